@@ -9,6 +9,8 @@ from typing import NamedTuple, Protocol, TypeVar
 
 #: One transaction of a batch: the sink's name and the task's partition.
 TaskKey = tuple[str, int]
+#: A partition of the plan: the name of the DataFrame (empty if the batch has only one), and the partition's index.
+Place = tuple[str, int]
 
 
 class Attempt(NamedTuple):

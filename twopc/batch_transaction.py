@@ -24,7 +24,7 @@ from twopc.recovery import Step, lookup
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from twopc.attempt import Attempt
+    from twopc.attempt import Attempt, Place
     from twopc.engine import Engine, Mode
     from twopc.errors import InDoubtError
     from twopc.participants import Handles, ScanStart
@@ -124,17 +124,20 @@ class BatchTransaction:
         """Write the lost rows again from the replay, whichever tasks now hold them (rule 9)."""
         run, lost = self._run, self._run.lost
         direct = frozenset(task.frame_name for task in run.decision.tasks if task.is_direct)
-        order: dict[int, int] = {}
+        order: dict[Place, Place] = {}
         for _ in range(_MAX_LOSSES):
-            only_tasks = frozenset((name, order.get(partition, partition)) for name, partition in lost)
-            prepared = self._attempt_repeatedly(Step.REPAIR, self._batch, Repair(only_tasks, direct))
+            wanted = repair.lost_places(run.decision, lost, order)
+            mode = Repair(wanted, repair.first_task(run.decision), direct)
+            prepared = self._attempt_repeatedly(Step.REPAIR, self._batch, mode)
             found = repair.match_rows(run.decision, prepared.tasks, expected=order)
             if found is None:
                 raise self._in_doubt(refusals.OTHER_ROWS)
-            if only_tasks == {(name, found[partition]) for name, partition in lost}:
-                tasks = repair.as_decided(prepared.tasks, found)
+            if wanted == repair.lost_places(run.decision, lost, found):
+                tasks = repair.as_decided(run.decision, lost, prepared.tasks, found)
+                if tasks is None:
+                    raise self._in_doubt(refusals.OTHER_ROWS)
                 return replace(prepared, tasks=tasks, handles=self._participants.decode(tasks))
-            self._end_what_is_open()  # what was written belongs to other tasks of the decision
+            self._end_what_is_open()  # what was written belongs to other transactions of the decision
             order = found
         raise self._in_doubt(refusals.OTHER_ORDERS)
 
@@ -214,8 +217,10 @@ class BatchTransaction:
         run = self._run
         self._pending.enter("decide")
         if prepared.step in _REPAIRS:
+            lost = run.lost
             self._append([self._repair(prepared)], prepared)
-            run.handles |= prepared.handles
+            run.handles = {key: handle for key, handle in run.handles.items() if key not in lost} | prepared.handles
+            run.evidence = {key: found for key, found in run.evidence.items() if key not in lost}
         else:
             run.setup.binding.bind(run.bound, run.log_epoch)  # with the first decision, and not before (rule 11)
             self._append(self._decision(prepared), prepared)
@@ -262,12 +267,15 @@ class BatchTransaction:
         return [begin, decision]
 
     def _repair(self, prepared: Prepared) -> records.Repair:
-        if prepared.handles.keys() != self._run.lost:
-            raise AssertionError("a repair replaces exactly what was lost")
+        if not prepared.handles.keys().isdisjoint(self._run.handles.keys() - self._run.lost):
+            raise AssertionError("a repair replaces nothing but what was lost")
         decision = self._run.decision
-        tasks = tuple(task for task in prepared.tasks if task.handles)
         return records.Repair(
-            query_id=decision.query_id, batch_id=decision.batch_id, attempt=prepared.attempt, tasks=tasks
+            query_id=decision.query_id,
+            batch_id=decision.batch_id,
+            attempt=prepared.attempt,
+            tasks=tuple(task for task in prepared.tasks if task.handles),
+            replaces=tuple(sorted(self._run.lost)),
         )
 
     # -- what stops it -------------------------------------------------------------------------------------------------

@@ -20,6 +20,8 @@ class CheckpointConfig:
         min_pause_ms: the least time from the end of a checkpoint to the trigger of the next. Spark has planned the next batch by
             then, so its rows wait.
         max_attempts: how often the tasks of one checkpoint may write the batch, where the error may pass.
+        max_writers: how many tasks write a batch at most. Each has a transaction of its own and writes one or more partitions of
+            the plan. None: twice as many as the cluster can run at the same time.
         num_retained: how many decisions are kept. None: 10. Never fewer than Spark keeps batches
             (``spark.sql.streaming.minBatchesToRetain``, 100).
         history: keep each checkpoint's outcome beside Spark's checkpoint, for ``twopc history``. None: only if the checkpoint is
@@ -33,6 +35,7 @@ class CheckpointConfig:
     tolerable_failures: int = 0
     min_pause_ms: float = 0
     max_attempts: int = 3
+    max_writers: int | None = None
     num_retained: int | None = None
     history: bool | None = None
 
@@ -47,6 +50,8 @@ class CheckpointConfig:
             raise _invalid("tolerable_failures", self.tolerable_failures, "a number of checkpoints, 0 or more")
         if not _is_count(self.max_attempts, 1):
             raise _invalid("max_attempts", self.max_attempts, "a number of attempts, 1 or more")
+        if self.max_writers is not None and not _is_count(self.max_writers, 1):
+            raise _invalid("max_writers", self.max_writers, "a number of tasks, 1 or more, or None")
         if retained is not None and not _is_count(retained, 1):
             raise _invalid("num_retained", retained, "a number of decisions, 1 or more, or None")
         if not isinstance(self.history, bool | None):

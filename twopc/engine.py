@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Protocol
 from twopc.pending import Pending
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
-    from twopc.attempt import Attempt, TaskKey
+    from twopc.attempt import Attempt, Place, TaskKey
     from twopc.batch import Batch
     from twopc.records import TaskReport
 
@@ -27,20 +27,23 @@ class Write:
 
 @dataclass(frozen=True)
 class Repair:
-    """Evaluate the batch and report every task, but write only what was lost (rule 9).
+    """Evaluate the batch and report every partition of the plan, but write only the rows of those that were lost (rule 9).
 
     Attributes:
-        lost: the transactions to write.
+        lost: by sink name, the partitions whose rows to write, whichever tasks have them now.
+        first_task: the number of its first task: above those of the decision, whose transactions a sink knows by them.
         direct: the DataFrames that the driver, and it alone, must write as one task, as it did when they were decided: the
-            decision's rows are compared task by task.
+            decision's rows are compared partition by partition.
     """
 
-    lost: frozenset[TaskKey]
+    lost: Mapping[str, frozenset[Place]]
+    first_task: int
     direct: frozenset[str]
 
     def includes(self, transaction: TaskKey) -> bool:
-        """Whether the attempt writes this transaction."""
-        return transaction in self.lost
+        """Whether a task writes to a sink, if the batch has one DataFrame and each task has the partition of its own number."""
+        sink, partition = transaction
+        return ("", partition) in self.lost.get(sink, ())
 
 
 @dataclass(frozen=True)
@@ -82,6 +85,10 @@ class Work:
     mode: Mode
     timeout_ms: float | None
     pending: Pending = field(default_factory=Pending)
+
+    def number_of(self, task: int) -> int:
+        """The number under which the sinks know the transactions of a task: ``TaskAttempt.partition``."""
+        return task + (self.mode.first_task if isinstance(self.mode, Repair) else 0)
 
 
 class Engine(Protocol):

@@ -12,10 +12,11 @@ from twopc.errors import DecisionLogDamagedError
 from twopc.records import Acquired, Begin, Decision, LogEntry, Repair, Truncation, truncated_to
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Collection, Sequence
 
+    from twopc.attempt import TaskKey
     from twopc.participants import ScanStart
-    from twopc.records import LogContents, Record
+    from twopc.records import LogContents, Record, TaskReport
 
 
 class LogStatus(Enum):
@@ -163,11 +164,19 @@ def _require_successor(view: LogView, decision: Decision, offset: int) -> None:
 def _merge(decision: Decision | None, repair: Repair, offset: int) -> Decision:
     if decision is None or decision.batch_id != repair.batch_id or decision.query_id != repair.query_id:
         raise DecisionLogDamagedError(f"the repair record at {offset} belongs to no decision")
-    replaced = {task.partition: task for task in repair.tasks}
-    if not replaced.keys() <= {task.partition for task in decision.tasks}:
-        raise DecisionLogDamagedError(f"the repair record at {offset} repairs tasks that were not decided")
+    known = {(sink, task.partition) for task in decision.tasks for sink in task.handles}
+    again = {task.partition: task.handles for task in repair.tasks if not task.is_repair}
+    added = tuple(task for task in repair.tasks if task.is_repair)
+    if not known.issuperset(repair.replaces) or not again.keys() <= {number for _, number in repair.replaces}:
+        raise DecisionLogDamagedError(f"the repair record at {offset} repairs transactions that were not decided")
+    if not {task.partition for task in added}.isdisjoint(task.partition for task in decision.tasks):
+        raise DecisionLogDamagedError(f"the repair record at {offset} has a task with the number of a decided one")
     tasks = tuple(
-        msgspec.structs.replace(task, handles=task.handles | replaced.get(task.partition, task).handles)
+        msgspec.structs.replace(task, handles=_left(task, repair.replaces) | again.get(task.partition, {}))
         for task in decision.tasks
     )
-    return msgspec.structs.replace(decision, tasks=tasks)
+    return msgspec.structs.replace(decision, tasks=(*tasks, *added))
+
+
+def _left(task: TaskReport, replaced: Collection[TaskKey]) -> dict[str, dict[str, Any]]:
+    return {sink: handle for sink, handle in task.handles.items() if (sink, task.partition) not in replaced}

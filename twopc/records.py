@@ -17,17 +17,34 @@ if TYPE_CHECKING:
     from twopc.attempt import Claim
 
 
+class Part(msgspec.Struct, frozen=True, array_like=True):
+    """What a task was given of one partition of the plan.
+
+    Attributes:
+        index: the partition's index in the plan of its DataFrame.
+        rows: how many rows.
+        checksum: see :class:`TaskReport`.
+    """
+
+    index: int
+    rows: int
+    checksum: int
+
+
 class TaskReport(msgspec.Struct, frozen=True, kw_only=True):
     """Report of one accepted task.
 
     Attributes:
         partition: the task's number in the batch, over all of its DataFrames.
+        parts: what it was given of each partition of the plan, without those that are empty. Empty: the task has all of one
+            partition, whose index is its own number.
         rows: how many rows it was given.
         checksum: order-insensitive sum of the rows' 64-bit hashes, modulo 2**64; 0 in a decision of one transaction.
         handles: by sink name, as JSON values; a sink to which the task wrote nothing is absent (rule 8).
         staged: the name of the staged file that keeps its rows (rule 9), if there is one.
         frame_name: where a batch has several DataFrames, the one that its rows are from: the name of a sink that takes it.
         is_direct: whether the driver wrote all rows of the DataFrame, as one task.
+        is_repair: whether it is a task of a replay, which wrote rows that other tasks of the decision had lost.
     """
 
     partition: int
@@ -37,6 +54,13 @@ class TaskReport(msgspec.Struct, frozen=True, kw_only=True):
     staged: str | None = None
     frame_name: str = ""
     is_direct: bool = False
+    parts: tuple[Part, ...] = ()
+    is_repair: bool = False
+
+    @property
+    def by_part(self) -> tuple[Part, ...]:
+        """:attr:`parts`, also where the task has a partition of its own."""
+        return self.parts or ((Part(self.partition, self.rows, self.checksum),) if self.rows else ())
 
 
 class Acquired(msgspec.Struct, frozen=True, kw_only=True, tag="acquired"):
@@ -105,12 +129,18 @@ class Decision(msgspec.Struct, frozen=True, kw_only=True, tag="decision"):
 
 
 class Repair(msgspec.Struct, frozen=True, kw_only=True, tag="repair"):
-    """Replaces lost transactions of a decided batch with new handles, task by task and sink by sink."""
+    """Replaces lost transactions of a decided batch with new ones, which hold the same rows.
+
+    Attributes:
+        tasks: the tasks that wrote them: decided ones again, from what they staged, or those of a replay.
+        replaces: the lost transactions, by sink name and task.
+    """
 
     query_id: str
     batch_id: int
     attempt: Attempt
     tasks: tuple[TaskReport, ...]
+    replaces: tuple[tuple[str, int], ...] = ()
 
 
 class Truncation(msgspec.Struct, frozen=True, kw_only=True, tag="truncation"):

@@ -6,55 +6,121 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-if TYPE_CHECKING:
-    from collections.abc import Collection, Mapping, Sequence
+from twopc.records import Part
 
-    from twopc.attempt import TaskKey
+if TYPE_CHECKING:
+    from collections.abc import Collection, Iterable, Mapping, Sequence
+
+    from twopc.attempt import Place, TaskKey
     from twopc.engine import StagedRows
     from twopc.records import Decision, TaskReport
 
 
 def match_rows(
-    decision: Decision, replayed: Sequence[TaskReport], *, expected: Mapping[int, int]
-) -> dict[int, int] | None:
-    """Find, for each decided task, the task of the replay that has its rows.
+    decision: Decision, replayed: Sequence[TaskReport], *, expected: Mapping[Place, Place]
+) -> dict[Place, Place] | None:
+    """Find, for each partition of the plan that was decided, the one of the replay that has its rows.
 
-    The replay must give the decided rows for *all* tasks; otherwise the lost rows may now belong to other tasks. The order may
-    differ: Spark plans the tasks of a source with few partitions in another order when it reads their offsets back from the
-    checkpoint.
+    The replay must give the decided rows for *all* partitions; otherwise the lost rows may now belong to others. Tasks do not
+    matter: another one may have the partition now. The order may differ: Spark plans the partitions of a source with few
+    partitions in another order when it reads their offsets back from the checkpoint.
 
     Args:
         decision: what was decided.
         replayed: a report of every task.
-        expected: preferred where several fit, as returned by an earlier call; the same partition where absent.
+        expected: preferred where several fit, as returned by an earlier call; the same place where absent.
 
     Returns:
-        decided partition -> replayed partition; None when the replay gives other rows.
+        decided place -> replayed place; None when the replay gives other rows.
     """
-    places: dict[tuple[str, int, int], list[int]] = {}
-    for task in replayed:
-        places.setdefault(_rows_of(task), []).append(task.partition)
-    found: dict[int, int] = {}
+    fitting: dict[tuple[str, int, int], list[Place]] = {}
+    for place, rows in _rows_by_place(replayed).items():
+        fitting.setdefault(rows, []).append(place)
+    decided = _rows_by_place(task for task in decision.tasks if not task.is_repair)
+    found: dict[Place, Place] = {}
     for wanted_place in (True, False):
-        for task in decision.tasks:
-            fitting = places.get(_rows_of(task), [])
-            place = expected.get(task.partition, task.partition)
-            if task.partition not in found and fitting and (place in fitting or not wanted_place):
-                found[task.partition] = place if place in fitting else fitting[0]
-                fitting.remove(found[task.partition])
-    return found if len(found) == len(decision.tasks) == len(replayed) else None
+        for place, rows in decided.items():
+            places, wanted = fitting.get(rows, []), expected.get(place, place)
+            if place not in found and places and (wanted in places or not wanted_place):
+                found[place] = wanted if wanted in places else places[0]
+                places.remove(found[place])
+    return found if len(found) == len(decided) and not any(fitting.values()) else None
 
 
-def _rows_of(task: TaskReport) -> tuple[str, int, int]:
+def _rows_by_place(tasks: Iterable[TaskReport]) -> dict[Place, tuple[str, int, int]]:
     # Equal rows of another DataFrame are for other sinks.
-    return task.frame_name, task.rows, task.checksum
+    return {
+        (task.frame_name, part.index): (task.frame_name, part.rows, part.checksum)
+        for task in tasks
+        for part in task.by_part
+    }
 
 
-def as_decided(replayed: Sequence[TaskReport], found: Mapping[int, int]) -> tuple[TaskReport, ...]:
-    """Renumber the replayed tasks with the partitions of the decided ones."""
+def lost_places(
+    decision: Decision, lost: Collection[TaskKey], found: Mapping[Place, Place]
+) -> dict[str, frozenset[Place]]:
+    """By sink, the places whose rows were in lost transactions, as they are called in the replay.
+
+    Args:
+        decision: what was decided.
+        lost: the transactions.
+        found: decided place -> replayed place; the same place where absent.
+    """
+    places: dict[str, set[Place]] = {}
+    for task in decision.tasks:
+        for sink in task.handles:
+            if (sink, task.partition) in lost:
+                decided = {(task.frame_name, part.index) for part in task.by_part}
+                places.setdefault(sink, set()).update(found.get(place, place) for place in decided)
+    return {sink: frozenset(some) for sink, some in places.items()}
+
+
+def first_task(decision: Decision) -> int:
+    """The first number that no task of the decision has."""
+    return max((task.partition for task in decision.tasks), default=-1) + 1
+
+
+def as_decided(
+    decision: Decision, lost: Collection[TaskKey], replayed: Sequence[TaskReport], found: Mapping[Place, Place]
+) -> tuple[TaskReport, ...] | None:
+    """The tasks of a replay as tasks of the decision: one for each new transaction, with the decided partitions in it.
+
+    Returns:
+        None if no new transaction has rows of a lost one: so a sink now takes none of them.
+    """
     decided = {there: here for here, there in found.items()}
-    renamed = (msgspec.structs.replace(task, partition=decided[task.partition]) for task in replayed)
-    return tuple(sorted(renamed, key=lambda task: task.partition))
+    first, places = first_task(decision), lost_places(decision, lost, {})
+    made = [
+        _as_repair(task, sink, first + task.partition, places.get(sink, frozenset()), decided)
+        for task in replayed
+        for sink in task.handles
+    ]
+    kept = {(sink, task.frame_name, part.index) for task in made for sink in task.handles for part in task.parts}
+    for task in decision.tasks:
+        for sink in task.handles:
+            of_task = {(sink, task.frame_name, part.index) for part in task.by_part}
+            if (sink, task.partition) in lost and not kept & of_task:
+                return None
+    return tuple(made)
+
+
+def _as_repair(
+    task: TaskReport, sink: str, number: int, places: Collection[Place], decided: Mapping[Place, Place]
+) -> TaskReport:
+    here = [(decided[task.frame_name, part.index], part) for part in task.by_part]
+    parts = tuple(Part(place[1], part.rows, part.checksum) for place, part in here if place in places)
+    if not parts:
+        raise AssertionError("a repair writes exactly what was lost")
+    return msgspec.structs.replace(
+        task,
+        partition=number,
+        rows=sum(part.rows for part in parts),
+        checksum=sum(part.checksum for part in parts) % 2**64,
+        handles={sink: task.handles[sink]},
+        staged=None,  # it has the task's other rows, too
+        parts=parts,
+        is_repair=True,
+    )
 
 
 def lost_tasks(decision: Decision, lost: Collection[TaskKey]) -> tuple[TaskReport, ...]:

@@ -17,6 +17,7 @@ from twopc.engine import Publish, Repair
 from twopc.errors import CheckpointExpiredError, TwoPhaseCommitError
 from twopc.integration.spark.collect import collect
 from twopc.integration.spark.jobs import cancelled_after, named_error, translated
+from twopc.integration.spark.slots import most_writers
 from twopc.integration.spark.task import PrepareTask, TaskResult
 
 if TYPE_CHECKING:
@@ -70,6 +71,7 @@ class SparkEngine:
         way: who writes a DataFrame: the driver or the tasks.
         budget: keeps the tasks to what the driver may collect.
         timeout_ms: the limit for an attempt, if the user has set one.
+        max_writers: the most tasks that write a DataFrame, if the user has set a number.
         state: the part of the query's state that the batch writes, if the query keeps any.
     """
 
@@ -81,6 +83,7 @@ class SparkEngine:
     way: Way
     budget: Budget
     timeout_ms: float | None
+    max_writers: int | None = None
     state: BatchState | None = None
 
     @property
@@ -182,7 +185,7 @@ class SparkEngine:
                 return [result]
             self.way.learn_over(rows.name)
         with self._watching(rows):
-            results = _run(rows.frame(), task)
+            results = _run(rows.for_tasks(most_writers(self._context, self.max_writers)), task)
         self.way.learn(rows.name, sum(result.size_bytes for result in results))
         return results
 
@@ -215,6 +218,7 @@ class SparkEngine:
             driver_epochs=work.driver_epochs,
             committed_through=work.committed_through,
             mode=work.mode,
+            first_number=work.number_of(0),
             frame_name=rows.name,
             first_task=first_task,
             staging=self.staging,

@@ -13,6 +13,7 @@ from pyspark.sql.pandas.types import to_arrow_type
 
 from twopc.errors import SchemaError
 from twopc.integration.spark.offers import offers, quoted
+from twopc.integration.spark.plan_partitions import PARTITION_SQL
 from twopc.integration.spark.views import CHECKSUM, View
 from twopc.sink import TYPE_NAME, Form, SinkColumn, require_one
 
@@ -81,7 +82,7 @@ class Rows:
         source: the DataFrame.
         sinks: the sinks that take it, including the one for dead letters.
         base: the DataFrame with the columns that the user's expressions make; see :class:`Offers`.
-        columns: of :meth:`frame`: ``0``, ``1``, …; :data:`CHECKSUM` follows.
+        columns: ``0``, ``1``, … as the tasks and the driver get them; :data:`CHECKSUM` follows.
         views: by sink name, which of these columns it is given.
         is_hashed: whether a replay may have to be compared with what is written; otherwise every checksum is 0.
     """
@@ -94,16 +95,22 @@ class Rows:
     views: dict[str, View]
     is_hashed: bool = True
 
+    def for_tasks(self, most_writers: int | None) -> DataFrame:
+        """The DataFrame for the tasks: at most so many, each with one or more partitions of the plan, without a shuffle."""
+        frame = self.frame(PARTITION_SQL)
+        return frame if most_writers is None else frame.coalesce(most_writers)
+
     # Call selectExpr once for everything, because Spark analyses the plan again with each call, which takes some ms.
-    def frame(self) -> DataFrame:
-        """The DataFrame for the tasks."""
+    def frame(self, *further: str) -> DataFrame:
+        """The columns that the sinks take, the checksum, and further ones."""
         return self.base.selectExpr(
             *(f"{column.in_form} AS `{index}`" for index, column in enumerate(self.columns)),
             f"{self._checksum} AS {CHECKSUM}",
+            *further,
         )
 
     def for_driver(self) -> tuple[DataFrame, Callable[[list[pa.RecordBatch]], list[pa.RecordBatch]]]:
-        """The DataFrame for the driver to collect, and the function that converts its batches to those of :meth:`frame`.
+        """The DataFrame for the driver to collect, and the function that gives its batches the same columns.
 
         It is the user's DataFrame itself if possible, because another one costs Spark another plan.
         """
@@ -113,7 +120,7 @@ class Rows:
         return self.source, lambda batches: [self._arranged(batch, order) for batch in batches]
 
     def _order_of_own_columns(self) -> list[int] | None:
-        """The index of its own column for each column of :meth:`frame`; None if Spark must compute or drop one."""
+        """The index of its own column for each of :attr:`columns`; None if Spark must compute or drop one."""
         if self.is_hashed or self.base is not self.source or any(column.is_spark_needed for column in self.columns):
             return None
         own = {quoted(name): index for index, name in enumerate(self.source.columns)}

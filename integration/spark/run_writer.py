@@ -133,6 +133,7 @@ class RunWriter:
             way=Way(self._direct, self._input_of(batch), self._state_sizes.is_stateless),
             budget=self._budget,
             timeout_ms=self._options.checkpoints.timeout_ms,
+            max_writers=self._options.checkpoints.max_writers,
             state=self._stateful.of_batch(run.query, batch.batch_id, has_state=lambda: bool(files.names("state"))),
         )
         try:

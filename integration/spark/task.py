@@ -18,9 +18,10 @@ import pyarrow.compute as pc
 from pyspark import TaskContext
 
 from twopc.attempt import Attempt, TaskAttempt
-from twopc.engine import Publish, Write
+from twopc.engine import Publish, Repair, Write
 from twopc.errors import FatalError
 from twopc.integration.spark.kept import keep
+from twopc.integration.spark.plan_partitions import PARTITION, Counted, Stretch, stretches
 from twopc.integration.spark.staging import StagedFileWriter
 from twopc.integration.spark.views import CAUSE, CHECKSUM, screen
 from twopc.integration.spark.worker import keep_archives
@@ -29,7 +30,7 @@ from twopc.progress import Acknowledgement
 from twopc.records import TaskReport
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Iterable, Iterator, Sequence
 
     from twopc.engine import Mode
     from twopc.integration.spark.kept import Runs
@@ -41,6 +42,10 @@ if TYPE_CHECKING:
 #: A bad row's hash counts this often more, so a replay with other bad rows has another checksum. Odd: no multiple of it
 #: below 2**64 vanishes modulo 2**64.
 _BAD_ROW_FACTOR: Final = 0x9E3779B97F4A7C15
+
+
+#: The columns of a batch that are not the user's.
+_OURS: Final = (CHECKSUM, PARTITION)
 
 
 class TaskResult(msgspec.Struct, frozen=True, kw_only=True):
@@ -71,6 +76,7 @@ class PrepareTask:
         runs: the query's run, among others.
         frame_name: the name of the DataFrame, where the batch has several.
         first_task: the number of its first task in the batch.
+        first_number: the sinks know the transactions of the batch's first task by this number; see :meth:`Work.number_of`.
         staging: where the rows are kept until they are proven; None keeps none.
         views: by sink name, its columns.
         is_direct: whether the driver itself runs it, on all rows of the DataFrame.
@@ -87,6 +93,7 @@ class PrepareTask:
     driver_epochs: dict[str, int]
     committed_through: int
     mode: Mode
+    first_number: int
     frame_name: str
     first_task: int
     staging: Staging | None
@@ -136,7 +143,7 @@ class PrepareTask:
                     query_id=self.query_id,
                     batch_id=self.batch_id,
                     attempt=self.attempt,
-                    partition=partition,
+                    partition=self.first_number + partition,
                     driver_epoch=self.driver_epochs[sink.name],
                     committed_through=self.committed_through,
                     is_repair=not isinstance(self.mode, Write),
@@ -144,36 +151,58 @@ class PrepareTask:
                 )
             )
             for sink in self.sinks
-            if self.mode.includes((sink.name, partition))
+            if self._writes_to(sink.name, partition)
         }
+
+    def _writes_to(self, sink: str, partition: int) -> bool:
+        if isinstance(self.mode, Repair):  # which partitions a task has, only their rows show
+            return sink in self.mode.lost
+        return self.mode.includes((sink, partition))
 
     def _prepare(self, partition: int, batches: _Input, writers: dict[str, SinkWriter[Any]]) -> TaskReport:
         """Write all rows, then pre-commit every writer."""
-        row_count, checksum = 0, 0
+        counted = Counted()
         staged = self._create_staged_file()
         has_dead_letters = any(view.of_bad_rows for view in self.views.values())
         for batch in batches:
-            hashes, rows = batch.column(CHECKSUM), batch.drop_columns([CHECKSUM])
-            row_count += rows.num_rows
-            checksum += _sum(hashes)
+            hashes, rows = (
+                batch.column(CHECKSUM),
+                batch.drop_columns([name for name in _OURS if name in batch.schema.names]),
+            )
             if has_dead_letters:
                 rows = screen(rows, self.sinks, self.views)
-                checksum += _BAD_ROW_FACTOR * _sum(hashes.filter(rows.column(CAUSE).is_valid()))
+            found = list(stretches(batch))
+            for index, start, count in found:
+                checksum = _checksum(hashes.slice(start, count), rows.slice(start, count))
+                counted.add(index, count, checksum)
             if staged is not None:
                 staged.write(rows)
             for name, writer in writers.items():
-                writer.write_rows(self.views[name].of(rows))
+                for some in self._wanted(name, rows, found):
+                    writer.write_rows(self.views[name].of(some))
         batches.flushing()
         handles = self._pre_commit(writers)
+        parts = counted.parts
         return TaskReport(
             partition=partition,
-            rows=row_count,
-            checksum=checksum % 2**64,
+            rows=sum(part.rows for part in parts),
+            checksum=sum(part.checksum for part in parts) % 2**64,
             handles=handles,
+            parts=parts,
             staged=staged.close() if staged is not None else None,
             frame_name=self.frame_name,
             is_direct=self.is_direct,
         )
+
+    def _wanted(self, sink: str, rows: pa.RecordBatch, found: Sequence[Stretch]) -> Iterator[pa.RecordBatch]:
+        """The rows of a batch to write to a sink: all, or those of lost partitions."""
+        if not isinstance(self.mode, Repair):
+            yield rows
+            return
+        lost = self.mode.lost[sink]
+        for index, start, count in found:
+            if (self.frame_name, index) in lost:
+                yield rows.slice(start, count)
 
     def _publish(self, decided: TaskReport, batches: _Input, writers: dict[str, SinkWriter[Any]]) -> TaskReport:
         """Write the rows that a decided task staged, even if the plan would now give others (rule 9)."""
@@ -249,6 +278,11 @@ def _as_row(value: bytes) -> pa.RecordBatch:
     offsets = pa.py_buffer(struct.pack("<ii", 0, len(value)))
     column = pa.Array.from_buffers(pa.binary(), 1, [None, offsets, pa.py_buffer(value)])
     return pa.RecordBatch.from_arrays([column], names=["result"])
+
+
+def _checksum(hashes: pa.Array[Any], rows: pa.RecordBatch) -> int:
+    bad = _sum(hashes.filter(rows.column(CAUSE).is_valid())) if CAUSE in rows.schema.names else 0
+    return _sum(hashes) + _BAD_ROW_FACTOR * bad
 
 
 def _sum(hashes: pa.Array[Any]) -> int:

@@ -107,11 +107,13 @@ def _add(batches: dict[BatchId, Batch], before: LogView, record: Decision | Repa
         follows = before.highest_batch == record.batch_id - 1
         batches[key] = Batch(merged, before.highest_offsets if follows and before.highest_offsets else None)
         return
-    replaced = {task.partition: task.handles for task in record.tasks}
-    for task in known.decision.tasks:
-        # A decision replaces the earlier one completely; a repair replaces only its own tasks.
-        gone = task.handles if isinstance(record, Decision) else replaced.get(task.partition, {})
-        known.superseded += [{sink: task.handles[sink]} for sink in gone if sink in task.handles]
+    # A decision replaces the earlier one completely; a repair replaces only what was lost.
+    known.superseded += [
+        {sink: handle}
+        for task in known.decision.tasks
+        for sink, handle in task.handles.items()
+        if isinstance(record, Decision) or (sink, task.partition) in record.replaces
+    ]
     known.decision = merged
     known.rewrites += isinstance(record, Decision)
     known.repairs += isinstance(record, Repair)

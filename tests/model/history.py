@@ -77,7 +77,7 @@ class History:
         chance = random.Random(f"shape {seed}")
         self.shape = Shape(
             batches=chance.randint(1, 4),
-            tasks=chance.randint(1, 3),
+            tasks=chance.randint(1, 5),
             workers=chance.randint(1, 3),
             shuffled=chance.random() < 0.3,
             staged=chance.random() < 0.3,

@@ -9,13 +9,13 @@ from __future__ import annotations
 import hashlib
 from dataclasses import dataclass, field
 from functools import cache
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 import pyarrow as pa
 
 from tests.model.simulation import Crash, Process, Simulation
-from tests.tasks import prepare_all
+from tests.tasks import attempt_of, prepare
 from twopc import errors
 from twopc.batch import Batch
 from twopc.checkpoint_config import CheckpointConfig
@@ -25,7 +25,7 @@ from twopc.engine import Publish, Repair
 from twopc.errors import CheckpointExpiredError, FatalError, RetriableError, TwoPhaseCommitError
 from twopc.listeners import Listeners
 from twopc.override import Overrides
-from twopc.records import TaskReport
+from twopc.records import Part, TaskReport
 from twopc.settings import Settings
 from twopc.sinks.kafka import KafkaSink, producer_pool
 
@@ -41,6 +41,11 @@ _SPECULATED: Final = 0.1
 _DIRECT: Final = 0.3
 _SKIPPED: Final = 0.4
 _LISTED: Final = 0.5
+#: How often each task has one partition of the plan.
+_ONE_EACH: Final = 0.4
+
+#: The rows of a task, by partition of the plan.
+_Given = dict[int, list[int]]
 
 
 class ModelViolation(AssertionError):  # noqa: N818 - a verdict
@@ -211,13 +216,22 @@ class Query:
         return last + 1
 
     def split(self, batch: int) -> list[list[int]]:
-        """The rows of each task in this attempt."""
+        """The rows of each partition of the plan in this attempt."""
         rows = list(self.kept.rows_of(batch))
         tasks: list[list[int]] = [[] for _ in range(self.shape.tasks)]
         for row in rows:
             place = self.simulation.chance.randrange(self.shape.tasks) if self.shape.shuffled else row
             tasks[place % self.shape.tasks].append(row)
         return tasks
+
+    def grouped(self, partitions: list[list[int]]) -> dict[int, _Given]:
+        """Give each task one or more partitions. Where Spark finds them decides, so each attempt may group them otherwise."""
+        chance, count = self.simulation.chance, len(partitions)
+        tasks = count if chance.random() < _ONE_EACH else chance.randint(1, count)
+        given: dict[int, _Given] = {task: {} for task in range(tasks)}
+        for index in chance.sample(range(count), count):
+            given[index if tasks == count else chance.randrange(tasks)][index] = partitions[index]
+        return given
 
     def new_worker(self, driver: Process) -> Process:
         self._workers += 1
@@ -266,7 +280,7 @@ class Engine:
         elif "" in mode.direct if isinstance(mode, Repair) else self._draws_direct():
             return self._prepare_direct(work)
         else:
-            rows = dict(enumerate(self._query.split(self._batch)))
+            rows = self._query.grouped(self._query.split(self._batch))
         job = _Job(self._run, work, rows)
         for partition in rows:
             job.attempt(partition)
@@ -281,11 +295,11 @@ class Engine:
             self._write_state()
         return [job.accepted[partition] for partition in sorted(job.accepted, reverse=True)]
 
-    def _staged(self, tasks: tuple[TaskReport, ...]) -> dict[int, list[int]]:
+    def _staged(self, tasks: tuple[TaskReport, ...]) -> dict[int, _Given]:
         kept = self._query.kept.staged
         if {str(task.staged) for task in tasks} - kept.keys():
             raise FatalError("staged rows are gone: a newer driver has proven their batch")
-        return {task.partition: kept[str(task.staged)] for task in tasks}
+        return {task.partition: {task.partition: kept[str(task.staged)]} for task in tasks}
 
     def _draws_direct(self) -> bool:
         return self._simulation.chance.random() < _DIRECT
@@ -293,7 +307,7 @@ class Engine:
     def _prepare_direct(self, work: Work) -> list[TaskReport]:
         """The driver itself writes all rows, as one task. Everything that ends the driver ends the writer."""
         rows = [row for task in self._query.split(self._batch) for row in task]
-        report = _Job(self._run, work, {0: rows}).write(0)
+        report = _Job(self._run, work, {0: {0: rows}}).write(0)
         self._write_state()
         return [msgspec.structs.replace(report, is_direct=True)]
 
@@ -301,7 +315,7 @@ class Engine:
 class _Job:
     """The tasks of one attempt. Tasks that are still running when it ends keep running."""
 
-    def __init__(self, run: Run, work: Work, rows: dict[int, list[int]]) -> None:
+    def __init__(self, run: Run, work: Work, rows: dict[int, _Given]) -> None:
         self._run, self._work, self._rows = run, work, rows
         self._tries = dict.fromkeys(rows, 0)
         self._running: list[int] = []
@@ -343,17 +357,37 @@ class _Job:
 
     def write(self, partition: int) -> TaskReport:
         """Does the same as ``twopc.integration.spark.task``."""
-        query, work, rows = self._run.query, self._work, self._rows[partition]
-        half = len(rows) // 2
-        handles = prepare_all([query.sink], work, partition, [record_batch(rows[:half]), record_batch(rows[half:])])
-        staged = None
+        query, work, given = self._run.query, self._work, self._rows[partition]
+        rows = [row for some in given.values() for row in some]
+        handles, staged = self._prepare(partition, given), None
         if query.shape.staged:
             file_id = query.simulation.chance.getrandbits(64)
             name = f"{work.driver_epochs[query.sink.name]}/{work.batch.batch_id}/{file_id:x}"
             query.simulation.request("file", lambda: query.kept.staged.setdefault(name, rows))
             staged = name
-        checksum = sum(map(_hashed, rows)) % 2**64
-        return TaskReport(partition=partition, rows=len(rows), checksum=checksum, handles=handles, staged=staged)
+        parts = tuple(Part(index, len(some), sum(map(_hashed, some)) % 2**64) for index, some in given.items() if some)
+        return TaskReport(
+            partition=partition,
+            rows=len(rows),
+            checksum=sum(part.checksum for part in parts) % 2**64,
+            handles=handles,
+            staged=staged,
+            parts=parts,
+        )
+
+    def _prepare(self, partition: int, given: _Given) -> dict[str, dict[str, Any]]:
+        """Write the rows of the wanted partitions."""
+        sink, work, mode = self._run.query.sink, self._work, self._work.mode
+        if isinstance(mode, Repair):
+            lost = mode.lost.get(sink.name, frozenset())
+            given = {index: rows for index, rows in given.items() if ("", index) in lost}
+            if sink.name not in mode.lost:
+                return {}
+        rows = [row for some in given.values() for row in some]
+        half = len(rows) // 2
+        batches = [record_batch(rows[:half]), record_batch(rows[half:])]
+        handle = prepare(sink, attempt_of(work, sink.name, partition), batches)
+        return {} if handle is None else {sink.name: sink.encode_handle(handle)}
 
 
 @cache

@@ -270,7 +270,7 @@ def test_a_batch_lost_in_one_sink_is_repaired_in_that_sink_only(cluster: Cluster
     query.run(0)
     mode = query.engine.works[0].mode
     assert isinstance(mode, Repair)
-    assert mode.lost == {("two", 0), ("two", 1), ("two", 2)}
+    assert mode.lost == {"two": {("", 0), ("", 1), ("", 2)}}
     assert cluster.world.store("one").visible() == cluster.world.store("two").visible() == all_rows(0)
 
 

@@ -21,13 +21,12 @@ from twopc.errors import (
 from twopc.records import Decision, Repair
 
 if TYPE_CHECKING:
-    from twopc.attempt import TaskKey
     from twopc.engine import Work
 
 
-def _lost_of(work: Work) -> frozenset[TaskKey]:
+def _lost_of(work: Work) -> set[tuple[str, int]]:
     assert isinstance(work.mode, RepairMode)
-    return work.mode.lost
+    return {(sink, index) for sink, places in work.mode.lost.items() for _, index in places}
 
 
 def test_a_batch_with_every_transaction_lost_is_rewritten(cluster: Cluster) -> None:
@@ -51,10 +50,11 @@ def test_a_partly_lost_batch_is_repaired_with_the_same_rows(cluster: Cluster) ->
     query.run(1)
     assert cluster.store.visible() == all_rows(0, 1)
     (work,) = query.engine.works
-    assert work.mode == RepairMode(frozenset({("fake", 2)}), direct=frozenset())
+    assert work.mode == RepairMode({"fake": frozenset({("", 2)})}, 3, direct=frozenset())
     (repaired,) = records(cluster, Repair)
     assert isinstance(repaired, Repair)
-    assert [task.partition for task in repaired.tasks] == [2]
+    assert repaired.replaces == (("fake", 2),)
+    assert [part.index for task in repaired.tasks for part in task.parts] == [2]
     assert query.engine.evaluated == 0
 
 
@@ -132,9 +132,25 @@ def test_a_replay_with_the_decided_rows_in_other_tasks_is_repaired(
     assert [{partition for _, partition in _lost_of(work)} for work in query.engine.works] == written
     (repaired,) = records(cluster, Repair)
     assert isinstance(repaired, Repair)
-    assert [task.partition for task in repaired.tasks] == [2]
+    assert repaired.replaces == (("fake", 2),)
+    assert [part.index for task in repaired.tasks for part in task.parts] == [2]
     cluster.start().run(0)
     assert (cluster.store.visible(), cluster.store.pending()) == (all_rows(0), [])
+
+
+def test_a_repair_that_is_lost_again_is_repaired_from_what_was_decided(cluster: Cluster) -> None:
+    die_at(cluster, cluster.start(), "driver.committing", 0)
+    cluster.store.expire(1)
+    for _ in range(2):
+        die_at(cluster, cluster.start(), "driver.decided", 0)
+        cluster.store.expire()
+    cluster.start().run(0, 1)
+    assert (cluster.store.visible(), cluster.store.pending()) == (all_rows(0, 1), [])
+    assert [found.replaces for found in records(cluster, Repair) if isinstance(found, Repair)] == [
+        (("fake", 2),),
+        (("fake", 5),),
+        (("fake", 8),),
+    ]
 
 
 def test_an_engine_that_writes_more_than_the_lost_tasks_is_caught_before_the_decision(cluster: Cluster) -> None:

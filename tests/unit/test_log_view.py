@@ -34,7 +34,9 @@ def decision(batch: int, *tasks: TaskReport, query_id: str = "a", plan: str = "w
 
 
 def repair(batch: int, *tasks: TaskReport, query_id: str = "a") -> Repair:
-    return Repair(query_id=query_id, batch_id=batch, attempt=Attempt(0, 9), tasks=tasks)
+    """The tasks' transactions again."""
+    replaces = tuple((sink, task.partition) for task in tasks for sink in task.handles)
+    return Repair(query_id=query_id, batch_id=batch, attempt=Attempt(0, 9), tasks=tasks, replaces=replaces)
 
 
 def truncation(log_start: int, begin: Begin = BEGIN, *ended: str) -> Truncation:

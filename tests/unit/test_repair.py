@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import msgspec
 import pytest
 from hypothesis import given
@@ -9,9 +11,15 @@ from hypothesis import strategies as st
 
 from tests.unit.fake_sink import FakeHandle, FakeStaging, World
 from twopc.attempt import Attempt, Evidence
-from twopc.records import Decision, TaskReport
+from twopc.log_view import LogView, fold_more
+from twopc.records import Decision, Part, Repair, TaskReport
 from twopc.refusals import OTHER_ROWS, in_doubt
-from twopc.repair import all_staged, as_decided, lost_tasks, match_rows
+from twopc.repair import all_staged, as_decided, lost_places, lost_tasks, match_rows
+
+if TYPE_CHECKING:
+    from random import Random
+
+    from twopc.attempt import Place
 
 
 def task(partition: int, *, rows: int = 2, checksum: int = 7, staged: bool = True) -> TaskReport:
@@ -42,7 +50,7 @@ def world() -> World:
 
 def test_matching_compares_rows_and_ignores_handles() -> None:
     replayed = [msgspec.structs.replace(task, handles={}, staged=None) for task in DECISION.tasks]
-    assert match_rows(DECISION, replayed, expected={}) == {0: 0, 1: 1, 2: 2}
+    assert match_rows(DECISION, replayed, expected={}) == {("", at): ("", at) for at in range(3)}
     assert match_rows(DECISION, replayed[:2], expected={}) is None
 
 
@@ -51,7 +59,7 @@ def test_equal_rows_of_another_dataframe_do_not_match() -> None:
         DECISION, tasks=tuple(msgspec.structs.replace(task(at), frame_name=frame) for at, frame in enumerate("ab"))
     )
     replayed = [msgspec.structs.replace(task(at), frame_name=frame) for at, frame in enumerate("ba")]
-    assert match_rows(decision, replayed, expected={}) == {0: 1, 1: 0}
+    assert match_rows(decision, replayed, expected={}) == {("a", 0): ("a", 1), ("b", 1): ("b", 0)}
     assert match_rows(decision, [task(0), task(1)], expected={}) is None
 
 
@@ -62,9 +70,89 @@ def test_rows_match_in_whichever_partition_the_replay_puts_them(order: list[int]
     replayed = [msgspec.structs.replace(decided[here], partition=there) for here, there in enumerate(order)]
     found = match_rows(decision, replayed, expected={})
     assert found is not None
-    assert sorted(found.values()) == list(range(6))
-    assert [t.checksum for t in as_decided(replayed, found)] == contents
+    assert sorted(found.values()) == [("", place) for place in range(6)]
+    assert all(replayed[order.index(there)].checksum == contents[here] for (_, here), (_, there) in found.items())
     assert match_rows(decision, replayed, expected=found) == found
+
+
+SINKS = ("one", "two")
+
+
+def grouped(parts: list[Part], sizes: list[int], *, first: int = 0) -> list[TaskReport]:
+    """Tasks that each have some of the parts."""
+    tasks: list[TaskReport] = []
+    left = list(parts)
+    while left:
+        size = sizes[len(tasks) % len(sizes)]
+        mine, left = tuple(left[:size]), left[size:]
+        rows, checksum = sum(part.rows for part in mine), sum(part.checksum for part in mine)
+        tasks.append(TaskReport(partition=first + len(tasks), rows=rows, checksum=checksum, parts=mine))
+    return tasks
+
+
+@given(
+    contents=st.lists(st.integers(0, 3), min_size=1, max_size=8),
+    decided_sizes=st.lists(st.integers(1, 4), min_size=1, max_size=4),
+    replayed_sizes=st.lists(st.integers(1, 4), min_size=1, max_size=4),
+    chance=st.randoms(use_true_random=False),
+)
+def test_after_a_repair_each_decided_partition_is_in_one_transaction_of_each_sink(
+    contents: list[int], decided_sizes: list[int], replayed_sizes: list[int], chance: Random
+) -> None:
+    """Whichever partitions Spark gives to one task now, in whichever places they are: none is lost, none comes twice."""
+    parts = [Part(index, 1, content) for index, content in enumerate(contents)]
+    tasks = [
+        msgspec.structs.replace(one, handles={sink: {"parts": [part.index for part in one.parts]} for sink in SINKS})
+        for one in grouped(parts, decided_sizes)
+    ]
+    decision = msgspec.structs.replace(DECISION, tasks=tuple(tasks))
+    every = [(sink, one.partition) for one in tasks for sink in SINKS]
+    lost = frozenset(chance.sample(every, chance.randint(1, len(every))))
+    places = chance.sample(range(len(parts)), len(parts))
+    replay = grouped(
+        chance.sample([Part(place, 1, contents[here]) for here, place in enumerate(places)], len(parts)), replayed_sizes
+    )
+    order: dict[Place, Place] = {}
+    for _ in range(2):  # the first replay shows where the rows are
+        wanted = lost_places(decision, lost, order)
+        written = [
+            msgspec.structs.replace(
+                one,
+                handles={
+                    sink: {"rows": sorted(contents[places.index(part.index)] for part in mine)}
+                    for sink in wanted
+                    if (mine := [part for part in one.parts if ("", part.index) in wanted[sink]])
+                },
+            )
+            for one in replay
+        ]
+        found = match_rows(decision, written, expected=order)
+        assert found is not None
+        order = found
+    repaired = as_decided(decision, lost, written, order)
+    assert repaired is not None
+    merged = fold_more(
+        LogView(decision=decision),
+        1,
+        [Repair(query_id="a", batch_id=4, attempt=Attempt(0, 2), tasks=repaired, replaces=tuple(sorted(lost)))],
+    ).decision
+    assert merged is not None
+    for one in merged.tasks:
+        if one.is_repair:
+            ((_, handle),) = one.handles.items()
+            assert handle["rows"] == sorted(contents[part.index] for part in one.parts)
+    for sink in SINKS:
+        held = [part.index for one in merged.tasks if sink in one.handles for part in one.parts]
+        assert sorted(held) == list(range(len(parts)))
+    keys = [(sink, one.partition) for one in merged.tasks for sink in one.handles]
+    assert len(keys) == len(set(keys))
+
+
+def test_a_lost_transaction_that_no_new_one_replaces_is_in_doubt() -> None:
+    replayed = [msgspec.structs.replace(one, handles={}) for one in DECISION.tasks]
+    found = match_rows(DECISION, replayed, expected={})
+    assert found is not None
+    assert as_decided(DECISION, LOST, replayed, found) is None
 
 
 @pytest.mark.parametrize(

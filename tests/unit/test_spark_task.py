@@ -20,9 +20,11 @@ from twopc.engine import Publish, Repair, Write
 from twopc.errors import BadRecordError, RetriableError
 from twopc.integration.spark import task
 from twopc.integration.spark.kept import Runs
+from twopc.integration.spark.plan_partitions import PARTITION as PLAN_PARTITION
 from twopc.integration.spark.staging import Staging
 from twopc.integration.spark.task import PrepareTask, TaskResult
 from twopc.integration.spark.views import CHECKSUM, View
+from twopc.records import Part
 from twopc.sinks.kafka import KafkaSink
 from twopc.sinks.redis import RedisSink
 from twopc.sinks.redis.mappings import IncrBy
@@ -37,7 +39,7 @@ if TYPE_CHECKING:
 
 STAGE, PARTITION, ATTEMPT = 7, 1, 2
 VALUES = View(columns=(("value", 0),))
-NOTHING = Repair(frozenset(), frozenset())
+NOTHING = Repair({}, 9, frozenset())
 COUNTER = RedisSink(name="totals", url="redis://nowhere", mapping=IncrBy("total", by="value"))
 LETTERS = KafkaSink(name="letters", bootstrap_servers="nowhere:1", topic="bad")
 
@@ -75,6 +77,7 @@ def task_of(
         committed_through=-1,
         mode=mode,
         frame_name="",
+        first_number=0,
         first_task=0,
         staging=staging,
         views={sink.name: View(columns=VALUES.columns, of_bad_rows=sink.name == bad_rows) for sink in sinks},
@@ -143,11 +146,26 @@ def test_the_checksum_depends_on_which_rows_are_bad() -> None:
 def test_a_task_writes_only_what_was_requested_and_reports_all_rows(world: World) -> None:
     sinks = FakeSink(world, "one"), FakeSink(world, "other")
     report = reported(
-        task_of(*sinks, mode=Repair(frozenset({("one", PARTITION), ("other", PARTITION + 1)}), frozenset())),
+        task_of(*sinks, mode=Repair({"one": frozenset({("", 0)}), "other": frozenset({("", 1)})}, 9, frozenset())),
         given((1, 5)),
     )
     assert (report.rows, report.checksum, list(report.handles)) == (1, 5, ["one"])
     assert not world.store("other").transactions
+
+
+def test_a_task_of_a_replay_writes_the_rows_of_lost_partitions_only(world: World) -> None:
+    """It may have others now, and the rows of two in one Arrow batch."""
+    sinks = FakeSink(world, "one"), FakeSink(world, "other")
+    lost = {"one": frozenset({("", 4), ("", 9)}), "other": frozenset({("", 6), ("elsewhere", 4)})}
+    rows = [
+        pa.record_batch({"0": pa.array(values), CHECKSUM: pa.array(values), PLAN_PARTITION: pa.array(at, pa.int32())})
+        for values, at in (([10, 20], [4, 4]), ([30, 40, 50], [4, 6, 9]), ([60], [9]))
+    ]
+    report = reported(task_of(*sinks, mode=Repair(lost, 9, frozenset())), *rows)
+    assert report.parts == (Part(4, 3, 60), Part(6, 1, 40), Part(9, 2, 110))
+    assert (report.partition, report.rows, report.checksum) == (PARTITION, 6, 210)
+    written = {name: [one.rows for one in world.store(name).transactions.values()] for name in ("one", "other")}
+    assert written == {"one": [[10, 20, 30, 50, 60]], "other": [[40]]}
 
 
 def test_a_handed_over_transaction_outlives_its_task(world: World) -> None:

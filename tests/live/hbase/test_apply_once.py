@@ -12,19 +12,23 @@ from tests.live.hbase.support import FAMILY, Sleeper, lose_answers, sink_of
 from tests.live.one_task import batch
 from twopc import crash_points
 from twopc.attempt import Attempt, Claim, Evidence, TaskAttempt
+from twopc.coordinator import Coordinator
 from twopc.errors import FencedError, RefusedStartError, RetriableError
+from twopc.files import LocalFiles
+from twopc.records import TaskReport
 from twopc.sinks.hbase.apply import marker_qualifier
 from twopc.sinks.hbase.connection import Master, RegionServer
 from twopc.sinks.hbase.mappings import Append, Increment, Put
 from twopc.sinks.hbase.row_ops import Op, delete
 from twopc.testing.contract import Crash
-from twopc.testing.contract.drivers import Driver, Query, all_rows
+from twopc.testing.contract.drivers import Driver, Query, all_rows, attempt_of, batch_of, is_wanted, run_task
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
     from tests.live.hbase.support import Store
+    from twopc.engine import Work
     from twopc.sinks.hbase import HBaseSink
     from twopc.sinks.hbase.staging import HBaseHandle
 
@@ -273,6 +277,46 @@ def test_lost_slices_of_a_decision_are_written_again(
     query = Query(case, tmp_path)
     query.run(0, 1)
     assert case.visible() == all_rows(0, 1)
+
+
+class Swapped:
+    """Two tasks that add to the same rows; a replay has the rows of each in the other one."""
+
+    def __init__(self, sink: HBaseSink) -> None:
+        self._sink = sink
+        self._tasks = [batch(id=[1, 2], n=[1, 1]), batch(id=[1, 2], n=[10, 10])]
+
+    def prepare(self, work: Work) -> list[TaskReport]:
+        name, reports = self._sink.name, []
+        for number, rows in enumerate(self._tasks):
+            handles = {}
+            if is_wanted(work, name, number):
+                handle = run_task(self._sink, attempt_of(work, name, number), rows)
+                handles = {name: self._sink.encode_handle(handle)}
+            checksum = int(rows.column("n")[0].as_py())
+            reports.append(TaskReport(partition=number, rows=rows.num_rows, checksum=checksum, handles=handles))
+        self._tasks.sort(key=lambda rows: -rows.column("n")[0].as_py())
+        return reports
+
+    def evaluate(self) -> None:
+        """Do nothing, because there is no state to write."""
+
+
+@pytest.mark.parametrize("lost", [0, 1])
+def test_a_lost_slice_is_written_again_though_a_replay_has_its_rows_in_another_task(
+    lost: int, store: Store, sink: HBaseSink, totals: Any, tmp_path: Path
+) -> None:
+    """A row knows by the task's number what it has. The number of a task whose slice was applied would leave the rows out."""
+
+    def lose() -> None:
+        rows = store.slices(sink.name)
+        assert len(rows) == 2
+        store.client.execute([Op("twopc", rows[lost], mutations=(delete(rows[lost], up_to_ms=1),))])
+
+    crash_points.arm("driver.decided", lose)
+    with contextlib.closing(Coordinator([sink], LocalFiles(tmp_path))) as coordinator:
+        coordinator.process(batch_of(0), Swapped(sink))
+    assert totals() == [11, 11, 0]
 
 
 def test_an_emptied_table_is_not_mistaken_for_a_new_one(

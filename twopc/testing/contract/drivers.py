@@ -42,7 +42,7 @@ def attempt_of(work: Work, sink: str, partition: int) -> TaskAttempt:
         query_id=work.batch.query_id,
         batch_id=work.batch.batch_id,
         attempt=work.attempt,
-        partition=partition,
+        partition=work.number_of(partition),
         driver_epoch=work.driver_epochs[sink],
         committed_through=work.committed_through,
         is_repair=not isinstance(work.mode, Write),

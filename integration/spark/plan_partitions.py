@@ -1,0 +1,63 @@
+"""What a task was given of each partition of the plan, of which it may have several.
+
+A task writes the partitions of the plan one after another, as many as it takes to have no more transactions than the cluster
+has use for. Which ones depends on Spark's scheduler, so a replay may group them in another way (rule 9): the decision counts
+rows by the plan's partition, which does not change.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from twopc.records import Part
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+#: The index of the plan's partition that a row is from. Computed below the coalesce, where Spark still knows it.
+PARTITION: Final = "__twopc_partition"
+#: The expression of the column.
+PARTITION_SQL: Final = f"spark_partition_id() AS {PARTITION}"
+
+
+#: Consecutive rows of an Arrow batch from one partition of the plan: its index, the first row, and how many rows.
+Stretch = tuple[int, int, int]
+
+
+def stretches(batch: pa.RecordBatch) -> Iterator[Stretch]:
+    """Divide a batch by the plan's partitions. Without the column, all rows are from partition 0, as in the driver."""
+    if batch.num_rows == 0:
+        return
+    if PARTITION not in batch.schema.names:
+        yield 0, 0, batch.num_rows
+        return
+    column = batch.column(PARTITION)
+    first, last = column[0].as_py(), column[-1].as_py()
+    if first == last:  # a partition comes to its end before the next one begins
+        yield first, 0, batch.num_rows
+        return
+    runs: Any = pc.call_function("run_end_encode", [column])
+    start = 0
+    for index, end in zip(runs.values.to_pylist(), runs.run_ends.to_pylist(), strict=True):
+        yield index, start, end - start
+        start = end
+
+
+class Counted:
+    """Adds up rows and checksums, by partition of the plan."""
+
+    def __init__(self) -> None:
+        self._found: dict[int, tuple[int, int]] = {}
+
+    def add(self, index: int, rows: int, checksum: int) -> None:
+        """Count some rows."""
+        rows_before, checksum_before = self._found.get(index, (0, 0))
+        self._found[index] = rows_before + rows, (checksum_before + checksum) % 2**64
+
+    @property
+    def parts(self) -> tuple[Part, ...]:
+        """All that was counted, in the order of the plan."""
+        return tuple(Part(index, *counted) for index, counted in sorted(self._found.items()))
