@@ -1,4 +1,4 @@
-"""The interfaces that the coordinator needs: the engine that runs the tasks, and the store of the rows that its tasks keep."""
+"""The interfaces that the coordinator needs: the engine that runs the tasks, and the store for the rows that its tasks keep."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class Repair:
 
     Attributes:
         lost: the transactions to write.
-        direct: the DataFrames that the driver, and it alone, must write as one task, as it did when they were decided: the
+        direct: the DataFrames that only the driver may write, as one task, as it did when they were decided, because the
             decision's rows are compared task by task.
     """
 
@@ -49,7 +49,7 @@ class Publish:
 
     Attributes:
         lost: the transactions to write.
-        tasks: the decided tasks that staged them: one task for each, with its partition.
+        tasks: the decided tasks that staged them; each gets one task with its partition.
     """
 
     lost: frozenset[TaskKey]
@@ -69,7 +69,7 @@ class Work:
 
     Attributes:
         driver_epochs: by sink name, the epoch that this driver acquired there.
-        committed_through: the highest batch of which this driver has proven every transaction; -1: none.
+        committed_through: the highest batch of which this driver has proven every transaction, or -1.
         mode: what is written, and from where.
         timeout_ms: how long pre-commit may take in all; None where no sink's transactions expire.
         pending: records the tasks' votes, and a task that votes no.
@@ -100,7 +100,7 @@ class Engine(Protocol):
 
 
 class StagedRows(Protocol):
-    """The rows that tasks keep until their transactions are proven (``staging=True``), in one file for each task attempt.
+    """The rows that tasks keep until their transactions are proven (``staging=True``), one file for each task attempt.
 
     A task's report names its staged file. The engine's tasks write and read it.
     """

@@ -1,4 +1,4 @@
-"""Rule 9: a decided transaction that is proven lost is written again, and only with the rows that were decided."""
+"""Rule 9: a decided transaction that is proven lost is written again, with only the rows that were decided."""
 
 from __future__ import annotations
 
@@ -19,17 +19,17 @@ def match_rows(
 ) -> dict[int, int] | None:
     """Find, for each decided task, the task of the replay that has its rows.
 
-    The replay must give the decided rows for *all* tasks; otherwise the lost rows may now belong to other tasks. The order may
+    The replay must yield the decided rows for *all* tasks; otherwise the lost rows may now belong to other tasks. The order may
     differ: Spark plans the tasks of a source with few partitions in another order when it reads their offsets back from the
     checkpoint.
 
     Args:
         decision: what was decided.
         replayed: a report of every task.
-        expected: preferred where several fit, as returned by an earlier call; the same partition where absent.
+        expected: the result of an earlier call, preferred where several tasks fit; without it, the same partition is preferred.
 
     Returns:
-        decided partition -> replayed partition; None when the replay gives other rows.
+        decided partition -> replayed partition; None if the replay yields other rows.
     """
     places: dict[tuple[str, int, int], list[int]] = {}
     for task in replayed:
@@ -46,7 +46,7 @@ def match_rows(
 
 
 def _rows_of(task: TaskReport) -> tuple[str, int, int]:
-    # Equal rows of another DataFrame are for other sinks.
+    # Equal rows in another DataFrame are for other sinks.
     return task.frame_name, task.rows, task.checksum
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from typing import TYPE_CHECKING, Any
 
+import pytest
 from kafka.errors import KafkaConnectionError
 
 from tests.live.pipeline import Tasks
