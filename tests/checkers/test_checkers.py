@@ -74,7 +74,7 @@ def test_a_good_history_passes_every_checker() -> None:
     ("observed", "what"),
     [
         (SEEN[:2], "lost"),
-        ([*SEEN, row(1, 9, "0:2")], "doubled"),
+        ([*SEEN, row(1, 9, "0:2")], "duplicated"),
         ([*SEEN, row(1, 9, "7:0")], "made up"),
         ([*SEEN[:2], row(1, 0, "0:2 other")], "altered"),
         ([*SEEN[:2], row(1, 0, "0:2", b"other key")], "altered"),

@@ -138,7 +138,7 @@ def test_a_foreign_row_and_an_open_transaction_are_found_in_a_real_run(kafka: Ka
         write(orphan, play.sink.ledger, "0:1")
         found = verdict(play.sink, kafka.bootstrap_servers, watcher, ROWS, stall_bound_s=5)
         assert {(violation.checker, violation.what) for violation in found} == {
-            ("equality", "doubled"),
+            ("equality", "duplicated"),
             ("ledger", "rows are visible that no decision names"),
             ("open transactions", f"{play.name}.orphan is Ongoing"),
         }

@@ -166,8 +166,8 @@ def test_nobody_chooses_a_weaker_guarantee_unawares(play: Play, caplog: pytest.L
     driver(play, "AT_LEAST_ONCE").close()
     driver(play, "NONE").close()
     assert [record.message.partition(" has ")[2] for record in caplog.records if "guarantee=" in record.message] == [
-        "guarantee='AT_LEAST_ONCE': readers see rows before the batch is decided, and a failure doubles rows",
-        "guarantee='NONE': readers see rows before the batch is decided, and a failure loses or doubles rows",
+        "guarantee='AT_LEAST_ONCE': readers see rows before the batch is decided, and a failure duplicates rows",
+        "guarantee='NONE': readers see rows before the batch is decided, and a failure loses or duplicates rows",
     ]
 
 

@@ -68,7 +68,7 @@ def test_memory_is_limited_and_the_error_says_by_how_much_and_where_there_is_mor
     assert memory.put_if_absent("y", b"123")
     with pytest.raises(ConfigurationError, match="limit_bytes=0"):
         MemoryFiles(limit_bytes=0)
-    with pytest.raises(ConfigurationError, match="would have 5,242,881 bytes, and limit_bytes is 5,242,880"):
+    with pytest.raises(ConfigurationError, match="would take 5,242,881 bytes, but limit_bytes is 5,242,880"):
         MemoryFiles().put_if_absent("x", bytes(5 * 1024 * 1024 + 1))
 
 

@@ -89,7 +89,7 @@ def test_reading_back_waits_until_the_record_is_stable(log: KafkaDecisionLog, mo
 def test_a_record_that_is_not_found_was_aborted(
     rows: tuple[Row, ...], log: KafkaDecisionLog, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    with pytest.raises(FencedError, match="was aborted, although its commit succeeded"):
+    with pytest.raises(FencedError, match="was aborted, although librdkafka reported success"):
         read_back(log, Partition(*rows), monkeypatch)
 
 

@@ -38,7 +38,7 @@ def test_the_installed_library_is_used() -> None:
 @pytest.mark.parametrize(
     ("found", "why"),
     [
-        (SimpleNamespace(rd_kafka_version=lambda: 0x030000FF), "not of version 2"),
+        (SimpleNamespace(rd_kafka_version=lambda: 0x030000FF), "not version 2"),
         (SimpleNamespace(rd_kafka_version=lambda: 0x020500FF), "rd_kafka_conf_new"),
         (SimpleNamespace(), "rd_kafka_version"),
     ],

@@ -242,7 +242,7 @@ def test_a_commit_is_unknown_while_a_node_is_down(own_cluster: list[LocalRedis])
 def test_a_cluster_and_a_single_server_are_distinguished(
     redis_cluster: list[LocalRedis], redis_server: RedisService
 ) -> None:
-    with pytest.raises(ConfigurationError, match="give cluster=True"):
+    with pytest.raises(ConfigurationError, match="pass cluster=True"):
         sink_of(redis_cluster[0].url, ListPush("rows", "v")).create_committer().inspect()
     with pytest.raises(ConfigurationError, match="remove cluster=True"):
         sink_of(redis_server.url, ListPush("rows", "v"), cluster=True).create_committer().inspect()
