@@ -53,7 +53,7 @@ def require_names(rules: Sequence[Rule]) -> None:
     """Require that every rule has its own name, which identifies its episodes.
 
     Raises:
-        ConfigurationError: two have the same one.
+        ConfigurationError: two have the same name.
     """
     for name, times in Counter(rule.name for rule in rules).items():
         if times > 1:

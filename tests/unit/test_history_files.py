@@ -157,7 +157,7 @@ def test_files_that_are_not_a_history_of_this_release_are_named(lines: list[byte
 
 
 def test_a_missing_directory_and_one_without_a_history_give_different_errors(tmp_path: Path) -> None:
-    with pytest.raises(HistoryError, match="is not a directory: give the query's checkpointLocation"):
+    with pytest.raises(HistoryError, match="is not a directory: pass the query's checkpointLocation"):
         read(tmp_path / "absent")
     with pytest.raises(HistoryError, match="not a checkpoint of exactly_once"):
         read(tmp_path)

@@ -93,7 +93,7 @@ def sink(name: str, transactions: int = 0, **changed: Any) -> SinkState:
 SINKS: Final = (
     sink("orders-enriched-by-customer-and-product-in-all-of-europe", 3, last_committed=40),
     sink("audit"),
-    sink("lost", problem="there is no topic twopc-ledger-lost on this cluster"),
+    sink("lost", problem="topic twopc-ledger-lost does not exist on this cluster"),
 )
 
 

@@ -52,8 +52,8 @@ def show(console: Console, scale: Scale, ways: Mapping[str, Sequence[Step]], sec
     for what, why in NOT_RUN.items():
         console.print(f"- {what}: {why}.", markup=False)
     verdict = (
-        "[green]Passed:[/] after the cut-over and after the way back, nothing is lost and nothing is there twice."
+        "[green]Passed:[/] after the cut-over and after the way back, nothing is lost and nothing is duplicated."
         if is_passed(ways)
-        else f"[bold red]FAILED.[/] Repeat it with --seed {scale.seed}, and please report it."
+        else f"[bold red]FAILED.[/] Rerun it with --seed {scale.seed}, and please report it."
     )
     console.print(f"{verdict} {seconds:.0f} s")

@@ -228,7 +228,7 @@ def test_bad_input_is_one_line(checkpoint: Path, name: str, text: str | None, sa
 def test_a_missing_directory_is_reported(tmp_path: Path) -> None:
     found = command("status", str(tmp_path / "none"))
     assert (found.status, found.error.count("\n")) == (2, 1)
-    assert "there is no directory" in found.error
+    assert "does not exist" in found.error
     assert command("status").status == 2
 
 
