@@ -40,7 +40,7 @@ def show(console: Console, scale: Scale, ways: Mapping[str, Sequence[Step]], sec
         table = Table(title=f"twopc migrate rehearse: {name}, seed {scale.seed}", title_justify="left")
         for column in ("step", "what was done"):
             table.add_column(column)
-        for column in ("records", "lost", "doubled"):
+        for column in ("records", "lost", "duplicated"):
             table.add_column(column, justify="right")
         for step in steps:
             style = "bold red" if step.problem else None
