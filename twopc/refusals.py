@@ -75,17 +75,17 @@ def refusal(position: Position, label: str, view: LogView, batch: Batch, log: st
         ),
         Position.NEW_QUERY: (
             f"{log} belongs to query {other}, but this is query {mine}. Its checkpoint was deleted, or another query uses the "
-            f"same sink name. If query {other} is over, pass override=EndQuery({other!r}); otherwise give this sink another name"
+            f"same sink name. If query {other} is over, pass override=EndQuery({other!r}); otherwise rename this sink"
         ),
         Position.UNADOPTED: (
             f"the checkpoint is at batch {at}, but {log} has no record of the earlier batches. If they were written in another "
-            f"way, pass override=AdoptQuery({mine!r}). If the sink was renamed, give it its former name. If the function "
+            f"way, pass override=AdoptQuery({mine!r}). If the sink was renamed, restore its former name. If the function "
             "did not call exactly_once's object for them, correct the function, and start with a new checkpoint: this sink "
             "has written nothing yet"
         ),
         Position.ENDED: (
             f"query {mine} was ended in {log} when query {other} replaced it. Its checkpoint must not be used again. Start "
-            f"with a new checkpoint and override=EndQuery({other!r}), or give this sink another name"
+            f"with a new checkpoint and override=EndQuery({other!r}), or rename this sink"
         ),
     }
     return RefusedStartError(f"{label}: {texts[position]}. Nothing was written", case=position.value)

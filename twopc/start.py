@@ -171,6 +171,6 @@ def require_same_log_owner(setup: Setup, decided: LogView, batch: Batch) -> None
 def _name_in_use(what: str, last: str, batch: Batch) -> RefusedStartError:
     return RefusedStartError(
         f"name in use: {what} was last used by query {last}; this is query {batch.query_id}. If query {last} is over and all it "
-        f"decided is visible, pass override=EndQuery({last!r}); otherwise give this sink another name. Nothing was written",
+        f"decided is visible, pass override=EndQuery({last!r}); otherwise rename this sink. Nothing was written",
         case="name in use",
     )

@@ -100,7 +100,7 @@ FAILING: Final = (
         "two drivers",
         "Another driver has taken the sink over.",
         "Two processes run the query with one sink name, or one was restarted while the other was still running. End one of "
-        "them; give each query its own sink name.",
+        "them; use a different sink name for each query.",
         failures(["FencedError"]),
     ),
     Rule(

@@ -195,7 +195,7 @@ SLOW: Final = (
     Rule(
         "slow plan",
         "The time goes into the rows themselves: the source, a shuffle, or the query's own functions.",
-        "The sink is not the cause. Examine the stage in Spark's own UI; give the query more cores, or make it do less.",
+        "The sink is not the cause. Examine the stage in Spark's own UI; add cores, or make the query do less.",
         _reading,
     ),
     Rule(

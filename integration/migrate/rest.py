@@ -89,7 +89,7 @@ class Comparison:
         places = identified.withColumn(_PLACE, sf.monotonically_increasing_id()).withColumn(
             _TASK, sf.spark_partition_id()
         )
-        # One evaluation gives the numbers and the rows to write.
+        # One evaluation yields the numbers and the rows to write.
         self._rows = places.persist()
         ranges = [
             (topic, number, bounds.start, bounds.exact, bounds.end)

@@ -140,8 +140,8 @@ def repeated_in(sink: KafkaSink, savepoint: Savepoint) -> Repeated:
     if state.query_id != manifest.query_id:
         raise ConfigurationError(
             f"sink {sink.name!r} now belongs to query {state.query_id}, but the savepoint is from query {manifest.query_id}. "
-            "Nothing was restored. Take a savepoint of that query, or restore without --bootstrap-servers and give the sink "
-            "another name"
+            "Nothing was restored. Take a savepoint of that query, or restore without --bootstrap-servers and rename the "
+            "sink"
         )
     later = {
         key.batch: sum(int(handle["rows"]) for _, handle in batch.handles(sink.name))

@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 _TRIES: Final = 5
-#: A version of a state store, by either provider, with the unique id that Spark 4 may give it, or its file's checksum.
+#: A version of a state store, by either provider, with the unique id that Spark 4 may add, or its file's checksum.
 _VERSION: Final = re.compile(r"(\d+)(?:_[0-9a-f-]+)?\.(delta|snapshot|zip|changelog)(?:\.crc)?")
 _SNAPSHOTS: Final = frozenset({"snapshot", "zip"})
 #: Our files that are useless in a copy: rows of a batch in progress, requests to a running query, and its reported alerts.

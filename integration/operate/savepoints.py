@@ -83,7 +83,7 @@ def restore(savepoint: Path, checkpoint: Path, connection: Connection) -> Answer
         )
     lines += [
         f"To replace the old query, start first with exactly_once(…, {done.settings}). The old query is then ended permanently.",
-        f"To run beside the old query instead: give the sinks other names, and pass only override=AdoptQuery({done.query_id!r}).",
+        f"To run beside the old query instead: rename the sinks, and pass only override=AdoptQuery({done.query_id!r}).",
     ]
     return Answer(DONE, done.facts(), show_lines(lines))
 

@@ -67,7 +67,7 @@ def read_batch(files: Files, query_id: str, batch_id: int) -> Batch:
 def source_offsets(files: Files, batch_id: int) -> tuple[str, ...] | None:
     """The source offsets of a batch, one canonical string for each source; None if the checkpoint has no such batch.
 
-    A source to which the query gave a name (Spark 4.2) carries it: ``orders:{"t":{"0":5}}``.
+    A source that the query has named (Spark 4.2) carries its name: ``orders:{"t":{"0":5}}``.
 
     A file source's offset is a counter, the same in every copy of a checkpoint. So a digest of the entries that the
     counter stands for is added to it, as long as it is clear which source's entries these are: a source that a query

@@ -97,9 +97,7 @@ def slow_batch_advice(location: str, batch_id: int, *, is_undecided: bool) -> st
         batch_id: the batch.
         is_undecided: whether Spark may replan it, because it is not decided and every batch before it is proven.
     """
-    advice = (
-        "Or give the query more cores. Smaller batches alone do not help: Spark replays the rows that it has planned"
-    )
+    advice = "Or add cores for the query. Smaller batches alone do not help: Spark replays the rows that it has planned"
     if not is_undecided:
         return f"{advice}. Do not delete the plan of the batch: a decision depends on it"
     offsets = f"{location}/offsets/{batch_id}"

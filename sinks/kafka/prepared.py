@@ -32,7 +32,7 @@ def confirm(client: TransactionClient, settings: KafkaSettings, handles: Sequenc
     if lives_ms - age_ms < settings.reserve_ms:
         raise CheckpointExpiredError(
             f"sink {settings.name!r}: preparing took {age_ms:.0f} ms; its transactions expire after {lives_ms} ms. Nothing of "
-            "this attempt is visible or decided. To give it more time, raise kafka.transaction.timeout.ms and the brokers' "
+            "this attempt is visible or decided. To allow more time, raise kafka.transaction.timeout.ms and the brokers' "
             "transaction.max.timeout.ms"
         )
     descriptions = client.describe([handle.transactional_id for handle in handles])

@@ -244,7 +244,7 @@ def test_a_record_that_comes_twice_or_does_not_belong_fails_the_run(key: bytes |
     seen = bytearray(3)
     seen[0] = 1
     counting._mark(seen, Message(b"1"), "t")  # type: ignore[arg-type]
-    with pytest.raises(WrongCountError, match="twice, or where it does not belong"):
+    with pytest.raises(WrongCountError, match="twice, or in the wrong place"):
         counting._mark(seen, Message(key), "t")  # type: ignore[arg-type]
 
 

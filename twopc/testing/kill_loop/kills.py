@@ -82,7 +82,7 @@ class Kill:
 
 
 def planned(seed: int, count: int, *, moments: Sequence[Moment], crash_points: Sequence[str]) -> list[Kill]:
-    """Plan the kills: each crash point, then each moment, in the given order. The seed gives the rest."""
+    """Plan the kills: each crash point, then each moment, in the given order. The seed determines the rest."""
     chance = random.Random(f"kill loop {seed}")  # noqa: S311 - chaos, not cryptography
     fixed = [Kill(moment=Moment.POINT, point=point) for point in crash_points]
     fixed += [_kill(moment, chance) for moment in moments]
