@@ -141,7 +141,7 @@ def test_a_batch_that_is_decided_under_one_version_is_committed_under_the_next(
 
 @pytest.mark.whole
 @pytest.mark.timeout(900)
-def test_a_rolling_upgrade_of_three_brokers_loses_and_doubles_nothing(tmp_path: Path) -> None:
+def test_a_rolling_upgrade_of_three_brokers_loses_and_duplicates_nothing(tmp_path: Path) -> None:
     """Each batch meets brokers of two versions. One is decided while a broker is down, and committed when it has started."""
     cluster = LocalKafkaCluster()
     for node in cluster:

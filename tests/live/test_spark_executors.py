@@ -1,4 +1,4 @@
-"""Executors, each with its own JVM, die, are fenced and repeat their tasks; nothing is lost or doubled."""
+"""Executors, each with its own JVM, die, are fenced and repeat their tasks; nothing is lost or duplicated."""
 
 from __future__ import annotations
 

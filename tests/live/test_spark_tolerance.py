@@ -1,4 +1,4 @@
-"""Checkpoints that fail before their decision are triggered again by a real query; nothing is lost or doubled."""
+"""Checkpoints that fail before their decision are triggered again by a real query; nothing is lost or duplicated."""
 
 from __future__ import annotations
 
@@ -178,7 +178,7 @@ def test_an_error_of_the_users_own_function_is_not_tolerated(
 
 @pytest.mark.whole
 @pytest.mark.timeout(900)
-def test_a_driver_killed_at_any_point_of_the_second_checkpoint_loses_and_doubles_nothing(
+def test_a_driver_killed_at_any_point_of_the_second_checkpoint_loses_and_duplicates_nothing(
     kafka: KafkaService, tmp_path: Path
 ) -> None:
     settings = tolerating(1, write_by="driver")

@@ -1,4 +1,4 @@
-"""``twopc history``, ``show``, ``report``, ``diagnose``: what they print, and their exit status."""
+"""``twopc history``, ``show``, ``report``, ``diagnose``: their output and exit status."""
 
 from __future__ import annotations
 
@@ -105,7 +105,7 @@ def test_show_says_everything_of_one(checkpoint: Path) -> None:
     assert f"BadRecordError in prepare: {EVIL}" in _run("show", checkpoint, 10).stdout
 
 
-def test_show_of_one_that_is_not_there_names_those_that_are(checkpoint: Path) -> None:
+def test_show_of_a_missing_checkpoint_names_the_existing_ones(checkpoint: Path) -> None:
     result = _run("show", checkpoint, 77)
     assert (result.exit_code, result.stdout) == (2, "")
     assert "has no checkpoint 77: it has 0 to 10" in result.stderr
@@ -178,7 +178,7 @@ def test_the_timeline_has_a_bar_for_each_phase_and_a_mark_for_each_failure(html:
     assert len(str(line.get("points")).split()) == 11
 
 
-def test_one_that_took_minutes_is_cut_and_does_not_hide_the_others(tmp_path: Path) -> None:
+def test_a_bar_of_minutes_is_cut_and_does_not_dwarf_the_others(tmp_path: Path) -> None:
     slow = failed(20, "CheckpointExpiredError", "too slow", "expired", took_ms=600_000.0, phases={"prepare": 600_000.0})
     out = tmp_path / "page.html"
     _run("report", write(tmp_path / "c", [*[ended(number) for number in range(20)], slow]), "--out", out)

@@ -1,4 +1,4 @@
-"""The columns of a Kafka record are found in any letter case. Spark's own writer knows the lower case only, so that one wins."""
+"""The columns of a Kafka record are found in any letter case. Spark's own writer knows only lower case, which wins."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A Redis sink's options go through one check, whether they stand in ``options`` or in the url."""
+"""A Redis sink's options go through one check, whether they are in ``options`` or in the url."""
 
 from __future__ import annotations
 

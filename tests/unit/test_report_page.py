@@ -99,7 +99,7 @@ SINKS: Final = (
 
 @pytest.fixture(scope="module", params=[1, 3, 100, 1000])
 def written(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, int]:
-    """A page, and how many checkpoints it has."""
+    """A page, and the number of its checkpoints."""
     directory = tmp_path_factory.mktemp("page")
     lines = list(checkpoints(request.param))
     history = read(write(directory / "checkpoint", lines))

@@ -1,4 +1,4 @@
-"""Translating a store's errors: known errors get a remedy, transient ones a retry; for the rest the store is blamed."""
+"""Translating a store's errors: known errors get a remedy, transient ones a retry; the rest is blamed on the store."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Random pipelines are cut over and taken back: other keys, no natural key, doubled rows, headers, several attempts."""
+"""Random pipelines are cut over and taken back: other keys, no natural key, duplicate rows, headers, several attempts."""
 
 from __future__ import annotations
 
@@ -152,7 +152,7 @@ def cut_over_and_back(pipeline: OldPipeline, spark: SparkSession, shape: Shape, 
 
 
 @pytest.mark.parametrize("pipelines", [1, pytest.param(_PIPELINES, marks=pytest.mark.whole)], ids=["one", "many"])
-def test_random_pipelines_lose_and_double_nothing(
+def test_random_pipelines_lose_and_duplicate_nothing(
     pipelines: int,
     old_kafka: LocalOldKafka,
     kafka: KafkaService,

@@ -135,7 +135,7 @@ def test_an_older_copy_of_the_checkpoint_is_noticed(play: Play) -> None:
     assert (found.status, anchors(found.facts, play)) == (1, ["the-start-is-refused"])
 
 
-def test_a_lost_transaction_is_said(play: Play) -> None:
+def test_a_lost_transaction_is_reported(play: Play) -> None:
     crash(play.driver(), play, 0, ROWS, "driver.decided")
     for handle in play.decided(0):
         play.fence(handle.transactional_id)

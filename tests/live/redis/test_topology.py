@@ -171,7 +171,7 @@ def _owner(servers: list[LocalRedis], slot: int) -> bytes:
 
 
 @pytest.mark.whole
-def test_a_slot_in_the_middle_of_a_move_delays_its_rows_and_doubles_none(
+def test_a_slot_in_the_middle_of_a_move_delays_its_rows_and_duplicates_none(
     own_cluster: list[LocalRedis],
 ) -> None:
     key = unique()
@@ -281,7 +281,7 @@ def test_a_commit_follows_the_primary_named_by_sentinel() -> None:
         assert (second.execute("GET", "n"), first.execute("GET", "n")) == (b"200", b"200")
 
 
-def test_behind_sentinel_the_url_gives_user_database_and_tls() -> None:
+def test_behind_sentinel_the_url_supplies_user_database_and_tls() -> None:
     sink = sink_of("rediss://ann:secret@ignored:1/3", IncrBy("n"), sentinels=(("h", 1),), service="shop")
     client: Any = sink.connect()
     given = client.connection_pool.connection_kwargs

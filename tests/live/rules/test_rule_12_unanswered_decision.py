@@ -195,7 +195,7 @@ def test_a_slow_commit_is_read_back(play: Play, monkeypatch: pytest.MonkeyPatch)
 
 
 def test_a_commit_that_succeeds_for_an_aborted_record_is_detected(play: Play, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Fails if a slow commit is not read back: rows of an undecided batch would be published, then doubled."""
+    """Fails if a slow commit is not read back: rows of an undecided batch would be published, then duplicated."""
     fenced = play.driver()
     fenced.initialize_state(play.batch(0))
     with monkeypatch.context() as patched:

@@ -387,7 +387,7 @@ def test_a_crash_between_the_truncations_record_and_the_truncation_does_no_damag
 
 
 def test_a_foreign_truncation_is_damage(play: Play, admin: AdminClient) -> None:
-    """Fails if ``fold`` does not compare the log's start with the recorded one: batch 0 would be doubled."""
+    """Fails if ``fold`` does not compare the log's start with the recorded one: batch 0 would be duplicated."""
     play.driver().process(play.batch(0), Tasks(play, [["0"]]))
     (where,) = admin.delete_records([TopicPartition(play.sink.ledger, 0, -1)]).values()
     where.result()
