@@ -35,7 +35,7 @@ METADATA = "metadata.version"
 
 
 def finalize(kafka: KafkaService | LocalKafka | LocalKafkaCluster, feature: str, level: int | None = None) -> None:
-    """What `kafka-features upgrade` or `downgrade` does; None: to the highest level that the broker supports."""
+    """Do what `kafka-features upgrade` or `downgrade` does; None: to the highest level that the broker supports."""
     with contextlib.closing(KafkaAdminClient(bootstrap_servers=kafka.bootstrap_servers.split(","))) as admin:
         wanted = admin.describe_features()[feature]["supported"][1] if level is None else level
         how = UpdateFeatureType.UPGRADE if wanted > level_of(admin, feature) else UpdateFeatureType.SAFE_DOWNGRADE

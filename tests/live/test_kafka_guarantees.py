@@ -47,7 +47,7 @@ def play(kafka: KafkaService, tmp_path: Path) -> Iterator[Play]:
 
 
 def driver(play: Play, guarantee: str, **options: Any) -> Coordinator:
-    """A new run, with another guarantee than the one before."""
+    """A new run, with a different guarantee from the previous one."""
     play.sink = replace(play.sink, guarantee=guarantee, options={**play.sink.options, **options})
     play.forget_worker()
     return play.driver(Settings(max_attempts=1))

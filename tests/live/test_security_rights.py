@@ -90,7 +90,7 @@ class Part:
         return result.exit_code, " ".join(result.output.split())
 
     def prepare(self) -> None:
-        """What is there before, made by somebody who may do everything."""
+        """Create the existing topics, as somebody who may do everything."""
 
     def work(self) -> str:
         """Do all of its work; returns what goes wrong."""

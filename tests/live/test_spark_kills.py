@@ -87,7 +87,7 @@ def test_a_query_whose_workers_all_die_stops_and_a_restart_loses_and_duplicates_
 def test_drivers_killed_at_random_times_lose_and_duplicate_nothing(
     plan: str, kafka: KafkaService, tmp_path: Path, add_summary: Callable[[str], None]
 ) -> None:
-    """Kills either the driver alone, whose JVM and workers outlive it for a while, or everything at once.
+    """Kills either the driver alone, whose JVM and workers outlive it for a while, or everything together.
 
     The runs write their batches in the driver, by tasks, or as it suits.
     """

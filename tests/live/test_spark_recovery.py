@@ -1,4 +1,4 @@
-"""What a restart may find, with Spark: replays, expired transactions, rival drivers, copied checkpoints."""
+"""The situations that a restart may find, with Spark: replays, expired transactions, rival drivers, copied checkpoints."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a tolerated failure, a pause or a weaker guarantee could do wrong."""
+"""Bugs of a tolerated failure, a pause or a weaker guarantee."""
 
 from __future__ import annotations
 

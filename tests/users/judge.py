@@ -89,7 +89,7 @@ def _allowed(calls: Sequence[Call], events: Sequence[Event]) -> Iterator[list[Ca
 
 
 def _has_gap(places: Sequence[tuple[int, int]], chosen: Sequence[Sequence[Call]], calls: Sequence[Call]) -> bool:
-    """Whether a batch is visible behind one that had rows and is not."""
+    """Whether a batch is visible after one that had rows and is not visible."""
     missing = set()
     for place, of_batch in zip(places, chosen, strict=True):
         if of_batch:

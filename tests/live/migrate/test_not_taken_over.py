@@ -1,4 +1,4 @@
-"""A batch that was handed over, and a new query without ``take_over``: it is refused, and no row is there twice."""
+"""A batch that was handed over, and a new query without ``take_over``: it is refused, and no row is duplicated."""
 
 from __future__ import annotations
 

@@ -57,7 +57,7 @@ def reading(read: Any, *arguments: str, **options: Any) -> Iterator[None]:
 
 
 def probed(servers: str, group: str, *words: str) -> tuple[int, dict[str, Any], str]:
-    """Exit status, JSON, and what was said on the way."""
+    """The exit status, the JSON, and the messages on the way."""
     given = ["--bootstrap-servers", servers, "--sink", f"p{group}", "--group", group, "--json"]
     result = CliRunner().invoke(app, ["migrate", "probe", *given, *words])
     return result.exit_code, json.loads(result.stdout) if result.stdout else {}, result.stderr

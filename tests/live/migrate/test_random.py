@@ -107,7 +107,7 @@ def write_in_part(pipeline: OldPipeline, spark: SparkSession, shape: Shape, seed
 
 
 def ids(pipeline: OldPipeline, shape: Shape) -> Counter[str]:
-    """What identifies a row, however it was written: the value that the source had."""
+    """The identity of a row, however it was written: the source's value."""
     return pipeline.visible_ids() if shape.values == "new in each attempt" else pipeline.visible()
 
 

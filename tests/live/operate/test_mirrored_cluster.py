@@ -209,7 +209,7 @@ class Failover:
         return max(int(path.name) for path in directory.iterdir() if path.name.isdigit())
 
     def missing(self) -> int:
-        """How many records have no output on the mirror. What is there is there once."""
+        """The number of records without output on the mirror. Those with output have it once."""
         found = committed(self.servers, self.output)
         assert not found - self.pipeline.given
         return (self.pipeline.given - found).total()

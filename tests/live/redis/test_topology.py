@@ -98,7 +98,7 @@ def slices(servers: list[LocalRedis], sink: RedisSink) -> list[str]:
 
 @pytest.fixture
 def task(redis_cluster: list[LocalRedis]) -> Iterator[tuple[RedisSink, Driver, RedisWriter]]:
-    """A task that wrote to three slots one after the other, and its driver."""
+    """A task that wrote to three slots one after another, and its driver."""
     sink = cluster_sink(redis_cluster, unique())
     driver = Driver(sink)
     driver.begin()
@@ -130,7 +130,7 @@ def test_the_sweep_removes_an_orphans_rows_from_every_slot(
 def test_a_task_applied_in_one_slot_and_lost_in_another_is_left_unchanged(
     redis_cluster: list[LocalRedis],
 ) -> None:
-    """One slot has its rows, one still needs them, one has lost them. A tombstone in the second would lose its rows for good."""
+    """One slot has its rows, one still needs them, one has lost them. A tombstone in the second would lose its rows forever."""
     sink = cluster_sink(redis_cluster, unique())
     driver = Driver(sink)
     scan_start = driver.begin()

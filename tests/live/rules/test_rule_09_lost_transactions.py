@@ -1,7 +1,7 @@
 """Rule 9: a decided transaction that is proven lost is repaired, with exactly the rows that were decided.
 
 Otherwise a driver decides and dies, and before the restart some or all of the decided transactions time out or are ended from
-outside. If that is ignored, their rows are missing for good; if the batch is rewritten unchecked, committed rows are duplicated.
+outside. If that is ignored, their rows are missing forever; if the batch is rewritten unchecked, committed rows are duplicated.
 """
 
 from __future__ import annotations
@@ -95,7 +95,7 @@ def test_the_repair_is_recorded_before_any_of_its_rows_is_visible(play: Play) ->
 def test_a_crash_after_the_repairs_record_does_not_repeat_the_repair(point: str, play: Play) -> None:
     """Fails if folding the log ignores the repair.
 
-    The replaced transaction stays lost for good, so each restart would write its rows again.
+    The replaced transaction stays lost permanently, so each restart would write its rows again.
     """
     decide_and_die(play, 1)
     crash(play.driver(), play, 0, ROWS, point)

@@ -1,4 +1,4 @@
-"""Rule 12: a decision whose commit is not answered has neither failed nor may it be repeated; only a restart resolves it.
+"""Rule 12: a decision whose commit is not answered has not failed and must not be retried; only a restart resolves it.
 
 Otherwise the broker commits the decision, its answer is lost, and the batch is decided again or swept. Or librdkafka repeats
 EndTxn inside ``commit_transaction()``, a successor has aborted the record in between, and the retry reports success.
@@ -243,7 +243,7 @@ def test_a_commit_that_cannot_be_read_back_is_in_doubt(
 
 
 def test_a_driver_fenced_while_it_decides_has_decided_nothing(play: Play) -> None:
-    """Fails if a fenced commit is repeated as an unanswered one, or counts as in doubt."""
+    """Fails if a fenced commit is retried like an unanswered one, or counts as in doubt."""
     fenced, successor = play.driver(), play.driver()
 
     def acquire() -> None:
