@@ -57,7 +57,7 @@ class Case(msgspec.Struct, frozen=True, kw_only=True):
         unit: of the samples.
         samples: by side, one value a round; round n of each side belong together.
         counted: by side, how many records the independent reader found, over all rounds. It equals what was written, or the run
-            has failed; a side without output of its own is absent.
+            has failed; a side without its own output is absent.
         x: where the case is on the group's curve.
         facts: further measurements, by what they are and by side: memory, connections, bytes.
     """

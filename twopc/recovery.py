@@ -100,15 +100,15 @@ RECOVERY_TABLE: Final[tuple[Case, ...]] = (
     Case("last one done", _ANY_DECISION, _PROVEN, _NEXT, Step.WRITE),
     # The arrival of the next batch does not prove this one: the engine also moves on if a function swallows our error.
     Case("decided, not proven", _ANY_DECISION, _UNKNOWN, _RUNNING, Step.BLOCKED, abandoned=False),
-    Case("not proven, given up", _ANY_DECISION, _UNKNOWN, _RUNNING, Step.ABANDON, abandoned=True),
+    Case("not proven, abandoned", _ANY_DECISION, _UNKNOWN, _RUNNING, Step.ABANDON, abandoned=True),
     # A batch that can be written again completely is never abandoned, whatever the user sets.
     Case("lost, but staged", _ANY_DECISION, _LOSSES, _RUNNING, Step.PUBLISH, staged=True),
     Case("all lost", _ANY_DECISION, _ALL_LOST, _SAME, Step.REWRITE, staged=False),
     Case("some lost", _ANY_DECISION, _SOME_LOST, _SAME, Step.REPAIR, staged=False, abandoned=False),
-    Case("some lost, given up", _ANY_DECISION, _SOME_LOST, _SAME, Step.ABANDON, staged=False, abandoned=True),
+    Case("some lost, abandoned", _ANY_DECISION, _SOME_LOST, _SAME, Step.ABANDON, staged=False, abandoned=True),
     # The engine has moved past the batch, so there is no replay to repair it from.
     Case("lost and left behind", _ANY_DECISION, _LOSSES, _NEXT, Step.IN_DOUBT, staged=False, abandoned=False),
-    Case("left behind, given up", _ANY_DECISION, _LOSSES, _NEXT, Step.ABANDON, staged=False, abandoned=True),
+    Case("left behind, abandoned", _ANY_DECISION, _LOSSES, _NEXT, Step.ABANDON, staged=False, abandoned=True),
 )
 
 

@@ -27,7 +27,7 @@ class Commands:
     Attributes:
         name: the command's name, such as ``HSET``.
         words: the number of arguments of each command, including the key, which comes first.
-        flat: the arguments of all commands, one after the other.
+        flat: the arguments of all commands, one after another.
     """
 
     name: str

@@ -1,7 +1,7 @@
 """The names of the sink's own keys in Redis, and the handle of a slice. All keys begin with ``twopc:<sink>:``.
 
 The part in braces is a hash tag: in a cluster it puts a key into the hash slot of its data, so that one
-script can change both at once.
+script can change both together.
 """
 
 from __future__ import annotations
