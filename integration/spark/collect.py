@@ -88,7 +88,7 @@ def _collect(
 
 
 class Stream:
-    """Reads Arrow batches in the order of their arrival, then the indices of their original order.
+    """Reads Arrow batches in the order of their arrival, then the indices that restore their original order.
 
     Attributes:
         batches: in their original order; none if they exceed the limit.
