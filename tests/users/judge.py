@@ -21,8 +21,8 @@ if TYPE_CHECKING:
 
 #: What tells somebody what to do.
 _ADVICE: Final = re.compile(
-    r"\b(add|await|call|cast|change|correct|create|give|join|keep|leave|let|look|make|pass|persist|put|raise|read|remove|rename|"
-    r"repeat|replace|restart|return|run|select|set|start|stop|unset|use|wait|wrap|write)\b",
+    r"\b(add|allow|await|call|cast|change|correct|create|fill|filter|give|join|keep|leave|let|look|make|pass|persist|put|raise|read|remove|rename|"
+    r"omit|repeat|replace|rerun|restart|return|run|select|set|start|stop|unset|use|wait|wrap|write)\b",
     re.IGNORECASE,
 )
 _SHOWN: Final = 6
