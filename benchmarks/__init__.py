@@ -1,1 +1,1 @@
-"""What the sinks cost beside their peers: ``make bench``. Each group of cases is a module; ``benchmarks.run`` is the flow."""
+"""The cost of the sinks compared with their peers: ``make bench``. Each group is a module; ``benchmarks.run`` runs them."""

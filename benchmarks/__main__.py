@@ -1,4 +1,4 @@
-"""``make bench ARGS="…"``: measure, or write what was measured into the documents (``--pages``)."""
+"""``make bench ARGS="…"``: measure, or write the kept results into the documents (``--pages``)."""
 
 from __future__ import annotations
 
@@ -23,14 +23,16 @@ def main(  # noqa: PLR0913, PLR0917 - the options of the command line
             help=f"Run this group only: {', '.join(group.name for group in GROUPS)}; or group:case. Repeatable."
         ),
     ] = None,
-    rounds: Annotated[int, typer.Option(min=1, help="Runs of each side, in turn.")] = 5,
-    setting: Annotated[list[str] | None, typer.Option(help="Of exactly_once(): name=value. Repeatable.")] = None,
-    results: Annotated[Path, typer.Option(help="Where the JSON files and charts go.")] = RESULTS,
-    whole: Annotated[bool, typer.Option("--whole", help="Also the cases that take long.")] = False,  # noqa: FBT002 - a flag
-    quick: Annotated[bool, typer.Option("--quick", help="Few rows: does it run at all?")] = False,  # noqa: FBT002 - the same
+    rounds: Annotated[int, typer.Option(min=1, help="Runs of each side, alternating.")] = 5,
+    setting: Annotated[
+        list[str] | None, typer.Option(help="A setting of exactly_once(), name=value. Repeatable.")
+    ] = None,
+    results: Annotated[Path, typer.Option(help="The directory for the JSON files and charts.")] = RESULTS,
+    whole: Annotated[bool, typer.Option("--whole", help="Also run the cases that take long.")] = False,  # noqa: FBT002 - a flag
+    quick: Annotated[bool, typer.Option("--quick", help="Use few rows, to see whether it runs.")] = False,  # noqa: FBT002 - the same
     pages: Annotated[bool, typer.Option("--pages", help="Only write the kept results into the docs.")] = False,  # noqa: FBT002
 ) -> None:
-    """Compare the sinks with their peers, each in turn in the same run, on servers of their own on this machine."""
+    """Compare the sinks with their peers, alternating in the same run, on their own servers on this machine."""
     if pages:
         for file in write_pages():
             console.print(f"wrote {file}", highlight=False)

@@ -1,4 +1,4 @@
-"""What the broker itself counts: requests by kind, bytes on the wire, connections. Read by JMX, so no client can forget any."""
+"""The broker's own counts: requests by kind, bytes on the wire, connections. Read over JMX, so no client can miss any."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ _REMOTE: Final = "-Dcom.sun.management.jmxremote"
 
 @dataclass(frozen=True)
 class Counts:
-    """What a broker has counted so far, or between two readings.
+    """A broker's counts so far, or between two readings.
 
     Attributes:
         requests: by their kind.
@@ -45,7 +45,7 @@ class Counts:
     connections: int
 
     def since(self, before: Counts) -> Counts:
-        """What came after another reading; the connections are those of this one."""
+        """The counts since another reading; the connections are those of this one."""
         requests = {kind: count - before.requests.get(kind, 0) for kind, count in self.requests.items()}
         return Counts(
             {kind: count for kind, count in requests.items() if count},
@@ -55,7 +55,7 @@ class Counts:
 
     @property
     def all_requests(self) -> int:
-        """Of all kinds."""
+        """The requests of all kinds."""
         return sum(self.requests.values())
 
 
@@ -69,7 +69,7 @@ class Broker:
         self._connection = connection
 
     def read(self) -> Counts:
-        """What the broker has counted since it started."""
+        """The broker's counts since it started."""
         requests: dict[str, int] = {}
         for name in self._named(_REQUESTS):
             kind = str(name.getKeyProperty("request"))
@@ -81,27 +81,26 @@ class Broker:
         return Counts(requests, moved, int(sum(self._number(name, "connection-count") for name in sockets)))
 
     def resources(self) -> dict[str, float]:
-        """What the broker's process has, by what it is. Collects its garbage first, so that the heap is what it needs."""
+        """The resources of the broker's process, by name. Collects garbage first, so that the heap shows only what is needed."""
         memory = self._jvm.javax.management.ObjectName("java.lang:type=Memory")
         self._connection.invoke(memory, "gc", None, None)
         system = self._jvm.javax.management.ObjectName("java.lang:type=OperatingSystem")
         process = psutil.Process(self.kafka.pid)
         return {
-            "MiB of the broker's heap": int(self._connection.getAttribute(memory, "HeapMemoryUsage").get("used"))
-            / 2**20,
-            "MiB of the broker, resident": process.memory_info().rss / 2**20,
-            "memory maps of the broker": float(len(process.memory_maps(grouped=False))),
-            "open files of the broker": self._number(system, "OpenFileDescriptorCount"),
+            "broker heap, MiB": int(self._connection.getAttribute(memory, "HeapMemoryUsage").get("used")) / 2**20,
+            "broker resident memory, MiB": process.memory_info().rss / 2**20,
+            "broker memory maps": float(len(process.memory_maps(grouped=False))),
+            "broker open files": self._number(system, "OpenFileDescriptorCount"),
         }
 
     def disk_mib(self, prefix: str) -> float:
-        """How much of the disk all topics take whose names begin so, with indexes and checkpoints."""
+        """The disk space of all topics whose names begin with the prefix, with indexes and checkpoints."""
         logs = self.kafka.data_dir / "logs"
         files = (file for part in logs.glob(f"{prefix}*-[0-9]*") for file in part.iterdir())
         return sum(512 * file.stat().st_blocks for file in files) / 2**20
 
     def disk_bytes(self, *topics: str) -> int:
-        """How many bytes the logs of these topics have, without their indexes."""
+        """The bytes in the logs of these topics, without their indexes."""
         logs = self.kafka.data_dir / "logs"
         return sum(
             file.stat().st_size

@@ -1,4 +1,4 @@
-"""Charts as SVG: curves over logarithmic axes. They are readable on a light and on a dark page."""
+"""Charts as SVG: curves on logarithmic axes. They are readable on a light and on a dark page."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class Series:
 
 @dataclass(frozen=True)
 class _Axis:
-    """A logarithmic axis from ``low`` to ``high``, both powers of ten, along so many pixels from ``start`` on."""
+    """A logarithmic axis from ``low`` to ``high``, both powers of ten, along this number of pixels from ``start`` on."""
 
     low: int
     high: int

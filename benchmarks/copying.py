@@ -1,6 +1,6 @@
-"""Kafka -> Kafka, exactly once, by this project and by its peers: the same records, in turn, on one broker.
+"""Kafka -> Kafka, exactly once, by this project and by its peers: the same records, alternating, on one broker.
 
-The reader that counts the output measures the time, too: from when the broker took the first record to when it took the
+The reader that counts the output also measures the time, from when the broker accepted the first record to when it accepted the
 last one. So no system's start is in its rate. Spark's first record comes only when its first batch is read, so that batch
 does not count for this project although its writing takes a part of the time.
 """
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 TITLE: Final = "Kafka to Kafka, exactly once, beside other systems"
 X_LABEL: Final = ""
 CASE: Final = "Kafka to Kafka"
-#: A batch of so many takes about as long as the second between two checkpoints of Flink.
+#: A batch of this size takes about as long as the second between two checkpoints of Flink.
 _ROWS: Final = 2_000_000
 _BATCH_ROWS: Final = 400_000
 

@@ -1,4 +1,4 @@
-"""Count what a run has written, as any consumer with ``read_committed`` sees it. Shares no code with the sinks."""
+"""Count a run's output, as any consumer with ``read_committed`` sees it. Shares no code with the sinks."""
 
 from __future__ import annotations
 
@@ -17,17 +17,17 @@ _TIMEOUT_S = 60.0
 
 
 class WrongCountError(Exception):
-    """The output is not what was to be written, so the times of that run mean nothing."""
+    """The output is not the expected one, so the times of that run mean nothing."""
 
 
 @dataclass
 class Count:
-    """What the reader found.
+    """The records that the reader found.
 
     Attributes:
-        records: how many.
-        first_ms: when the broker took the first one, in ms since 1970; -1 if there is none.
-        last_ms: when it took the last one.
+        records: the number of records.
+        first_ms: when the broker accepted the first one, in ms since 1970; -1 without records.
+        last_ms: when it accepted the last one.
     """
 
     records: int = 0
@@ -35,10 +35,10 @@ class Count:
     last_ms: int = -1
 
     def rate(self, *, without: int = 0) -> float:
-        """Records a second between the first and the last one: without the start of the system that wrote them.
+        """Records per second between the first and the last one, without the start of the system that wrote them.
 
         Args:
-            without: so many do not count, unless they are all.
+            without: this many do not count, unless there are no more.
         """
         counted = self.records - without or self.records
         return 1000 * counted / max(1, self.last_ms - self.first_ms)
@@ -63,7 +63,7 @@ def count(bootstrap_servers: str, topic: str, *, expected: int, keyed: bool = Tr
     Args:
         bootstrap_servers: of the brokers.
         topic: where the run has written.
-        expected: how many records there must be.
+        expected: the expected number of records.
         keyed: whether the keys are the numbers from 0 on, each of which must be there once.
 
     Raises:
@@ -129,5 +129,5 @@ def _mark(seen: bytearray, message: Message, topic: str) -> None:
     key = message.key()
     number = int(key) if key is not None else -1
     if not 0 <= number < len(seen) or seen[number]:
-        raise WrongCountError(f"{topic} has the key {key!r} twice, or where it does not belong")
+        raise WrongCountError(f"{topic} has the key {key!r} twice, or in the wrong place")
     seen[number] = 1

@@ -1,4 +1,4 @@
-"""The driver's part of a two-phase batch over its transactions: from the last vote to the proof, and what it costs the broker."""
+"""The driver's part of a two-phase batch by number of transactions: from last vote to proof, and the broker's cost."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ if TYPE_CHECKING:
     from benchmarks.settings import Settings
 
 TITLE: Final = "The driver's part of a two-phase batch: confirm, decide, commit, prove"
-X_LABEL: Final = "transactions a decision"
+X_LABEL: Final = "transactions per decision"
 _HANDLES: Final = (1, 2, 10, 50, 200, 1_000)
 _ALL_HANDLES: Final = (*_HANDLES, 5_000)
 _QUICK: Final = (1, 2, 10)
-#: Transactions, and decisions over them, before those that count: by then the broker's JVM has compiled what that of a broker in
+#: Transactions and decisions before those that count. By then the broker's JVM has compiled the code that a broker in
 #: service has compiled long ago.
 _WARM_UP: Final = ((2, 200), (200, 5))
 #: Batches of each case that do not count. They acquire the sink and connect; a query does that once.
@@ -40,7 +40,7 @@ STATE_KIB: Final = "KiB in __transaction_state"
 
 
 class _Proof(Pending):
-    """Notes when a batch is proven, on the clock of ``time.perf_counter``: when the coordinator begins to tidy up."""
+    """Records when a batch is proven, on the clock of ``time.perf_counter``: when the coordinator begins to tidy up."""
 
     at = -1.0
 
@@ -52,7 +52,7 @@ class _Proof(Pending):
 
 
 def case_name(handles: int) -> str:
-    """The case of so many transactions."""
+    """The case of this number of transactions."""
     return some(handles, "transaction", "transactions")
 
 
@@ -93,7 +93,7 @@ def _case(broker: Broker, directory: Path, pool: Executor, handles: int, rounds:
             facts["KiB on the wire"].append(since.wire_bytes / 1024)
             facts[LEDGER_KIB].append((broker.disk_bytes(query.sink.ledger) - disk[0]) / 1024)
             facts[STATE_KIB].append((broker.disk_bytes(_STATE) - disk[1]) / 1024)
-            facts["peak MiB of the driver"].append(peak_mib() or 0)
+            facts["driver peak memory, MiB"].append(peak_mib() or 0)
     finally:
         driver.close()
     found = count(

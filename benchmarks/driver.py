@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
     from twopc.engine import Work
 
-_WORKERS: Final = 8  # most of a small task's time is waiting
+_WORKERS: Final = 8  # a small task mostly waits
 _VALUE: Final = b"x" * 100
 
 
@@ -34,7 +34,7 @@ def workers(count: int = _WORKERS) -> Executor:
 
 
 class Query:
-    """A query with one sink, over any number of drivers.
+    """A query with one sink, with any number of drivers in sequence.
 
     Args:
         bootstrap_servers: of the broker.
@@ -52,7 +52,7 @@ class Query:
         self._files = LocalFiles(directory / name)
 
     def driver(self) -> Coordinator:
-        """A new run; the caller closes it. It fences the one before with its first batch."""
+        """A new run; the caller closes it. It fences the previous one with its first batch."""
         return Coordinator([self.sink], self._files)
 
     def batch(self, number: int) -> Batch:
@@ -61,7 +61,7 @@ class Query:
 
 
 class Tasks:
-    """An engine: so many tasks of one row each; a batch of no task is empty, as where a source had nothing new.
+    """An engine with tasks of one row each. A batch without tasks is empty, as when a source has nothing new.
 
     Args:
         sink: where they write.

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 class Verdict(Enum):
-    """What the results say of a goal."""
+    """The verdict of the results on a goal."""
 
     MET = "met"
     MISSED = "missed"
@@ -28,7 +28,7 @@ class Goal:
     """One goal.
 
     Attributes:
-        says: what is wanted, in words.
+        says: the goal in words.
         group: whose results show it.
         case: which of its cases.
         side: whose figure counts. Where the group has no such side, ``otherwise`` counts.
@@ -50,7 +50,7 @@ class Goal:
     otherwise: str | None = None
 
     def figure(self, results: Results | None) -> str:
-        """What was measured, with its spread."""
+        """The measured figure, with its spread."""
         found = self._found(results)
         if isinstance(found, float):
             return short(found)
@@ -82,9 +82,9 @@ _SPARK = "Spark's own sink (at least once)"
 
 
 def _streaming(rows: str, limit: float, *, two_phases: bool = False) -> Goal:
-    kind = "in two phases" if two_phases else "as it is set by default"
+    kind = "in two phases" if two_phases else "with the defaults"
     return Goal(
-        says=f"{rows} a batch, {kind}: at most {limit:g} x the time of Spark's own sink",
+        says=f"{rows} per batch, {kind}: at most {limit:g} x the time of Spark's own sink",
         group="streaming",
         case=rows,
         side=TWO_PHASES if two_phases else TWOPC,
@@ -141,7 +141,7 @@ GOALS: tuple[Goal, ...] = (
         otherwise=TWOPC,
         to=None,
         limit=100,
-        fact="MiB of a worker above 100 000 rows",
+        fact="worker memory beyond that of 100 000 rows, MiB",
     ),
     _rate("redis", "SET (upsert)", "redis-py, a pipeline", 0.8),
     _rate("hbase", "Put, 1 cell (upsert)", "the same client, batched", 0.8),

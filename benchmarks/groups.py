@@ -20,7 +20,7 @@ class Group:
     Attributes:
         name: for ``--only``, and of its results.
         module: has ``TITLE``, ``X_LABEL`` (empty for no curve) and ``measure(settings)``, which yields the cases.
-        rounds: at most so many, whatever is asked for: a curve needs fewer than a comparison.
+        rounds: the maximum number of rounds; a curve needs fewer than a comparison.
         by_default: whether it runs where no group is named; with ``--whole`` all do.
     """
 
@@ -31,12 +31,12 @@ class Group:
 
     @property
     def title(self) -> str:
-        """What it compares."""
+        """The title of the comparison."""
         return cast("str", import_module(self.module).TITLE)
 
     @property
     def x_label(self) -> str:
-        """What its curve is over."""
+        """The label of the curve's x axis."""
         return cast("str", import_module(self.module).X_LABEL)
 
     def measure(self, settings: Settings) -> Iterable[Case | Missing]:

@@ -1,6 +1,6 @@
-"""The HBase sink beside the client alone, in turn, on one server: without any guarantee, one call a row and many.
+"""The HBase sink beside its client without any guarantee, with one call per row and with many rows per call, alternating.
 
-``make bench ARGS="--only hbase"``. What is timed is everything between the Arrow batch and the last acknowledgement: for the
+``make bench ARGS="--only hbase"``. The time covers everything between the Arrow batch and the last acknowledgement: for the
 sink encoding, staging, confirming, applying and proving. *One call a row*: ``hbase-driver``'s own ``Table``, from values that
 are made beforehand. *Batched*: the same mutations by this project's client, 1000 in a call, without a condition: what HBase
 can take from one Python process.
@@ -98,7 +98,7 @@ def measure(settings: Settings) -> Iterator[Case]:
 
 @dataclass
 class _Workload:
-    """Runs one operation on each side; each run has rows of its own, which are counted."""
+    """Runs one operation on each side; each run has its own rows, which are counted."""
 
     zookeeper: str
     table: Any
@@ -107,7 +107,7 @@ class _Workload:
     steps: list[Steps] = field(default_factory=list)
 
     def by_client(self, send: Callable[[Any, bytes], Any]) -> float:
-        """Rows a second, one call each."""
+        """Rows per second, one call each."""
         prefix = self._prefix()
         keys = [f"{prefix}{number}".encode() for number in range(self.rows)]
         began = time.perf_counter()
@@ -116,7 +116,7 @@ class _Workload:
         return self._rate(time.perf_counter() - began, prefix)
 
     def batched(self, values: tuple[bytes, ...]) -> float:
-        """Rows a second, many in a call, without a guarantee."""
+        """Rows per second, many in a call, without a guarantee."""
         prefix = self._prefix()
         sink = _sink(self.zookeeper, self.mapping(prefix))
         client = sink.create_client()
@@ -130,7 +130,7 @@ class _Workload:
             return self._rate(time.perf_counter() - began, prefix)
 
     def by_sink(self, batches: list[pa.RecordBatch]) -> float:
-        """Rows a second by the sink."""
+        """Rows per second by the sink."""
         prefix = self._prefix()
         self.steps.append(run_task(_sink(self.zookeeper, self.mapping(prefix)), batches))
         return self._rate(self.steps[-1].total_s, prefix)

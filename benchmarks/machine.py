@@ -1,4 +1,4 @@
-"""The heading of results: on what machine, with which versions, when, and how busy the machine was."""
+"""The heading of results: the machine, the versions, the time, and the load."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def heading(settings: dict[str, Any]) -> dict[str, Any]:
     """Facts of this machine and of this run.
 
     Args:
-        settings: what ``exactly_once()`` is given besides its defaults.
+        settings: the settings of ``exactly_once()`` that differ from its defaults.
     """
     return {
         "date": dt.datetime.now(tz=dt.timezone.utc).date().isoformat(),

@@ -1,8 +1,8 @@
-"""Many queries on one cluster: what each of them holds and costs.
+"""Many queries on one cluster: the resources and cost of each.
 
 A query here is its driver's part: the real coordinator and sink, with batches of one small task that one worker process
-runs. Spark itself is left out, since fifty of its queries need more than this machine; what it adds are its own tasks and its
-source's consumers, which it has with any sink.
+runs. Spark itself is left out, since fifty of its queries need more than this machine has. It adds its own tasks and its
+source's consumers, as it does with any sink.
 """
 
 from __future__ import annotations
@@ -35,22 +35,22 @@ _QUERIES: Final = (1, 10, 50)
 _ALL_QUERIES: Final = (*_QUERIES, 200, 1_000)
 _QUICK: Final = (1, 3)
 _IDLE_S: Final = 5
-#: What transaction coordinators answer.
+#: The requests that transaction coordinators answer.
 _OF_COORDINATORS: Final = ("InitProducerId", "AddPartitionsToTxn", "EndTxn", "DescribeTransactions", "ListTransactions")
 DRIVER_CONNECTIONS: Final = "connections of the drivers"
 WORKER_CONNECTIONS: Final = "connections of a Python worker"
 LEDGER_PARTITIONS: Final = "ledger partitions"
 IDS: Final = "transactional ids"
-REQUESTS: Final = "requests a batch"
+REQUESTS: Final = "requests per batch"
 
 
 def case_name(queries: int) -> str:
-    """The case of so many queries."""
+    """The case of this number of queries."""
     return some(queries, "query", "queries")
 
 
 def measure(settings: Settings) -> Iterator[Case]:
-    """A case for each number of queries, each on a broker of its own, so that ids and connections are theirs."""
+    """A case for each number of queries, each on its own broker, so that ids and connections are theirs."""
     for queries in _ALL_QUERIES if settings.whole else _QUICK if settings.quick else _QUERIES:
         if settings.wants(case_name(queries)):
             with (
@@ -96,10 +96,10 @@ def _case(broker: Broker, directory: Path, pool: Executor, queries: int, rounds:
             LEDGER_PARTITIONS: float(ledgers),
             IDS: float(len(transactional_ids(broker.bootstrap_servers))),
             REQUESTS: since.all_requests / batches,
-            **{f"{kind} a batch": since.requests.get(kind, 0) / batches for kind in _OF_COORDINATORS},
-            "requests a second when idle": idle.all_requests / _IDLE_S,
+            **{f"{kind} per batch": since.requests.get(kind, 0) / batches for kind in _OF_COORDINATORS},
+            "requests per second when idle": idle.all_requests / _IDLE_S,
             "threads of the driver": float(process.num_threads() - threads),
-            "MiB of the driver": (process.memory_info().rss - resident) / 2**20,
+            "driver memory, MiB": (process.memory_info().rss - resident) / 2**20,
         }
     found = count(broker.bootstrap_servers, output, expected=queries * (rounds + 1), keyed=False)
     return Case(

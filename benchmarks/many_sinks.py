@@ -1,7 +1,7 @@
-"""A cluster with many sinks: what the last of them costs, and what all of them take from the broker.
+"""A cluster with many sinks: the cost of the last one, and the resources that all of them take from the broker.
 
-The sinks are made one after the other, a few at a time, so that a small machine can have a thousand. Each is a query's driver
-part with tasks of one row. Each writes a batch, decides a second one, and its driver dies before it commits that: so the cluster
+The sinks are created in sequence, a few at a time, so that a small machine can have a thousand. Each is a query's driver
+part with tasks of one row. Each writes a batch, decides a second one, and its driver dies before it commits that. So the cluster
 has a ledger, transactional ids and an open transaction of each, as if all of them were in the middle of a batch.
 """
 
@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from twopc.sinks.kafka.handle import KafkaHandle
 
 TITLE: Final = "Many sinks on one cluster: a batch of one task of the last one, without Spark"
-X_LABEL: Final = ""  # three points, of which the table says all
+X_LABEL: Final = ""  # three points, which the table shows completely
 _SINKS: Final = (1, 100, 1_000)
 _QUICK: Final = (1, 5)
 _AT_ONCE: Final = 6
@@ -51,7 +51,7 @@ _WARM_UP: Final = 60
 
 
 def case_name(sinks: int) -> str:
-    """The case of so many sinks."""
+    """The case of this number of sinks."""
     return some(sinks, "sink", "sinks")
 
 
@@ -65,12 +65,12 @@ def measure(settings: Settings) -> Iterator[Case]:
             yield cluster.case(settings.rounds)
 
 
-#: Whether the driver that runs in this thread is to die. A crash point is one for all threads.
+#: Whether the driver in this thread must die, because a crash point applies to all threads.
 _doomed: Final = threading.local()
 
 
 class _MortalCommitter(KafkaCommitter):
-    """Dies between the decision and its commit where it is told to."""
+    """Dies between the decision and its commit if told to."""
 
     def commit(self, handles: Sequence[KafkaHandle], scan_start: Mapping[str, Any]) -> dict[KafkaHandle, Evidence]:
         if getattr(_doomed, "now", False):
@@ -79,7 +79,7 @@ class _MortalCommitter(KafkaCommitter):
 
 
 class _MortalSink(KafkaSink):
-    """The real sink, but for :class:`_MortalCommitter`."""
+    """The real sink, except for :class:`_MortalCommitter`."""
 
     def create_committer(self) -> KafkaCommitter:
         return _MortalCommitter(self)
@@ -119,16 +119,19 @@ class _Cluster:
             facts["ms to connect, create the ledger, first batch"], requests, kib = self._asked(
                 _batch(query, driver, 0)
             )
-            facts |= {"requests of that": requests, "KiB of that": kib}
+            facts |= {
+                "requests until the end of the first batch": requests,
+                "KiB until the end of the first batch": kib,
+            }
             later = [self._asked(_batch(query, driver, number)) for number in range(1, rounds + 1)]
             facts |= {
-                "requests a batch": statistics.median(requests for _, requests, _ in later),
-                "KiB a batch": statistics.median(kib for *_, kib in later),
+                "requests per batch": statistics.median(requests for _, requests, _ in later),
+                "KiB per batch": statistics.median(kib for *_, kib in later),
             }
             _decide_and_die(query, driver, rounds + 1)
         with closing(query.driver()) as driver:
             facts["ms to recover"], requests, kib = self._asked(_batch(query, driver, rounds + 1))
-            facts |= {"requests of a recovery": requests, "KiB of a recovery": kib}
+            facts |= {"requests per recovery": requests, "KiB per recovery": kib}
             _decide_and_die(query, driver, rounds + 2)
         self.sinks += 1
         self._written += rounds + 3
@@ -142,15 +145,15 @@ class _Cluster:
         )
 
     def _of_all(self) -> dict[str, float]:
-        """What all sinks take, and what it takes to look at them. Commits what is open, as `twopc transactions commit` does."""
+        """The resources of all sinks, and the cost of ``status``. Commits open ones, as `twopc transactions commit` does."""
         with closing(TransactionClient({"bootstrap_servers": [self._servers]})) as client:
             opened = client.list_open("").transactional_ids
             took_ms, requests, kib = self._asked(self._look_at_all)
             found = {
                 "open transactions": float(len(opened)),
-                "s for twopc status of all": took_ms / 1000,
-                "requests of that, each sink": requests / (self.sinks + 1),
-                "KiB of that, each sink": kib / (self.sinks + 1),
+                "twopc status of all sinks, s": took_ms / 1000,
+                "requests of twopc status, per sink": requests / (self.sinks + 1),
+                "KiB of twopc status, per sink": kib / (self.sinks + 1),
             }
             described = client.describe(opened).items()
             ended = client.end([ProducerIdentity(tid, one.producer_id, one.producer_epoch) for tid, one in described])
@@ -162,8 +165,8 @@ class _Cluster:
             "ledger partitions": float(sum(partitions.values())),
             "transactional ids": float(len(transactional_ids(self._servers))),
             **self._broker.resources(),
-            "MiB of the ledgers on disk": self._broker.disk_mib(LEDGERS),
-            "KiB of their records": self._broker.disk_bytes(*partitions) / 1024,
+            "ledgers on disk, MiB": self._broker.disk_mib(LEDGERS),
+            "records in the ledgers, KiB": self._broker.disk_bytes(*partitions) / 1024,
             "KiB in __transaction_state": self._broker.disk_bytes("__transaction_state") / 1024,
             "KiB in __cluster_metadata": self._broker.disk_bytes("__cluster_metadata") / 1024,
         }
@@ -187,7 +190,7 @@ class _Cluster:
             _decide_and_die(query, driver, 1)
 
     def _asked(self, do: Callable[[], None]) -> tuple[float, float, float]:
-        """Do something; return how long it takes in ms, and the requests and KiB that the broker has counted meanwhile."""
+        """Do something; return how long it takes in ms, and the requests and KiB that the broker has counted in the meantime."""
         before = self._broker.read()
         began = time.perf_counter()
         do()

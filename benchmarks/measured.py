@@ -1,4 +1,4 @@
-"""What was measured: cases with one sample a round and side, their medians and spreads, and the file that keeps them."""
+"""The measurements: cases with one sample per round and side, their medians and spreads, and the file that keeps them."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ if TYPE_CHECKING:
 
 TWOPC: Final = "twopc"
 TWO_PHASES: Final = "twopc, two phases"
-#: Units of which less is better; of all others more is.
+#: Units of which less is better; of all others, more is better.
 TIMES: Final = ("ms", "s")
 
 
 @dataclass(frozen=True)
 class Spread:
-    """A median with the least and the greatest value."""
+    """A median with the smallest and the largest value."""
 
     median: float
     low: float
@@ -33,7 +33,7 @@ class Spread:
         return cls(statistics.median(ordered), ordered[0], ordered[-1])
 
     def __str__(self) -> str:
-        """Median, and the range where there is one."""
+        """The median, and the range if there is one."""
         if self.low == self.high:
             return short(self.median)
         return f"{short(self.median)} ({short(self.low)}-{short(self.high)})"
@@ -53,11 +53,11 @@ class Case(msgspec.Struct, frozen=True, kw_only=True):
     """One case of a group.
 
     Attributes:
-        name: of the case within its group, such as "2 000 rows a batch".
+        name: of the case within its group, such as "2 000 rows per batch".
         unit: of the samples.
         samples: by side, one value a round; round n of each side belong together.
         counted: by side, how many records the independent reader found, over all rounds. It equals what was written, or the run
-            has failed; a side without output of its own is absent.
+            has failed; a side without its own output is absent.
         x: where the case is on the group's curve.
         facts: further measurements, by what they are and by side: memory, connections, bytes.
     """
@@ -70,11 +70,11 @@ class Case(msgspec.Struct, frozen=True, kw_only=True):
     facts: dict[str, dict[str, float]] = {}
 
     def spread(self, side: str) -> Spread:
-        """Over the rounds of a side."""
+        """The spread over the rounds of a side."""
         return Spread.of(self.samples[side])
 
     def ratio(self, side: str, to: str) -> Spread:
-        """Over the rounds: one ratio each, ``side`` divided by ``to``."""
+        """The ratio of ``side`` to ``to``, over the rounds."""
         return Spread.of(a / b for a, b in zip(self.samples[side], self.samples[to], strict=True))
 
 

@@ -1,4 +1,4 @@
-"""What the processes of a query hold: their peak memory as the kernel has it, and their connections to the broker."""
+"""The resources of a query's processes: their peak memory as the kernel reports it, and their connections to the broker."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _RUN: Final = "TWOPC_BENCH_RUN"
 
 
 def reset_peak() -> None:
-    """From now on this process's peak is that of what follows."""
+    """Reset this process's peak, so that it covers only what follows."""
     try:
         Path("/proc/self/clear_refs").write_text(_RESET_PEAK)
     except OSError:
@@ -36,7 +36,7 @@ def peak_mib(pid: int | None = None) -> float | None:
 
 
 class Held:
-    """What one query holds. It gets Python workers of its own: Spark shares none between different environments.
+    """The resources of one query. It has its own Python workers, because Spark shares none between different environments.
 
     Args:
         context: Spark's.
@@ -51,14 +51,14 @@ class Held:
         self._before = self._connections()
 
     def facts(self) -> dict[str, float]:
-        """While the query's connections are open."""
-        found = {"connections it opened": float(len(self._connections() - self._before))}
+        """Measure while the query's connections are open."""
+        found = {"connections opened": float(len(self._connections() - self._before))}
         driver = peak_mib()
         if driver is not None:
-            found["peak MiB of the driver's Python"] = driver
+            found["driver's Python peak memory, MiB"] = driver
         peaks = [peak for process in self._workers() if (peak := peak_mib(process.pid)) is not None]
         if peaks:
-            found["peak MiB of a Python worker"] = max(peaks)
+            found["Python worker peak memory, MiB"] = max(peaks)
         return found
 
     def _connections(self) -> set[tuple[int, int]]:

@@ -31,7 +31,7 @@ class Steps:
 
     @property
     def total_s(self) -> float:
-        """Of all steps."""
+        """The seconds of all steps."""
         return self.write_s + self.confirm_s + self.commit_s
 
 
@@ -41,7 +41,7 @@ def run_task(sink: TwoPhaseCommitSink[Any], batches: Sequence[pa.RecordBatch], *
     Args:
         sink: any.
         batches: the rows; at least one.
-        warm: the worker has been idle before: what it makes ready ahead is there, as before every batch but the first.
+        warm: whether the worker was idle before, so that its producers are prepared, as before every batch but the first.
     """
     committer = sink.create_committer()
     try:

@@ -1,7 +1,7 @@
 """Write the kept results into the marked blocks of docs/performance.md and docs/results.md.
 
 A block begins with ``<!-- bench:NAME -->`` and ends with ``<!-- /bench -->``. NAME is a group, ``goals`` or ``planning``. With
-``<!-- bench:NAME brief -->`` a group shows its times only.
+``<!-- bench:NAME brief -->`` a group shows only its times.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ def write_pages(results: Path = RESULTS) -> list[Path]:
 
 
 def filled(text: str, results: Path = RESULTS) -> str:
-    """The text with its blocks as the results say. A text without blocks stays as it is."""
+    """The text with its blocks filled from the results. A text without blocks stays unchanged."""
     read = partial(read_results, results)
     return _BLOCK.sub(lambda found: f"{found[1]}{_block(found[2], found[3], read, results)}\n{found[4]}", text)
 

@@ -1,4 +1,4 @@
-"""Recovery over the batches that a query has behind it: a new driver completes a batch that was decided and not committed.
+"""Recovery by the number of batches behind a query: a new driver completes a batch that was decided and not committed.
 
 All batches are real: decided, and truncated from the ledger as in a long life. Those behind are empty, which makes their
 records short and a hundred thousand of them affordable; the last one has two transactions.
@@ -35,7 +35,7 @@ _DECIDED: Final = "driver.decided"
 
 
 def measure(settings: Settings) -> Iterator[Case]:
-    """A case for each number of batches, all of one query that goes on."""
+    """A case for each number of batches, all of one continuing query."""
     chosen = _ALL_BATCHES if settings.whole else _QUICK if settings.quick else _BATCHES
     with counting_broker() as broker, tempfile.TemporaryDirectory() as name:
         topics = Topics(broker.bootstrap_servers, 2)
@@ -63,7 +63,7 @@ def _process_empty(query: Query, first: int, until: int) -> None:
 
 
 def _recover(broker: Broker, query: Query, number: int) -> tuple[float, dict[str, dict[str, float]]]:
-    """Decide a batch in a driver that ends there; return how long the next one takes, in ms, and what else that takes."""
+    """Decide a batch in a driver that ends there; return how long the next one takes, in ms, and its other costs."""
     crashed = query.driver()
     arm(_DECIDED, _fail)
     try:
@@ -87,7 +87,7 @@ def _recover(broker: Broker, query: Query, number: int) -> tuple[float, dict[str
     found = {
         "requests": float(since.all_requests),
         "KiB on the wire": since.wire_bytes / 1024,
-        "peak MiB of the driver": peak_mib() or 0,
+        "driver peak memory, MiB": peak_mib() or 0,
     }
     return took_ms, {fact: {TWOPC: value} for fact, value in found.items()}
 

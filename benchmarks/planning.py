@@ -1,4 +1,4 @@
-"""A table for planning, from the counts of the groups ``many`` and ``decision``: what a load asks of the brokers.
+"""A table for planning, from the counts of the groups ``many`` and ``decision``: the demands of a load on the brokers.
 
 Each figure is measured at two sizes and taken as a straight line between them, which the table's heading says.
 """
@@ -20,7 +20,7 @@ _DAY_S: Final = 86_400
 _COLUMNS: Final = (
     "queries",
     "rows/s each",
-    "tasks a batch",
+    "tasks per batch",
     "batches/s each",
     "connections",
     "transactional ids",
@@ -28,7 +28,7 @@ _COLUMNS: Final = (
     "requests/s",
     "log written, MiB a day",
 )
-#: What operators ask for: queries, rows a second, tasks a batch, and batches a second of each. Workers run two tasks each.
+#: The loads that operators ask about: queries, rows/s, tasks per batch, and batches/s of each. Workers run two tasks each.
 _LOADS: Final = ((1, 1_000, 2, 1.0), (1, 100_000, 16, 0.2), (50, 1_000, 4, 0.2), (1_000, 100, 2, 0.1))
 
 
@@ -41,19 +41,19 @@ class Line:
 
     @classmethod
     def through(cls, cases: list[Case], fact: str) -> Line:
-        """Of a fact over ``x``."""
+        """The line of a fact by ``x``."""
         points = [(case.x or 0, case.facts[fact][TWOPC]) for case in cases if fact in case.facts]
         (x, y), (far_x, far_y) = points[0], points[-1]
         slope = (far_y - y) / (far_x - x)
         return cls(y - slope * x, slope)
 
     def at(self, x: float) -> float:
-        """Its value; never below nothing."""
+        """The line's value at ``x``; never below 0."""
         return max(0.0, self.base + self.slope * x)
 
 
 def planning_table(many: Results | None, decision: Results | None) -> str:
-    """The table; says what to run where there is too little to draw lines from."""
+    """The table; if there is too little data for lines, it says what to run."""
     if many is None or decision is None or min(len(many.cases), len(decision.cases)) < 2:  # noqa: PLR2004 - a line has two ends
         return '*Not measured yet:* `make bench ARGS="--only many --only decision"`.'
     per_query = {fact: Line.through(many.cases, fact) for fact in (DRIVER_CONNECTIONS, LEDGER_PARTITIONS, IDS)}

@@ -1,4 +1,4 @@
-"""Streaming queries Kafka -> Spark -> Kafka, by this project and by Spark's own sink, over one source."""
+"""Streaming queries Kafka -> Spark -> Kafka, by this project and by Spark's own sink, from one source."""
 
 from __future__ import annotations
 
@@ -38,8 +38,8 @@ class Source:
     Attributes:
         topic: its name.
         rows: how many records it has.
-        batch_rows: how many a batch takes.
-        most_offsets: what makes Spark take so many: it rounds the share of each partition down, and what is left would be a last
+        batch_rows: the number of rows in a batch.
+        most_offsets: the limit for that. It rounds each partition's share down, and the rest would be a last
             batch of a few records.
         shuffled: into how many partitions the query shuffles it by key; None: it does not.
     """
@@ -57,8 +57,8 @@ class Ran:
 
     Attributes:
         add_batch_ms: Spark's ``addBatch`` of each batch but the first ones.
-        output: what the reader has found in its output.
-        facts: what it took besides time: memory, and what the broker has counted, if that was asked for.
+        output: the records that the reader found in its output.
+        facts: its other costs: memory, and the broker's counts, if they were asked for.
     """
 
     add_batch_ms: list[float]
@@ -67,7 +67,7 @@ class Ran:
 
     @property
     def median_ms(self) -> float:
-        """Of ``addBatch``."""
+        """The spread of ``addBatch``."""
         return statistics.median(self.add_batch_ms)
 
 
@@ -89,7 +89,7 @@ class Queries:
         self._directory = directory
 
     def source(self, batch_rows: int, batches: int, *, value_bytes: int = 100, partitions: int | None = None) -> Source:
-        """Fill a topic for so many batches."""
+        """Fill a topic for this number of batches."""
         rows = batch_rows * batches
         topic = self.topics.fill(rows, value_bytes=value_bytes, partitions=partitions)
         most = batch_rows + self.topics.partition_count(topic)
@@ -145,13 +145,13 @@ class Queries:
         return Ran(add_batch_ms=times_ms, output=counted, facts=facts)
 
     def _wire_facts(self, before: Counts, batches: int) -> dict[str, float]:
-        """What the broker has counted."""
+        """The broker's counts."""
         if self._broker is None:
             raise AssertionError("there are no counts without a broker")
         since = self._broker.read().since(before)
         return {
-            "requests a batch": since.all_requests / batches,
-            "KiB on the wire a batch": since.wire_bytes / 1024 / batches,
+            "requests per batch": since.all_requests / batches,
+            "KiB on the wire per batch": since.wire_bytes / 1024 / batches,
         }
 
 
@@ -162,6 +162,6 @@ def _ended(writer: DataStreamWriter, checkpoint: str) -> StreamingQuery:
 
 
 def _durations_ms(query: StreamingQuery, what: str) -> list[float]:
-    """Of each batch but the first ones."""
+    """The times of each batch except the first ones."""
     durations: list[dict[str, Any]] = [entry["durationMs"] for entry in query.recentProgress]
     return [each[what] for each in durations if "addBatch" in each][WARM_UP_BATCHES:]

@@ -1,6 +1,6 @@
-"""The Redis sink beside the client alone: redis-py's own pipeline without any guarantee, in turn, on one server.
+"""The Redis sink beside the client alone: redis-py's own pipeline without any guarantee, alternating, on one server.
 
-``make bench ARGS="--only redis"``. What is timed is everything between the Arrow batch and the last acknowledgement: for the
+``make bench ARGS="--only redis"``. The time covers everything between the Arrow batch and the last acknowledgement: for the
 sink encoding, staging, confirming, applying and proving; for the client encoding of Python values that are made beforehand,
 and pipelines of 1000 commands.
 """
@@ -69,7 +69,7 @@ def measure(settings: Settings) -> Iterator[Case]:
 
 
 class _Workload:
-    """Runs one command on both sides, and counts what it has written."""
+    """Runs one command on both sides, and counts the result."""
 
     def __init__(self, url: str, client: redis.Redis, rows: int) -> None:
         self._url = url
@@ -79,7 +79,7 @@ class _Workload:
         self.longest_ms = 0.0
 
     def by_client(self, send: Callable[[Any, str, int], Any]) -> float:
-        """Rows a second by the client alone."""
+        """Rows per second by the client alone."""
         self._client.flushall()
         prefix = uuid.uuid4().hex[:8]
         began = time.perf_counter()
@@ -93,7 +93,7 @@ class _Workload:
         return rate
 
     def by_sink(self, mapping: Callable[[str], Mapping], batches: list[pa.RecordBatch]) -> float:
-        """Rows a second by the sink."""
+        """Rows per second by the sink."""
         self._client.flushall()
         self._client.slowlog_reset()
         name = f"b{uuid.uuid4().hex[:8]}"
@@ -105,7 +105,7 @@ class _Workload:
         return self._rows / steps.total_s
 
     def _count(self, prefix: str) -> None:
-        """Every row is a key of its own, or an element of the one list."""
+        """Every row is a separate key, or an element of the one list."""
         listed: Any = self._client.llen(f"{prefix}:list")
         found = listed or sum(1 for _ in self._client.scan_iter(f"{prefix}:*", count=10_000))
         if found != self._rows:

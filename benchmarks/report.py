@@ -33,7 +33,7 @@ def lines(case: Case) -> list[tuple[str, ...]]:
 
 
 def show(case: Case) -> None:
-    """Show a case as soon as it is measured, so that an interrupted run has shown something."""
+    """Show a case as soon as it is measured, so that an interrupted run has shown some results."""
     for cells in lines(case):
         console.print(f"{case.name}: " + ", ".join(filter(None, cells[1:4])), highlight=False, markup=False)
 
@@ -50,7 +50,7 @@ def comparison(title: str, cases: Iterable[Case]) -> Table:
 
 
 def facts_table(cases: Sequence[Case]) -> Table | None:
-    """What else was measured, for a terminal; None if nothing was."""
+    """The further measurements, for a terminal; None if there are none."""
     rows = fact_rows(cases)
     if not rows:
         return None
@@ -63,7 +63,7 @@ def facts_table(cases: Sequence[Case]) -> Table | None:
 
 
 def fact_rows(cases: Sequence[Case]) -> list[tuple[str, ...]]:
-    """What, side, and a cell for each case."""
+    """The measurement, the side, and a cell for each case."""
     keys = dict.fromkeys((fact, side) for case in cases for fact, sides in case.facts.items() for side in sides)
     return [
         (

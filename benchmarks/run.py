@@ -51,7 +51,7 @@ def run_groups(only: Sequence[str], settings: Settings, directory: Path) -> list
     """Run the chosen groups; keep the results and charts of each in ``directory``.
 
     Raises:
-        WrongCountError: an output has not what was written.
+        WrongCountError: an output does not have what was written.
     """
     head = heading(settings.exactly_once)
     console.print(in_words(head), highlight=False)
@@ -59,7 +59,7 @@ def run_groups(only: Sequence[str], settings: Settings, directory: Path) -> list
     for group, parts in chosen(only, whole=settings.whole):
         began = time.monotonic()
         of_group = replace(settings, only=parts, rounds=min(settings.rounds, group.rounds))
-        # A process of its own: a JVM and a memory that no other group has used.
+        # A separate process, with a JVM and memory that no other group has used.
         with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as process:
             results = process.submit(run_group, group, of_group, head).result()
         console.print(comparison(results.title, results.cases))
@@ -75,8 +75,8 @@ def run_groups(only: Sequence[str], settings: Settings, directory: Path) -> list
 
 
 def run_group(group: Group, settings: Settings, head: dict[str, object]) -> Results:
-    """Run one group; what cannot be set up is named as missing."""
-    logging.getLogger("sinks").setLevel(logging.ERROR)  # one broker has no second replica, which each start warns of
+    """Run one group; cases that cannot be set up are named as missing."""
+    logging.getLogger("sinks").setLevel(logging.ERROR)  # one broker has no second replica, about which each start warns
     cases: list[Case] = []
     missing: list[Missing] = []
     try:
@@ -100,7 +100,7 @@ def run_group(group: Group, settings: Settings, head: dict[str, object]) -> Resu
 
 
 def draw(results: Results, directory: Path) -> list[Path]:
-    """Write a chart of the samples over ``x``, and one of each fact; returns the files."""
+    """Write a chart of the samples by ``x``, and one for each fact; returns the files."""
     cases = [case for case in results.cases if case.x is not None]
     if not results.x_label or len(cases) < 2:  # noqa: PLR2004 - one point is no curve
         return []

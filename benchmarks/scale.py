@@ -1,4 +1,4 @@
-"""How the cost of a batch grows: runs over one dimension, with the counts of the broker and the peaks of memory."""
+"""How the cost of a batch grows: runs along one dimension, with the broker's counts and the peaks of memory."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _BATCHES = 5
 
 @contextlib.contextmanager
 def counted_queries(settings: Settings) -> Iterator[Queries]:
-    """A broker that is read and a session, and queries over them; both are warm."""
+    """A measured broker and a session, and queries on them; both are warm."""
     with (
         counting_broker() as broker,
         tempfile.TemporaryDirectory(prefix="twopc-bench-", ignore_cleanup_errors=True) as name,

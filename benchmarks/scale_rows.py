@@ -1,4 +1,4 @@
-"""The cost of a batch over its rows: 10^2 to 10^6 of 100 bytes, two tasks."""
+"""The cost of a batch by its rows: 10^2 to 10^6 of 100 bytes, two tasks."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ if TYPE_CHECKING:
     from benchmarks.measured import Case
     from benchmarks.settings import Settings
 
-TITLE: Final = "addBatch over the rows of a batch"
-X_LABEL: Final = "rows a batch"
+TITLE: Final = "addBatch by rows in a batch"
+X_LABEL: Final = "rows per batch"
 _ROWS: Final = (100, 1_000, 10_000, 100_000, 1_000_000)
-_WORKER: Final = "peak MiB of a Python worker"
+_WORKER: Final = "Python worker peak memory, MiB"
 _BASE_ROWS: Final = 100_000
-_GROWTH: Final = "MiB of a worker above 100 000 rows"
+_GROWTH: Final = "worker memory beyond that of 100 000 rows, MiB"
 
 
 def measure(settings: Settings) -> Iterator[Case]:
-    """A case for each number of rows; the largest one shows how a worker's memory has grown, too."""
+    """A case for each number of rows; the largest one also shows how a worker's memory has grown."""
     base: dict[str, float] = {}
     with counted_queries(settings) as bench:
         for rows in _ROWS:

@@ -1,4 +1,4 @@
-"""The cost of a batch over its tasks: 1 to 64, 6 400 rows of 100 bytes in all; as many run at a time as there are cores."""
+"""The cost of a batch by its tasks: 1 to 64, 6 400 rows of 100 bytes in all; as many run at a time as there are cores."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ if TYPE_CHECKING:
     from benchmarks.measured import Case
     from benchmarks.settings import Settings
 
-TITLE: Final = "addBatch over the tasks of a batch"
-X_LABEL: Final = "tasks a batch"
+TITLE: Final = "addBatch by tasks in a batch"
+X_LABEL: Final = "tasks per batch"
 _TASKS: Final = (1, 4, 16, 64)
 _ALL_TASKS: Final = (1, 2, 4, 8, 16, 32, 64)
 _ROWS: Final = 6_400

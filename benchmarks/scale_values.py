@@ -1,4 +1,4 @@
-"""The cost of a batch over the size of its values: 10 bytes to 100 kB, at most 10 MB a batch, two tasks."""
+"""The cost of a batch by the size of its values: 10 bytes to 100 kB, at most 10 MB a batch, two tasks."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from benchmarks.measured import Case
     from benchmarks.settings import Settings
 
-TITLE: Final = "addBatch over the size of a value"
+TITLE: Final = "addBatch by value size"
 X_LABEL: Final = "bytes of a value"
 _BYTES: Final = (10, 100, 1_000, 10_000, 100_000)
 _MOST_ROWS: Final = 10_000

@@ -1,6 +1,6 @@
 """A Spark session whose Kafka connector is placed as users place it: by ``spark.jars.packages``.
 
-Spark puts such jars on the Python workers' ``sys.path``, too, which a jar of ``spark.jars`` is not; that costs every task
+Spark puts such jars on the Python workers' ``sys.path``, too, unlike jars of ``spark.jars``; that costs every task
 time. No network is needed: Spark's Ivy takes the jars from those that ``twopc.integration.services`` has downloaded.
 """
 

@@ -1,4 +1,4 @@
-"""What a run of the benchmark is asked for."""
+"""The settings of a benchmark run."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ class Settings:
     """One run of the benchmark.
 
     Attributes:
-        rounds: how often each side runs, in turn.
-        whole: all cases, also those that take long.
+        rounds: how often each side runs, alternating.
+        whole: run all cases, including those that take long.
         quick: few rows, to see that everything works; its figures mean nothing.
         only: how the names of the cases to run begin, without spaces; all if empty.
         exactly_once: settings of ``exactly_once()`` besides its defaults.
@@ -33,16 +33,16 @@ class Settings:
     exactly_once: dict[str, Any] = field(default_factory=dict)
 
     def rows(self, count: int) -> int:
-        """So many rows, or few of them in a quick run."""
+        """This number of rows, or few of them in a quick run."""
         return max(_LEAST_ROWS, count // _QUICK) if self.quick else count
 
     def wants(self, case: str) -> bool:
-        """Whether a case is to run."""
+        """Whether a case should run."""
         return not self.only or case.replace(" ", "").startswith(self.only)
 
     @property
     def two_phases(self) -> dict[str, Any] | None:
-        """The settings that make every batch take two phases; None where the default does that anyway."""
+        """The settings that make every batch take two phases; None if the default does that anyway."""
         if "write_by" in self.exactly_once:
             return None
         return {**self.exactly_once, "write_by": "tasks"}
@@ -58,7 +58,7 @@ def parsed(assignments: Iterable[str]) -> dict[str, Any]:
     for assignment in assignments:
         name, separator, text = assignment.partition("=")
         if not separator:
-            raise ValueError(f"{assignment!r}: give name=value, for example write_by=tasks")
+            raise ValueError(f"{assignment!r}: pass name=value, for example write_by=tasks")
         try:
             found[name] = json.loads(text)
         except ValueError:

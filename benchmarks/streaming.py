@@ -1,4 +1,4 @@
-"""Kafka -> Spark -> Kafka: this project and Spark's at-least-once Kafka sink, in turn, in one Spark session.
+"""Kafka -> Spark -> Kafka: this project and Spark's at-least-once Kafka sink, alternating, in one Spark session.
 
 Compares Spark's ``addBatch`` time of each batch, without the first ones of a run. ``make bench ARGS="--only streaming"`` runs
 the sizes of the goals; ``.venv/bin/python benchmarks/streaming.py --batch-rows 2000 --batches 20 --pairs 3`` one size.
@@ -29,18 +29,18 @@ if TYPE_CHECKING:
     from benchmarks.queries import Ran, Source
 
 TITLE = "Streaming Kafka -> Kafka: Spark's addBatch of a batch"
-X_LABEL = "rows a batch"
+X_LABEL = "rows per batch"
 SPARK = "Spark's own sink (at least once)"
-#: Rows a batch, and how many batches of a run count: enough for a median, few enough for a run of minutes.
+#: Rows per batch, and the batches of a run that count: enough for a median, few enough for a run of minutes.
 SIZES = ((100, 12), (2_000, 12), (20_000, 8), (100_000, 5), (400_000, 3))
-#: Where two phases have a goal of their own.
+#: The sizes at which two phases have their own goal.
 _TWO_PHASE_SIZES = (2_000, 400_000)
 _WARM_UP_ROWS = 2_000
 
 
 @contextlib.contextmanager
 def queries(partitions: int = 2, jvm_flags: tuple[str, ...] = ()) -> Iterator[Queries]:
-    """A broker and a session, and queries over them."""
+    """A broker and a session, and queries on them."""
     with (
         LocalKafka(heap="1g", jvm_flags=jvm_flags) as kafka,
         tempfile.TemporaryDirectory(prefix="twopc-bench-", ignore_cleanup_errors=True) as name,
@@ -50,7 +50,7 @@ def queries(partitions: int = 2, jvm_flags: tuple[str, ...] = ()) -> Iterator[Qu
 
 
 def case_name(rows: int) -> str:
-    """The case of so many rows a batch."""
+    """The case of this number of rows per batch."""
     return some(rows, "row", "rows")
 
 
@@ -74,7 +74,7 @@ def case_of(name: str, ran: dict[str, list[Ran]], *, x: float | None = None) -> 
 def sides_of(
     bench: Queries, source: Source, settings: Settings, *, two_phases: bool = False
 ) -> dict[str, Callable[[], Ran]]:
-    """This project as it is set, Spark's sink, and two phases where they are not the default."""
+    """This project with its settings, Spark's sink, and two phases where they are not the default."""
     sides: dict[str, Callable[[], Ran]] = {
         TWOPC: lambda: bench.exactly_once(source, settings.exactly_once),
         SPARK: lambda: bench.built_in(source),
@@ -86,7 +86,7 @@ def sides_of(
 
 
 def warm_up(bench: Queries, settings: Settings) -> None:
-    """Run each side once, so that the first case finds JVMs that have compiled what they run."""
+    """Run each side once, so that the first case finds JVMs with compiled code."""
     source = bench.source(_WARM_UP_ROWS, WARM_UP_BATCHES + 2)
     in_turn(1, sides_of(bench, source, settings, two_phases=True))
     bench.drop(source)
@@ -110,7 +110,7 @@ def main(  # noqa: PLR0913, PLR0917 - the options of the command line
     pairs: Annotated[int, typer.Option(min=1, help="Runs of each sink, alternately.")] = 3,
     partitions: Annotated[int, typer.Option(min=1, help="Partitions of source and output topic.")] = 2,
     value_bytes: Annotated[int, typer.Option(min=1, help="Bytes of a value.")] = 100,
-    setting: Annotated[list[str] | None, typer.Option(help="Of exactly_once(): name=value.")] = None,
+    setting: Annotated[list[str] | None, typer.Option(help="A setting of exactly_once(), name=value.")] = None,
 ) -> None:
     """Compare the speed of this project and of Spark's Kafka sink, at one size."""
     chosen: dict[str, Any] = parsed(setting or [])

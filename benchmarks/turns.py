@@ -1,4 +1,4 @@
-"""Sides of a case that run in turn: each once a round, every other round in the opposite order."""
+"""The alternating sides of a case: each runs once per round, every other round in the opposite order."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ T = TypeVar("T")
 def in_turn(
     rounds: int, sides: Mapping[str, Callable[[], T]], *, warm_up: int = 0
 ) -> tuple[dict[str, list[T]], list[Missing]]:
-    """Run each side once a round.
+    """Run each side once per round.
 
     Args:
         rounds: how often each side counts.
-        sides: by name, what runs it.
+        sides: the function that runs each side, by name.
         warm_up: rounds before those that count.
 
     Returns:
@@ -29,7 +29,7 @@ def in_turn(
     ran: dict[str, list[T]] = defaultdict(list)
     missing: dict[str, Missing] = {}
     for number in range(-warm_up, rounds):
-        # Opposite orders, so that none always comes after the same other.
+        # Opposite orders, so that no side always follows the same other side.
         for side in sorted(sides, key=list(sides).index, reverse=number % 2 != 0):
             if side in missing:
                 continue

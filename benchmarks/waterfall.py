@@ -1,7 +1,7 @@
-"""Where the time of a batch goes: the steps of a direct batch and of one by tasks, beside what Spark needs for less.
+"""Where the time of a batch goes: the steps of a direct batch and of one by tasks, beside functions that do less.
 
-A ``foreachBatch`` that does nothing costs what Spark spends around any function. One that collects the rows and drops them is
-the least that a driver needs that is given the rows.
+A ``foreachBatch`` that does nothing costs what Spark spends around any function. One that collects the rows and drops them costs
+the minimum for a driver that receives the rows.
 """
 
 from __future__ import annotations
@@ -36,9 +36,9 @@ TITLE: Final = "Where the time of a batch goes: Spark's addBatch, and the steps 
 X_LABEL: Final = ""
 NOTHING: Final = "a function that does nothing"
 COLLECTS: Final = "a function that collects the rows (toArrow)"
-#: Rows a batch, and how many batches count.
+#: Rows per batch, and the number of batches that count.
 _SIZES: Final = ((2_000, 12), (20_000, 8), (400_000, 3))
-#: What a step is called, and the function that takes its time: those of the driver, in their order.
+#: The name of each of the driver's steps, and the function whose time it is, in order.
 _STEPS: Final[tuple[tuple[str, Any, str], ...]] = (
     ("collect: plan, read, bring the rows to the driver", engine, "collect"),
     ("tasks: plan, read, write, vote", engine, "_run"),
@@ -118,7 +118,7 @@ def _exactly_once(bench: Queries, source: Source, settings: dict[str, Any]) -> _
 
 @contextlib.contextmanager
 def _timed() -> Iterator[dict[str, list[float]]]:
-    """Note how long each call of each step takes, in ms."""
+    """Record how long each call of each step takes, in ms."""
     times_ms: dict[str, list[float]] = defaultdict(list)
 
     def timed(name: str, function: Callable[..., Any]) -> Callable[..., Any]:

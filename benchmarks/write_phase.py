@@ -95,7 +95,7 @@ def _sink(servers: str, topic: str, batches: list[pa.RecordBatch], rows: int) ->
 
 
 def _loop(servers: str, topic: str, rows: int) -> float:
-    """What the sink's client does without the sink: the commit counts, as in Kafka's own tool."""
+    """The work of the sink's client without the sink. The commit counts, as in Kafka's own tool."""
     options: dict[str, Any] = {"bootstrap.servers": servers, "transactional.id": uuid.uuid4().hex}
     producer = Producer(options)
     producer.init_transactions(_TIMEOUT_S)

@@ -1,4 +1,4 @@
-"""The classic illustration of checkpoints, with sinks: running sums of the odd and of the even numbers, under kills.
+"""The classic illustration of checkpoints, with sinks: running sums of the odd and the even numbers, under kills.
 
 Integers come from a Kafka topic of two partitions. Spark keeps a sum and a count for each kind (RocksDB, changelog
 checkpoints). Each batch writes the new totals to Redis (upserts, and increments by what the batch added), HBase (upserts) and
@@ -7,7 +7,7 @@ Kafka (an event with both). The query is killed when its output has just moved (
     python examples/odd_even_sums.py                # 6000 numbers, 3 kills, this toolkit and the usual foreachBatch
     python examples/odd_even_sums.py --kills 5 --seed 7 --skip-usual
 
-Upserts of totals survive an at-least-once sink, because the last one wins. Whatever adds up does not.
+Upserts of totals survive an at-least-once sink, because the last one wins. Increments and events do not.
 """
 
 from __future__ import annotations
@@ -109,7 +109,7 @@ def _add(key: tuple[str], batches: Iterable[pd.DataFrame], state: GroupState) ->
 
 
 def write_exactly_once(sums: DataFrame, spec: Spec) -> Any:
-    """Write to Kafka, Redis and HBase by one decision."""
+    """Write to Kafka, Redis and HBase with one decision."""
     name, url = spec.name, spec.redis_url
     events = KafkaSink(name=f"{name}-events", bootstrap_servers=spec.bootstrap_servers, topic=name)
     totals = RedisSink(name=f"{name}-totals", url=url, mapping=HashSet(f"{name}:total:{{kind}}", ("total", "numbers")))
@@ -239,7 +239,7 @@ def play(spec: Spec, kills: int, chance: random.Random, console: Console) -> Non
 
 
 def _watch(processes: QueryProcesses, spec: Spec, moves: int) -> bool:
-    """Wait until it ends, or until a sum in Redis has grown so often (0: never mind); then kill it at once."""
+    """Wait until it ends, or until a sum in Redis has grown this many times (0: never); then kill it immediately."""
     deadline, key = time.monotonic() + RUN_TIMEOUT_S, f"{spec.name}:added:odd"
     with contextlib.closing(redis.Redis.from_url(spec.redis_url)) as client:
         sums = {client.hget(key, "added")}
@@ -255,7 +255,7 @@ def _watch(processes: QueryProcesses, spec: Spec, moves: int) -> bool:
 def main(
     numbers: Annotated[int, typer.Option(min=100, help="How many integers.")] = 6000,
     kills: Annotated[int, typer.Option(min=0, help="How often each pipeline is killed.")] = 3,
-    seed: Annotated[int | None, typer.Option(help="What the kills are drawn from.")] = None,
+    seed: Annotated[int | None, typer.Option(help="The seed of the kills.")] = None,
     skip_usual: Annotated[bool, typer.Option("--skip-usual", help="Only this toolkit's sinks.")] = False,  # noqa: FBT002
 ) -> None:
     """Run it and print what readers see. Exit status 1 if this toolkit's sums are not exactly right."""

@@ -1,4 +1,4 @@
-"""The command ``twopc``. If the extra that a command needs is missing, it says which one to install."""
+"""The command ``twopc``. If the extra that a command needs is missing, it says which extra to install."""
 
 from __future__ import annotations
 

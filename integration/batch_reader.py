@@ -1,4 +1,4 @@
-"""Read a topic as it is stored, batch by batch. A batch names the producer that wrote it; a consumer does not.
+"""Read a topic as it is stored, batch by batch. A batch names its producer; a consumer does not show it.
 
 Source: https://kafka.apache.org/documentation/#recordbatch
 """
@@ -18,10 +18,10 @@ from twopc.sinks.kafka.broker_connection import BrokerConnection
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
-#: The last version that names topics by their names, and has log start offset and leader epoch.
+#: The last version that identifies topics by name, and has log start offset and leader epoch.
 _FETCH_VERSION: Final = 11
 _FETCH_BYTES: Final = 16_000_000
-#: The first message format that has batches, producers and transactions.
+#: The first message format with batches, producers and transactions.
 _WITH_PRODUCERS: Final = 2
 
 

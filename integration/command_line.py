@@ -1,4 +1,4 @@
-"""Options that several commands of ``twopc`` share. This module imports nothing that ``--help`` does not need."""
+"""The options that several commands of ``twopc`` share. This module imports nothing that ``--help`` does not need."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ ConfigFile = Annotated[
 Timeout = Annotated[int, connection(min=1, help="Seconds to wait for the brokers.")]
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON object to stdout, everything else to stderr.")]
 Seed = Annotated[
-    int | None, typer.Option(min=0, help="The seed of an earlier run, to repeat its kills. Default: random.")
+    int | None, typer.Option(min=0, help="The seed of an earlier run, to reproduce its kills. Default: random.")
 ]
 
 
 def chosen_seed(seed: int | None) -> int:
-    """Return the given seed, or a random one that is short enough to type."""
+    """Return the seed, or a random one that is short enough to type."""
     return random.randint(0, _LARGEST_SEED) if seed is None else seed  # noqa: S311 - chaos, not cryptography

@@ -1,4 +1,4 @@
-"""Connection options of a command, from the command line and from a file for passwords."""
+"""The connection options of a command, from the command line and from a file for passwords."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 def connection_options(pairs: Sequence[str], file: Path | None) -> dict[str, Any]:
-    """Parse librdkafka's options. ``key=value`` words win over the file's lines, and the prefix ``kafka.`` is optional.
+    """Parse librdkafka's options. ``key=value`` words override the file's lines, and the prefix ``kafka.`` is optional.
 
     Raises:
         ConfigurationError: an option is not ``key=value``, or the file cannot be read.
@@ -59,7 +59,7 @@ def describing(  # noqa: PLR0913, PLR0917 - the options that describe a sink
 
 
 def quiet_admin(sink: KafkaSink) -> AdminClient:
-    """Return a client of the sink's cluster that logs nothing among a command's lines; its errors say the same."""
+    """Return a client of the sink's cluster that logs nothing between a command's lines; its errors contain the same facts."""
     from confluent_kafka.admin import AdminClient  # noqa: PLC0415 - as above
 
     return AdminClient({**sink.connection_config(), "log_level": 0})

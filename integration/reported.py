@@ -28,8 +28,8 @@ def reported(
     Args:
         name: the command's name, which follows ``twopc``.
         act: runs the command, prints the answer, and returns the status.
-        not_done: the status if something is wrong. Python's own status, 1, has another meaning in most commands.
-        expected: the status for each type of error whose message is enough. The protocol's errors always belong to these.
+        not_done: the status if something is wrong. Python's own status, 1, means something else in most commands.
+        expected: the status for each type of error whose message is enough; the protocol's errors are always among them.
             Every other error is printed with its traceback.
         interrupted: what to print after Ctrl-C; None: let the KeyboardInterrupt reach the caller.
     """

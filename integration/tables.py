@@ -1,4 +1,4 @@
-"""Tables for people and for pipes. No cell is cut or folded, because nobody can search for or copy an id in two pieces."""
+"""Tables for people and for pipes. No cell is cut or folded, because an id in two pieces cannot be searched for or copied."""
 
 from __future__ import annotations
 

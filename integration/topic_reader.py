@@ -31,12 +31,12 @@ def read_topic(
     Args:
         connection: librdkafka's connection options.
         topic: the topic.
-        starts: first offset, by partition.
-        ends: offset to stop before, by partition; at most the last stable offset.
-        timeout_ms: longest time without an answer, in ms.
+        starts: the first offset, by partition.
+        ends: the offset to stop before, by partition; at most the last stable offset.
+        timeout_ms: the longest time without an answer, in ms.
 
     Raises:
-        TwoPhaseCommitError: the brokers did not answer, they refused, or the records were deleted meanwhile.
+        TwoPhaseCommitError: the brokers did not answer, they refused, or records were deleted while they were read.
     """
     pending = {partition: end for partition, end in ends.items() if end > starts[partition]}
     if not pending:
@@ -76,10 +76,10 @@ def _within(messages: list[Message], pending: dict[int, int], topic: str) -> lis
         elif error.code() in {KafkaError._AUTO_OFFSET_RESET, KafkaError.OFFSET_OUT_OF_RANGE}:  # noqa: SLF001
             raise RetriableError(
                 f"{topic}[{partition}]: records were deleted while they were read (retention). Rerun the command, or raise "
-                "retention.ms for the time of the check"
+                "retention.ms during the check"
             )
         elif (
             error.code() != KafkaError.GROUP_AUTHORIZATION_FAILED
-        ):  # librdkafka looks for a group, but this reader has no group
+        ):  # librdkafka looks for a group, but this reader has none
             raise translate(error, f"reading {topic}[{partition}]", on_topic("Read", topic))
     return records

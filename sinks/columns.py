@@ -1,4 +1,4 @@
-"""Columns as bytes: checks name, type and nulls, and converts a whole column at a time. Shared by the stores."""
+"""Columns as bytes: check name, type and nulls, and convert a whole column at a time. Shared by the stores."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _INT64_MAX: Final = 2**63 - 1
 
 
 def texts(rows: pa.RecordBatch, name: str) -> list[bytes]:
-    """A column's values: text and bytes as they are, everything else as Arrow writes it (``1.5``, ``true``, ISO dates)."""
+    """A column's values: text and bytes unchanged, everything else as Arrow writes it (``1.5``, ``true``, ISO dates)."""
     return _values(_column(rows, name), name)
 
 
@@ -35,9 +35,11 @@ def integers(rows: pa.RecordBatch, name: str) -> list[bytes]:
     """A column of integers of at most 64 bits, signed, as text."""
     column = _column(rows, name)
     if not pa.types.is_integer(column.type):
-        raise SchemaError(f"column {name!r} is {column.type}, an increment needs an integer: cast it to bigint")
+        raise SchemaError(f"column {name!r} is {column.type}, but an increment needs an integer: cast it to bigint")
     if pa.types.is_uint64(column.type) and len(column) and pc.max(column).as_py() > _INT64_MAX:
-        raise BadRecordError(f"column {name!r} holds {pc.max(column).as_py()}: counters have signed 64 bits")
+        raise BadRecordError(
+            f"column {name!r} holds {pc.max(column).as_py()}, but a counter is a signed 64-bit integer"
+        )
     return _values(column, name)
 
 
@@ -45,10 +47,10 @@ def numbers(rows: pa.RecordBatch, name: str) -> list[bytes]:
     """A column of finite numbers, as text."""
     column = _column(rows, name)
     if not (pa.types.is_integer(column.type) or pa.types.is_floating(column.type) or pa.types.is_decimal(column.type)):
-        raise SchemaError(f"column {name!r} is {column.type}, the command needs a number: cast it to double")
+        raise SchemaError(f"column {name!r} is {column.type}, but the command needs a number: cast it to double")
     if pa.types.is_floating(column.type) and not pc.all(pc.is_finite(column), min_count=0).as_py():
         raise BadRecordError(
-            f"column {name!r} holds a NaN or an infinity: the command takes finite numbers, filter them out"
+            f"column {name!r} holds a NaN or an infinity, but the command takes only finite numbers: filter the row out"
         )
     return _values(column, name)
 
@@ -67,7 +69,7 @@ def keys(rows: pa.RecordBatch, template: str) -> Any:
 
 @cache
 def parse_template(template: str) -> tuple[tuple[str, bool], ...]:
-    """The parts of a key template: a text, and whether it names a column.
+    """Split a key template into parts; each is a text, and whether it names a column.
 
     Raises:
         ConfigurationError: the template is not valid.
@@ -84,10 +86,10 @@ def parse_template(template: str) -> tuple[tuple[str, bool], ...]:
             parts.append((text, False))
         if name is not None:
             if not name or spec or conversion:
-                raise ConfigurationError(f"key {template!r}: put only the name of a column between braces")
+                raise ConfigurationError(f"key {template!r}: put only a column's name between braces")
             parts.append((name, True))
     if not parts:
-        raise ConfigurationError(f"key {template!r}: give a key that is not empty")
+        raise ConfigurationError(f"key {template!r}: the key must not be empty")
     return tuple(parts)
 
 
@@ -100,8 +102,8 @@ def _column(rows: pa.RecordBatch, name: str) -> Any:
     if column.null_count:
         row = column.is_null().index(True).as_py()
         raise BadRecordError(
-            f"column {name!r} is null in row {row} of an Arrow batch of {rows.num_rows}: a null cannot be stored. Give it a "
-            "value (coalesce), or filter the row out"
+            f"column {name!r} is null in row {row} of an Arrow batch of {rows.num_rows}: a null cannot be stored. Fill it in "
+            "(coalesce), or filter the row out"
         )
     return column
 

@@ -1,4 +1,4 @@
-"""Retries with backoff: the one place where a store's client waits and gives up."""
+"""Retries with backoff: the only place where a store's client waits and gives up."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def retrying(
 def repeating(
     *, stop: StopBaseT, backoff: WaitBaseT, before_sleep: Callable[[RetryCallState], None] | None = None
 ) -> Retrying:
-    """Repeats a step while it returns something left to do; after ``stop`` its last result is returned."""
+    """Repeats a step while it leaves something to do; after ``stop``, its last result is returned."""
     return Retrying(
         retry=retry_if_result(bool),
         stop=stop,

@@ -40,7 +40,7 @@ def executable() -> str | None:
 
 @dataclass
 class Tab:
-    """One page. ``requests``, ``problems``: what it has asked the network for, and what is on its console."""
+    """One page. ``requests``, ``problems``: its requests to the network, and the messages on its console."""
 
     commands: int
     answers: int

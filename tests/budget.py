@@ -1,7 +1,7 @@
 """Counts what a batch costs: requests to brokers, calls of the JVM, calls of Python functions.
 
 Counts, unlike times, do not depend on the machine, so a test can hold bounds. A wait is a loop that asks again, so a batch on a
-busy machine may count more. What a batch costs is the least that one of several took: what is added to every batch raises it.
+busy machine may count more. The cost of a batch is the minimum of several batches, so anything added to every batch raises it.
 """
 
 from __future__ import annotations
@@ -106,7 +106,7 @@ def counting_method(owner: Any, name: str) -> Iterator[list[str]]:
 
 
 def least(batches: Sequence[Mapping[str, int]]) -> dict[str, int]:
-    """What a batch costs: of each thing, the least that one of the batches took."""
+    """The cost of a batch: the minimum of each count over the batches."""
     kinds = sorted({kind for batch in batches for kind in batch})
     return {kind: min(batch.get(kind, 0) for batch in batches) for kind in kinds}
 

@@ -1,4 +1,4 @@
-"""What any consumer sees of a topic up to its end. Shares no code with the product, whose output it judges."""
+"""A topic up to its end, as any consumer sees it. Shares no code with the product, whose output it judges."""
 
 from __future__ import annotations
 
@@ -78,5 +78,5 @@ def counted(messages: Iterable[Message]) -> Counter[str]:
 
 
 def committed(bootstrap_servers: str, topic: str, *, isolation: str = "read_committed") -> Counter[str]:
-    """What an independent reader sees of a topic up to its end: each value with its number of occurrences."""
+    """A topic up to its end as an independent reader sees it: each value with its number of occurrences."""
     return counted(records(bootstrap_servers, topic, isolation=isolation))

@@ -49,7 +49,7 @@ def test_every_kafka_of_the_matrix_is_locked_and_documented() -> None:
 
 
 def run(*arguments: str) -> str:
-    """What `make matrix` prints; every test must pass."""
+    """The output of `make matrix`; every test must pass."""
     command = [sys.executable, "-m", "tests.matrix", *arguments]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout[-5000:] + done.stderr[-2000:]

@@ -14,7 +14,7 @@ Place = tuple[str, int]
 
 
 class Attempt(NamedTuple):
-    """Names one attempt at a batch, without relying on records that a dead driver may not have written (rule 13).
+    """The name of one attempt at a batch. It does not rely on records that a dead driver may not have written (rule 13).
 
     Attributes:
         driver_epoch: the driver's epoch in the decision log.
@@ -32,7 +32,7 @@ class TaskAttempt:
     Attributes:
         partition: the task's partition index in the plan.
         driver_epoch: the fencing token that this driver acquired for the sink (:meth:`SinkCommitter.acquire`).
-        committed_through: the highest batch whose every transaction this driver has proven; -1 if there is none.
+        committed_through: the highest batch whose every transaction this driver has proven, or -1.
         is_repair: whether it rewrites lost transactions of a decision, so that it needs a handle (rule 9).
         ends_at: the deadline for its vote, by ``time.monotonic()`` of this process: a writer should not wait any longer.
             Infinite where the engine cancels the task itself.
@@ -65,13 +65,13 @@ class Claim:
 class Evidence(Enum):
     """What is proven about a prepared transaction. Only proof counts: an error from a broker proves nothing."""
 
-    COMMITTED = "committed"  #: proven visible, for good
+    COMMITTED = "committed"  #: proven permanently visible
     ABORTED = "aborted"  #: proven never to become visible; "lost" if it was decided
     UNKNOWN = "unknown"  #: neither is proven (yet)
 
 
 class Handle(Protocol):
-    """What the driver needs to end a prepared transaction: a frozen, picklable dataclass of JSON values."""
+    """The facts that the driver needs to end a prepared transaction: a frozen, picklable dataclass of JSON values."""
 
     @property
     def transaction(self) -> str:

@@ -37,14 +37,14 @@ class Position(Enum):
     REWOUND = "rewound"  #: before it: an older checkpoint was restored
     COPIED = "copied"  #: the right number, but of another history
     GAP = "gap"  #: beyond the next one
-    FIRST = "first"  #: the first batch of a query that may use the name, or the one behind a gap that the user names
+    FIRST = "first"  #: the first batch of a query that may use the name, or the first after a gap that the user names
     NEW_QUERY = "new query"  #: another query under a name that is in use
     UNADOPTED = "unadopted"  #: a checkpoint that is older than the sink
     ENDED = "ended query"  #: a query that another one has ended
 
 
 def locate(view: LogView, batch: Batch, overrides: Overrides) -> Position:
-    """Compare ``batch`` with the log, given what the user allows."""
+    """Compare ``batch`` with the log, with the user's overrides."""
     if batch.query_id in view.ended:
         return Position.ENDED
     highest = view.highest_batch_of(batch.query_id)
@@ -60,7 +60,7 @@ def locate(view: LogView, batch: Batch, overrides: Overrides) -> Position:
 def _locate_later(view: LogView, batch: Batch, overrides: Overrides, highest: int) -> Position:
     is_next = batch.batch_id == highest + 1
     prior = batch.offsets_of(highest) if highest >= 0 else ()
-    # Beyond a gap, the engine may have deleted the offsets by now; those that are there must not differ.
+    # After a gap, the engine may have deleted the offsets; those that still exist must not differ.
     if (prior or ()) != view.highest_offsets and (is_next or prior is not None):
         return Position.COPIED
     if is_next:

@@ -148,7 +148,7 @@ class BatchTransaction:
         return self._attempt_repeatedly(Step.PUBLISH, batch, Publish(lost, repair.lost_tasks(decision, lost)))
 
     def _attempt_repeatedly(self, step: Step, batch: Batch, mode: Mode) -> Prepared:
-        """Attempt the batch, and try again after errors that may pass."""
+        """Attempt the batch, and retry it after transient errors."""
         allowed = self._run.setup.settings.max_attempts
         for number in range(1, allowed):
             try:
@@ -230,7 +230,7 @@ class BatchTransaction:
         crash_point("driver.decided")
 
     def _append(self, records: list[Record], prepared: Prepared) -> None:
-        self._prepared = {}  # from here on they may be decided
+        self._prepared = {}  # they may be decided from this point on
         self._run.append(records, prepared.handles)
 
     def commit(self) -> None:
@@ -240,7 +240,7 @@ class BatchTransaction:
         crash_point("driver.committed")
 
     def finish(self) -> None:
-        """After the batch is visible, evaluate the plan if nothing has done so yet, then tidy up."""
+        """After the batch is visible, evaluate the plan if that has not happened yet, then tidy up."""
         if not self._is_evaluated:
             self._pending.enter("evaluate")
             self._engine.evaluate()

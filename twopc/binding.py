@@ -3,9 +3,9 @@
 Without it, a renamed sink, another cluster or a recreated ledger would look like an empty log, and a decided batch would
 be written twice.
 
-Where a file system creates a file only if it is absent, that decides between two drivers. An object store does not, so there
-the log's own fence has to: a driver that was fenced may still write a file, at any time. So each driver writes a name of its
-own, every decision says which binding it was made under, and what the last decision says counts. The first binding has a
+Where a file system creates a file only if it is absent, the file decides between two drivers. An object store cannot, so there
+the log's own fence decides: a driver that was fenced may still write a file at any time. So each driver writes its own file
+name, every decision records its binding, and the last decision's binding counts. The first binding has a
 second name that every reader knows, because a store may list files late.
 """
 
@@ -35,7 +35,7 @@ class Bound(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         log: the name of the deciding log.
         log_identity: an id that changes when the log is recreated.
-        sinks: by name, what must not change about each.
+        sinks: the facts about each sink that must not change, by name.
     """
 
     format: int
@@ -48,7 +48,7 @@ class Binding:
     """The write-once file ``binding-<n>.json``; a higher n is a recorded override.
 
     Attributes:
-        number: the number of the binding in force; 0 if there is none.
+        number: the number of the binding in force; 0 if there is no binding.
     """
 
     def __init__(self, files: Files) -> None:
@@ -69,7 +69,7 @@ class Binding:
 
     @property
     def sinks(self) -> dict[str, dict[str, str]]:
-        """By name, what must not change about each sink; empty until bound."""
+        """The facts about each sink that must not change, by name; empty until bound."""
         return {} if self._bound is None else self._bound.sinks
 
     def check(self, current: Bound, *, add_sink: str | None, decided: int = 0) -> None:
@@ -78,7 +78,7 @@ class Binding:
         Args:
             current: the query's current log and sinks.
             add_sink: the name of a sink that may join.
-            decided: the binding number in the query's last decision; 0 if there is none, and then the newest file counts.
+            decided: the binding number in the query's last decision, or 0; with 0, the newest file counts.
 
         Raises:
             RefusedStartError: they differ, and no override covers it.
@@ -109,7 +109,7 @@ class Binding:
             raise self._refused(
                 f"the decisions were in {bound.log} ({bound.log_identity}), but {current.log} is now a different log "
                 f"({current.log_identity}), because it was deleted and recreated. The last batch may be incomplete, and "
-                "nothing can show it any more",
+                "nothing can show whether it is",
                 "Check the output, then start with a new checkpoint and a new sink name",
             )
 
@@ -117,7 +117,7 @@ class Binding:
         """Write the file. Called with the first decision and not before, so that a refused start leaves no trace.
 
         Args:
-            current: what the query has now.
+            current: the query's current log and sinks.
             log_epoch: this driver's epoch in the deciding log, which it has acquired.
 
         Raises:
@@ -148,7 +148,7 @@ class Binding:
             return self._files.put_if_absent(_name(number), data)
         except TwoPhaseCommitError:
             raise
-        except Exception as error:  # any error of the file system; the next try finds a file that is there after all
+        except Exception as error:  # any error of the file system; the next try finds a file that was written anyway
             raise RetriableError(
                 f"{self._files.location}/{_name(number)} (the checkpoint's log and sinks) could not be written: {error}. "
                 "Nothing of this batch is visible or decided. Restart the query when the file system accepts files again"

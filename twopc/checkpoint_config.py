@@ -10,18 +10,18 @@ from twopc.errors import ConfigurationError
 
 @dataclass(frozen=True, kw_only=True)
 class CheckpointConfig:
-    """How a query's checkpoints are made. Each batch has one.
+    """The settings of a query's checkpoints. Each batch has one checkpoint.
 
     Attributes:
-        timeout_ms: a checkpoint that is not prepared by then is cancelled, and nothing of it becomes visible. None: as long as
-            the sinks' transactions live, which is a limit in any case.
-        tolerable_failures: how many checkpoints may fail in a row, before their decision and for a cause that may pass, before
+        timeout_ms: a checkpoint that is not prepared by then is cancelled, and nothing of it becomes visible. None: the
+            lifetime of the sinks' transactions, which is a limit in any case.
+        tolerable_failures: how many checkpoints may fail in a row, before their decision and for a transient cause, before
             the query stops. The batch is then written again. Flink's default is 0, too.
-        min_pause_ms: the least time from the end of a checkpoint to the trigger of the next. Spark has planned the next batch by
+        min_pause_ms: the minimum time from the end of a checkpoint to the trigger of the next. Spark has planned that batch by
             then, so its rows wait.
-        max_attempts: how often the tasks of one checkpoint may write the batch, where the error may pass.
-        max_writers: how many tasks write a batch at most. Each has a transaction of its own and writes one or more partitions of
-            the plan. None: twice as many as the cluster can run at the same time.
+        max_attempts: how often the tasks of one checkpoint may write the batch, if the error may be transient.
+        max_writers: the maximum number of tasks that write a batch. Each task has its own transaction and writes one or more
+            partitions of the plan. None: twice the number of tasks that the cluster can run at the same time.
         num_retained: how many decisions are kept. None: 10. Never fewer than Spark keeps batches
             (``spark.sql.streaming.minBatchesToRetain``, 100).
         history: keep each checkpoint's outcome beside Spark's checkpoint, for ``twopc history``. None: only if the checkpoint is
@@ -40,7 +40,7 @@ class CheckpointConfig:
     history: bool | None = None
 
     def __post_init__(self) -> None:
-        """Check each value."""
+        """Validate each value."""
         timeout_ms, retained = self.timeout_ms, self.num_retained
         if timeout_ms is not None and not (_is_time(timeout_ms) and timeout_ms > 0):
             raise _invalid("timeout_ms", timeout_ms, "a positive number of milliseconds, or None")

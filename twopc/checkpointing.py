@@ -6,7 +6,7 @@ count: that is for the restart strategy (``CheckpointFailureManager.checkFailure
 with the rows that have arrived since. Spark hands over a batch once, so here the same batch is written again.
 
 Flink's ``min-pause`` counts from the end of one checkpoint to the trigger of the next (``CheckpointRequestDecider.
-nextTriggerDelayMillis``). So it does here; also behind a checkpoint that has failed, for which it is the backoff.
+nextTriggerDelayMillis``). The same holds here, and after a failed checkpoint the pause is the backoff.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-#: Failures that another checkpoint of the same batch may not have. Any other error of ours names a cause that stays.
+#: Failures that another checkpoint of the same batch may avoid. Any other error of ours has a permanent cause.
 PASSING: Final = (RetriableError, CheckpointExpiredError)
 
 
@@ -40,15 +40,15 @@ def run_checkpoints(  # noqa: PLR0913, PLR0917 - what a checkpoint is made of
     may_repeat: Callable[[Exception], bool],
     wait_ms: Callable[[int], None],
 ) -> None:
-    """Trigger the batch's checkpoint until one is completed. Each has a record of its own.
+    """Trigger the batch's checkpoint until one is completed. Each has its own record.
 
     Args:
-        config: how many checkpoints may fail, and the pause between two of them.
+        config: the number of checkpoints that may fail, and the pause between them.
         listeners: notified of each checkpoint.
         batch: the batch.
         run_id: the id of the query's run.
-        checkpoint: makes the batch visible, or raises; gets how many checkpoints of the batch have failed before.
-        may_repeat: whether the batch may be written again after this error, in this process: it is certain that it is not
+        checkpoint: makes the batch visible, or raises; it gets the number of checkpoints of the batch that have failed before.
+        may_repeat: whether the batch may be written again after this error, in this process: only if it is certainly not
             decided (:meth:`twopc.coordinator.Coordinator.is_undecided`). By then its open transactions have ended.
         wait_ms: waits, and raises if the query is stopped meanwhile.
     """

@@ -22,7 +22,7 @@ FORMAT: Final = "twopc/2"
 _ENCODER: Final = msgspec.json.Encoder()
 _DECODER: Final[msgspec.json.Decoder[Record]] = msgspec.json.Decoder(Record)
 _CHECK_LENGTH: Final = 16
-#: Few digits, and ASCII ones: ``int`` accepts more than it should.
+#: Only a few ASCII digits, because ``int`` accepts more than it should.
 _HEADER: Final = re.compile(rb"(twopc/[0-9]{1,7}) ([0-9a-f]{64}) ([0-9]{1,7})/([0-9]{1,7}) ([0-9a-f]{16})")
 
 
@@ -47,15 +47,15 @@ def _check(head: str, part: bytes) -> str:
 
 
 def decode(frames: Iterable[tuple[int, bytes]]) -> list[LogEntry]:
-    """Do what :func:`decoding` does, all at once."""
+    """Decode as :func:`decoding` does, and return all records together."""
     return list(decoding(frames))
 
 
 def decoding(frames: Iterable[tuple[int, bytes]]) -> Iterator[LogEntry]:
     """Decode ``(offset, frame)`` pairs in order as they arrive. A record has the offset of its first frame.
 
-    A record that lacks its last frames does not count: all frames are one transaction, so nobody has acted on it. A late
-    EndTxn of the record before can leave one behind (KAFKA-17754). A record that lacks its first frame is damage.
+    A record that lacks its last frames does not count: all its frames are in one transaction, so nobody has acted on it. A late
+    EndTxn of the previous record can leave one behind (KAFKA-17754). A record that lacks its first frame is damage.
 
     Raises:
         DecisionLogDamagedError: a frame is missing, foreign, altered, or of an unknown format.

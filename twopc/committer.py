@@ -21,7 +21,7 @@ class SinkCommitter(ABC, Generic[HandleT]):
 
     @abstractmethod
     def binding(self) -> Mapping[str, str]:
-        """What must not change under a checkpoint (rule 11), such as the cluster's id. Read-only; may connect."""
+        """Facts that must not change under a checkpoint (rule 11), such as the cluster's id. Read-only; may connect."""
 
     def decision_log(self) -> DecisionLog | None:
         """The decision log that this sink provides, if it has one. Always the same object."""
@@ -52,10 +52,10 @@ class SinkCommitter(ABC, Generic[HandleT]):
 
     @abstractmethod
     def acquire(self, claim: Claim) -> int:
-        """Fence the former driver, so that it can decide nothing more. May be repeated.
+        """Fence the former driver, so that it can decide nothing more. May be called again.
 
         Returns:
-            the driver epoch: a fencing token, unique for this sink, higher each time.
+            the driver epoch: a fencing token, unique for this sink, and higher each time.
 
         Raises:
             FencedError: a newer driver has acquired the sink in the meantime.
@@ -66,7 +66,7 @@ class SinkCommitter(ABC, Generic[HandleT]):
         """Prepare for an attempt, before its tasks start.
 
         Returns:
-            the position at which :meth:`prove` must start to look for this attempt's transactions; stored with the decision.
+            the position at which :meth:`prove` must start to look for this attempt's transactions. Stored with the decision.
         """
 
     @abstractmethod
@@ -75,7 +75,7 @@ class SinkCommitter(ABC, Generic[HandleT]):
 
         Args:
             handles: the tasks' votes.
-            age_ms: time since before the oldest of them began, on the driver's clock.
+            age_ms: the age of the oldest transaction on the driver's clock, measured from before it began.
 
         Raises:
             RetriableError: one of them fails the check. The attempt is void; a new one may succeed.
@@ -83,7 +83,7 @@ class SinkCommitter(ABC, Generic[HandleT]):
 
     @abstractmethod
     def commit(self, handles: Sequence[HandleT], scan_start: JsonObject) -> Mapping[HandleT, Evidence]:
-        """Commit decided transactions, all in flight together, and prove it. Must stay repeatable for good.
+        """Commit decided transactions, all in flight together, and prove it. It must always be safe to call again.
 
         Args:
             handles: all of one decision.
@@ -94,7 +94,7 @@ class SinkCommitter(ABC, Generic[HandleT]):
         """
 
     def blockers(self) -> Sequence[str]:
-        """What kept the last :meth:`commit` from being proven, for people: the error that stops the query quotes it."""
+        """The reasons why the last :meth:`commit` could not be proven, for people; the error that stops the query quotes them."""
         return ()
 
     @abstractmethod
@@ -103,7 +103,7 @@ class SinkCommitter(ABC, Generic[HandleT]):
 
     @abstractmethod
     def prove(self, handles: Sequence[HandleT], scan_start: JsonObject) -> Mapping[HandleT, Evidence]:
-        """Prove the outcome of each transaction by what the store shows, without trying to end it. May be repeated.
+        """Prove the outcome of each transaction from what the store shows, without trying to end it. May be called again.
 
         It may end what hides the proof, such as open transactions of former drivers, and may write to find out.
         """
@@ -112,7 +112,7 @@ class SinkCommitter(ABC, Generic[HandleT]):
     def recover_and_abort(self, decided: Collection[HandleT]) -> None:
         """Sweep: end every open transaction of this sink, up to this driver epoch, that is not among ``decided``.
 
-        Called after :meth:`acquire` and after each decision. An incomplete sweep is logged and repeated later. It raises
+        Called after :meth:`acquire` and after each decision. An incomplete sweep is logged and retried later. It raises
         nothing: no decided batch depends on it.
         """
 

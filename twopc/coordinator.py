@@ -31,8 +31,8 @@ class Coordinator:
     Args:
         sinks: every batch becomes visible in all of them or in none.
         files: a directory beside the query's checkpoint: the binding, and the decisions where no sink has a log.
-        settings: what the user has set.
-        staging: the rows that tasks keep until they are proven, if they do.
+        settings: the user's settings.
+        staging: the rows that tasks keep until they are proven; None keeps none.
 
     Attributes:
         participants: the sinks, in the order of every walk.
@@ -100,11 +100,11 @@ class Coordinator:
         with transaction.ending_what_is_open():  # at any error
             while (step := transaction.next_step()) is not Step.FINISH:  # the recovery table; raises every refusal
                 if step is Step.ABANDON:
-                    run.abandon()  # one durable record; the table reads it at once
+                    run.abandon()  # one durable record; the table reads it immediately
                     continue
                 prepared = transaction.prepare(step)  # phase one: write, rewrite, repair, or publish staged rows
                 transaction.decide(prepared)  # COMMIT POINT: one durable record
-                transaction.commit()  # phase two: repeatable, until every transaction is proven
+                transaction.commit()  # phase two: repeated until every transaction is proven
             transaction.finish()  # evaluate the plan if nothing has yet, sweep orphans, truncate the log
 
     def initialize_state(self, batch: Batch, pending: Pending | None = None) -> Run:

@@ -23,21 +23,21 @@ POINTS: Final = (
     "task.written",  # its rows are handed to the client
     "task.flushed",  # its rows and marker are durable
     "task.prepared",  # the handle exists, the driver does not have it yet
-    "task.handed_over",  # the handle is leaving: from here on the task ends nothing
+    "task.handed_over",  # the handle is leaving; after this point the task ends nothing
     "driver.prepared",  # the driver has every handle
     "driver.confirmed",  # every handle confirmed, nothing decided
     "driver.deciding",  # the decision is written, its transaction still open
     "driver.decided",  # the decision is durable, nothing committed
     "driver.committing",  # some transactions have been committed
     "driver.committed",  # every transaction is proven
-    "driver.swept",  # orphans of this batch are ended; next, foreachBatch returns
+    "driver.swept",  # orphans of this batch are ended; foreachBatch returns next
 )
 #: Points that only some runs pass.
 OCCASIONAL: Final = (
     "task.staged",  # the task's rows are kept (``staging=True``), its report has not left
     "driver.bound",  # the checkpoint is bound to its sinks for the first time, nothing is decided
     "driver.sweeping",  # orphans are found, none is ended
-    "driver.barred",  # a barrier is written behind the markers that are looked for, not read up to
+    "driver.barred",  # a barrier is written behind the expected markers, and nothing has been read up to it yet
     "driver.truncating",  # a truncation of the decision log is recorded, nothing is deleted
 )
 

@@ -42,7 +42,7 @@ class DecisionLog(ABC):
 
     @abstractmethod
     def read(self) -> LogContents:
-        """Read everything up to this driver's own record (rule 1). Nobody else can add to it any more.
+        """Read everything up to this driver's own record (rule 1). No other driver can add to it after that.
 
         Raises:
             DecisionLogDamagedError: a record is torn or altered, or this driver's own record cannot be read back.

@@ -1,4 +1,4 @@
-"""The interfaces that the coordinator needs: the engine that runs the tasks, and the store of the rows that its tasks keep."""
+"""The interfaces that the coordinator needs: the engine that runs the tasks, and the store for the rows that its tasks keep."""
 
 from __future__ import annotations
 
@@ -30,9 +30,10 @@ class Repair:
     """Evaluate the batch and report every partition of the plan, but write only the rows of those that were lost (rule 9).
 
     Attributes:
-        lost: by sink name, the partitions whose rows to write, whichever tasks have them now.
-        first_task: the number of its first task: above those of the decision, whose transactions a sink knows by them.
-        direct: the DataFrames that the driver, and it alone, must write as one task, as it did when they were decided: the
+        lost: by sink name, the partitions whose rows to write. Any task may have them now.
+        first_task: the number of the attempt's first task. It is above those of the decision, because a sink may identify a
+            task's transaction by its number.
+        direct: the DataFrames that only the driver may write, as one task, as it did when they were decided, because the
             decision's rows are compared partition by partition.
     """
 
@@ -52,7 +53,7 @@ class Publish:
 
     Attributes:
         lost: the transactions to write.
-        tasks: the decided tasks that staged them: one task for each, with its partition.
+        tasks: the decided tasks that staged them; each gets one task with its partition.
     """
 
     lost: frozenset[TaskKey]
@@ -72,7 +73,7 @@ class Work:
 
     Attributes:
         driver_epochs: by sink name, the epoch that this driver acquired there.
-        committed_through: the highest batch of which this driver has proven every transaction; -1: none.
+        committed_through: the highest batch of which this driver has proven every transaction, or -1.
         mode: what is written, and from where.
         timeout_ms: how long pre-commit may take in all; None where no sink's transactions expire.
         pending: records the tasks' votes, and a task that votes no.
@@ -107,7 +108,7 @@ class Engine(Protocol):
 
 
 class StagedRows(Protocol):
-    """The rows that tasks keep until their transactions are proven (``staging=True``), in one file for each task attempt.
+    """The rows that tasks keep until their transactions are proven (``staging=True``), one file for each task attempt.
 
     A task's report names its staged file. The engine's tasks write and read it.
     """

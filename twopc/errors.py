@@ -1,6 +1,6 @@
 """One tree of errors. The class, not the message, tells the caller what to do next.
 
-Confusing these four answers is behind most lost or doubled records:
+Confusing these four answers is behind most lost or duplicated records:
 
 ========================  ==========================================================================
 it failed, retry          :class:`RetriableError`: nothing is visible, nothing is decided
@@ -25,8 +25,8 @@ class TwoPhaseCommitError(Exception):
     """Base class of every error that this project raises on purpose.
 
     Attributes:
-        retriable: whether the same call, repeated unchanged, may succeed.
-        checkpoint: the record of the checkpoint that it ended, once that has ended.
+        retriable: whether the same call, retried unchanged, may succeed.
+        checkpoint: the record of the checkpoint that failed with this error, once that checkpoint has ended.
     """
 
     retriable: ClassVar[bool] = False
@@ -40,7 +40,7 @@ class RetriableError(TwoPhaseCommitError):
 
 
 class UnavailableError(RetriableError):
-    """A server that the batch needs did not answer, or not in time. Nothing of the attempt is or will be visible."""
+    """A server that the batch needs did not answer in time. Nothing of the attempt is or will be visible."""
 
 
 class FatalError(TwoPhaseCommitError):
@@ -72,11 +72,11 @@ class CheckpointExpiredError(FatalError):
 
 
 class FencedError(FatalError):
-    """A newer driver owns this sink. This driver must stop; it has done no harm."""
+    """A newer driver owns this sink. This driver must stop. It has done no harm."""
 
 
 class RefusedStartError(FatalError):
-    """The checkpoint and the decision log do not belong together. Continuing would lose or double records.
+    """The checkpoint and the decision log do not belong together. Continuing would lose or duplicate records.
 
     Attributes:
         case: the recovery case (see ``twopc.recovery``), for programs that handle the error.
@@ -112,7 +112,7 @@ class InDoubtError(TwoPhaseCommitError):
 
 
 class DecisionInDoubtError(InDoubtError):
-    """The decision's own commit got no answer. This run must not decide again; a restart reads the outcome."""
+    """The write of the decision got no answer. This run must not decide again; a restart reads the outcome."""
 
 
 class CommitBlockedError(TwoPhaseCommitError):

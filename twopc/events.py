@@ -12,7 +12,7 @@ class Triggered:
     Attributes:
         batch_id: its id.
         query_id, run_id: Spark's ids of the query and of this run of it.
-        triggered_ms: since 1970 UTC.
+        triggered_ms: the time of the trigger, in ms since 1970 UTC.
     """
 
     batch_id: int
@@ -26,9 +26,9 @@ class Phase:
     """The checkpoint in progress entered a phase.
 
     Attributes:
-        name: of the phase: ``prepare``, ``confirm``, ``decide``, ``commit``, and the parts of a start.
-        attempt_began: when this attempt's tasks, and so its transactions, began, by the monotonic clock; None before the first.
-        transactions_live_ms: how long the sinks' transactions may be open until they must be decided; None: for ever.
+        name: the phase, ``prepare``, ``confirm``, ``decide`` or ``commit``, or a part of a start.
+        attempt_began: when this attempt's tasks, and so its transactions, began, by the monotonic clock; None before that.
+        transactions_live_ms: how long the sinks' transactions may stay open before they must be decided; None: forever.
         transactions: the names of the transactions that were prepared last.
     """
 

@@ -1,8 +1,8 @@
 """Prove, for a fenced driver, that the decision it was about to write never got into the log.
 
-The error of the append does not prove it: the record may have been written before the fence, and only the answer came after it.
-The log does prove it, by rule 1 from the other side. The successor's record was written after the fence, so everything that
-this driver can ever have decided comes before it. A reader who reaches that record without finding the decision knows that it
+An error of the append does not prove it: the record may have been written before the fence, and only the answer was late.
+The log does prove it, by rule 1 seen from the other side. The successor's record was written after the fence, so everything that
+this driver ever decided comes before it. A reader who reaches that record without finding the decision knows that it
 was not written.
 """
 
@@ -23,13 +23,13 @@ logger = logging.getLogger(__name__)
 
 
 def is_proven_absent(log: DecisionLog, records: Sequence[Record], *, run_id: str, after: int) -> bool:
-    """Whether none of these decisions is, or ever can be, in the log. Reads the log; an error proves nothing.
+    """Whether it is proven that none of these decisions is or ever can be in the log. Reads the log; an error proves nothing.
 
     Args:
         log: the log, which another driver now owns.
         records: what this driver was about to write.
         run_id: the id of this driver's run.
-        after: the offset of a record that this driver has written there before; what is deleted below it says nothing.
+        after: the offset of a record that this driver wrote there earlier; deletions below it prove nothing.
     """
     attempts = {record.attempt for record in records if isinstance(record, (Decision, Repair))}
     is_succeeded = False
@@ -42,6 +42,8 @@ def is_proven_absent(log: DecisionLog, records: Sequence[Record], *, run_id: str
                 return False
             is_succeeded |= isinstance(record, Acquired) and offset > after and record.run != run_id
     except Exception as error:  # noqa: BLE001 - a log may raise anything
-        logger.warning("%s cannot be read, so what this driver was about to decide stays open: %s", log.name, error)
+        logger.warning(
+            "%s cannot be read, so this driver's last decision may or may not be written: %s", log.name, error
+        )
         return False
     return is_succeeded

@@ -12,14 +12,14 @@ from typing import Final, Protocol
 
 from twopc.errors import ConfigurationError
 
-#: Flink's limit of a state in its job manager's memory.
+#: The limit of Flink's job manager for a state in memory.
 _MEMORY_BYTES: Final = 5 * 1024 * 1024
-#: The errors of ``link``, or ``fsync`` of a directory, on a file system without it (link(2), fsync(2)). Each share has its own.
+#: The errors of ``link`` and of ``fsync`` on a directory where they are unsupported (link(2), fsync(2)). They vary by share.
 _UNSUPPORTED: Final = frozenset({errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK, errno.EINVAL})
 
 
 class NotDurableError(OSError):
-    """The file exists, but the file system could not make it durable: a power failure may undo it. It proves nothing."""
+    """The file exists, but the file system could not make it durable, so a power failure may undo it. It proves nothing."""
 
 
 def is_unsupported(error: object) -> bool:
@@ -39,12 +39,12 @@ class Files(Protocol):
     is_atomic: bool
 
     def read(self, name: str) -> bytes | None:
-        """The file's bytes; None if there is no such file."""
+        """The file's bytes; None if the file does not exist."""
 
     def names(self, directory: str) -> list[str]:
-        """The names in a directory, without those that begin with a dot; empty if there is no such directory.
+        """The names in a directory, without those that begin with a dot; empty if the directory does not exist.
 
-        Some stores list a new file late, but :meth:`read` finds it at once: only it proves an absence.
+        Some stores list a new file late, but :meth:`read` finds it immediately, so only ``read`` proves that a file is absent.
         """
 
     def put_if_absent(self, name: str, data: bytes) -> bool:
@@ -57,7 +57,7 @@ class Files(Protocol):
         """
 
     def remove(self, name: str) -> None:
-        """Remove the file, if there is one."""
+        """Remove the file if it exists."""
 
 
 class LocalFiles:
@@ -109,7 +109,7 @@ class LocalFiles:
             os.link(temporary, target)
         except FileExistsError:
             is_new = False
-        self._sync(target.parent)  # also what is taken: the sync of whoever wrote it may have failed
+        self._sync(target.parent)  # also if the name is taken: its writer's sync may have failed
         return is_new
 
     def _make_directory(self, directory: Path) -> None:
@@ -121,7 +121,7 @@ class LocalFiles:
         try:
             self._sync(directory.parent)
         except OSError:
-            with contextlib.suppress(OSError):  # the next try must not take it for a durable one
+            with contextlib.suppress(OSError):  # the next try must not mistake it for a durable one
                 directory.rmdir()
             raise
 
@@ -135,8 +135,8 @@ class LocalFiles:
 class UnlinkedFiles(LocalFiles):
     """A local directory on a file system that has no hard links, or that cannot sync a directory: gcsfuse, SMB, some FUSE.
 
-    Such a share offers nothing else that surely decides between two machines: ``RENAME_NOREPLACE`` is often missing, and may be
-    checked by each machine for itself. So these files count as an object store: two callers may both get True.
+    Such a share has no other reliable way to decide between two machines: ``RENAME_NOREPLACE`` is often missing, or each one
+    checks it for itself. So these files count as an object store: two callers may both get True.
     """
 
     is_atomic = False
@@ -152,7 +152,7 @@ class UnlinkedFiles(LocalFiles):
         try:
             super()._sync(directory)
         except OSError as error:
-            if not is_unsupported(error):  # not every share can, and no decision depends on it
+            if not is_unsupported(error):  # not every share can sync, and no decision depends on it
                 raise
 
 
@@ -162,7 +162,7 @@ class MemoryFiles:
     A query whose decisions died with its driver is refused when it restarts; what was decided and not committed is lost.
 
     Args:
-        limit_bytes: how much it may hold in all.
+        limit_bytes: the most that it may hold in all.
     """
 
     is_atomic = True
@@ -199,7 +199,7 @@ class MemoryFiles:
             size = sum(map(len, self._content.values())) + len(data)
             if size > self._limit_bytes:
                 raise ConfigurationError(
-                    f"{name} was not written: the files in memory would have {size:,} bytes, and limit_bytes is "
+                    f"{name} was not written: the files in memory would take {size:,} bytes, but limit_bytes is "
                     f"{self._limit_bytes:,}. Keep them on a file system: twopc.LocalFiles, or a query's own checkpoint with "
                     "exactly_once(); or raise MemoryFiles(limit_bytes=…)"
                 )

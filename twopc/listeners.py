@@ -1,4 +1,4 @@
-"""What watches a query's checkpoints. Listeners get immutable events; nothing they do, or fail to do, changes a checkpoint."""
+"""The watchers of a query's checkpoints. Listeners get immutable events; nothing they do, or fail to do, changes a checkpoint."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class Listener:
         """Handle the end of a checkpoint, completed or failed. The protocol has done everything that it does for it."""
 
     def close(self) -> None:
-        """Handle the end of the query, or a failure after which it begins with recovery."""
+        """Handle the end of the query, or a failure after which it starts again with recovery."""
 
 
 class Listeners:
@@ -53,7 +53,7 @@ class Listeners:
 
     @property
     def idle_ms(self) -> float:
-        """How long ago the last checkpoint ended; infinite before there was one."""
+        """How long ago the last checkpoint ended; infinite before the first."""
         return math.inf if self._last_ended is None else (time.monotonic() - self._last_ended) * 1000
 
     @contextlib.contextmanager
@@ -78,7 +78,7 @@ class Listeners:
         self._tell(self, self._end, pending, None)
 
     def close(self) -> None:
-        """Notify the listeners that the query has ended, or begins again with recovery."""
+        """Notify the listeners that the query has ended, or starts again with recovery."""
         for listener in self._listeners:
             self._tell(listener, listener.close)
 
@@ -113,7 +113,7 @@ def explain(error: BaseException, checkpoint: Checkpoint) -> None:
     """Add the facts of a failed checkpoint to one of our errors; to any other error, as a note (Python 3.11 and later)."""
     facts = describe(checkpoint)
     if isinstance(error, TwoPhaseCommitError) and error.args:
-        if error.checkpoint is None:  # else it is the same error once more: a run in doubt raises it for every batch
+        if error.checkpoint is None:  # otherwise it is the same error again: a run in doubt raises it for every batch
             error.checkpoint = checkpoint
             error.args = (f"{error.args[0]}. {facts}", *error.args[1:])
     elif sys.version_info >= (3, 11):

@@ -30,14 +30,14 @@ class LogStatus(Enum):
 
 @dataclass(frozen=True)
 class LogView:
-    """The folded log.
+    """A folded log.
 
     Attributes:
         begin: the open query's begin record.
         ended: the ids of queries that were ended and must not come back.
         decision: the last decision with its repairs merged in; None when the open query has none.
         kept: (offset, scan_start) of every decision that is still in the log, oldest first. The rest of an older decision may
-            take several MB, and nobody needs it.
+            take several MB, and nothing needs it.
         repaired: whether repairs were merged into ``decision``.
         acquired: the newest acquired record: the log's last owner.
         damage: why the log cannot be trusted; None when it can.
@@ -96,12 +96,12 @@ def fold(contents: LogContents) -> LogView:
     try:
         view, recorded_start = _fold_from(contents, 0)
     except DecisionLogDamagedError:
-        recorded_start = truncated_to(contents.entries)  # what lies below it does not count, damaged or not
+        recorded_start = truncated_to(contents.entries)  # entries below it do not count, damaged or not
         try:
             view, _ = _fold_from(contents, recorded_start)
         except DecisionLogDamagedError as error:
             return LogView(damage=str(error))
-    # What no driver truncated was deleted by somebody else: that is damage, not an empty log (rule 4).
+    # Records that no driver truncated were deleted by somebody else: that is damage, not an empty log (rule 4).
     if contents.start > recorded_start:
         return replace(
             view, damage=f"it starts at offset {contents.start}, but was truncated only up to {recorded_start}"

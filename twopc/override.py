@@ -1,6 +1,6 @@
-"""What a user may allow that is refused otherwise: the values of ``exactly_once(override=…)``.
+"""The values of ``exactly_once(override=…)``: what a user may allow that is otherwise refused.
 
-Each names one query, one batch or one sink. So it does nothing for any other, and one that is left in the code still guards.
+Each names one query, batch or sink and has no effect on any other, so one that is left in the code does not weaken the checks.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from twopc.errors import ConfigurationError
 
 @dataclass(frozen=True)
 class EndQuery:
-    """Take over a sink's name from another query, and end that query for good.
+    """Take over a sink's name from another query, and end that query permanently.
 
     Attributes:
         query_id: the id of the query that ends.
@@ -35,10 +35,10 @@ class AdoptQuery:
 
 @dataclass(frozen=True)
 class ResumeAt:
-    """Continue behind a gap: the batches in it have no rows for the sinks, or were written in another way.
+    """Continue after a gap whose batches have no rows for the sinks, or were written in another way.
 
     Attributes:
-        batch_id: the first batch behind the gap.
+        batch_id: the first batch after the gap.
     """
 
     batch_id: int
@@ -46,7 +46,7 @@ class ResumeAt:
 
 @dataclass(frozen=True)
 class Abandon:
-    """Give up the last decided batch, because nothing can complete it. What is visible of it stays.
+    """Give up the last decided batch, because nothing can complete it. Its visible rows stay.
 
     Attributes:
         batch_id: that batch.
@@ -60,7 +60,7 @@ class AddSink:
     """Let a sink join a checkpoint that was bound without it, from the next batch on.
 
     Attributes:
-        name: the sink's.
+        name: the sink's name.
     """
 
     name: str
@@ -71,7 +71,7 @@ Override = EndQuery | AdoptQuery | ResumeAt | Abandon | AddSink
 
 @dataclass(frozen=True)
 class Overrides:
-    """All that a user allows.
+    """Everything that a user allows.
 
     Attributes:
         adopt_query_id: see :class:`AdoptQuery`.
@@ -89,7 +89,7 @@ class Overrides:
 
     @classmethod
     def of(cls, given: Override | Sequence[Override]) -> Overrides:
-        """Collect what a user gives.
+        """Collect the user's overrides.
 
         Raises:
             ConfigurationError: a value is not an override, or two are of the same kind.
@@ -98,7 +98,7 @@ class Overrides:
         for one in given if isinstance(given, Sequence) and not isinstance(given, str) else (given,):
             field, value = _field_of(one)
             if field in found:
-                raise ConfigurationError(f"override={given!r}: give each kind of override once")
+                raise ConfigurationError(f"override={given!r}: pass each kind of override only once")
             found[field] = value
         return cls(**found)  # type: ignore[arg-type]  # checked one by one
 
@@ -116,6 +116,6 @@ def _field_of(one: object) -> tuple[str, str | int]:
         case Abandon(int(batch_id)) if not isinstance(batch_id, bool):
             return "abandon_batch", batch_id
     raise ConfigurationError(
-        f"override={one!r} is not an override: give EndQuery(id), AdoptQuery(id), ResumeAt(batch), Abandon(batch) or "
+        f"override={one!r} is not an override: pass EndQuery(id), AdoptQuery(id), ResumeAt(batch), Abandon(batch) or "
         "AddSink(name), each with the value that the error names"
     )

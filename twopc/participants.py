@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
     #: The handle of every transaction of an attempt or a decision.
     Handles = dict[TaskKey, Any]
-    #: By sink name, what its committer's ``begin_attempt`` returned.
+    #: The result of each committer's ``begin_attempt``, by sink name.
     ScanStart = dict[str, dict[str, Any]]
 
 
@@ -37,9 +37,9 @@ class Participants:
             for name, sink in named.items():
                 committers[name] = sink.create_committer()
                 opened.callback(committers[name].close)
-            # Sinks with a log first, in the same order every run: a marker that another sink shows must be in the log by then.
+            # Sinks with a log first, always in the same order: before another sink shows a marker, it must be in the log.
             order = sorted(named, key=lambda name: (committers[name].decision_log() is None, name))
-            opened.pop_all()  # from now on close() does it
+            opened.pop_all()  # close() closes them from now on
         self.sinks = {name: named[name] for name in order}
         self.committers = {name: committers[name] for name in order}
         self._orphans_told = 0
@@ -54,7 +54,7 @@ class Participants:
         return [log for committer in self.committers.values() if (log := committer.decision_log()) is not None]
 
     def decode(self, tasks: Iterable[TaskReport]) -> Handles:
-        """The handles in some tasks' reports, as their sinks know them."""
+        """The handles in some tasks' reports, decoded by their sinks."""
         return {
             (name, task.partition): self.sinks[name].decode_handle(stored)
             for task in tasks
@@ -69,7 +69,7 @@ class Participants:
         return {name: committer.inspect() for name, committer in self.committers.items()}
 
     def bindings(self) -> dict[str, dict[str, str]]:
-        """What must not change about each sink under a checkpoint (rule 11).
+        """The facts about each sink that must not change under a checkpoint (rule 11).
 
         Raises:
             ConfigurationError: two sinks have the same decision log.
@@ -80,7 +80,7 @@ class Participants:
             if bound[one] == bound[other]:
                 raise ConfigurationError(
                     f"sinks {one!r} and {other!r} have the same decision log {logs[one]}, so each would damage the decisions of "
-                    "the other. Nothing was written. Give each sink a log of its own (a Kafka sink: remove ledger_topic)"
+                    "the other. Nothing was written. Give each sink its own log (a Kafka sink: remove ledger_topic)"
                 )
         return bound
 
@@ -120,13 +120,13 @@ class Participants:
         return evidence
 
     def abort(self, prepared: Handles) -> None:
-        """End what an attempt prepared and will not decide. Best effort; an error of one sink does not stop the others."""
+        """End the transactions that an attempt prepared and will not decide. Best effort, even if one sink fails."""
         with ExitStack() as ending:
             for _, committer, mine in self._each(prepared):
                 ending.callback(committer.abort, list(mine.values()))
 
     def sweep(self, *spared: Handles) -> None:
-        """End every open transaction (rule 7), except those that are decided or may be. Best effort, as :meth:`abort`."""
+        """End every open transaction (rule 7), except those that are decided or may be. Best effort, like :meth:`abort`."""
         with ExitStack() as ending:
             for name, committer in self.committers.items():
                 mine = [handle for handles in spared for key, handle in handles.items() if key[0] == name]
@@ -149,7 +149,7 @@ class Participants:
             committer.forget(oldest_kept.get(name, {}))
 
     def close(self) -> None:
-        """Release the connections of every sink, also after an error of one. Ends no transaction."""
+        """Release the connections of every sink, even after an error in one. Ends no transaction."""
         with ExitStack() as closing:
             for committer in self.committers.values():
                 closing.callback(committer.close)

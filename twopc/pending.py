@@ -25,15 +25,15 @@ _MESSAGE: Final = 4_000
 class Pending:
     """Records what happens in one checkpoint. Its only product is :meth:`ended`'s record.
 
-    The coordinator and the engine call it; none of it is written to a store meanwhile.
+    The coordinator and the engine call it; nothing is written to a store meanwhile.
 
     Args:
         batch_id, query_id, run_id, failed_before: see :class:`Checkpoint`.
-        last_ended: when this run's last checkpoint ended, by the monotonic clock; None: there was none.
+        last_ended: when this run's last checkpoint ended, by the monotonic clock; None if there was no earlier one.
         notify: gets each phase when it begins.
 
     Attributes:
-        triggered_ms: since 1970 UTC.
+        triggered_ms: the time of the trigger, in ms since 1970 UTC.
     """
 
     def __init__(  # noqa: PLR0913 - the facts of a trigger
@@ -67,7 +67,7 @@ class Pending:
         self._take_orphans_ended: Callable[[], int] = int
 
     def counting(self, take_orphans_ended: Callable[[], int]) -> None:
-        """Name the counter of what sweeps have ended since the checkpoint before. It is read at the end."""
+        """Set the function that counts the transactions ended by sweeps since the last checkpoint. It is called at the end."""
         self._take_orphans_ended = take_orphans_ended
 
     def measured(self, state: tuple[StateSize, ...]) -> None:
@@ -79,12 +79,12 @@ class Pending:
         self._limit_ms, self._limited_by, self._planned = limit_ms, limited_by, planned
 
     def enter(self, phase: str) -> None:
-        """Record that another phase begins, which ends the one before."""
+        """Record that another phase begins, which ends the previous one."""
         self._entered.append((phase, time.monotonic()))
         self._notify(Phase(phase, self._attempt_began, self._transactions_live_ms, self._transactions))
 
     def attempting(self, transactions_live_ms: float | None) -> None:
-        """Record that tasks are about to open transactions, which may be open for so long."""
+        """Record that tasks are about to open transactions, and how long these may stay open."""
         self._transactions_live_ms = transactions_live_ms
         self._acknowledged, self._is_declined = [], False
         self._attempt_began = time.monotonic()
@@ -109,7 +109,7 @@ class Pending:
         self._failed = [*self._failed, self._cause(error)][-_ATTEMPTS:]
 
     def ended(self, error: BaseException | None) -> Checkpoint:
-        """Build the record of the checkpoint, which ends with this call; ``error``: why it failed."""
+        """End the checkpoint and build its record; ``error``: why it failed."""
         end, tasks = time.monotonic(), self._tasks
         votes = sorted(self._acknowledged, key=_took, reverse=True)
         direct = [task.is_direct for task in tasks]

@@ -1,4 +1,4 @@
-"""A checkpoint's outcome: its record, and sentences for people. The terms are Flink's; here a checkpoint is a batch.
+"""A checkpoint's outcome: its record, and a description for people. The terms are Flink's; here a checkpoint is a batch.
 
 A checkpoint is *triggered*, its tasks *acknowledge* it, and it is *completed*; or a task *declines* it, or it *expires*, or it
 *fails* otherwise. ``twopc.pending`` records what happens until then.
@@ -11,7 +11,7 @@ from typing import Final
 
 import msgspec
 
-#: Of a record. Fields are added with a default; anything else needs another number.
+#: The format of a record. A field added with a default keeps the number; any other change needs a new one.
 FORMAT: Final = "twopc-history/1"
 
 COMPLETED: Final = "completed"
@@ -44,10 +44,10 @@ class Acknowledgement(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=T
 
 
 class StateSize(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """The size of what an operator of a stateful query keeps in the engine's state store, over all of its tasks.
+    """The size of an operator's state in the engine's state store, over all of its tasks.
 
     Attributes:
-        operator: the engine's name for it.
+        operator: the engine's name for the operator.
         memory_bytes: the store's memory, as the engine counts it.
         commit_ms: how long the tasks took in all to commit the last version.
         sizes: further sizes under the store's own names, such as RocksDB's files.
@@ -67,7 +67,7 @@ class Cause(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
         reason: ``declined``: a task voted no; ``expired``: it was not prepared in time; ``failed``: anything else.
         phase: the phase in which it failed.
         error: the name of the error's class.
-        late: how many acknowledgements came after it had expired. Their transactions were aborted.
+        late: the number of acknowledgements that arrived after it had expired. Their transactions were aborted.
     """
 
     reason: str
@@ -83,16 +83,16 @@ class Checkpoint(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, 
     Attributes:
         batch_id: its id.
         status: ``completed`` or ``failed``.
-        triggered_ms: since 1970 UTC.
+        triggered_ms: the time of the trigger, in ms since 1970 UTC.
         took_ms: from the trigger to the end.
-        pause_ms: from the end of this run's last checkpoint to this one's trigger; None for the first of a run.
+        pause_ms: from the end of this run's last checkpoint to this one's trigger; None for the first checkpoint of a run.
         failed_before: how many checkpoints of the batch have failed directly before this one, and were tolerated.
         way: who wrote the rows: ``direct`` (the driver), ``tasks``, ``both``; empty if nothing was written.
-        steps: of the recovery table, such as ``write`` or ``repair``. Empty: a replay that had nothing to write.
-        phases: ms by phase, in order. The times of a phase that came twice are added up.
-        tasks: how many acknowledged.
-        transactions: how many were decided.
-        orphans_ended: open undecided transactions that the sweeps have ended since the checkpoint before, in the sinks that
+        steps: the steps of the recovery table, such as ``write`` or ``repair``; empty for a replay that had nothing to write.
+        phases: the ms spent in each phase, in order. The times of a phase that occurred twice are added up.
+        tasks: the number of tasks that acknowledged.
+        transactions: the number of transactions that were decided.
+        orphans_ended: open undecided transactions that the sweeps have ended since the last checkpoint, in the sinks that
             count them.
         planned: how much input Spark had planned, in the source's own unit; None if the source does not report it.
         limit_ms: how long preparing was allowed to take; None: without a limit.
@@ -101,7 +101,7 @@ class Checkpoint(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, 
         slowest: the tasks that took longest, the longest first.
         retried: the slowest of the acknowledged tasks that the engine had retried.
         failed_attempts: the last of the attempts that failed and were retried in this process.
-        state: how large the state was at the trigger, as the batch before left it. Empty in the first checkpoint of a run.
+        state: the size of the state at the trigger, as the previous batch left it. Empty in the first checkpoint of a run.
         cause: why it failed; None if it completed.
     """
 

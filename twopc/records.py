@@ -18,11 +18,11 @@ if TYPE_CHECKING:
 
 
 class Part(msgspec.Struct, frozen=True, array_like=True):
-    """What a task was given of one partition of the plan.
+    """What a task received of one partition of the plan.
 
     Attributes:
         index: the partition's index in the plan of its DataFrame.
-        rows: how many rows.
+        rows: the number of rows.
         checksum: see :class:`TaskReport`.
     """
 
@@ -36,15 +36,15 @@ class TaskReport(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         partition: the task's number in the batch, over all of its DataFrames.
-        parts: what it was given of each partition of the plan, without those that are empty. Empty: the task has all of one
-            partition, whose index is its own number.
-        rows: how many rows it was given.
+        parts: what it received of each partition of the plan that has rows. Empty: the task has all rows of one partition, whose
+            index is the task's number.
+        rows: the number of rows that it received.
         checksum: order-insensitive sum of the rows' 64-bit hashes, modulo 2**64; 0 in a decision of one transaction.
         handles: by sink name, as JSON values; a sink to which the task wrote nothing is absent (rule 8).
-        staged: the name of the staged file that keeps its rows (rule 9), if there is one.
-        frame_name: where a batch has several DataFrames, the one that its rows are from: the name of a sink that takes it.
+        staged: the name of the staged file that keeps its rows (rule 9), if it has one.
+        frame_name: if a batch has several DataFrames, the one that the rows are from, as the name of a sink that takes it.
         is_direct: whether the driver wrote all rows of the DataFrame, as one task.
-        is_repair: whether it is a task of a replay, which wrote rows that other tasks of the decision had lost.
+        is_repair: whether the task belongs to a replay and wrote rows of transactions that were lost.
     """
 
     partition: int
@@ -67,7 +67,7 @@ class Acquired(msgspec.Struct, frozen=True, kw_only=True, tag="acquired"):
     """A driver has acquired the log. The record's offset is the driver's epoch.
 
     Attributes:
-        sink: the sink that the log comes with; empty if the log comes with no sink, as files in the checkpoint do.
+        sink: the sink that provides the log; empty if no sink does, as with files in the checkpoint.
     """
 
     query_id: str
@@ -94,7 +94,7 @@ class Begin(msgspec.Struct, frozen=True, kw_only=True, tag="begin"):
     """Opens the log for a query. Counts as the decision of batch ``first_batch - 1``.
 
     Attributes:
-        prior_offsets: the checkpoint's source offsets of that batch; empty if there is none.
+        prior_offsets: the checkpoint's source offsets of that batch; empty if there is no such batch.
         ends: the id of the query that was open before and is ended by this one.
         abandons: batch ``first_batch - 1`` was decided and could not be completed; the user has given up the part that is not
             visible.
@@ -115,7 +115,7 @@ class Decision(msgspec.Struct, frozen=True, kw_only=True, tag="decision"):
         tasks: every accepted task, empty ones included.
         scan_start: by sink, where the evidence for its transactions begins.
         kind: "write", or "rewrite" where every transaction of an earlier decision of the batch was lost.
-        binding: the number of the checkpoint's binding that it was made under; 0: it names no binding.
+        binding: the number of the checkpoint's binding at the time; 0 if the record names no binding.
     """
 
     query_id: str
@@ -144,7 +144,7 @@ class Repair(msgspec.Struct, frozen=True, kw_only=True, tag="repair"):
 
 
 class Truncation(msgspec.Struct, frozen=True, kw_only=True, tag="truncation"):
-    """Announces that the driver will delete everything below ``log_start``, and carries over what must not be forgotten."""
+    """Announces that the driver will delete everything below ``log_start``, and carries over the facts that must not be lost."""
 
     log_start: int
     begin: Begin
@@ -163,7 +163,7 @@ class LogEntry(NamedTuple):
 
 @dataclass(frozen=True)
 class Entries:
-    """The entries, read again for each iteration: the log of many tasks and batches is too large to hold in memory."""
+    """The entries, read again for each iteration, because the log of many tasks and batches is too large for memory."""
 
     walk: Callable[[], Iterator[LogEntry]]
 

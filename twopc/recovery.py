@@ -1,6 +1,6 @@
 """Recovery as a table: (what the log says) x (what is proven) x (which batch this is) -> what to do.
 
-Two more columns say whether the lost rows are staged, and whether the user gives them up.
+Two more columns say whether the lost rows are staged, and whether the user abandons them.
 Each row is a labelled case. Exactly one row matches every combination, and a test enumerates all of them. The shape is
 that of TigerBeetle's ``recovery_cases`` (src/vsr/journal.zig).
 """
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 class Outcome(Enum):
     """The evidence of all handles of the last decision, together."""
 
-    COMMITTED = "all committed"  #: also where there are none
+    COMMITTED = "all committed"  #: also if there are none
     LOST = "all lost"
     PARTLY_LOST = "some committed, some lost"
     UNKNOWN = "some unknown"
@@ -32,12 +32,12 @@ class Step(Enum):
 
     WRITE = "write"  #: prepare, decide, commit
     REWRITE = "rewrite"  #: nothing of the batch is or will be visible: write it again, as a new attempt
-    REPAIR = "repair"  #: write only what was lost, after checking that the replay gives the decided rows
-    PUBLISH = "publish"  #: write the lost rows from the staged ones, even if the plan would now give others
+    REPAIR = "repair"  #: write only what was lost, after checking that the replay yields the decided rows
+    PUBLISH = "publish"  #: write the lost rows from the staged ones, even if the plan would now yield others
     ABANDON = "abandon"  #: record that the rest of the last decision is abandoned, then look again
     FINISH = "finish"  #: the batch is visible: evaluate the plan once if nothing has yet, then return
     BLOCKED = "blocked"  #: decided, not provable now: CommitBlockedError
-    IN_DOUBT = "in doubt"  #: decided, and only a replay that does not exist could complete it: InDoubtError
+    IN_DOUBT = "in doubt"  #: decided, and only a replay could complete it, but there will be none: InDoubtError
     REFUSE = "refuse"  #: RefusedStartError
     DAMAGED = "damaged"  #: DecisionLogDamagedError
 
@@ -61,7 +61,7 @@ class Case(NamedTuple):
     def matches(
         self, status: LogStatus, outcome: Outcome, position: Position, *, staged: bool, abandoned: bool
     ) -> bool:
-        """Whether the row answers this combination."""
+        """Whether the row matches this combination."""
         return (
             (self.statuses is None or status in self.statuses)
             and (self.outcomes is None or outcome in self.outcomes)
@@ -94,21 +94,21 @@ RECOVERY_TABLE: Final[tuple[Case, ...]] = (
     Case("damaged log", frozenset({LogStatus.CORRUPT}), None, None, Step.DAMAGED),
     *(Case(label, _READABLE, None, frozenset({at}), Step.REFUSE) for at, label in _REFUSALS.items()),
     Case("nothing decided", frozenset({LogStatus.UNDECIDED}), None, _NEXT, Step.WRITE),
-    # A begin record counts as a decision without transactions: the batch before it is not the sink's, or is abandoned.
+    # A begin record counts as a decision without transactions: the batch before it does not belong to the sink, or is abandoned.
     Case("before the sink", frozenset({LogStatus.UNDECIDED}), None, _SAME, Step.FINISH),
     Case("decided, done", _ANY_DECISION, _PROVEN, _SAME, Step.FINISH),
     Case("last one done", _ANY_DECISION, _PROVEN, _NEXT, Step.WRITE),
-    # The next batch does not prove this one: a function that swallows our error lets the engine move on, too.
+    # The arrival of the next batch does not prove this one: the engine also moves on if a function swallows our error.
     Case("decided, not proven", _ANY_DECISION, _UNKNOWN, _RUNNING, Step.BLOCKED, abandoned=False),
-    Case("not proven, given up", _ANY_DECISION, _UNKNOWN, _RUNNING, Step.ABANDON, abandoned=True),
-    # A batch that can be written again completely is not given up, under any setting of the user.
+    Case("not proven, abandoned", _ANY_DECISION, _UNKNOWN, _RUNNING, Step.ABANDON, abandoned=True),
+    # A batch that can be written again completely is never abandoned, whatever the user sets.
     Case("lost, but staged", _ANY_DECISION, _LOSSES, _RUNNING, Step.PUBLISH, staged=True),
     Case("all lost", _ANY_DECISION, _ALL_LOST, _SAME, Step.REWRITE, staged=False),
     Case("some lost", _ANY_DECISION, _SOME_LOST, _SAME, Step.REPAIR, staged=False, abandoned=False),
-    Case("some lost, given up", _ANY_DECISION, _SOME_LOST, _SAME, Step.ABANDON, staged=False, abandoned=True),
+    Case("some lost, abandoned", _ANY_DECISION, _SOME_LOST, _SAME, Step.ABANDON, staged=False, abandoned=True),
     # The engine has moved past the batch, so there is no replay to repair it from.
     Case("lost and left behind", _ANY_DECISION, _LOSSES, _NEXT, Step.IN_DOUBT, staged=False, abandoned=False),
-    Case("left behind, given up", _ANY_DECISION, _LOSSES, _NEXT, Step.ABANDON, staged=False, abandoned=True),
+    Case("left behind, abandoned", _ANY_DECISION, _LOSSES, _NEXT, Step.ABANDON, staged=False, abandoned=True),
 )
 
 

@@ -1,4 +1,4 @@
-"""Messages for a refused start or a stopped batch: what happened, whether data is at risk, and every way out."""
+"""Messages for a refused start or a stopped batch: what happened, whether data is at risk, and every way to continue."""
 
 from __future__ import annotations
 
@@ -20,21 +20,21 @@ if TYPE_CHECKING:
 
 LEFT_BEHIND: Final = "Spark has moved past this batch and cannot replay it"
 OTHER_ROWS: Final = (
-    "the replay gives other rows than were decided (a shuffle, AQE, changed partitions or a non-deterministic expression), "
+    "the replay yields other rows than were decided (a shuffle, AQE, changed partitions or a non-deterministic expression), "
     "so the lost rows cannot be distinguished from the visible ones. For later batches, staging=True keeps the rows and "
     "prevents this"
 )
-OTHER_ORDERS: Final = "each replay gives the decided rows in a different order; a restart tries again"
+OTHER_ORDERS: Final = "each replay yields the decided rows in a different order; a restart tries again"
 LOST_AGAIN: Final = (
-    "every attempt to write them again was lost, too. Raise the sinks' transaction timeout (kafka.transaction.timeout.ms) "
+    "every attempt to write them again was also lost. Raise the sinks' transaction timeout (kafka.transaction.timeout.ms) "
     "and restart; the restart tries again"
 )
-#: Ends a refusal: what is refused is not recovered, and a restart alone does not help.
+#: The end of a refusal: a refused start recovers nothing, and a restart alone does not help.
 DEADLINE: Final = (
     "Act soon: decided transactions that are not yet committed will expire (kafka.transaction.timeout.ms), and their rows "
     "will be lost with them"
 )
-#: What helps where the place of a sink or a log is gone, and perhaps a copy is there.
+#: What to do if the place of a sink or a log is gone and there may be a copy.
 FAILOVER: Final = (
     "start with a new checkpoint and a new sink name, and do not rewrite what the output already has: "
     "docs/operations.md#cluster-failover-and-mirrored-topics"
@@ -50,7 +50,7 @@ def refusal(position: Position, label: str, view: LogView, batch: Batch, log: st
     """The error for a position that the recovery table refuses."""
     at, highest, mine = batch.batch_id, view.highest_batch, batch.query_id
     other = view.begin.query_id if view.begin else None
-    missing = 0 if highest is None else highest + 1  # the first batch of a gap
+    missing = 0 if highest is None else highest + 1  # the first batch of the gap
     texts = {
         Position.REWOUND: (
             f"the checkpoint is at batch {at}, but {log} has already decided batch {highest}. An older checkpoint was "
@@ -59,7 +59,7 @@ def refusal(position: Position, label: str, view: LogView, batch: Batch, log: st
         ),
         Position.COPIED: (
             f"batch {at} of this checkpoint has different source offsets from those that {log} recorded (at batch {highest}). "
-            "The checkpoint was copied or restored, and another run continued from it. Continuing would lose or double "
+            "The checkpoint was copied or restored, and another run continued from it. Continuing would lose or duplicate "
             "records. Use the checkpoint of the run that wrote last; or start with a new checkpoint and "
             f"override=EndQuery({mine!r})"
         ),
@@ -75,17 +75,17 @@ def refusal(position: Position, label: str, view: LogView, batch: Batch, log: st
         ),
         Position.NEW_QUERY: (
             f"{log} belongs to query {other}, but this is query {mine}. Its checkpoint was deleted, or another query uses the "
-            f"same sink name. If query {other} is over, pass override=EndQuery({other!r}); otherwise give this sink another name"
+            f"same sink name. If query {other} is over, pass override=EndQuery({other!r}); otherwise rename this sink"
         ),
         Position.UNADOPTED: (
-            f"the checkpoint is at batch {at}, but {log} has no record of the batches before. If they were written in another "
-            f"way, pass override=AdoptQuery({mine!r}). If the sink was renamed, give it its former name. If the function "
+            f"the checkpoint is at batch {at}, but {log} has no record of the earlier batches. If they were written in another "
+            f"way, pass override=AdoptQuery({mine!r}). If the sink was renamed, restore its former name. If the function "
             "did not call exactly_once's object for them, correct the function, and start with a new checkpoint: this sink "
             "has written nothing yet"
         ),
         Position.ENDED: (
             f"query {mine} was ended in {log} when query {other} replaced it. Its checkpoint must not be used again. Start "
-            f"with a new checkpoint and override=EndQuery({other!r}), or give this sink another name"
+            f"with a new checkpoint and override=EndQuery({other!r}), or rename this sink"
         ),
     }
     return RefusedStartError(f"{label}: {texts[position]}. Nothing was written", case=position.value)

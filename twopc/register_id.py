@@ -1,4 +1,4 @@
-"""The id of a log of registers, in a file beside them: written once, and sealed."""
+"""The id of a log of registers, in a file beside them. The file is written once and sealed."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from twopc.files import Files
 
 FILE: Final = "registers/id"
-#: An operator who follows the message below writes the id alone.
+#: An operator who follows the message below writes only the id.
 _BY_HAND: Final = re.compile(rb"[0-9a-f]{32}")
 
 
@@ -54,7 +54,7 @@ def create_id(files: Files) -> None:
         files.put_if_absent(FILE, seal(_Identity(id=uuid.uuid4().hex)))
     except TwoPhaseCommitError:
         raise
-    except Exception as error:  # any error of the file system; the next try finds a file that is there after all
+    except Exception as error:  # any error of the file system; the next try finds a file that was written anyway
         raise RetriableError(
             f"{files.location}/{FILE}, the id of the decision log, could not be written: {error}. Nothing of this batch was "
             "written. Restart the query when the file system accepts files again"

@@ -1,13 +1,13 @@
-"""The decision log without Kafka: write-once registers in a directory, with put-if-absent and nothing else.
+"""The decision log without Kafka: write-once registers in a directory, with put-if-absent as the only primitive.
 
 ``registers/<20 digits>`` holds the records of one :meth:`RegisterLog.append`, all or none; its number is their offset.
 The driver that writes the next number owns the log; a driver that finds it taken is fenced and stops. Two rules make
 that safe:
 
-* After an unclear write the register is read back. Every write carries its own id, so equal bytes are this write. If the
-  directory's sync has failed they prove nothing: the name may be gone after a power failure. A driver acts on what it reads only
+* After a write with an unknown outcome, the register is read back. A write carries its own id, so equal bytes prove it. If the
+  directory's sync has failed, they prove nothing: the name may be gone after a power failure. A driver acts on what it reads only
   once its own record is in the directory, and synced.
-* The next register of a driver that was paused for long may have been written *and deleted* since, so that it looks
+* While a driver was paused, its next register may have been written *and deleted*, so that it looks
   free. The truncation record is durable before the first register is deleted, and the newest register is never deleted.
   So a register that was just written is checked against the newer ones, and removed if it lies below a truncation.
 """
@@ -51,7 +51,7 @@ _DIRECTORY: Final = "registers"
 _NUMBER: Final = re.compile(r"[0-9]{20}")
 #: How often a reader starts again because a driver appended or truncated meanwhile.
 _TRIES: Final = 8
-#: How often a claimant tries the next register after it lost one. The driver that it fences may append all the while, so this
+#: How often a claimant tries the next register after losing one. The driver that it fences may keep appending, so this
 #: is far more than a query writes in that time; it ends only where a file system refuses every name.
 _CLAIMS: Final = 100
 
@@ -75,8 +75,8 @@ class _Register(msgspec.Struct, frozen=True, kw_only=True):
     """The content of a register.
 
     Attributes:
-        write: an id of this write, so that equal bytes are this write.
-        records: what one append wrote.
+        write: an id of this write, so that equal bytes come from this write.
+        records: the records that one append wrote.
     """
 
     format: str = FORMAT
@@ -95,7 +95,7 @@ class _Own(NamedTuple):
 class RegisterLog(DecisionLog):
     """Decisions in write-once registers on any file system with put-if-absent.
 
-    It fences drivers of the same checkpoint. A *copied* checkpoint has registers of its own: the fence in the sinks stops
+    It fences drivers of the same checkpoint. A *copied* checkpoint has registers of its own; the fence in the sinks stops
     its driver (see ``docs/protocol.md``).
     """
 
@@ -104,7 +104,7 @@ class RegisterLog(DecisionLog):
     def __init__(self, files: Files) -> None:
         self._files = files
         self._own: _Own | None = None
-        self._start, self._searched = 0, -1  # the newest truncation among the registers up to the second number
+        self._start, self._searched = 0, -1  # the newest truncation, and the last register searched for one
 
     def identity(self) -> str:
         """See :class:`DecisionLog`. Empty until a driver acquires the log; a bound checkpoint never is.
@@ -128,7 +128,7 @@ class RegisterLog(DecisionLog):
             try:
                 won = self._put(number, [record])
             except DecisionInDoubtError as error:
-                # If it is there after all, it fences and decides nothing: no batch is in doubt.
+                # If it was written after all, it only fences and decides nothing, so no batch is in doubt.
                 raise RetriableError(f"acquiring the decision log failed: {error}") from error
             if won:
                 # After the register: an id without registers is damage, not a new log.
@@ -186,10 +186,10 @@ class RegisterLog(DecisionLog):
             written = self._files.put_if_absent(_file(number), data)
         except FatalError:  # the files themselves say that nothing was written
             raise
-        except Exception as error:  # noqa: BLE001 - a file system may raise anything, and the write is unclear
+        except Exception as error:  # noqa: BLE001 - a file system may raise anything, and the outcome is unknown
             written, failure = False, error
         try:
-            # Taken may mean: by our own first try, if a client library has retried.
+            # The name may be taken by our own first try, if a client library has retried.
             found = data if written else self._files.read(_file(number))
             dropped = found == data and self._is_dropped(number)
         except Exception as error:
@@ -217,7 +217,7 @@ class RegisterLog(DecisionLog):
 
     def _fenced(self, number: int) -> FencedError:
         driver = "another driver"
-        with contextlib.suppress(Exception):  # only to name the driver; that the register is taken is certain
+        with contextlib.suppress(Exception):  # only to name the driver; the register is certainly taken
             for _, record in self._load(number) or ():
                 if isinstance(record, Acquired):
                     driver = f"{record.driver} (run {record.run})"
@@ -252,7 +252,7 @@ class RegisterLog(DecisionLog):
             missing = sorted(set(range(start, last + 1)).difference(numbers))
             if not missing and (numbers or self._files.read(register_id.FILE) is None):
                 return LogContents(start, Entries(partial(self._entries, start, last)))
-            # The listing may have been taken halfway through a truncation: look again.
+            # The listing may have been taken halfway through a truncation, so look again.
         raise DecisionLogDamagedError(
             f"{self._where()}: {f'registers {missing[:5]} are' if missing else 'every register is'} missing; without "
             "them it is unknown what was decided"

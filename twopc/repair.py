@@ -1,4 +1,4 @@
-"""Rule 9: a decided transaction that is proven lost is written again, and only with the rows that were decided."""
+"""Rule 9: a decided transaction that is proven lost is written again, with only the rows that were decided."""
 
 from __future__ import annotations
 
@@ -21,17 +21,17 @@ def match_rows(
 ) -> dict[Place, Place] | None:
     """Find, for each partition of the plan that was decided, the one of the replay that has its rows.
 
-    The replay must give the decided rows for *all* partitions; otherwise the lost rows may now belong to others. Tasks do not
-    matter: another one may have the partition now. The order may differ: Spark plans the partitions of a source with few
+    The replay must yield the decided rows for *all* partitions; otherwise the lost rows may now belong to other partitions. A
+    partition may be in another task now. The order may differ: Spark plans the partitions of a source with few
     partitions in another order when it reads their offsets back from the checkpoint.
 
     Args:
         decision: what was decided.
         replayed: a report of every task.
-        expected: preferred where several fit, as returned by an earlier call; the same place where absent.
+        expected: the result of an earlier call, preferred where several places fit; without it, the same place is preferred.
 
     Returns:
-        decided place -> replayed place; None when the replay gives other rows.
+        decided place -> replayed place; None if the replay yields other rows.
     """
     fitting: dict[tuple[str, int, int], list[Place]] = {}
     for place, rows in _rows_by_place(replayed).items():
@@ -48,7 +48,7 @@ def match_rows(
 
 
 def _rows_by_place(tasks: Iterable[TaskReport]) -> dict[Place, tuple[str, int, int]]:
-    # Equal rows of another DataFrame are for other sinks.
+    # Equal rows in another DataFrame are for other sinks.
     return {
         (task.frame_name, part.index): (task.frame_name, part.rows, part.checksum)
         for task in tasks
@@ -59,7 +59,7 @@ def _rows_by_place(tasks: Iterable[TaskReport]) -> dict[Place, tuple[str, int, i
 def lost_places(
     decision: Decision, lost: Collection[TaskKey], found: Mapping[Place, Place]
 ) -> dict[str, frozenset[Place]]:
-    """By sink, the places whose rows were in lost transactions, as they are called in the replay.
+    """By sink, the places in the replay whose rows were in lost transactions.
 
     Args:
         decision: what was decided.
@@ -83,10 +83,10 @@ def first_task(decision: Decision) -> int:
 def as_decided(
     decision: Decision, lost: Collection[TaskKey], replayed: Sequence[TaskReport], found: Mapping[Place, Place]
 ) -> tuple[TaskReport, ...] | None:
-    """The tasks of a replay as tasks of the decision: one for each new transaction, with the decided partitions in it.
+    """Turn the tasks of a replay into tasks of the decision: one for each new transaction, with the decided partitions in it.
 
     Returns:
-        None if no new transaction has rows of a lost one: so a sink now takes none of them.
+        None if a lost transaction has no successor, because the sink now takes none of its rows.
     """
     decided = {there: here for here, there in found.items()}
     first, places = first_task(decision), lost_places(decision, lost, {})

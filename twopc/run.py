@@ -37,7 +37,7 @@ class Run:
         driver_epochs: the driver epochs, by sink name.
         handles: the handle of every transaction of the last decision.
         evidence: the evidence for each of them.
-        committed_through: the highest batch whose every transaction is proven; -1 if there is none.
+        committed_through: the highest batch whose every transaction is proven, or -1.
         doubt: why the outcome of this run's last decision is unknown, or why it can decide nothing more.
         undetermined: the handles of a decision that is being written, or whose outcome is unknown.
     """
@@ -90,7 +90,7 @@ class Run:
 
         Args:
             records: written all or none.
-            deciding: the handles of the decision among them. From here on every sweep spares them.
+            deciding: the handles of the decision among them. Every sweep after this call spares them.
 
         Raises:
             FencedError, RetriableError, DecisionInDoubtError: see :meth:`DecisionLog.append`.
@@ -101,13 +101,13 @@ class Run:
             self.view = fold_more(self.view, offset, records)
         except BaseException as error:
             if isinstance(error, (RetriableError, FatalError)) and not isinstance(error, FencedError):
-                self.undetermined = {}  # only these say that nothing was written
+                self.undetermined = {}  # only these errors say that nothing was written
             else:
                 self.doubt = (
                     error if isinstance(error, TwoPhaseCommitError) else _interrupted(self.setup.log.name, error)
                 )
                 if isinstance(error, FencedError) and self._is_proven_absent(records):
-                    self.undetermined = {}  # nobody else may end them for hours
+                    self.undetermined = {}  # otherwise it may be hours before anybody ends them
             raise
 
     def _is_proven_absent(self, records: Sequence[Record]) -> bool:
@@ -133,7 +133,7 @@ class Run:
         self.sweep()
 
     def commit(self) -> Outcome:
-        """Commit the last decision in every sink, and return the evidence. May be repeated."""
+        """Commit the last decision in every sink, and return the evidence. May be called again."""
         batch_id, scan_start = self.decision.batch_id, self.decision.scan_start
         self.evidence = self.setup.participants.commit(batch_id, self.handles, scan_start)
         return self.outcome
@@ -143,7 +143,7 @@ class Run:
         self.setup.participants.sweep(self.handles, self.undetermined)
 
     def finish(self, batch_id: int) -> None:
-        """After a batch is proven, end its orphaned transactions and delete what only older batches needed."""
+        """After a batch is proven, end its orphaned transactions and delete records that only older batches needed."""
         self.sweep()
         self.committed_through = batch_id
         if self.setup.staging is not None:
@@ -154,7 +154,7 @@ class Run:
     def _truncate(self) -> None:
         """Truncate the log to ``keep_batches`` decisions.
 
-        Waits until there are twice as many, so that it costs next to nothing.
+        Waits until there are twice as many, so that the cost is negligible.
         """
         view, log, keep = self.view, self.setup.log, self.setup.settings.keep_batches
         if len(view.kept) < 2 * keep or view.begin is None:

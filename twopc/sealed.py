@@ -1,7 +1,7 @@
-"""The envelope of every file that this toolkit writes: a JSON object with its checksum in it.
+"""The envelope of every file that this toolkit writes: a JSON object that contains its checksum.
 
-A torn or altered object is never mistaken for a written one, and one of another format is refused by its format. Two things are
-no such files: a record of the ledger, which is cut into frames (``twopc.codec``), and staged rows, which are a stream.
+A torn or altered object is never taken for a valid one, and an object of another format is refused. Two things have
+other envelopes: a record of the ledger, which is cut into frames (``twopc.codec``), and staged rows, which are a stream.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ def seal(record: msgspec.Struct) -> bytes:
 
 
 def with_check(body: bytes) -> bytes:
-    """A JSON object with its checksum in it."""
+    """A JSON object that contains its checksum."""
     return body[:-1] + f',"check":"{hashlib.sha256(body).hexdigest()}"}}'.encode()
 
 
 class AlteredError(msgspec.DecodeError):
-    """The object does not match the checksum in it."""
+    """The object does not match its own checksum."""
 
 
 class OtherFormatError(msgspec.DecodeError):
@@ -44,7 +44,7 @@ def unseal(data: bytes, kind: type[_T], *, of_format: int | str | None = None) -
     Args:
         data: what :func:`seal` returned.
         kind: the record's class.
-        of_format: what its field ``format`` must hold; None: it has no such field.
+        of_format: the value that its field ``format`` must have; None if it has no such field.
 
     Raises:
         AlteredError: it is torn or altered.

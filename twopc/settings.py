@@ -20,7 +20,7 @@ class Settings:
     """The settings of a coordinator.
 
     Attributes:
-        overrides: what the user allows although it would otherwise be refused.
+        overrides: what the user allows that would otherwise be refused.
         max_attempts: how many times a batch is prepared before its error stops the query.
         keep_batches: how many decisions are kept, including the last; at least as many as the engine keeps batches.
 

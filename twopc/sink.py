@@ -8,7 +8,7 @@ Three roles, each in the process where it belongs:
 
 A batch's life cycle has Flink's names: :meth:`SinkWriter.snapshot_state` (pre-commit, returns the handle),
 :meth:`SinkCommitter.notify_checkpoint_complete` (commit), :meth:`SinkCommitter.initialize_state` (recovery: commit
-again, first thing after a restart).
+again, as the first step after a restart).
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from twopc.writer import SinkWriter
 
 
-#: The key of a field's metadata under which an engine gives its own name of the type: users know that one.
+#: The key of a field's metadata under which an engine stores its own name for the type, which is the one that users know.
 TYPE_NAME: Final = b"twopc.type"
 
 
@@ -52,7 +52,7 @@ class SinkColumn:
 
     Attributes:
         name: the sink's name for it.
-        source: the column of the batch that it is made from.
+        source: the column of the batch from which it is made.
         form: how its values are converted.
     """
 
@@ -65,7 +65,7 @@ class TwoPhaseCommitSink(ABC, Generic[HandleT]):
     """A sink as its user describes it. Frozen, picklable, cheap; opens no connection by itself.
 
     Attributes:
-        name: the sink's name across restarts; part of every id that it leaves in the outside world.
+        name: the sink's name across restarts; part of every id that the sink leaves outside this process.
     """
 
     name: str
@@ -113,9 +113,9 @@ class TwoPhaseCommitSink(ABC, Generic[HandleT]):
             schema: the batch's schema; :func:`twopc.sink.type_name` names a field's type as users know it.
 
         Raises:
-            SchemaError: a column is missing, is there twice or has a type that the sink cannot take; the message names it.
+            SchemaError: a column is missing or ambiguous, or has a type that the sink cannot take; the message names it.
         """
-        import pyarrow as pa  # noqa: PLC0415 - only a query's driver gets here; describing a sink needs no Arrow
+        import pyarrow as pa  # noqa: PLC0415 - only a query's driver calls this; describing a sink needs no Arrow
 
         wanted = schema.names if self.columns is None else self.columns
         for name in sorted(wanted):
@@ -141,7 +141,7 @@ class TwoPhaseCommitSink(ABC, Generic[HandleT]):
         """Create the writer of one task attempt, on an executor."""
 
     def release(self, driver_epoch: int) -> None:
-        """Release what this process keeps for later writers of a driver, which will have none. Ends no transaction.
+        """Release what this process keeps for later writers of a driver that will have none. Ends no transaction.
 
         Args:
             driver_epoch: see :class:`TaskAttempt`.
@@ -166,15 +166,15 @@ class TwoPhaseCommitSink(ABC, Generic[HandleT]):
 
 
 def type_name(field: pa.Field[pa.DataType]) -> str:
-    """The type of a column as the engine's users write it; Arrow's name where the engine gives none."""
+    """The type of a column as the engine's users write it; Arrow's name if the engine supplies none."""
     return (field.metadata or {}).get(TYPE_NAME, str(field.type).encode()).decode()
 
 
 def require_one(name: str, names: Sequence[str]) -> None:
-    """Require that one column has this name, letter by letter.
+    """Require that exactly one column has this name; case matters.
 
     Raises:
-        SchemaError: no column has it, or several have it, so that it is unclear which one is meant.
+        SchemaError: no column has it, or several do, so that it is unclear which one is meant.
     """
     found = names.count(name)
     if not found:

@@ -27,12 +27,12 @@ if TYPE_CHECKING:
     from twopc.records import LogContents
     from twopc.settings import Setup
 
-    #: By sink name, the query that owned it last; None where nobody did, or where its own log says it.
+    #: By sink name, the query that owned it last; None if nobody did, or if its own log records it.
     Owners = Mapping[str, str | None]
 
 
 def recover(setup: Setup, batch: Batch, pending: Pending) -> Run:
-    """Take over as the driver. May be repeated after an error.
+    """Take over as the driver. May be retried after an error.
 
     Raises:
         RefusedStartError: this query must not start.
@@ -41,7 +41,7 @@ def recover(setup: Setup, batch: Batch, pending: Pending) -> Run:
     try:
         return _recover(setup, batch, pending)
     except RefusedStartError as error:
-        # Of a checkpoint that is older than the sink, the log has decided nothing.
+        # If the checkpoint is older than the sink, the log has no decision for it.
         if setup.participants.prepare_timeout_ms is None or error.case == Position.UNADOPTED.value:
             raise
         raise RefusedStartError(f"{error}. {DEADLINE}", case=error.case) from None
@@ -54,9 +54,9 @@ def _recover(setup: Setup, batch: Batch, pending: Pending) -> Run:
 
     pending.enter("acquire")
     claim = Claim(query_id=batch.query_id, run=setup.run_id, deciding_log=setup.log.name)
-    log_epoch = setup.log.acquire(claim)  # from here on the former driver can decide nothing
+    log_epoch = setup.log.acquire(claim)  # the former driver can decide nothing after this
     driver_epochs = setup.participants.acquire(claim)
-    view = _view_of(setup.log, setup.log.read)  # up to this driver's own record: nothing can be missing before it
+    view = _view_of(setup.log, setup.log.read)  # up to this driver's own record: so nothing can be missing
     crash_point("driver.acquired")
 
     pending.enter("recover")
@@ -78,7 +78,7 @@ def _check_read_only(setup: Setup, batch: Batch) -> Owners:
     owners = setup.participants.inspect()
     require_same_owner(setup, owners, batch)
     if setup.binding.is_listed_at_once:
-        _check_binding(setup, 0)  # before a log is read that may be another sink's
+        _check_binding(setup, 0)  # before reading a log that may belong to another sink
     decided = _view_of(setup.log, setup.log.inspect)
     _check_binding(setup, _binding_of(decided, batch))
     _require_startable(setup, decided, batch, owners)
@@ -127,16 +127,16 @@ def require_same_owner(setup: Setup, owners: Owners, batch: Batch) -> None:
 
 
 def _require_newest(setup: Setup, owners: Owners, view: LogView, batch: Batch) -> None:
-    """Check whether a sink shows a decision of this query that the log does not have: then the log is an older copy.
+    """Refuse the start if a sink shows a decision of this query that is not in the log, which is then an older copy.
 
     ``owners`` was read before the sinks were acquired.
 
     Raises:
-        RefusedStartError: a sink shows one.
+        RefusedStartError: a sink shows such a decision.
     """
     mine = batch.query_id
     for name, committer in setup.participants.committers.items():
-        # A sink that the newest decision does not have was added since.
+        # A sink that is not in the newest decision was added later.
         scan_start = view.scan_start.get(name) if view.kept else {}
         if owners[name] == mine and scan_start is not None and committer.has_newer_decision(scan_start):
             raise RefusedStartError(
@@ -161,7 +161,7 @@ def require_same_log_owner(setup: Setup, decided: LogView, batch: Batch) -> None
         last = view.acquired
         if last is None or setup.settings.overrides.end_query_id == last.query_id:
             continue
-        # Decisions in the log itself are judged by their begin record; what else is known is who owned it.
+        # Decisions in the log itself are judged by their begin record; otherwise only the last owner is known.
         is_foreign = last.query_id != batch.query_id and last.deciding_log != log.name
         is_abandoned = log is not setup.log and last.deciding_log == log.name and view.begin is not None
         if is_foreign or is_abandoned:
@@ -171,6 +171,6 @@ def require_same_log_owner(setup: Setup, decided: LogView, batch: Batch) -> None
 def _name_in_use(what: str, last: str, batch: Batch) -> RefusedStartError:
     return RefusedStartError(
         f"name in use: {what} was last used by query {last}; this is query {batch.query_id}. If query {last} is over and all it "
-        f"decided is visible, pass override=EndQuery({last!r}); otherwise give this sink another name. Nothing was written",
+        f"decided is visible, pass override=EndQuery({last!r}); otherwise rename this sink. Nothing was written",
         case="name in use",
     )

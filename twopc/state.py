@@ -1,6 +1,6 @@
 """The states of a transaction in its writer, and the only moves between them.
 
-An illegal move is our bug, not the world's fault: it raises ``AssertionError`` before it can do harm.
+An illegal move is a bug in this toolkit, so it raises ``AssertionError`` before it can do harm.
 The shape (enum, relation, one mutator) is that of aiokafka's ``producer/transaction_manager.py``.
 """
 

@@ -19,7 +19,7 @@ def tried(files: Files) -> Files:
     """Create, read, list and remove a test file, once for each run.
 
     Returns:
-        the same files; on a file system without hard links the same directory, used like an object store.
+        the same files; on a file system without hard links, the same directory treated as an object store.
 
     Raises:
         ConfigurationError: the directory cannot be used.
@@ -40,7 +40,7 @@ def tried(files: Files) -> Files:
 
 
 def _try(files: Files) -> tuple[str, object] | None:
-    """The step that failed, and the reason."""
+    """Return the step that failed, and the reason."""
     name, doing = f".tried-{uuid.uuid4().hex}", "creating a file"
     try:
         if not files.put_if_absent(name, b"1"):

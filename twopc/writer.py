@@ -39,7 +39,7 @@ class SinkWriter(ABC, Generic[HandleT]):
     def pre_commit(self) -> HandleT | None:
         """Make all rows durable but still invisible, so that another process can commit them without this one.
 
-        This is the vote: returning means "yes". May fail with the errors of :meth:`write`; is never repeated. None means that
+        This is the vote: returning means "yes". It may fail with the errors of :meth:`write`; is never repeated. None means that
         the rows are visible already, because the user asked for a weaker guarantee, and that there is nothing to commit.
         """
 
@@ -70,7 +70,7 @@ class SinkWriter(ABC, Generic[HandleT]):
         return handle
 
     def hand_over(self) -> None:
-        """Mark the handle as leaving the task: from here on the writer must not end the transaction (rule 6)."""
+        """Mark the handle as leaving the task. After this the writer must not end the transaction (rule 6)."""
         if self.state is TransactionState.PREPARED:
             self.state = move(self.state, TransactionState.HANDED_OVER)
             crash_point("task.handed_over")

@@ -1,1 +1,1 @@
-"""What the sinks are compared with, one file each. Each says why, if it cannot be set up here."""
+"""The systems that the sinks are compared with, one file each. Each reports why, if it cannot be set up here."""

@@ -25,7 +25,7 @@ _SINK = (
 
 
 def main(servers: str, source: str, output: str, connector: str) -> None:
-    """Copy what the topic has, with two tasks and a checkpoint each second; the last checkpoint commits."""
+    """Copy the topic's records, with two tasks and a checkpoint each second; the last checkpoint commits."""
     settings = Configuration()
     settings.set_string("pipeline.jars", Path(connector).as_uri())
     settings.set_string("parallelism.default", "2")

@@ -21,7 +21,7 @@ FLINK_CONNECTOR: Final = JarSet(
     ("org.apache.flink:flink-sql-connector-kafka:5.0.0-2.2",),
     transitive=False,
 )
-#: What ``ProducerPerformance`` needs besides the jars of a broker.
+#: The jars that ``ProducerPerformance`` needs besides those of a broker.
 KAFKA_TOOLS: Final = JarSet(
     f"kafka-tools-{DEFAULT_KAFKA_VERSION}",
     "Kafka's tools",

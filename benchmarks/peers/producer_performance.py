@@ -21,7 +21,7 @@ _TIMEOUT_S: Final = 600
 
 
 def run(bootstrap_servers: str, topic: str, rows: int, value_bytes: int, *properties: str) -> float:
-    """Write so many records of random letters; returns the records a second that it reports, the JVM's start left out.
+    """Write records of random letters; returns the records per second that it reports, without the JVM's start.
 
     Args:
         bootstrap_servers: of the broker.

@@ -1,4 +1,4 @@
-"""Quix Streams, exactly once: a topic copied to another one by its ``Application``, in an environment of its own."""
+"""Quix Streams, exactly once: a topic copied to another one by its ``Application``, in its own environment."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _SCRIPT: Final = Path(__file__).with_name("quix_query.py")
 
 
 def run(bootstrap_servers: str, source: str, output: str, rows: int) -> None:
-    """Copy so many records.
+    """Copy this number of records.
 
     Raises:
         MissingError: it cannot be installed or run.

@@ -1,6 +1,6 @@
 """A small exactly-once sink: a directory that Spark's driver and workers share; each task's rows are a file of JSON lines.
 
-A transaction is one file. Its state is the directory that it is in, and ``rename`` moves it, so of two that try one fails:
+A transaction is one file. Its state is the directory that it is in, and ``rename`` moves it, so of two that try, one fails:
 ``open`` -> ``prepared`` -> ``committed`` or ``aborted``. Readers read ``committed``.
 """
 
@@ -35,12 +35,12 @@ NOBODY = {"id": "", "driver_epoch": 0, "run": "", "query_id": None, "attempts": 
 
 
 class LockedError(RetriableError):
-    """Somebody else holds the lock for too long: nothing is known of what this step was to do."""
+    """Somebody else held the lock for too long. The outcome of this step is unknown."""
 
 
 @dataclass(frozen=True)
 class FileHandle:
-    """What the driver needs to commit: the file's name, unique forever."""
+    """The fact that the driver needs to commit: the file's name, which is unique forever."""
 
     transaction: str
 
@@ -71,7 +71,7 @@ class FilesSink(TwoPhaseCommitSink[FileHandle]):
         return root
 
     def move(self, name: str, before: str, after: str) -> bool:
-        """Move a transaction to its next state, durably. False: it is not in the state before."""
+        """Move a transaction to its next state, durably. False: it is not in the expected state."""
         try:
             (self.root / before / name).rename(self.root / after / name)
         except FileNotFoundError:
@@ -81,7 +81,7 @@ class FilesSink(TwoPhaseCommitSink[FileHandle]):
         return True
 
     def state_of(self, name: str) -> str | None:
-        """The state of a transaction, None for a name that never was."""
+        """The state of a transaction, None for a name that never existed."""
         return next((state for state in reversed(STATES) if (self.root / state / name).exists()), None)
 
     @contextlib.contextmanager
@@ -179,7 +179,7 @@ class FileCommitter(SinkCommitter[FileHandle]):
     def acquire(self, claim: Claim) -> int:
         """See :class:`SinkCommitter`."""
         with self._sink.locked() as record:
-            if record["run"] != claim.run:  # else this is our own call, repeated
+            if record["run"] != claim.run:  # otherwise this is our own call, retried
                 if record["driver_epoch"] != self._seen:
                     raise self._fenced()
                 decided = record["decided"] if record["query_id"] == claim.query_id else 0
@@ -207,7 +207,7 @@ class FileCommitter(SinkCommitter[FileHandle]):
         with self._driving():
             for handle in handles:
                 if self._sink.state_of(handle.transaction) != "prepared":
-                    raise RetriableError(f"{handle.transaction} is not prepared any more")
+                    raise RetriableError(f"{handle.transaction} is no longer prepared")
 
     def commit(self, handles: Sequence[FileHandle], scan_start: Mapping[str, Any]) -> Mapping[FileHandle, Evidence]:
         """See :class:`SinkCommitter`."""

@@ -42,7 +42,7 @@ class _NoRedirection(urllib.request.HTTPRedirectHandler):
     """Refuses redirections: a redirected POST becomes a GET without the alert, and sends the headers to the new address."""
 
     def redirect_request(self, *_: object) -> None:
-        """Follow no redirect, so that its status is the answer."""
+        """Do not follow a redirect; its status is the answer."""
 
 
 _OPENER: Final = urllib.request.build_opener(_NoRedirection)
@@ -52,14 +52,14 @@ _OPENER: Final = urllib.request.build_opener(_NoRedirection)
 class Webhook:
     """POSTs each alert as JSON.
 
-    A failed attempt is repeated, up to ``attempts`` times in all; then the alert is logged and dropped.
+    A failed attempt is retried, up to ``attempts`` times in all. Then the alert is logged and dropped.
 
     Attributes:
-        url: http or https. Its path is not logged: it may be private.
-        headers: more of them, as ``Authorization``.
-        timeout_s: for the connection, and for each wait for an answer.
-        attempts: at most.
-        backoff: between two attempts.
+        url: http or https. Its path is not logged, because it may be private.
+        headers: additional headers, such as ``Authorization``.
+        timeout_s: the limit for connecting, and for each wait for an answer.
+        attempts: the maximum number of attempts.
+        backoff: the pause between two attempts.
 
     Raises:
         ConfigurationError: the URL is not valid.
@@ -77,7 +77,9 @@ class Webhook:
         except ValueError:
             is_url = False
         if not is_url:
-            raise ConfigurationError("webhook.url: give http://host/… or https://host/… (not shown: it may be private)")
+            raise ConfigurationError(
+                "webhook.url must be http://host/… or https://host/… (not shown: it may be private)"
+            )
         if self.timeout_s <= 0 or self.attempts < 1:
             raise ConfigurationError("webhook.timeout and webhook.attempts must be more than 0")
 
@@ -127,7 +129,7 @@ def deliver(channel: Channel, alert: Alert) -> None:
     """Deliver an alert through a channel, and log any error."""
     try:
         channel(alert)
-    except Exception as error:  # noqa: BLE001 - a channel must harm nobody
+    except Exception as error:  # noqa: BLE001 - a channel must not affect the query
         logger.warning("the alert was not delivered: %s (%s)", error, line(alert))
 
 
@@ -136,7 +138,7 @@ class Post:
 
     Args:
         channel: the channel.
-        when_idle: called in that thread when every alert is delivered or given up.
+        when_idle: called in that thread when every alert is delivered or dropped.
     """
 
     def __init__(self, channel: Channel, when_idle: Callable[[], None]) -> None:
@@ -163,7 +165,7 @@ class Post:
                 threading.Thread(target=self._run, name="twopc-alert", daemon=True).start()
 
     def flush(self, timeout_s: float) -> None:
-        """Wait until every alert is delivered or given up, but no longer than a time limit."""
+        """Wait until every alert is delivered or dropped, but no longer than a time limit."""
         done = self._waiting.all_tasks_done
         with done:
             done.wait_for(lambda: not self._waiting.unfinished_tasks, timeout_s)

@@ -1,4 +1,4 @@
-"""Run ``twopc alerts`` with parsed options: read the history repeatedly, and report what the rules find."""
+"""Run ``twopc alerts`` with parsed options: read the history repeatedly, and report the rules that hold."""
 
 from __future__ import annotations
 
@@ -38,11 +38,11 @@ class Watching:
     Attributes:
         checkpoint: the query's checkpoint.
         rules: the file of rules.
-        state: remembers the alerts that were sent; None: nothing does.
+        state: the file that remembers the sent alerts; None: no file.
         name: the query's name in alerts.
-        interval_s: between two looks; None: look once.
+        interval_s: the time between two looks; None: look once.
         for_s: end after this time; None: never.
-        clock: seconds since 1970.
+        clock: returns the seconds since 1970.
         pause: waits between two looks.
     """
 
@@ -63,14 +63,14 @@ def main(watching: Watching, *, as_json: bool) -> int:
         lambda: _watch(watching, as_json=as_json),
         not_done=_NOT_LOOKED,
         expected={HistoryError: _NOT_LOOKED},
-        interrupted="interrupted before the first look was over",
+        interrupted="interrupted before the first look was complete",
     )
 
 
 def _watch(watching: Watching, *, as_json: bool) -> int:
     found = read_rules(watching.rules)
-    channels = [one for one in found.channels if one is not to_log]  # what it prints is its log
-    history = read(watching.checkpoint)  # a wrong path is an error; what goes wrong later is not
+    channels = [one for one in found.channels if one is not to_log]  # the command's output is its log
+    history = read(watching.checkpoint)  # a wrong path is an error; later problems are not
     began = watching.clock()
     state = load(watching.state)
     seen_ms = state.seen_ms if watching.state is not None and state.seen_ms else _newest_ms(history)
@@ -109,7 +109,7 @@ def _look(episodes: Episodes, history: History, watching: Watching, channels: li
 
 
 def _again(history: History, watching: Watching) -> History:
-    """Read the history again; return the last one if it cannot be read, because a rule may judge the time that passes."""
+    """Read the history again; return the last one if it cannot be read, because a rule may depend on the time that has passed."""
     try:
         return read(watching.checkpoint)
     except HistoryError as error:

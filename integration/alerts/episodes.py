@@ -1,4 +1,4 @@
-"""Episodes: report a rule once when it begins to hold, and once when it is over. No thread, no clock, no I/O."""
+"""Episodes: report a rule once when it begins to hold, and once when it no longer holds. No thread, no clock, no I/O."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from twopc.integration.alerts.rules import Rule
     from twopc.progress import Checkpoint
 
-#: Of what a webhook gets. Fields are added; anything else needs another number.
+#: The format of a webhook's data. An added field keeps the number; any other change needs a new one.
 FORMAT: Final = "twopc-alert/1"
 FIRING: Final = "firing"
 OVER: Final = "over"
@@ -23,7 +23,7 @@ _LINE: Final = 300
 
 
 class Alert(msgspec.Struct, frozen=True, kw_only=True, tag=FORMAT, tag_field="format"):
-    """A rule has begun to hold, or it is over. As JSON it is the body of a webhook's request.
+    """A rule has begun to hold, or no longer holds. As JSON it is the body of a webhook's request.
 
     Attributes:
         rule: the rule's name.
@@ -62,7 +62,7 @@ class Episodes:
 
     Args:
         rules: the rules; each has a different name.
-        query: see :class:`Alert`; empty: the id, once a checkpoint shows it.
+        query: see :class:`Alert`; if empty, the id, once a checkpoint shows it.
         watched_ms: when the watch began, in ms since 1970 UTC.
         state: the state that an earlier process left.
     """
@@ -85,12 +85,12 @@ class Episodes:
         self.state.open = {name: since for name, since in self.state.open.items() if name in names}
 
     def learn(self, history: Iterable[Checkpoint]) -> None:
-        """Take in what happened before the watch began. No alert is sent for it."""
+        """Take in the events before the watch began. No alert is sent for it."""
         for one in history:
             self._take(one)
 
     def begins_again(self, now_ms: int) -> None:
-        """Note that a query that was closed normally begins again, so that the pause does not count."""
+        """Note that a query that was closed normally starts again, so that the pause does not count."""
         self._began_again_ms = now_ms
 
     def ended(self, checkpoint: Checkpoint) -> list[Alert]:
@@ -100,7 +100,7 @@ class Episodes:
         return [alert for rule in self.rules if not rule.every_s for alert in self._judge(rule, at_ms)]
 
     def check(self, now_ms: int) -> list[Alert]:
-        """Judge the passing of time; return the alerts to send."""
+        """Judge the time that has passed; return the alerts to send."""
         return [alert for rule in self.rules if self._is_due(rule, now_ms) for alert in self._judge(rule, now_ms)]
 
     def firing(self, now_ms: int) -> list[Alert]:

@@ -53,11 +53,11 @@ def require_names(rules: Sequence[Rule]) -> None:
     """Require that every rule has its own name, which identifies its episodes.
 
     Raises:
-        ConfigurationError: two have the same one.
+        ConfigurationError: two have the same name.
     """
     for name, times in Counter(rule.name for rule in rules).items():
         if times > 1:
-            raise ConfigurationError(f"{times} rules have the name {name}; give each rule a different name")
+            raise ConfigurationError(f"{times} rules have the name {name}; use a different name for each rule")
 
 
 def _parse(text: str) -> RuleFile:

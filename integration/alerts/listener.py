@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 logger: Final = logging.getLogger("twopc.alerts")
 
-#: The time between two looks at the clock.
+#: The time between two checks of the clock.
 _TICK_S: Final = 5.0
 #: How long the process waits at its end for alerts that are not delivered yet.
 _LAST_S: Final = 10.0
@@ -45,9 +45,9 @@ class Alerts(Listener):
     Args:
         rules: the rules; each needs a different name.
         to: the channels. Each is called with an :class:`Alert`, in its own thread.
-        name: the query's name in alerts; empty: its id.
-        checkpoint_location: the query's checkpoint, a local directory. If it is given, failures of earlier processes count, and
-            an episode that an earlier process reported is not reported again: the file ``twopc/alerts.json`` there remembers it.
+        name: the query's name in alerts; if empty, its id.
+        checkpoint_location: the query's checkpoint, a local directory. With it, failures of earlier processes count, and
+            the file ``twopc/alerts.json`` there prevents an episode from being reported again after a restart.
         clock: returns the seconds since 1970.
 
     Raises:
@@ -118,7 +118,7 @@ class Alerts(Listener):
         self._tell_thread(self._closes)
 
     def _make_way(self, query_id: str, run_id: str) -> None:
-        """Pause if the run that begins is a later one of this query, because another object watches that run."""
+        """Pause if a later run of this query begins, because another object watches that run."""
         if self._run[0] == query_id and self._run[1] != run_id:
             self._tell_thread(lambda _: self._pauses())
 
@@ -154,7 +154,7 @@ class Alerts(Listener):
                 self._happened.task_done()
 
     def _ends_here(self) -> bool:
-        """Whether the watch is paused and every alert is delivered or given up. Another thread may then start."""
+        """Whether the watch is paused and every alert is delivered or dropped. Another thread may then start."""
         if not self._is_paused or any(post.is_busy for post in self._posts):
             return False
         with self._starting:
@@ -222,7 +222,7 @@ class Alerts(Listener):
 
 @cache
 def _flush_at_exit() -> None:
-    """Make this process wait for alerts at its end, because a failure often ends it and must still be reported."""
+    """Make this process wait for alerts before it ends, because a failure that ends it must still be reported."""
     atexit.register(_flush_all)
 
 

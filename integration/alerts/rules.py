@@ -18,8 +18,8 @@ class Facts:
     Attributes:
         failures_ms: when checkpoints failed, in order, as far back as any rule looks.
         in_a_row: the number of failures since the last completed checkpoint.
-        quiet_since_ms: when the last checkpoint was completed; before the first one, when the watch began; later than that, if
-            the query was closed normally and has begun again.
+        quiet_since_ms: when the last checkpoint was completed; before the first one, when the watch began, or later if
+            the query was closed normally and has started again.
         planned_ms: when Spark planned the checkpoint that is not done yet; None if every planned one is done.
         last_failure: the newest failure in one line; empty if none is known.
     """
@@ -68,7 +68,7 @@ class FailedCheckpoints:
     Attributes:
         name: the rule's name.
         total: the rule holds if more checkpoints than this failed within ``window_s``; None: not judged.
-        growth: the rule holds if the last ``growth_window_s`` have more failures than the same time before, by more than this;
+        growth: the rule holds if the last ``growth_window_s`` have more failures than the period before, by more than this;
             None: not judged.
         every_s: the time between two checks. An episode begins and ends at a check.
 
@@ -116,11 +116,11 @@ class FailedCheckpoints:
 
 @dataclass(frozen=True)
 class ConsecutiveFailures:
-    """Checkpoints fail one after the other, and none is completed between them.
+    """Checkpoints fail one after another, without a completed one in between.
 
     Attributes:
         name: the rule's name.
-        count: the rule holds from this number of failures on.
+        count: the rule holds at this number of failures or more.
 
     Raises:
         ConfigurationError: a value is out of range.
@@ -144,12 +144,12 @@ class ConsecutiveFailures:
 
 @dataclass(frozen=True)
 class NoCheckpoint:
-    """No checkpoint is completed for a time: the query hangs, or is dead, or has nothing to do.
+    """No checkpoint is completed for a time: the query hangs, is dead, or has nothing to do.
 
     Attributes:
         name: the rule's name.
         for_s: that time. Spark makes no checkpoint without new input, so set more than the source's longest pause.
-        is_of_planned: judge only while Spark has planned a checkpoint that is not done, and count from when it was planned. The
+        is_of_planned: judge only while Spark has planned a checkpoint that is not done, and count from that plan. The
             source may then pause for any time, but a driver that died between two checkpoints goes unnoticed.
 
     Raises:
@@ -172,7 +172,7 @@ class NoCheckpoint:
         if self.is_of_planned:
             if facts.planned_ms is None:
                 return None
-            since_ms = max(since_ms, facts.planned_ms)  # until then nobody expected a checkpoint
+            since_ms = max(since_ms, facts.planned_ms)  # before that, no checkpoint was due
         quiet_s = (now_ms - since_ms) / 1000
         if quiet_s <= self.for_s:
             return None

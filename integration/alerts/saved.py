@@ -16,7 +16,7 @@ logger: Final = logging.getLogger("twopc.alerts")
 
 
 def load(path: Path | None) -> State:
-    """Read the file; empty if it is absent or unreadable, and then an episode may be reported twice."""
+    """Read the file; return an empty state if it is absent or unreadable; an episode may then be reported twice."""
     if path is None:
         return State()
     try:

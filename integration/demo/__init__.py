@@ -1,1 +1,1 @@
-"""``twopc demo`` kills a streaming query on a real Kafka repeatedly, then counts independently what it wrote."""
+"""``twopc demo`` kills a streaming query on a real Kafka repeatedly, then counts its output independently."""

@@ -1,4 +1,4 @@
-"""The output of a query as any ``read_committed`` consumer sees it, which does not know how it was written."""
+"""The output of a query as any ``read_committed`` consumer sees it, without knowing how it was written."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ class Output:
 
 
 def _number(message: Message, rows: int) -> int:
-    """Return the number of a record, after comparing key and value with what the source has."""
+    """Return the number of a record, after comparing key and value with the source's."""
     key, value = message.key(), message.value() or b""
     number = int(value) if value.isdigit() else -1
     if not 0 <= number < rows or (key, value) != (b"key-%d" % (number % KEYS), b"%d" % number):

@@ -1,4 +1,4 @@
-"""Run ``twopc demo`` with parsed options: a broker, a query with this toolkit, the same with Spark's sink, the verdicts."""
+"""Run ``twopc demo`` with parsed options: start a broker, run a query with this toolkit and with Spark's sink, and judge both."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ _LARGEST_BATCH: Final = 100_000
 
 @dataclass(frozen=True, kw_only=True)
 class DemoOptions:
-    """The options of ``twopc demo``. ``twopc.integration.cli`` says what they mean."""
+    """The options of ``twopc demo``. ``twopc.integration.cli`` explains them."""
 
     rows: int
     kills: int
@@ -103,7 +103,7 @@ def run_demo(options: DemoOptions, console: Console) -> tuple[dict[str, Any], di
 
 @dataclass(frozen=True)
 class _Setup:
-    """What both queries share."""
+    """The parts that both queries share."""
 
     options: DemoOptions
     bootstrap_servers: str
@@ -154,7 +154,7 @@ class _Setup:
 
 
 def _processed(checkpoint: Path, batch_id: int) -> int:
-    """Return the number of records up to a batch, from its offsets: ``{topic: {partition: offset}}`` in the last line."""
+    """Return the number of records up to a batch, from its offsets; the last line has ``{topic: {partition: offset}}``."""
     (of_partition,) = json.loads((checkpoint / "offsets" / str(batch_id)).read_text().splitlines()[-1]).values()
     return sum(of_partition.values())
 

@@ -1,4 +1,4 @@
-"""The charts of the page: durations by phase, and rows per second. They are SVG without a script; every text is escaped."""
+"""The charts of the page: durations by phase, and rows per second. They are SVG without scripts, and every text is escaped."""
 
 from __future__ import annotations
 
@@ -18,23 +18,23 @@ PHASES: Final = ("recover", "prepare", "confirm", "decide", "commit", "evaluate"
 _RECOVERY: Final = frozenset({"connect", "inspect", "acquire", "recover"})
 _WIDTH, _HEIGHT, _LEFT, _BOTTOM, _TOP = 960, 260, 64, 24, 26
 _RATE_HEIGHT: Final = 140
-#: A bar is cut at so many times what nine of ten checkpoints stay below.
+#: A bar is cut at this multiple of the 90th percentile.
 _CUT: Final = 3
 _WIDEST_BAR: Final = 48
 #: Narrower places leave no room for a gap between two bars.
 _NARROW: Final = 3
-#: What the text above a cut bar needs.
+#: The width of the text above a cut bar.
 _LABEL: Final = 52
-#: The number of points of a line that people can distinguish.
+#: The number of points on a line that people can distinguish.
 _DOTS: Final = 60
-#: The end of an axis, but for the power of ten: half of it is a short number, too.
+#: The end of an axis, apart from the power of ten. Half of it is also a short number.
 _ENDS: Final = (1.0, 1.2, 1.6, 2.0, 2.4, 3.0, 4.0, 5.0, 6.0, 8.0, 10.0)
 
 
 def timeline(shown: Sequence[Checkpoint]) -> str:
-    """Draw a bar for each checkpoint: how long each phase took, and whether it failed."""
+    """Draw a bar for each checkpoint, with the duration of each phase and a mark if it failed."""
     took = sorted(one.took_ms for one in shown) or [1.0]
-    # One that waited for ten minutes must not hide all others: it is cut, and says how long it took.
+    # A checkpoint that waited for ten minutes must not dwarf all others, so its bar is cut and labelled with its duration.
     highest = _end(min(took[-1], _CUT * took[round(0.9 * (len(took) - 1))]))
     parts = [_axis(_HEIGHT, highest, seconds)]
     labels = _labelled(shown, highest)
@@ -60,7 +60,7 @@ def timeline(shown: Sequence[Checkpoint]) -> str:
 
 
 def rates(shown: Sequence[Checkpoint]) -> str:
-    """Draw rows per second, over the time from a checkpoint's trigger to its end with the pause before it."""
+    """Draw rows per second, counting the time from a checkpoint's trigger to its end, and the pause before it."""
     values = [
         0.0 if one.cause is not None else one.rows * 1000 / max(1.0, one.took_ms + (one.pause_ms or 0.0))
         for one in shown
@@ -76,7 +76,7 @@ def rates(shown: Sequence[Checkpoint]) -> str:
 
 
 def _stack(one: Checkpoint) -> list[tuple[str, float]]:
-    """Its phases in order; the steps of recovery count as one."""
+    """A checkpoint's phases in order; the steps of recovery count as one."""
     merged = dict.fromkeys(PHASES, 0.0)
     for phase, ms in one.phases.items():
         name = "recover" if phase in _RECOVERY else phase
@@ -85,7 +85,7 @@ def _stack(one: Checkpoint) -> list[tuple[str, float]]:
 
 
 def _labelled(shown: Sequence[Checkpoint], highest: float) -> dict[int, float]:
-    """Choose the cut bars that get a label, and its place: the longest first, while there is room."""
+    """Choose the cut bars that get a label, and its place: the longest first, as long as there is room."""
     cut = [number for number, one in enumerate(shown) if one.took_ms > highest]
     found: dict[int, float] = {}
     for number in sorted(cut, key=lambda number: -shown[number].took_ms):

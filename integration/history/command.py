@@ -29,7 +29,7 @@ _DONE: Final = 0
 _FOUND: Final = 1
 _NOT_READ: Final = 2
 _PHASES: Final = ("prepare", "confirm", "decide", "commit", "finish")
-#: `show` has all of them.
+#: `show` prints all of them.
 _FIRST_TO_GO: Final = ("confirm", "finish", "decide", "MB", "tasks", "commit", "prepare", "rows")
 
 
@@ -72,7 +72,7 @@ def show_one(checkpoint: Path, batch_id: int, *, as_json: bool) -> int:
 
 
 def show_diagnosis(checkpoint: Path, *, last: int, as_json: bool) -> int:
-    """Print what slows checkpoints or makes them fail; return the exit status."""
+    """Print why checkpoints are slow or fail; return the exit status."""
 
     def act() -> int:
         history = read(checkpoint)
@@ -182,7 +182,7 @@ def _print_one(one: Checkpoint) -> None:
     facts += [_state_line(size) for size in one.state]
     facts += [
         f"Task {vote.partition}: Spark's attempt {vote.attempt} counts{f', on {vote.host}' if vote.host else ''}; the earlier "
-        "attempts failed, and what they wrote was aborted."
+        "attempts failed, and their rows were aborted."
         for vote in one.retried
     ]
     facts += [f"Query {one.query_id}, run {one.run_id}."]

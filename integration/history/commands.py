@@ -25,12 +25,12 @@ def history(
     checkpoint: HistoryOf,
     *,
     last: Last = 20,
-    only_failed: Annotated[bool, typer.Option("--failed", help="Show only those that failed.")] = False,
+    only_failed: Annotated[bool, typer.Option("--failed", help="Show only failed checkpoints.")] = False,
     as_json: Json = False,
 ) -> None:
     """Show the outcome of each of a query's checkpoints (batches). Read-only: the query may be running or dead.
 
-    Exit status: 0 shown, 2 no history, or it cannot be read.
+    Exit status: 0 shown; 2 no history, or it cannot be read.
     """
     from twopc.integration.history import command  # noqa: PLC0415 - slow imports that --help does not need
 
@@ -46,7 +46,7 @@ def show(
 ) -> None:
     """Show everything known about one checkpoint: phases, the slowest tasks, attempts, and the cause if it failed.
 
-    Exit status: 0 shown, 2 not in the history, or it cannot be read.
+    Exit status: 0 shown; 2 not in the history, or it cannot be read.
     """
     from twopc.integration.history import command  # noqa: PLC0415 - slow imports that --help does not need
 
@@ -55,9 +55,9 @@ def show(
 
 @app.command()
 def diagnose(checkpoint: HistoryOf, *, last: Last = 50, as_json: Json = False) -> None:
-    """Show what slows a query's checkpoints or makes them fail, the likeliest cause first, and what to change.
+    """Show why a query's checkpoints are slow or fail, the likeliest cause first, and what to change.
 
-    Exit status: 0 nothing found, 1 something found, 2 no history, or it cannot be read.
+    Exit status: 0 nothing found; 1 something found; 2 no history, or it cannot be read.
     """
     from twopc.integration.history import command  # noqa: PLC0415 - slow imports that --help does not need
 

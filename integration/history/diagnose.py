@@ -1,4 +1,4 @@
-"""Find what slows a query's checkpoints or makes them fail: apply every rule to the newest part of the history."""
+"""Find out why a query's checkpoints are slow or fail, by applying every rule to the newest part of the history."""
 
 from __future__ import annotations
 

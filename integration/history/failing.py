@@ -13,7 +13,7 @@ _MEMORY: Final = (
     r"OutOfMemoryError|GC overhead limit|ExecutorLostFailure|exit code:? 137|Container killed|MemoryError"
     r"|Python worker exited unexpectedly"
 )
-#: What clients call it in the text of an error that is not of the class: librdkafka's codes, Java's exceptions.
+#: The clients' names for it in the text of errors of other classes: librdkafka's codes, Java's exceptions.
 _UNAVAILABLE: Final = (
     r"_TRANSPORT|_ALL_BROKERS_DOWN|_MSG_TIMED_OUT|_TIMED_OUT|COORDINATOR_NOT_AVAILABLE|Local: Message timed out"
     r"|Connection refused"
@@ -42,7 +42,7 @@ def _restarting(window: Window) -> Evidence | None:
         return None
     is_cut_short = any(one.cause is not None for one in window.checkpoints)
     if not is_cut_short:
-        return None  # as a query that a timer starts for one batch
+        return None  # as with a query that a timer starts for one batch
     return Evidence(0.5, f"{len(runs)} starts for {completed} completed checkpoints")
 
 
@@ -69,8 +69,8 @@ FAILING: Final = (
     ),
     Rule(
         "unavailable",
-        "A server does not answer, or not in time.",
-        "Look at the brokers and the network first: `twopc preflight` tries each step. If they are only slow, raise timeout_ms "
+        "A server does not answer in time.",
+        "Check the brokers and the network first; `twopc preflight` tries each step. If they are only slow, raise timeout_ms "
         "of the sink, and send fewer, larger requests: kafka.batch.size, kafka.linger.ms, kafka.compression.type. The sink sets "
         "delivery.timeout.ms to kafka.transaction.timeout.ms, so raise that one.",
         failures(["UnavailableError"], _UNAVAILABLE),
@@ -79,19 +79,19 @@ FAILING: Final = (
         "expired",
         "Checkpoints expire: preparing takes longer than its limit.",
         "Raise the limit: CheckpointConfig.timeout_ms, or kafka.transaction.timeout.ms with transaction.max.timeout.ms. "
-        "Or make preparing faster: see the other findings. A replay has the same rows, so it takes as long again.",
+        "Or make preparing faster, see the other findings. A replay has the same rows, so it takes just as long.",
         failures(["CheckpointExpiredError"], reason="expired"),
     ),
     Rule(
         "in doubt",
         "A decided checkpoint is not proven complete.",
         "Do not delete anything. Restart the query: it completes what can be completed. If it stops again, the error names the "
-        "transactions and the ways out.",
+        "transactions and how to continue.",
         failures(["InDoubtError", "DecisionInDoubtError", "CommitBlockedError"]),
     ),
     Rule(
         "lost transactions",
-        "Decided transactions were lost and written again: they expired before anybody committed them.",
+        "Decided transactions were lost and written again: they expired before they were committed.",
         "The query was down for longer than kafka.transaction.timeout.ms between a decision and its commit. Raise that and the "
         "brokers' transaction.max.timeout.ms, restart faster, or set staging=True.",
         _lost,
@@ -100,12 +100,12 @@ FAILING: Final = (
         "two drivers",
         "Another driver has taken the sink over.",
         "Two processes run the query with one sink name, or one was restarted while the other was still running. End one of "
-        "them; give each query a sink name of its own.",
+        "them; use a different sink name for each query.",
         failures(["FencedError"]),
     ),
     Rule(
         "wrong checkpoint",
-        "The checkpoint and what the sink has decided do not belong together, or a setting is refused.",
+        "The checkpoint and the sink's decisions do not belong together, or a setting is refused.",
         "The message says which checkpoint or setting is right.",
         failures(["RefusedStartError", "ConfigurationError", "DecisionLogDamagedError"]),
     ),

@@ -38,7 +38,7 @@ _IN_DOUBT: Final = frozenset({"InDoubtError", "DecisionInDoubtError", "CommitBlo
 
 
 class PrometheusMetrics(Listener):
-    """Counts and times checkpoints. Values are computed only when somebody asks for them.
+    """Counts and times checkpoints. Values are computed only when they are requested.
 
     Args:
         name: the label ``query`` of every metric.
@@ -68,7 +68,7 @@ class PrometheusMetrics(Listener):
 
         self._ended = counter("checkpoints", "Checkpoints that have ended, by outcome.", "outcome")
         self._attempts = counter("failed_attempts", "Attempts that failed and were retried, by reason.", "reason")
-        self._late = counter("late_acknowledgements", "Votes that came after their checkpoint had expired.").labels(
+        self._late = counter("late_acknowledgements", "Votes that arrived after their checkpoint had expired.").labels(
             name
         )
         self._rows = counter("rows", "Rows of completed checkpoints.").labels(name)
@@ -91,10 +91,11 @@ class PrometheusMetrics(Listener):
         self._in_doubt = gauge("in_doubt", "1 while the last checkpoint is decided but not proven complete.")
         gauge("checkpoint_age_seconds", "Age of the checkpoint in progress; 0 without one.").set_function(self._age)
         gauge(
-            "transaction_age_ratio", "Age of the oldest open transaction of the checkpoint in progress over its limit."
+            "transaction_age_ratio",
+            "Age of the oldest open transaction of the checkpoint in progress, as a share of its limit.",
         ).set_function(self._ratio)
         for outcome in ("completed", "declined", "expired", "failed"):
-            self._ended.labels(name, outcome)  # a rate needs the zero before the first one
+            self._ended.labels(name, outcome)  # a rate needs a zero before the first event
         for reason in ("declined", "expired", "failed"):
             self._attempts.labels(name, reason)
         if port is not None:

@@ -29,11 +29,11 @@ _head: Final = msgspec.json.Decoder(_Head)
 
 @dataclass(frozen=True)
 class Planned:
-    """A checkpoint that Spark has planned and not recorded as done: it is in progress, or its query ended first.
+    """A checkpoint that Spark has planned and not recorded as done: it is in progress, or its query ended before it.
 
     Attributes:
         batch_id: its id.
-        since_ms: since 1970 UTC, when Spark planned it.
+        since_ms: when Spark planned it, in ms since 1970 UTC.
     """
 
     batch_id: int
@@ -46,9 +46,9 @@ class History:
 
     Attributes:
         location: the checkpoint's location, as given.
-        checkpoints: those that have ended, in the order of their ends. A retried batch appears once per try.
+        checkpoints: the checkpoints that have ended, in the order of their ends. A retried batch appears once per try.
         skipped: the places of torn or foreign lines.
-        planned: the one in progress, if there is one.
+        planned: the checkpoint in progress, if any.
     """
 
     location: str
@@ -65,7 +65,7 @@ def read(checkpoint: Path) -> History:
             that is not mounted here.
 
     Raises:
-        HistoryError: there is none, or a newer release has written it.
+        HistoryError: there is no history, or a newer release has written it.
         ConfigurationError: the checkpoint is not on this machine.
     """
     try:
@@ -76,7 +76,7 @@ def read(checkpoint: Path) -> History:
 
 def _read(checkpoint: Path) -> History:
     if not checkpoint.is_dir():
-        raise HistoryError(f"{checkpoint} is not a directory: give the query's checkpointLocation")
+        raise HistoryError(f"{checkpoint} is not a directory: pass the query's checkpointLocation")
     directory = checkpoint / "twopc" / DIRECTORY
     is_copy = not directory.is_dir() and not (checkpoint / "metadata").exists()
     if is_copy:

@@ -1,4 +1,4 @@
-"""Render the history as one self-contained HTML page. Every text in it is escaped; it has no script."""
+"""Render the history as one self-contained HTML page. Every text is escaped, and there are no scripts."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from twopc.integration.history.reader import History
     from twopc.progress import Checkpoint
 
-#: The browser, too, asks nobody for anything.
+#: The browser makes no requests either.
 _POLICY: Final = "default-src 'none'; style-src 'unsafe-inline'"
 _STYLE: Final = """
 :root { color-scheme: light dark; --page: #ffffff; --text: #1f2328; --dim: #59636e; --line: #d1d9e0; --card: #f6f8fa;
@@ -78,7 +78,7 @@ def cards(facts: Iterable[tuple[str, str, str]]) -> str:
 
 
 def table(titles: Sequence[str], rows: Iterable[Sequence[tuple[str, str]]]) -> str:
-    """Build a table. A cell is its style and its text; ``n`` is a number. The heads are styled like the first row's cells."""
+    """Build a table. A cell is a style and a text; ``n`` is for numbers. The headings have the styles of the first row."""
     rows = list(rows)
     is_number = [style == "n" for style, _ in rows[0]] if rows else [False] * len(titles)
     head = "".join(

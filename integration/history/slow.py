@@ -1,4 +1,4 @@
-"""The rules about checkpoints that are slow."""
+"""The rules about slow checkpoints."""
 
 from __future__ import annotations
 
@@ -14,30 +14,30 @@ if TYPE_CHECKING:
     from twopc.integration.history.window import Window
     from twopc.progress import Checkpoint, StateSize
 
-#: A task is behind the others at so many times their median.
+#: A task is behind the others at this multiple of their median.
 _BEHIND: Final = 3.0
-#: And it has more rows than they have from so many times their mean on.
+#: It also has more rows than the others at this multiple of their mean or more.
 _MORE_ROWS: Final = 2.0
 _LEAST_TASKS: Final = 3
 _MANY_TASKS: Final = 32
 _FEW_ROWS: Final = 1_000
-#: Of the limit.
+#: A checkpoint is near its limit at this share of it.
 _NEAR: Final = 0.5
-#: Of the tasks' time, for the state.
+#: A state is large at this share of the tasks' time.
 _STATE: Final = 0.3
-#: Checkpoints needed to speak of growth.
+#: The number of checkpoints needed to detect growth.
 _TREND: Final = 9
 _GROWTH: Final = 1.5
 
 
 def _between_phases(window: Window) -> Evidence | None:
-    """Find slow files of the checkpoint, which a batch reads outside the phases. Earlier attempts are also outside of them."""
+    """Find slow files of the checkpoint, which a batch reads outside the phases. Earlier attempts are also outside them."""
     judged = [one for one in window.written if not one.failed_attempts]
     taken = [one.took_ms - sum(one.phases.values()) for one in judged]
     shares = [lost / max(1.0, one.took_ms) for lost, one in zip(taken, judged, strict=True)]
     if not taken or median(shares) < 0.3 or median(taken) < LEAST_MS:  # noqa: PLR2004 - a third of it
         return None
-    share = median(shares)  # the first one of a run takes longer, for other reasons
+    share = median(shares)  # the first checkpoint of a run takes longer, for other reasons
     return Evidence(0.7 * share, f"{share:.0%} of the time of a checkpoint, {seconds(median(taken))} in the median")
 
 
@@ -53,7 +53,7 @@ def _flush(window: Window) -> Evidence | None:
 
 
 def _reading(window: Window) -> Evidence | None:
-    """Find slow evaluation. In a direct batch, Spark evaluates in the time that the driver does not spend writing."""
+    """Find slow evaluation. In a direct batch, Spark evaluates while the driver is not writing."""
     taken, prepare = [], 0.0
     for one in window.written:
         if one.slowest:
@@ -134,7 +134,7 @@ def _large_state(window: Window) -> Evidence | None:
 
 
 def _state_share(one: Checkpoint, state: tuple[StateSize, ...]) -> float:
-    """Estimate the least time of a commit if all tasks run at once, or a task's wait for rows if they take turns.
+    """Estimate the minimum time of a commit if all tasks run in parallel, or a task's wait for rows if they take turns.
 
     A short commit is over before a task's Python process is ready, so the task does not wait for it.
     """
@@ -161,41 +161,41 @@ SLOW: Final = (
     Rule(
         "slow decision",
         "Writing the decision is slow because the storage of the decision log is slow.",
-        "Look at the disk and the replicas of the brokers that hold the ledger (its partition 0, and __transaction_state); "
-        "or, if decisions are files in the checkpoint, at that file system.",
+        "Check the disks and the replicas of the brokers that hold the ledger (its partition 0, and __transaction_state); "
+        "or, if decisions are files in the checkpoint, that file system.",
         slow_phase("decide", share=0.3),
     ),
     Rule(
         "slow checkpoint directory",
         "Reading the checkpoint directory is slow.",
-        "Look at the disk, or the file system, of checkpointLocation: how busy it is, and what else uses it. Spark also "
+        "Check the disk or file system of checkpointLocation: how busy it is, and what else uses it. Spark also "
         "writes there for each batch. Move the checkpoint to a faster one while the query is stopped.",
         _between_phases,
     ),
     Rule(
         "slow commit",
         "Committing is slow: the transaction coordinators are slow, or a lock of the store blocks it.",
-        "Look at the brokers that hold __transaction_state. Fewer tasks make fewer transactions: coalesce before the sink.",
+        "Check the brokers that hold __transaction_state. Fewer tasks make fewer transactions: coalesce before the sink.",
         slow_phase("commit", share=0.3),
     ),
     Rule(
         "slow confirmation",
         "Confirming the votes is slow: the transaction coordinators are slow to answer.",
-        "Look at the brokers that hold __transaction_state, and at the network between the driver and them.",
+        "Check the brokers that hold __transaction_state, and the network between the driver and them.",
         slow_phase("confirm", share=0.3),
     ),
     Rule(
         "slow flush",
         "Tasks wait for the brokers to accept their rows.",
-        "Raise kafka.batch.size and kafka.linger.ms (fewer, larger requests), set kafka.compression.type; look at the "
-        "brokers' disks and at min.insync.replicas of the topic. timeout_ms of the sink, and kafka.transaction.timeout.ms, "
+        "Raise kafka.batch.size and kafka.linger.ms (fewer, larger requests), set kafka.compression.type; check the "
+        "brokers' disks and min.insync.replicas of the topic. timeout_ms of the sink, and kafka.transaction.timeout.ms, "
         "which is also its delivery.timeout.ms, must be longer than the flush.",
         _flush,
     ),
     Rule(
         "slow plan",
         "The time goes into the rows themselves: the source, a shuffle, or the query's own functions.",
-        "The sink is not the cause. Look at the stage in Spark's own UI; give the query more cores, or make it do less.",
+        "The sink is not the cause. Examine the stage in Spark's own UI; add cores, or make the query do less.",
         _reading,
     ),
     Rule(
@@ -216,13 +216,13 @@ SLOW: Final = (
     Rule(
         "slow host",
         "One task is slow although it has no more rows than the others: its host, or one partition's leader, is slow.",
-        "Look at that host (disk, other processes, swap) and at the leader of the partitions that it writes to; "
+        "Check that host (disk, other processes, swap) and the leader of the partitions that it writes to; "
         "spark.excludeOnFailure.enabled does not detect slowness.",
         lambda window: _behind(window, has_more_rows=False),
     ),
     Rule(
         "too many tasks",
-        "There are many tasks with few rows each, and every one has a transaction of its own.",
+        "There are many tasks with few rows each, and each has its own transaction.",
         "coalesce() before the sink, or lower spark.sql.shuffle.partitions; or raise write_by=DriverUpTo(…), so that "
         "the driver writes such a batch in one transaction.",
         _many_tasks,
@@ -236,7 +236,7 @@ SLOW: Final = (
     Rule(
         "falling behind",
         "The query reads slower than the source grows: batches follow each other without a pause, and become larger.",
-        "Give it more cores, or make it faster: see the other findings. In the meantime maxOffsetsPerTrigger keeps batches "
+        "Give it more cores, or make it faster, see the other findings. In the meantime, maxOffsetsPerTrigger keeps batches "
         "small; the lag stays in the source.",
         _backpressure,
     ),

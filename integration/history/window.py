@@ -13,9 +13,9 @@ from twopc.progress import Cause, Checkpoint, seconds
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
-#: How many of the newest checkpoints are judged.
+#: The number of newest checkpoints that are judged.
 LAST: Final = 50
-#: Less time than this troubles nobody, even if its share is large.
+#: Less time than this is no problem, even if its share is large.
 LEAST_MS: Final = 500.0
 
 
@@ -37,7 +37,7 @@ class Rule:
     """A cause that the history can show.
 
     Attributes:
-        name: its name, for programs.
+        name: the cause's name, for programs.
         says: the cause, in a sentence.
         advice: what to change.
         find: looks for the cause.
@@ -109,7 +109,7 @@ def failures(names: Iterable[str] = (), pattern: str = "", reason: str = "") -> 
 
 
 def slow_phase(name: str, *, share: float) -> Callable[[Window], Evidence | None]:
-    """Build a rule's search for a phase that takes more than a share of the time, and long enough to matter."""
+    """Build a rule's search for a phase that takes more than a certain share of the time, and long enough to matter."""
 
     def find(window: Window) -> Evidence | None:
         taken, typical = window.phase(name)

@@ -24,10 +24,10 @@ if TYPE_CHECKING:
 #: Below ``<checkpoint>/twopc``.
 DIRECTORY: Final = "history"
 SUFFIX: Final = ".jsonl"
-#: Bounds: of one file, and how many are kept. A line is about 1 KiB, and at most some 40.
+#: The maximum size of a file, and the number of files kept. A line is about 1 KiB, and at most some 40.
 FILE_BYTES: Final = 1024 * 1024
 FILES: Final = 8
-#: How many checkpoints one object holds, where nothing can be appended, and how many objects are kept.
+#: The number of checkpoints in one object, if nothing can be appended, and the number of objects kept.
 OBJECT_CHECKPOINTS: Final = 100
 OBJECTS: Final = 80
 
@@ -37,7 +37,7 @@ def writer_for(files: Files, *, is_wanted: bool | None) -> Listener | None:
 
     Args:
         files: the directory.
-        is_wanted: None leaves it to the file system: a local directory has a history, and any other one only on request.
+        is_wanted: None leaves it to the file system. A local directory has a history; any other one only on request.
     """
     is_local = isinstance(files, LocalFiles)
     if not (is_local if is_wanted is None else is_wanted):
@@ -58,7 +58,7 @@ class AppendingWriter(Listener):
         line = seal(checkpoint) + b"\n"
         if self._descriptor is None or self._size + len(line) > FILE_BYTES:
             self._open(len(line))
-        # One write: two drivers of one checkpoint, of which one is fenced, do not mix their lines.
+        # One write, so that two drivers of one checkpoint, one of them fenced, do not mix their lines.
         self._size += os.write(self._opened(), line)
 
     def close(self) -> None:
@@ -109,7 +109,7 @@ class ObjectWriter(Listener):
         """See :class:`Listener`."""
         if not self._lines:
             return
-        lines, self._lines = self._lines, []  # what cannot be written is dropped
+        lines, self._lines = self._lines, []  # lines that cannot be written are dropped
         self._last = _name(self._last)
         self._files.put_if_absent(f"{DIRECTORY}/{self._last}", b"".join(lines))
         names = [name for name in self._files.names(DIRECTORY) if name.endswith(SUFFIX)]
@@ -118,7 +118,7 @@ class ObjectWriter(Listener):
 
 
 def _name(last: str) -> str:
-    """Choose a name after ``last`` in the order of names, even if the clock was set back."""
+    """Choose a name that sorts after ``last``, even if the clock was set back."""
     number = int(time.time() * 1000)
     with contextlib.suppress(ValueError):
         number = max(number, int(last.removesuffix(SUFFIX)) + 1)

@@ -1,4 +1,4 @@
-"""Compare the brokers' clock with this machine's: a broker stamps a record in a topic that this check creates."""
+"""Compare the brokers' clock with this machine's. A broker stamps a record in a topic that this check creates."""
 
 from __future__ import annotations
 
@@ -38,14 +38,14 @@ def check_clock(target: Target) -> Iterator[Finding]:
     else:
         why = f"the broker's clock is {abs(ahead_ms) / 1000:.1f} s {'ahead of' if ahead_ms > 0 else 'behind'} this machine's"
         fix = (
-            "Let both follow a time server. A cut-over finds the rows of a half-written batch by time, so until then give "
+            "Let both follow a time server. A cut-over finds the rows of a half-written batch by time, so until then pass "
             "--clock-skew-ms, --key or --start-offsets"
         )
         yield Finding(_CHECK, subject, Result.WARN, why, fix)
 
 
 def _ahead_ms(target: Target) -> int:
-    """Return by how many ms the broker is at least ahead; negative if it is behind, 0 if its time is within the request's."""
+    """Return the minimum lead of the broker's clock in ms; negative if it is behind, 0 if its time is within the request's."""
     topic, timeout_s = f"{target.stand_in.ledger}-clock", target.sink.timeout_ms / 1000
     wanted = NewTopic(topic, 1, _DEFAULT_REPLICAS, config={"message.timestamp.type": "LogAppendTime"})
     with translated(f"creating the topic {topic}"):
@@ -63,7 +63,7 @@ def _ahead_ms(target: Target) -> int:
 
 
 def _stamped(producer: Producer, topic: str, timeout_s: float) -> int:
-    """Write a record; return when the broker took it, by the broker's clock, in ms since 1970 UTC."""
+    """Write a record; return when the broker accepted it, by the broker's clock, in ms since 1970 UTC."""
     stamps: list[int] = []
 
     def delivered(error: Any, message: Any) -> None:

@@ -66,7 +66,7 @@ def roll_back_to_old(checkpoint: str, sink: Callable[[], KafkaSink], *, as_json:
 
 
 def probe_group(wanted: Probe, sink: Callable[[], KafkaSink], *, as_json: bool) -> int:
-    """Try whether a consumer group reads committed records only; return the exit status."""
+    """Test whether a consumer group reads only committed records; return the exit status."""
     worst = Result.PASS
 
     def act() -> tuple[dict[str, Any], list[str]]:
@@ -103,7 +103,7 @@ def _lines(found: Found, file: str | None) -> list[str]:
         source = "" if found.source_records is None else f", with {found.source_records} source records,"
         lines = [
             f"Batch {batch}{source} is unfinished: Spark has planned it, but has not recorded it as done.",
-            f"Since it was planned, {counted.exact} records were written; {counted.repeated} of them repeat another one.",
+            f"Since it was planned, {counted.exact} records were written; {counted.repeated} of them are duplicates.",
             f"In the {handover.clock_skew_ms} ms before that, {counted.before} records were written.",
         ]
         if counted.unidentified:

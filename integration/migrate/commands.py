@@ -23,7 +23,7 @@ class Way(Enum):
 _batch = partial(typer.Option, rich_help_panel="The batch")
 
 _Sink = Annotated[str, connection(help="Name of the transactional sink.")]
-_Ledger = Annotated[str | None, connection(help="Its ledger. Default: twopc-ledger-<sink>.")]
+_Ledger = Annotated[str | None, connection(help="The sink's ledger. Default: twopc-ledger-<sink>.")]
 _Checkpoint = Annotated[
     str, _batch(help="The query's checkpoint: a directory, or a URL that a Spark session here can open.")
 ]
@@ -77,7 +77,7 @@ def cutover(  # noqa: PLR0913 - options of a command line
         int, _batch(min=0, help="How many ms a producer's clock may be behind the old driver's.")
     ] = 60_000,
     start_offsets: Annotated[
-        str | None, _batch(help='Where the batch begins in the output, instead of by time: {"topic": {"0": 17}}.')
+        str | None, _batch(help='Where the batch begins in the output, if not found by time: {"topic": {"0": 17}}.')
     ] = None,
     other_writers: Annotated[
         bool,
@@ -94,7 +94,7 @@ def cutover(  # noqa: PLR0913 - options of a command line
 ) -> None:
     """Find the batch that the old query has left unfinished, and hand it over to the transactional sink.
 
-    End the old query first. A dry run writes nothing. --apply writes one file below <checkpoint>/twopc; you may repeat it.
+    End the old query first. A dry run writes nothing. --apply writes one file below <checkpoint>/twopc; you may rerun it.
 
     Exit status: 0 done, 2 not done (the message says why).
     """
@@ -125,10 +125,10 @@ def rollback(  # noqa: PLR0913 - options of a command line
     timeout: Timeout = 30,
     as_json: Json = False,
 ) -> None:
-    """Hand the checkpoint back to the old sink, so that it neither repeats nor skips a batch.
+    """Hand the checkpoint back to the old sink, so that it neither duplicates nor skips a batch.
 
     This fences the transactional query, completes its decisions, ends its other transactions, and records what the old sink
-    must not write again. You may repeat it.
+    must not write again. You may rerun it.
 
     Exit status: 0 done, 2 not done (the message says why).
     """
@@ -174,17 +174,17 @@ def probe(  # noqa: PLR0913 - options of a command line
         str | None, typer.Option(help="A topic that the group reads and the probe writes to. Default: a new one.")
     ] = None,
     wait: Annotated[float, typer.Option(min=0, help="Seconds that the group may take to commit an offset.")] = 120,
-    hold: Annotated[float, typer.Option(min=0, help="Seconds for which a transaction stays open at least.")] = 15,
+    hold: Annotated[float, typer.Option(min=0, help="Minimum seconds for which a transaction stays open.")] = 15,
     ledger_topic: _Ledger = None,
     config: Config = None,
     config_file: ConfigFile = None,
     timeout: Timeout = 30,
     as_json: Json = False,
 ) -> None:
-    """Test whether a consumer group reads only committed records, and so does not pass an open transaction.
+    """Test whether a consumer group reads only committed records, and therefore does not pass an open transaction.
 
     Without --topic, the command creates a topic, prints its name, and deletes it afterwards; start a reader of the group there.
-    With --topic, it writes to that topic, and holds back the topic's read_committed readers meanwhile.
+    With --topic, it writes to that topic, and holds back the topic's read_committed readers until it ends.
 
     Exit status by the worst finding: 0 pass, 3 warn (the group committed no offset), 1 fail; 2 not probed.
     """

@@ -24,12 +24,12 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class Cutover:
-    """What to hand over, and how to recognise its rows.
+    """The part to hand over, and how to recognise its rows.
 
     Attributes:
         topics: the output topics.
         key, clock_skew_ms, other_writers: see :class:`Handover`.
-        starts: the first offset at which the batch's rows may be, by topic and partition; empty: find it by time.
+        starts: the first offset at which the batch's rows may be, by topic and partition; if empty, they are found by time.
     """
 
     topics: Sequence[str]
@@ -57,7 +57,7 @@ class Found:
 
 
 def find(wanted: Cutover, place: Place, sink: KafkaSink) -> Found:
-    """Look at the checkpoint and at the output, and write nothing.
+    """Examine the checkpoint and the output, and write nothing.
 
     Raises:
         ConfigurationError: the checkpoint cannot be taken over, or an argument is wrong; the message says why.
@@ -81,7 +81,7 @@ def find(wanted: Cutover, place: Place, sink: KafkaSink) -> Found:
         topic: bounds_of(sink, topic, planned_ms, wanted.clock_skew_ms, wanted.starts.get(topic))
         for topic in wanted.topics
     }
-    if is_finished:  # only the ends of the bounds matter: nothing may be written behind them
+    if is_finished:  # only the ends of the bounds matter: nothing may be written after them
         return _found(place, msgspec.structs.replace(begun, topics=_ends(topics)), None, Tally())
     handover = msgspec.structs.replace(
         begun,
@@ -94,17 +94,17 @@ def find(wanted: Cutover, place: Place, sink: KafkaSink) -> Found:
     counted = tally(sink, handover, key)
     if counted.undated and not wanted.starts:
         raise ConfigurationError(
-            f"{counted.undated} records have an earlier time than records in front of them, so their times do not say when they "
-            "were written (is there a column timestamp?). Give --start-offsets for each topic: the end of the last finished batch"
+            f"{counted.undated} records have an earlier time than the records before them, so their times do not say when they "
+            "were written (is there a column timestamp?). Pass --start-offsets for each topic: the end of the last finished batch"
         )
     return _found(place, handover, _source_records(files, batch_id), counted)
 
 
 def record(found: Found, place: Place) -> str:
-    """Put the hand-over in force; return its file. This may be repeated.
+    """Put the hand-over in force; return its file. This may be called again.
 
     Raises:
-        ConfigurationError: the file cannot be written, or another process writes one at the same moment.
+        ConfigurationError: the file cannot be written, or another process writes one at the same time.
     """
     return Handovers(place.writable()).add(found.handover)
 
@@ -113,7 +113,7 @@ def last_batch(files: Files) -> tuple[int, bool]:
     """Return the last batch that Spark has planned, or -1, and whether Spark has recorded it as done.
 
     Raises:
-        ConfigurationError: more than one batch is unfinished, so nothing says what is in the output.
+        ConfigurationError: more than one batch is unfinished, so it is unknown what is in the output.
     """
     planned, noted = (_newest(files, directory) for directory in ("offsets", "commits"))
     if planned not in {noted, noted + 1}:

@@ -1,7 +1,7 @@
 """The record of a hand-over: the batch that one sink began and another one finishes, and its rows that are in the output.
 
 A streaming query that changes its sink keeps its checkpoint, so it loses no input. But the last batch may be unfinished:
-``offsets/N`` exists and ``commits/N`` does not. Spark gives batch N to the new sink again, and some of its rows may be in the
+``offsets/N`` exists and ``commits/N`` does not. Spark passes batch N to the new sink again, and some of its rows may be in the
 output. A sink without transactions leaves no record of which rows those are.
 
 So the command ``twopc migrate cutover`` writes a file ``<checkpoint>/twopc/handover-<n>.json`` after the old query has ended. It
@@ -108,7 +108,7 @@ class Handovers:
         """Put a hand-over in force; return its file. If the newest one is equal, write nothing.
 
         Raises:
-            ConfigurationError: another process adds one at the same moment.
+            ConfigurationError: another process adds one at the same time.
         """
         number = self._number()
         if number and self._read(number) == handover:

@@ -36,9 +36,9 @@ class Tally:
 
     Attributes:
         exact: records at or after the time when Spark planned the batch.
-        before: records of the ``clock_skew_ms`` before that time.
-        repeated: records of ``exact`` that repeat an earlier one.
-        undated: records of ``exact`` whose own time is before the planned time less the skew.
+        before: records in the ``clock_skew_ms`` before that time.
+        repeated: records of ``exact`` that duplicate an earlier one.
+        undated: records of ``exact`` whose own time is before the planned time minus the skew.
         unidentified: records of ``exact`` in which the key expression finds nothing.
     """
 
@@ -68,7 +68,7 @@ def bounds_of(
     admin = quiet_admin(sink)
     found = describe(admin, topic, timeout_ms=sink.timeout_ms)
     if found is None:
-        raise ConfigurationError(f"there is no topic {topic} at {sink.bootstrap_servers}; correct --topic")
+        raise ConfigurationError(f"topic {topic} does not exist at {sink.bootstrap_servers}; correct --topic")
     numbers = [partition.id for partition in found.partitions]
     ends = offsets(admin, topic, numbers, OffsetSpec.latest(), timeout_ms=sink.timeout_ms)
     stable = offsets(admin, topic, numbers, OffsetSpec.latest(), timeout_ms=sink.timeout_ms, committed=True)
@@ -131,7 +131,7 @@ def records_of(sink: KafkaSink, handover: Handover) -> Iterator[tuple[str, Messa
 
 
 def written_since(sink: KafkaSink, handover: Handover) -> int:
-    """Count the committed records that are now behind the ends of the bounds.
+    """Count the committed records that are now after the ends of the bounds.
 
     Raises:
         TwoPhaseCommitError: the brokers do not respond.
@@ -147,7 +147,7 @@ def written_since(sink: KafkaSink, handover: Handover) -> int:
 
 
 def _at_time(admin: AdminClient, topic: str, ends: Mapping[int, int], at_ms: int, timeout_ms: float) -> dict[int, int]:
-    """Return each partition's first offset with that time or a later one; its end if it has no such record."""
+    """Return each partition's first offset with that time or a later one; its end if there is no such record."""
     wanted = {TopicPartition(topic, number): OffsetSpec.for_timestamp(at_ms) for number in ends}
     found = {}
     with translated(f"looking for the offsets of {topic} at a time"):

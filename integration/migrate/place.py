@@ -42,10 +42,10 @@ class Place:
 def opened(location: str) -> Iterator[Place]:
     """Open a checkpoint.
 
-    Like the query, a URL needs PySpark with the file system's jars and credentials, from ``spark-defaults.conf``.
+    As for the query, a URL needs PySpark with the file system's jars and credentials, from ``spark-defaults.conf``.
 
     Raises:
-        ConfigurationError: there is no such directory, it cannot be opened, or PySpark is not installed.
+        ConfigurationError: the directory does not exist or cannot be opened, or PySpark is not installed.
     """
     if not is_elsewhere(location):
         path = local_path(location)

@@ -89,7 +89,7 @@ def check_source(sink: KafkaSink, source: Source) -> Iterator[Finding]:
 
 
 def check_groups(target: Target) -> Iterator[Finding]:
-    """Find the consumer groups that read the output. Each must read only committed records, which no broker can tell."""
+    """Find the consumer groups that read the output. Each must read only committed records, which no broker can check."""
     timeout_s = target.sink.timeout_ms / 1000
     with translated("listing the consumer groups"):
         listed = target.admin.list_consumer_groups(request_timeout=timeout_s).result()
@@ -131,7 +131,7 @@ def check_partitioner(target: Target) -> Iterator[Finding]:
             continue
         moved = sum(ours(key) % count != partition for key, partition in sample)
         if not moved:
-            why = f"partitioner={chosen} puts the keys of {len(sample)} sampled records where they are"
+            why = f"partitioner={chosen} puts the keys of {len(sample)} sampled records into the same partitions"
             yield Finding("partitioner", topic, Result.PASS, why)
             continue
         why = f"partitioner={chosen} puts the keys of {moved} of {len(sample)} sampled records into other partitions"
@@ -139,7 +139,7 @@ def check_partitioner(target: Target) -> Iterator[Finding]:
         fix = (
             f"Set kafka.partitioner={fits[0]} in the sink's options"
             if fits
-            else "Give the rows a column 'partition' as the old sink did, or their keys change partitions and lose their order"
+            else "Add a column 'partition' with the old sink's partitions, or keys change partitions and lose their order"
         )
         yield Finding("partitioner", topic, Result.FAIL if fits else Result.WARN, why, fix)
 
@@ -149,7 +149,7 @@ def check_quotas(target: Target) -> Iterator[Finding]:
     request = DescribeClientQuotasRequest(components=[], strict=False)
     [answer] = target.brokers.send_all([(request,)])
     if isinstance(answer, Exception) or answer.error_code:
-        why = "the quotas were not checked: the broker does not show them, or not to this principal"
+        why = "the quotas were not checked: the broker does not show them, at least not to this principal"
         yield Finding("quotas", target.sink.bootstrap_servers, Result.WARN, why, "Allow DescribeConfigs on the cluster")
         return
     options = target.sink.client_options

@@ -1,9 +1,9 @@
-"""``twopc migrate probe``: whether a consumer group really reads committed records only, by what it does, not by its settings.
+"""``twopc migrate probe`` tests by behaviour, not by settings, whether a consumer group really reads only committed records.
 
-The probe commits a record into each partition, and waits until the group has committed an offset behind it: so the group
+The probe commits a record into each partition, and waits until the group has committed an offset behind it, so the group
 reads there, and this is how long it takes. Then it writes another record in a transaction that stays open for longer than
-that. A group under ``read_committed`` cannot pass it. One under ``read_uncommitted`` reads it, and commits an offset behind
-it. At last the transaction is aborted.
+that. A group under ``read_committed`` cannot pass it. A group under ``read_uncommitted`` reads it, and commits an offset behind
+it. Finally, the transaction is aborted.
 """
 
 from __future__ import annotations
@@ -41,13 +41,13 @@ _FIX: Final = "Set isolation.level=read_committed in every member of the group, 
 
 @dataclass(frozen=True, kw_only=True)
 class Probe:
-    """What to try.
+    """The parameters of a probe.
 
     Attributes:
         group: the consumer group.
         topic: a topic that the group reads; None: a new topic, which a reader must then read.
         wait_s: how long the group may take to commit an offset, in s.
-        hold_s: how long the transaction stays open at least, in s.
+        hold_s: the minimum time for which the transaction stays open, in s.
     """
 
     group: str
@@ -69,9 +69,9 @@ def probe(wanted: Probe, sink: KafkaSink, say: Callable[[str], object]) -> Probe
     """Probe a consumer group.
 
     Args:
-        wanted: what to try.
-        sink: describes the connection; the probe's ids and its own topic begin like the sink's.
-        say: called with the text that names the topic to read, once the topic exists.
+        wanted: the parameters.
+        sink: describes the connection; the probe's ids and its own topic have the prefixes of the sink's.
+        say: called with the name of the topic to read, in a sentence, once the topic exists.
 
     Raises:
         ConfigurationError: the topic does not exist, or a right is missing.
@@ -88,7 +88,9 @@ def probe(wanted: Probe, sink: KafkaSink, say: Callable[[str], object]) -> Probe
     if wanted.topic is not None:
         found = describe(admin, wanted.topic, timeout_ms=sink.timeout_ms)
         if found is None:
-            raise ConfigurationError(f"there is no topic {wanted.topic} at {sink.bootstrap_servers}; correct --topic")
+            raise ConfigurationError(
+                f"topic {wanted.topic} does not exist at {sink.bootstrap_servers}; correct --topic"
+            )
         partitions = [partition.id for partition in found.partitions]
         with _writing(sink, wanted.topic, f"{sink.name}.{own}") as writer:
             findings = _tried(wanted, writer, _Group(admin, wanted, wanted.topic, sink.timeout_ms), partitions)
@@ -129,8 +131,8 @@ class _Writer:
                 self.producer.produce(self.topic, value, partition=partition, on_delivery=delivered)
             self.producer.flush(self.timeout_s)
             if len(offsets) < len(partitions):
-                self.producer.commit_transaction(self.timeout_s)  # raises an error that says why
-                raise RetriableError(f"{self.topic} did not take the probe's records within {self.timeout_s:.0f} s")
+                self.producer.commit_transaction(self.timeout_s)  # raises an error with the reason
+                raise RetriableError(f"{self.topic} did not accept the probe's records within {self.timeout_s:.0f} s")
         return offsets
 
     def commit(self) -> None:
@@ -169,7 +171,7 @@ class _Group:
     def until_behind(
         self, marks: Mapping[int, int], seconds: float, again: Callable[[], object] = lambda: None
     ) -> dict[int, int]:
-        """Wait for :meth:`behind` to have all partitions, or for the time to end; call ``again`` now and then meanwhile."""
+        """Wait for :meth:`behind` to have all partitions, or for the time to end; call ``again`` from time to time."""
         ends, next_at = time.monotonic() + seconds, time.monotonic() + _AGAIN_S
         while True:
             found = self.behind(marks)
@@ -206,7 +208,7 @@ def _tried(wanted: Probe, writer: _Writer, group: _Group, partitions: Collection
     return tuple(_finding(group, partition, took_s, hold_s, marks, passed, read) for partition in partitions)
 
 
-def _finding(  # noqa: PLR0913, PLR0917 - all that was seen
+def _finding(  # noqa: PLR0913, PLR0917 - everything that was observed
     group: _Group,
     partition: int,
     took_s: float,
@@ -221,7 +223,7 @@ def _finding(  # noqa: PLR0913, PLR0917 - all that was seen
             f"group {name} committed no offset behind a committed record within {took_s:.0f} s, so nothing is known. It does not "
             "read this partition, lags, or keeps its offsets elsewhere, as Spark does"
         )
-        return Finding("reader", subject, Result.WARN, why, "Start the reader, or give it more time with --wait")
+        return Finding("reader", subject, Result.WARN, why, "Start the reader, or allow more time with --wait")
     if partition in passed:
         why = (
             f"group {name} committed offset {passed[partition]} while the transaction of the record at {marks[partition]} was "

@@ -1,4 +1,4 @@
-"""Compute the rest of a half-written batch: its rows without those in the output, as multisets. This runs in Spark."""
+"""Compute the rest of a half-written batch: its rows minus those in the output, as multisets. This runs in Spark."""
 
 from __future__ import annotations
 
@@ -45,13 +45,13 @@ class Numbers:
 
     Attributes:
         rows: rows of the batch.
-        already: rows that are in the output, and are not written again.
+        already: rows that are in the output and are not written again.
         rest: rows that must still be written.
-        surplus: records that repeat rows of the batch more often than the batch does. They are duplicates of earlier attempts,
+        surplus: records that occur more often than their rows in the batch. They are duplicates of earlier attempts,
             and stay.
         others: records from the time of the batch or later that are not rows of the batch.
         unclear: rows that equal records from just before the batch. Depending on the clocks, those records belong to this batch
-            or to the one before it. Counted only without a key.
+            or to the previous one. Counted only without a key.
         unidentified: rows in which the key expression finds nothing.
         ambiguous: keys that belong to several rows with different contents.
         elsewhere: rows for topics that the hand-over does not name.
@@ -89,7 +89,7 @@ class Comparison:
         places = identified.withColumn(_PLACE, sf.monotonically_increasing_id()).withColumn(
             _TASK, sf.spark_partition_id()
         )
-        # One evaluation gives the numbers and the rows to write.
+        # One evaluation yields the numbers and the rows to write.
         self._rows = places.persist()
         ranges = [
             (topic, number, bounds.start, bounds.exact, bounds.end)
@@ -137,7 +137,7 @@ class Comparison:
         there = self._counted(sf.lit(self._has_key) | sf.col("is_exact"), _THERE)
         earlier = Window.partitionBy(_ID).orderBy(_PLACE)
         ranked = self._rows.withColumn(_RANK, sf.row_number().over(earlier)).join(there, _ID, "left")
-        # The output has the first of equal rows, because the old sink wrote a task's rows in their order.
+        # Of equal rows, the output has the first ones, because the old sink wrote a task's rows in their order.
         missing = ranked.where(sf.col(_RANK) > sf.coalesce(sf.col(_THERE), sf.lit(0)))
         return missing.repartition(_TASK).sortWithinPartitions(_PLACE).drop(*_OWN)
 
@@ -160,7 +160,7 @@ def _identify(
             f"the batch has no column 'value' (it has {', '.join(frame.columns)}); select it before exactly_once()"
         )
     if topic is None and "topic" not in names:
-        raise SchemaError("neither the sink nor the batch says which topic a row goes to; add a column 'topic'")
+        raise SchemaError("neither the sink nor the batch says to which topic a row goes; add a column 'topic'")
     if topic is not None and topic not in handover.topics:
         raise ConfigurationError(
             f"the sink writes to {topic}, but the hand-over covers {', '.join(handover.topics)}. Nothing was written. Run "

@@ -1,4 +1,4 @@
-"""``twopc migrate rollback`` ends what the transactional sink has begun, and says what the old sink must not write again."""
+"""``twopc migrate rollback`` ends the transactional sink's work, and records what the old sink must not write again."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class WayBack:
 
 
 def roll_back(place: Place, sink: KafkaSink) -> WayBack:
-    """Fence the query, complete its last decision, end undecided transactions, and record the hand-over. Repeatable.
+    """Fence the query, complete its last decision, end undecided transactions, and record the hand-over. May be called again.
 
     Raises:
         ConfigurationError: the checkpoint was never handed over, or has more than one unfinished batch.
@@ -51,7 +51,7 @@ def roll_back(place: Place, sink: KafkaSink) -> WayBack:
     batch_id, is_finished = last_batch(files)
     name = query_id(files)
     batch = read_batch(files, name, batch_id)
-    # Nothing is decided here, so a batch behind a gap (after a second cut-over) does no harm.
+    # Nothing is decided here, so a batch after a gap (from a second cut-over) does no harm.
     settings = Settings(overrides=Overrides(adopt_query_id=name, resume_at_batch=batch_id))
     with closing(Coordinator([sink], own, settings=settings)) as coordinator:
         run = coordinator.initialize_state(batch)  # commits the last decision again, and sweeps
@@ -66,10 +66,10 @@ def roll_back(place: Place, sink: KafkaSink) -> WayBack:
     if not is_finished and decided == batch_id:
         facts = Handover(query_id=name, batch_id=batch_id, offsets=batch.offsets, kind=Kind.WHOLE, is_back=True)
     elif not is_finished and former.batch_id == batch_id and former.kind is Kind.REST:
-        # The output has what the old sink wrote of the batch that was cut over.
+        # The output has the old sink's rows of the batch that was cut over.
         facts = msgspec.structs.replace(former, is_back=True)
     elif not is_finished:
-        # Nothing of the batch is visible, so the batch before it was the last to be written.
+        # Nothing of the batch is visible, so the previous batch was the last to be written.
         before = batch.offsets_of(batch_id - 1) or ()
         facts = Handover(query_id=name, batch_id=batch_id - 1, offsets=before, kind=Kind.NOTHING, is_back=True)
     handovers.add(facts)

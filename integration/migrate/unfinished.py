@@ -1,4 +1,4 @@
-"""``TakeOver`` stands before the writing, and removes from the handed-over batch what is in the output."""
+"""``TakeOver`` stands before the writing, and removes from the handed-over batch the rows that are in the output."""
 
 from __future__ import annotations
 
@@ -48,19 +48,19 @@ class TakeOver(Interceptor):
 
     Args:
         sink: describes how to reach and read the output.
-        dry_run: stop the query at the handed-over batch with the numbers, and write nothing.
+        dry_run: stop the query at the handed-over batch, report the numbers, and write nothing.
     """
 
     def __init__(self, sink: KafkaSink, *, dry_run: bool = False) -> None:
         self._sink = sink
         self._dry_run = dry_run
-        self._run_id: str | None = None  # of the run whose first batch is past
+        self._run_id: str | None = None  # the run whose first batch has passed
 
     def require_fitting(self, sink_names: Sequence[str]) -> None:
         """See :class:`Interceptor`.
 
         Raises:
-            ConfigurationError: the query writes to other sinks, too, or to another one.
+            ConfigurationError: the query also writes to other sinks, or writes to a different one.
         """
         if tuple(sink_names) != (self._sink.name,):
             raise ConfigurationError(
@@ -73,7 +73,7 @@ class TakeOver(Interceptor):
 
         Raises:
             DryRunError: ``dry_run`` is set, and the numbers are known.
-            ConfigurationError: the hand-over is missing or does not fit, or it is not clear which rows are written.
+            ConfigurationError: the hand-over is missing or does not fit, or it is unclear which rows are written.
             TwoPhaseCommitError: the output cannot be read, or the batch fails.
         """
         if not isinstance(batch.frames, DataFrame):
@@ -110,7 +110,7 @@ class TakeOver(Interceptor):
             proceed(frame)
 
     def _require_untouched(self, handover: Handover, batch_id: int) -> None:
-        """Require that nobody but the new sink, whose decisions would show it, has written since the hand-over.
+        """Require that only the new sink has written since the hand-over; its decisions show what it wrote.
 
         Raises:
             ConfigurationError: somebody else has written.
@@ -122,8 +122,8 @@ class TakeOver(Interceptor):
             return
         if batch_id > first:
             raise ConfigurationError(
-                f"batch {first} was handed over, and sink {self._sink.name!r} has not decided it, but Spark gives batch "
-                f"{batch_id}. So the old query ran meanwhile. {_AGAIN}"
+                f"batch {first} was handed over, and sink {self._sink.name!r} has not decided it, but Spark now passes batch "
+                f"{batch_id}. So the old query ran in the meantime. {_AGAIN}"
             )
         if count := written_since(self._sink, handover):
             raise ConfigurationError(
@@ -167,8 +167,8 @@ def _kind_now(files: Files, handover: Handover, batch_id: int) -> Kind:
     offsets = checkpoint.read_batch(files, found, batch_id).offsets
     if batch_id < handover.batch_id or offsets != handover.offsets or handover.kind is Kind.NOTHING:
         raise ConfigurationError(
-            f"the hand-over is for batch {handover.batch_id}, but Spark gives batch {batch_id}, with other source offsets or "
-            f"after it was finished. The checkpoint was restored, or its query ran meanwhile. {_AGAIN}"
+            f"the hand-over is for batch {handover.batch_id}, but Spark passes batch {batch_id}, with other source offsets or "
+            f"after it was finished. The checkpoint was restored, or its query ran in the meantime. {_AGAIN}"
         )
     return handover.kind
 
@@ -186,18 +186,18 @@ def _require_clear(handover: Handover, numbers: Numbers, text: str) -> None:
         problems.append(f"{numbers.elsewhere} rows go to topics that were not handed over, so add these with --topic")
     if numbers.ambiguous:
         problems.append(
-            f"{numbers.ambiguous} values of {handover.key} belong to rows that differ, so choose a --key that is unique"
+            f"{numbers.ambiguous} values of {handover.key} belong to different rows, so choose a --key that is unique"
         )
     if numbers.unclear:
         problems.append(
             f"{numbers.unclear} rows equal records that were written up to {handover.clock_skew_ms} ms before the batch was "
             "planned. If the clocks of producers and driver differ, these records may be rows of this batch or of the batch "
-            "before, so give a --key, --start-offsets, or a smaller --clock-skew-ms (0 if all clocks agree)"
+            "before, so pass a --key, --start-offsets, or a smaller --clock-skew-ms (0 if all clocks agree)"
         )
     if numbers.others and not handover.other_writers:
         problems.append(
-            f"{numbers.others} records are not rows of the batch. If the query gives other rows than the old one did (because of "
-            "a time or a random number in them), give a --key. If somebody else writes there, give --other-writers"
+            f"{numbers.others} records are not rows of the batch. If the query yields other rows than the old one (because of "
+            "a time or a random number in them), pass a --key. If somebody else writes there, pass --other-writers"
         )
     if problems:
         raise ConfigurationError(f"{text}. It is not certain which rows are written: {'; '.join(problems)}. {_AGAIN}")

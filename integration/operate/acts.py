@@ -1,4 +1,4 @@
-"""Commit or abort open transactions as recovery would. What the decision record forbids is refused, even with --force.
+"""Commit or abort open transactions as recovery would. Anything that the decision record forbids is refused, even with --force.
 
 There is no second way to end a transaction. Commits work like the committer's: EndTxn at the handle's producer id and epoch,
 then a wait until readers see it. Aborts work like the sweep's: InitProducerId, which also stops the writer.
@@ -59,7 +59,7 @@ def chosen(state: SinkState, ids: Collection[str], fitting: Collection[Standing]
     if unknown := sorted(set(ids) - found.keys()):
         raise ForbiddenError(
             f"sink {state.sink!r} has no open transaction {', '.join(unknown)}: it has ended, or the id is misspelt. "
-            f"`twopc transactions list {state.sink}` shows what is open"
+            f"`twopc transactions list {state.sink}` shows the open ones"
         )
     return tuple(found[tid] for tid in sorted(set(ids)))
 
@@ -103,7 +103,7 @@ def require_abortable(wanted: Sequence[OpenTransaction], *, is_forced: bool) -> 
             )
         if one.standing in {Standing.RUNNING, Standing.UNJUDGED} and not is_forced:
             what = (
-                "this fences a driver that is alive, and its query stops"
+                "this fences a live driver, and its query stops"
                 if one.standing is Standing.RUNNING
                 else "if it was decided, its rows are lost"
             )
@@ -118,7 +118,7 @@ def commit(sink: KafkaSink, wanted: Sequence[OpenTransaction]) -> list[Ended]:
     """
     ids = {one.identity for one in wanted}
     with closing(Cluster(sink)) as cluster:
-        # Read again: a commit follows the decision as it is now.
+        # Read again: a commit follows the current decision.
         decided = decided_in(history(cluster), sink).values()
         handles = [one.handle for one in decided if one.handle.identity in ids and not one.abandoned]
         reports = end_all(cluster.transactions, handles, timeout_ms=sink.timeout_ms)
@@ -142,10 +142,10 @@ def commit(sink: KafkaSink, wanted: Sequence[OpenTransaction]) -> list[Ended]:
 def abort(
     sink: KafkaSink, wanted: Sequence[OpenTransaction], *, before: Callable[[], object] = lambda: None
 ) -> list[Ended]:
-    """Abort undecided transactions. ``before`` is called once it is certain that nobody will decide them.
+    """Abort undecided transactions. ``before`` is called once they certainly cannot be decided any more.
 
     Raises:
-        ForbiddenError: one of them was decided meanwhile.
+        ForbiddenError: one of them has been decided in the meantime.
         TwoPhaseCommitError: no broker answers.
     """
     if any(one.standing is Standing.RUNNING for one in wanted):
@@ -159,7 +159,7 @@ def abort(
             one.transactional_id not in unfenced,
             "aborted; its writer is fenced"
             if one.transactional_id not in unfenced
-            else "no answer: look again, and repeat the abort",
+            else "no answer: look again, and retry the abort",
         )
         for one in wanted
     ]
@@ -169,7 +169,7 @@ def _require_still_undecided(sink: KafkaSink, wanted: Sequence[OpenTransaction])
     """Fence the newest driver, so that it can decide nothing more, and read its decisions (rule 1).
 
     Raises:
-        ForbiddenError: it decided one of them; or the decisions are kept by another sink.
+        ForbiddenError: it decided one of them; or another sink keeps the decisions.
     """
     with closing(Cluster(sink)) as cluster:
         found = history(cluster)
@@ -183,13 +183,13 @@ def _require_still_undecided(sink: KafkaSink, wanted: Sequence[OpenTransaction])
         )
     with closing(sink.create_decision_log()) as log:
         log.acquire(Claim(query_id=query_id, run=uuid.uuid4().hex, deciding_log=name))
-        read = log.read()  # up to this record: nothing before it can be missing
+        read = log.read()  # up to this record, so nothing can be missing
         held = LogContents(read.start, tuple(read.entries))
     decided = decided_in(history_of(held, held), sink)
     by_identity = {one.handle.identity: one for one in decided.values()}
     for one in wanted:
         if (now := by_identity.get(one.identity)) is not None:
             raise ForbiddenError(
-                f"{one.transactional_id} was decided meanwhile as a part of batch {now.id.batch}, so its rows would have been "
+                f"{one.transactional_id} has since been decided as a part of batch {now.id.batch}, so its rows would have been "
                 "lost. Nothing was aborted. The driver is fenced; start the query, which commits the batch"
             )

@@ -17,12 +17,12 @@ if TYPE_CHECKING:
 
 #: The runbook. Each entry's anchor is checked by a test.
 RUNBOOK: Final = "docs/operations.md"
-#: From this share of its life on, an undecided transaction may expire before it is decided.
+#: After this share of its lifetime, an undecided transaction may expire before it is decided.
 _LATE: Final = 2 / 3
 
 
 class Urgency(Enum):
-    """Whether somebody has to act."""
+    """Whether somebody must act."""
 
     NONE = "ok"
     WATCH = "watch"  #: it ends by itself; if it stays, act
@@ -33,7 +33,7 @@ class Advice(NamedTuple):
     """A finding and the action it calls for."""
 
     urgency: Urgency
-    what: str  #: what is so, and why
+    what: str  #: the finding, and why
     action: str  #: what to do now
     anchor: str  #: of the entry in the runbook
 
@@ -61,7 +61,7 @@ def advise(state: SinkState, checkpoint: CheckpointState | None = None) -> list[
 def _of_log(state: SinkState) -> Iterator[Advice]:
     if state.problem is not None:
         action = (
-            "Do not start the query, and keep output, checkpoint and open transactions as they are until you have read"
+            "Do not start the query, and leave output, checkpoint and open transactions unchanged until you have read"
         )
         yield Advice(Urgency.ACT, state.problem, f"{action} this entry.", "the-ledger-is-lost-or-damaged")
 
@@ -128,7 +128,7 @@ def _of_transactions(state: SinkState) -> Iterator[Advice]:
     if ended:
         yield Advice(
             Urgency.WATCH,
-            f"{_count(ended)} open that nobody can decide any more, and hold readers back; {_expiry(ended)}",
+            f"{_count(ended)} open that can no longer be decided, and hold readers back; {_expiry(ended)}",
             f"The next batch sweeps them. If no query runs, run `twopc transactions abort {state.sink}`.",
             "orphans-hold-readers-back",
         )
@@ -138,7 +138,7 @@ def _of_transactions(state: SinkState) -> Iterator[Advice]:
         yield Advice(
             Urgency.WATCH,
             f"{_count(unjudged)} open under ids that no task of this sink uses: {unjudged[0].transactional_id}",
-            "Find the program that uses this transactional id, and give it another one.",
+            "Find the program that uses this transactional id, and change its id.",
             "a-foreign-transaction-holds-readers-back",
         )
     ours = {one.producer_id for one in state.transactions}

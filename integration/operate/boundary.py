@@ -49,7 +49,7 @@ class Request(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Answer(msgspec.Struct, frozen=True, kw_only=True):
-    """The answer: the path of the savepoint, or why there is none."""
+    """The answer: the path of the savepoint, or why none was taken."""
 
     path: str | None = None
     problem: str | None = None
@@ -66,7 +66,7 @@ class Periodic(NamedTuple):
 class Savepoints(Interceptor):
     """Takes savepoints between two batches: ``exactly_once(sink, interceptors=[Savepoints(…)])``.
 
-    Before a batch all earlier ones are finished, so this is where a savepoint is whole. The checkpoint must be on a local path.
+    Before a batch, all earlier ones are finished, so a savepoint is complete there. The checkpoint must be on a local path.
 
     Args:
         directory: where periodic savepoints are kept.
@@ -123,15 +123,15 @@ class _Run:
         self.run_id = run_id
         self._checkpoint = checkpoint
         self._requests = _requests_in(checkpoint)
-        self._unheard: set[str] = set()  # requests whose answer could not be written
+        self._unheard: set[str] = set()  # the requests whose answer could not be written
         self._periodic = periodic
         self._sinks = sinks
         self._since = 0  # batches since the last periodic savepoint
         self._done: int | None = None  # the last batch that this run has written
 
     def before(self, batch_id: int) -> None:
-        """Serve requests, and take the periodic savepoint if its time has come."""
-        # The first batch of a run may be a replay of one that is decided: a savepoint before it would repeat it.
+        """Serve requests, and take the periodic savepoint if it is due."""
+        # The first batch of a run may be a replay of one that is decided: a savepoint before it would write it again.
         if self._done is not None and self._done < batch_id:
             self._serve()
             self._take_periodic()
@@ -150,7 +150,7 @@ class _Run:
                 )
 
     def _unanswered(self) -> list[str]:
-        """Read the requests. One that can be neither answered nor removed is not served again at each batch."""
+        """Read the requests. A request that can be neither answered nor removed is not served again at each batch."""
         try:
             names = self._requests.names("")
         except OSError as error:
@@ -175,7 +175,7 @@ class _Run:
         told = _ANSWERS + name.removeprefix(_REQUESTS)
         try:
             self._requests.put_if_absent(told, seal(answer))
-            # Who withdraws a request removes it first, and then looks for an answer once more.
+            # A requester who withdraws first removes the request, and then looks for an answer once more.
             is_wanted = self._requests.read(name) is not None
             self._requests.remove(name if is_wanted else told)
         except OSError as error:
@@ -209,7 +209,7 @@ class _Run:
 def _requests_in(checkpoint: Path) -> UnlinkedFiles:
     """Open the directory of requests.
 
-    Each name is used once, so there are never two writers: a share without hard links suffices.
+    Each name is used once, so there are never two writers, and a share without hard links suffices.
     """
     return UnlinkedFiles(checkpoint / "twopc")
 
@@ -227,10 +227,10 @@ def request_savepoint(
         is_over: returns whether to stop waiting.
 
     Returns:
-        the savepoint; None if ``is_over`` returned True first, and then the request is withdrawn.
+        the savepoint; None if ``is_over`` returned True first; the request is then withdrawn.
 
     Raises:
-        ConfigurationError: there is no such checkpoint, or the savepoint could not be taken.
+        ConfigurationError: the checkpoint does not exist, or the savepoint could not be taken.
         RetriableError: no answer came; the request is withdrawn.
     """
     checkpoint, directory = local_path(checkpoint), local_path(directory)
@@ -249,7 +249,7 @@ def request_savepoint(
         while files.read(_ANSWERS + name) is None and time.monotonic() < deadline and not (ended := is_over()):
             time.sleep(_POLL_S)
     finally:
-        files.remove(_REQUESTS + name)  # the query has answered by now, or does not answer any more: see `_serve`
+        files.remove(_REQUESTS + name)  # the query has answered by now, or will not answer any more; see `_serve`
         data = files.read(_ANSWERS + name)
         files.remove(_ANSWERS + name)
     if data is None:

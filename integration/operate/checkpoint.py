@@ -25,11 +25,11 @@ class CheckpointState:
     """The facts in a checkpoint.
 
     Attributes:
-        planned: the last batch that Spark has planned (``offsets/N``); None: none.
+        planned: the last batch that Spark has planned (``offsets/N``); None if it has planned none.
         finished: the last batch that Spark has finished (``commits/N``).
         log: the decision log that it is bound to; None if the query has not yet decided a batch.
-        sinks: the sinks that it is bound to, with what must not change about each.
-        registers: the decisions, where they are kept in the checkpoint.
+        sinks: the sinks that it is bound to, with the facts that must not change about each.
+        registers: the decisions, if they are kept in the checkpoint.
     """
 
     location: str
@@ -57,12 +57,12 @@ def read_checkpoint(path: Path) -> CheckpointState:
     """Read the checkpoint. Changes nothing.
 
     Raises:
-        ConfigurationError: there is no such directory, or it does not hold a checkpoint, or holds a torn one.
+        ConfigurationError: the directory does not exist, or holds no checkpoint or a torn one.
         DecisionLogDamagedError, RefusedStartError: a file of ours in it is torn, altered, or of a newer version.
     """
     path = local_path(path)
     if not path.is_dir():
-        raise ConfigurationError(f"there is no directory {path}. Correct the path of the checkpoint, or name a sink")
+        raise ConfigurationError(f"directory {path} does not exist. Correct the path of the checkpoint, or name a sink")
     files = LocalFiles(path)
     try:
         if files.read("metadata") is None:

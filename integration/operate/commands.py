@@ -33,7 +33,7 @@ _ServersOrNone = Annotated[
 _Ledger = Annotated[str | None, connection(help="The sink's ledger. Default: twopc-ledger-<sink>.")]
 _Checkpoint = Annotated[Path | None, typer.Option(help="The query's checkpoint, in addition to a sink's name.")]
 _Yes = Annotated[bool, _force("--yes", help="Do not ask for confirmation.")]
-_Forced = Annotated[bool, _force("--force", help="Also do what the decision record neither forbids nor demands.")]
+_Forced = Annotated[bool, _force("--force", help="Also do what the decision record neither forbids nor requires.")]
 _Reason = Annotated[
     str | None, _force(help="The reason. It is written to <checkpoint>/twopc, or else to the current directory.")
 ]
@@ -65,11 +65,11 @@ def status(  # noqa: PLR0913 - options of a command line
     seconds: Annotated[float | None, typer.Option(min=0, help="End --watch after this time.")] = None,
     as_json: Json = False,
 ) -> None:
-    """Show who owns a sink, how far it is, what is open, what holds readers back, and what to do about it.
+    """Show a sink's owner and progress, what is open, what holds readers back, and what to do about it.
 
     Read-only, for a running or a dead query. Ages compare this machine's clock with the brokers'.
 
-    Exit status: 0 nothing to do, 1 somebody has to act, 2 not looked at (no broker, no such checkpoint, wrong usage).
+    Exit status: 0 nothing to do, 1 somebody must act, 2 not examined (no broker, no such checkpoint, wrong usage).
     """
     if what is None and bootstrap_servers is None:
         raise typer.BadParameter("name a checkpoint, or add --bootstrap-servers")
@@ -93,7 +93,7 @@ def report(  # noqa: PLR0913 - options of a command line
     last: Last = 200,
     bootstrap_servers: Annotated[
         str | None,
-        connection(help="host:port of a broker: the page also has what is open now, and where readers stop."),
+        connection(help="host:port of a broker. The page then also shows what is open now, and where readers stop."),
     ] = None,
     config: Config = None,
     config_file: ConfigFile = None,
@@ -101,9 +101,9 @@ def report(  # noqa: PLR0913 - options of a command line
 ) -> None:
     """Write the history as one HTML page: a timeline with phases, failures with their causes, rows per second, open transactions.
 
-    The page needs nothing else: no server, no network.
+    The page needs no server and no network.
 
-    Exit status: 0 written, 1 written, but the cluster could not be asked, 2 not written.
+    Exit status: 0 written; 1 written, but the cluster could not be asked; 2 not written.
     """
     from twopc.integration.operate import report as command  # noqa: PLC0415 - slow imports that --help does not need
 
@@ -120,14 +120,14 @@ def resolve(  # noqa: PLR0913 - options of a command line
     config_file: ConfigFile = None,
     timeout: Timeout = 30,
     checkpoint: _Checkpoint = None,
-    yes: Annotated[bool, _force("--yes", help="Commit what is decided and open without asking.")] = False,
+    yes: Annotated[bool, _force("--yes", help="Commit decided, open transactions without asking.")] = False,
     as_json: Json = False,
 ) -> None:
-    """Walk through a batch in doubt step by step: its state, the evidence, the next action.
+    """Walk through a batch in doubt step by step: state, evidence, next action.
 
     If you confirm, decided transactions that are still open are committed. Nothing is aborted.
 
-    Exit status: 0 nothing is in doubt, 1 there is a next action, 2 not looked at.
+    Exit status: 0 nothing is in doubt, 1 there is a next action, 2 not examined.
     """
     from twopc.integration.operate.printing import run  # noqa: PLC0415 - slow imports that --help does not need
     from twopc.integration.operate.resolve import resolve as go  # noqa: PLC0415
@@ -154,11 +154,11 @@ def list_open(  # noqa: PLR0913 - options of a command line
     timeout: Timeout = 30,
     as_json: Json = False,
 ) -> None:
-    """List open transactions: their age, when they expire, what the decision record says about them.
+    """List open transactions with their age, their expiry, and what the decision record says about them.
 
-    A prepared transaction that nobody has ended yet is in doubt: after its timeout its rows are lost.
+    A prepared transaction that has not been ended is in doubt: after its timeout, its rows are lost.
 
-    Exit status: 0 none is in doubt, 1 some are, 2 not looked at.
+    Exit status: 0 none is in doubt, 1 some are, 2 not examined.
     """
     from twopc.integration.operate import transactions as command  # noqa: PLC0415 - slow imports that --help does not need
     from twopc.integration.operate.printing import run  # noqa: PLC0415
@@ -178,9 +178,9 @@ def prove(  # noqa: PLR0913 - options of a command line
     timeout: Timeout = 30,
     as_json: Json = False,
 ) -> None:
-    """Show what each transaction's marker proves, for the last decision. Ends nothing, fences nobody.
+    """Show what the marker of each transaction in the last decision proves. Ends nothing, fences nobody.
 
-    Exit status: 0 all are proven committed, 1 some are lost, open or not provable, 2 not looked at.
+    Exit status: 0 all are proven committed, 1 some are lost, open or not provable, 2 not examined.
     """
     from twopc.integration.operate import transactions as command  # noqa: PLC0415 - slow imports that --help does not need
     from twopc.integration.operate.printing import run  # noqa: PLC0415
@@ -209,7 +209,7 @@ def commit(  # noqa: PLR0913 - options of a command line
 
     A transaction that no decision names is never committed, even with --force.
 
-    Exit status: 0 done, 1 not all of it is proven, 2 not done, 3 refused by the decision record, or it needs --force.
+    Exit status: 0 done; 1 not all of it is proven; 2 not done; 3 refused by the decision record, or --force is needed.
     """
     from twopc.integration.operate import transactions as command  # noqa: PLC0415 - slow imports that --help does not need
     from twopc.integration.operate.printing import run  # noqa: PLC0415
@@ -237,12 +237,12 @@ def abort(  # noqa: PLR0913 - options of a command line
     reason: _Reason = None,
     as_json: Json = False,
 ) -> None:
-    """Abort transactions that nobody can decide any more, as the sweep does, and fence their writers.
+    """Abort transactions that can no longer be decided, as the sweep does, and fence their writers.
 
-    A transaction that a decision names is never aborted, even with --force. Aborting the newest driver's needs --force, and
+    A transaction that a decision names is never aborted, even with --force. Aborting the newest driver's own needs --force, and
     fences that driver.
 
-    Exit status: 0 done, 1 not all of it is proven, 2 not done, 3 refused by the decision record, or it needs --force.
+    Exit status: 0 done; 1 not all of it is proven; 2 not done; 3 refused by the decision record, or --force is needed.
     """
     from twopc.integration.operate import transactions as command  # noqa: PLC0415 - slow imports that --help does not need
     from twopc.integration.operate.printing import run  # noqa: PLC0415

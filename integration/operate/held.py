@@ -24,7 +24,7 @@ class HeldPartition:
 
     Attributes:
         stable: the last stable offset, where they stop.
-        end: the log's end.
+        end: the end of the log.
         producer_id: the producer of the transaction that begins there; -1 if the leader did not answer.
         transactional_id: that producer's transactional id; None if no open transaction on the cluster has it.
     """
@@ -42,7 +42,7 @@ class HeldPartition:
 
 
 def held_back(cluster: Cluster, topics: Collection[str]) -> tuple[HeldPartition, ...]:
-    """Find the topics' partitions that are held back, and the transactions that do it.
+    """Find the topics' partitions that are held back, and the transactions that hold them back.
 
     Raises:
         TwoPhaseCommitError: no broker answers, or a right is missing.

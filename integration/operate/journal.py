@@ -1,4 +1,4 @@
-"""Record what an operator has forced, and why, in a write-once file for each act, written before it."""
+"""Record what an operator has forced, and why. Each act has a write-once file, written before it."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def write_down(directory: Path, command: str, sink: str, transactions: dict[str,
     """Write the reason durably, and return its file.
 
     Raises:
-        ConfigurationError: it cannot be written. Then nothing may be forced.
+        ConfigurationError: it cannot be written. Nothing may be forced in that case.
     """
     act = Act(
         command=command,

@@ -1,4 +1,4 @@
-"""A savepoint's last file: its description, and every file with its checksum. Without it a savepoint does not count."""
+"""A savepoint's last file: its description, and every file with its checksum. A savepoint without it does not count."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class Position(msgspec.Struct, frozen=True, kw_only=True):
     """The position of a sink's decision log when the savepoint was taken.
 
     Attributes:
-        decided: the highest decided batch; None: none.
+        decided: the highest decided batch; None if there is none.
         end: the position after the log's last record.
     """
 
@@ -56,9 +56,9 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
         at_ms: when it was taken, in ms since 1970 UTC.
         log: the decision log of the checkpoint; None if the query had none.
         sinks: the sinks that the checkpoint was bound to.
-        positions: by sink, if its log could be read.
+        positions: the position by sink, if its log could be read.
         files: the files, by their names below :data:`TREE`.
-        is_periodic: whether the query took it by itself, and deletes it once it has enough newer ones.
+        is_periodic: whether the query took it automatically, and deletes it once there are enough newer ones.
     """
 
     format: str = FORMAT
@@ -140,14 +140,14 @@ def contents(savepoint: Savepoint) -> Iterator[tuple[str, bytes]]:
 
 
 def savepoints_in(directory: Path) -> tuple[list[Savepoint], list[str]]:
-    """List the savepoints in a directory, the newest first, and what is wrong with the others.
+    """List the savepoints in a directory, the newest first, and the problems of the others.
 
     Raises:
-        ConfigurationError: there is no such directory.
+        ConfigurationError: the directory does not exist.
     """
     directory = local_path(directory)
     if not directory.is_dir():
-        raise ConfigurationError(f"there is no directory {directory}")
+        raise ConfigurationError(f"directory {directory} does not exist")
     found, problems = [], []
     for path in sorted(directory.glob(f"{_DIRECTORY}*")):
         try:
@@ -161,7 +161,7 @@ def choose(path: Path) -> Savepoint:
     """Open a savepoint or, in a directory of savepoints, the newest good one.
 
     Raises:
-        ConfigurationError: the path is neither of these, or no savepoint is good.
+        ConfigurationError: the path is neither, or no savepoint is good.
     """
     path = local_path(path)
     try:
@@ -176,7 +176,7 @@ def newest_good(directory: Path) -> Savepoint:
     """Find the newest savepoint in a directory whose files are all unchanged.
 
     Raises:
-        ConfigurationError: there is none.
+        ConfigurationError: there is no good savepoint.
     """
     found, problems = savepoints_in(directory)
     for one in found:

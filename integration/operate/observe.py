@@ -32,9 +32,9 @@ if TYPE_CHECKING:
     from twopc.sinks.kafka import KafkaSink
     from twopc.sinks.kafka.reports import Description
 
-#: How long a driver that is alive may take from its decision to the last commit.
+#: How long a live driver may take from its decision to the last commit.
 _COMMIT_S: Final = 1.0
-#: Looking at a sink is mostly waiting: for answers, and for drivers that may be about to commit.
+#: Many in parallel, because observing a sink is mostly waiting: for answers, and for drivers that may be about to commit.
 _SINKS_AT_ONCE: Final = 16
 _OPEN: Final = frozenset({"Ongoing", "PrepareCommit"})
 
@@ -48,7 +48,7 @@ class Proof:
     transaction: str
     rows: int
     evidence: Evidence
-    text: str  #: how it is known, or why it is not
+    text: str  #: the reason why it is known, or why not
 
     def facts(self) -> dict[str, Any]:
         """As a JSON object."""
@@ -63,9 +63,9 @@ class SinkState:
         problem: why the decision log cannot be used; None if it can.
         query_id: the query that the log is open for.
         driver: the newest driver's host and process.
-        driver_epoch: its epoch.
+        driver_epoch: that driver's epoch.
         producer_id: the producer that may decide: the owner of the drivers' transactional id, with its epoch.
-        last_decided: the highest decided batch; None: none.
+        last_decided: the highest decided batch; None if there is none.
         last_committed: the highest batch that is proven visible.
         transactions: the open transactions.
         proofs: the evidence for every decided transaction of the last batch, and for those of earlier ones that are not
@@ -112,7 +112,7 @@ def observe(sink: KafkaSink) -> SinkState:
     """
     with closing(TransactionClient(sink.committing_config())) as client, closing(sink.create_decision_log()) as log:
         if log.identity() == ABSENT:
-            return _without_log(sink, client, f"there is no topic {sink.ledger} on this cluster")
+            return _without_log(sink, client, f"topic {sink.ledger} does not exist on this cluster")
         try:
             with closing(Cluster(sink)) as cluster:
                 return _observed(cluster)
@@ -121,7 +121,7 @@ def observe(sink: KafkaSink) -> SinkState:
 
 
 def observe_all(sinks: Sequence[KafkaSink]) -> list[SinkState]:
-    """Observe every sink of a cluster, several at once. A problem with one does not hide the others.
+    """Observe every sink of a cluster, several in parallel. A problem with one does not hide the others.
 
     Raises:
         RetriableError: no broker answers.
@@ -155,10 +155,10 @@ def _without_log(sink: KafkaSink, client: TransactionClient, problem: str) -> Si
 
 def _observed(cluster: Cluster) -> SinkState:
     sink, client = cluster.sink, cluster.transactions
-    # What was decided before must be visible or open; what is decided meanwhile is not missed: the log is read again.
+    # Earlier decisions must be visible or open. A decision made meanwhile is not missed, because the log is read again.
     before = history(cluster)
     required = decided_in(before, sink)
-    # A healthy driver commits some milliseconds after it has decided: that is nothing that a person has to know.
+    # A healthy driver commits some milliseconds after it has decided, so nobody need know of that gap.
     _let_commit(cluster, [one for one in required.values() if one.id == before.last])
     wait_for_commits(cluster, required, before.last)
     markers = Markers()
@@ -199,7 +199,7 @@ def _observed(cluster: Cluster) -> SinkState:
 
 
 def _let_commit(cluster: Cluster, decided: Sequence[Decided]) -> None:
-    """Wait up to a second while a driver commits what it has decided."""
+    """Wait up to a second while a driver commits its decision."""
     handles = {one.handle.transactional_id: one.handle for one in decided}
 
     def is_committing() -> bool:

@@ -19,8 +19,8 @@ class Standing(Enum):
     """What the decision record says about an open transaction."""
 
     DECIDED = "decided"  #: it must be committed
-    ABANDONED = "abandoned"  #: decided, and given up by its user: it must be aborted
-    ORPHAN = "orphan"  #: undecided, of an earlier driver: nobody can decide it any more
+    ABANDONED = "abandoned"  #: decided, and abandoned by its user: it must be aborted
+    ORPHAN = "orphan"  #: undecided, of an earlier driver: it can no longer be decided
     RUNNING = "undecided"  #: of the newest driver: it may still be decided, if that driver lives
     DRIVER = "driver"  #: the driver's own: a decision is being written
     UNJUDGED = "unjudged"  #: there is no decision log, or it cannot be read
@@ -31,7 +31,7 @@ class OpenTransaction:
     """An open transaction. Its attributes are the keys of a JSON object.
 
     Attributes:
-        state: the coordinator's word for it.
+        state: the coordinator's name for its state.
         age_s: how long it has been open; None if the coordinator did not say.
         expires_in_s: after this time the coordinator aborts it. Below 0: about to.
         batch: the batch of a decided transaction; None if unknown.
@@ -53,7 +53,7 @@ class OpenTransaction:
 
     @property
     def is_in_doubt(self) -> bool:
-        """Whether somebody still has to decide or commit it, perhaps too late."""
+        """Whether it must still be decided or committed; it may be too late."""
         return self.standing is not Standing.DRIVER
 
     @property
@@ -68,7 +68,7 @@ class OpenTransaction:
             Standing.DECIDED: f"the decision of batch {self.batch} names it (task {self.task})",
             Standing.ABANDONED: f"the decision of batch {self.batch} names it, but a later record abandons the batch",
             Standing.ORPHAN: "no decision names it, and a newer driver has fenced the only one that could have decided it",
-            Standing.RUNNING: "no decision names it yet; its driver is the newest one",
+            Standing.RUNNING: "no decision names it yet; its driver is the newest",
             Standing.DRIVER: "the driver's own transaction: it holds a record of the decision log",
             Standing.UNJUDGED: "the decision log is missing or cannot be read, so it is unknown what was decided",
         }[self.standing]
@@ -144,7 +144,7 @@ def _standing(sink: str, tid: str, one: Decided | None, *, is_known: bool, drive
     if one is not None:
         return Standing.ABANDONED if one.abandoned else Standing.DECIDED
     epoch = driver_epoch_of(tid)
-    # An id of another form is not a task's: the sweep leaves it alone, and so does this.
+    # An id of another form does not belong to a task. The sweep leaves it alone, and so does this.
     if epoch is None:
         return Standing.UNJUDGED
     return Standing.ORPHAN if epoch < driver_epoch else Standing.RUNNING

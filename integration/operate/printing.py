@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 #: The exit statuses of all these commands.
 DONE: Final = 0
-ATTENTION: Final = 1  #: somebody has to act, or not everything was done
+ATTENTION: Final = 1  #: somebody must act, or not everything was done
 NOT_DONE: Final = 2  #: it could not be read, or the usage is wrong
 REFUSED: Final = 3  #: the decision record forbids it, or it needs --force
 
@@ -84,7 +84,7 @@ def show_advice(found: Sequence[Advice], console: Console) -> None:
 
 
 def show_state(state: SinkState, advice: Sequence[Advice], console: Console) -> None:
-    """Format one sink: who owns it, how far it is, what is open, what holds readers back, what to do."""
+    """Format one sink: its owner, its progress, what is open, what holds readers back, what to do."""
     console.print(f"[bold]sink {escape(state.sink)}[/], ledger {escape(state.ledger)}", soft_wrap=True)
     who = state.driver or ("nobody yet" if state.driver_epoch < 0 else "its record is truncated")
     producer = "none" if state.producer_id < 0 else f"producer {state.producer_id} epoch {state.producer_epoch}"

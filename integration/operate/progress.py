@@ -1,7 +1,7 @@
 """Publish a query's progress as consumer-group offsets of its Kafka source, for lag tools and autoscalers.
 
 The offsets are written after a batch is visible and never read back: Spark's checkpoint stays the truth. Nothing waits for
-them, and a failure stops no query: the lag that others see is then too high until the next batch.
+them, and a failure does not stop the query; the lag that others see is then too high until the next batch.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class SourceProgress(Interceptor):
 
     Args:
         bootstrap_servers: the brokers of the cluster that the query reads.
-        group: a consumer group of its own, without members: Spark's own groups and those of others are not touched.
+        group: a consumer group for this purpose only, without members; Spark's own groups and those of others are not touched.
         options: connection options with the prefix ``kafka.``, as for a sink.
 
     Raises:
@@ -70,7 +70,7 @@ class SourceProgress(Interceptor):
             )
 
     def _look_back(self) -> None:
-        """Wait for the previous request, which has had a whole batch's time: a later one must not overtake it.
+        """Wait for the previous request, which has had a whole batch's time; a later request must not overtake it.
 
         Raises:
             KafkaException: that request failed.
@@ -83,7 +83,7 @@ class SourceProgress(Interceptor):
 
 
 def kafka_offsets(by_source: Mapping[str, str]) -> list[TopicPartition]:
-    """Find the end offsets of a batch in its Kafka sources. Other sources have offsets of other forms and are left out."""
+    """Find the end offsets of a batch in its Kafka sources. Other sources have offsets of other forms, and are left out."""
     found = []
     for text in by_source.values():
         try:

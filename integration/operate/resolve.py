@@ -1,4 +1,4 @@
-"""``twopc resolve``: walk through a batch in doubt by recovery's own table: its state, the evidence, the next action."""
+"""``twopc resolve``: walk through a batch in doubt with recovery's own table: state, evidence, next action."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ if TYPE_CHECKING:
     from twopc.integration.operate.subject import Connection
     from twopc.sinks.kafka import KafkaSink
 
-#: What the query's next start does at each step of the table, and what is left to a person; in words.
+#: For each step of the table: what the query's next start does, and what a person must do.
 _NEXT: Final = {
     Step.WRITE: "Nothing is in doubt: the next start writes the next batch. Start the query.",
     Step.FINISH: "Nothing is in doubt: the next start finishes the batch without writing. Start the query.",
     Step.REWRITE: "The whole batch is lost, so nothing of it is visible: start the query, which writes it again.",
     Step.PUBLISH: "The lost rows are staged: start the query, which publishes them from the staged rows.",
-    Step.REPAIR: "Start the query: if the replay gives the decided rows, it rewrites the lost ones; otherwise it stops in doubt.",
+    Step.REPAIR: "Start the query: if the replay yields the decided rows, it rewrites the lost ones; or else it stops in doubt.",
     Step.IN_DOUBT: (
         "Spark has moved past the batch and cannot replay it. Check the output, then start once with "
         "override=Abandon({batch}): what is visible stays, and the rest is abandoned."
@@ -40,7 +40,7 @@ _NEXT: Final = {
         "deleted, start once with override=Abandon({batch})."
     ),
 }
-#: Their entries in the runbook; the others need none.
+#: The steps' entries in the runbook; the others need none.
 _ENTRIES: Final = {
     Step.REWRITE: "a-decided-transaction-is-lost",
     Step.PUBLISH: "a-decided-transaction-is-lost",
@@ -51,10 +51,10 @@ _ENTRIES: Final = {
 
 
 def resolve(what: str, connection: Connection, *, checkpoint: Path | None, is_sure: bool, may_ask: bool) -> Answer:
-    """Walk through the last decision of each sink; after confirmation, commit what is decided and open.
+    """Walk through the last decision of each sink; after confirmation, commit decided, open transactions.
 
     Raises:
-        ForbiddenError: the decision record has changed meanwhile.
+        ForbiddenError: the decision record has changed in the meantime.
         TwoPhaseCommitError: no broker answers.
     """
     subject = subject_of(what, connection, checkpoint=checkpoint)

@@ -1,7 +1,7 @@
 """Restore a savepoint: create a new checkpoint, for a new query, that continues after the savepoint's batch.
 
-The new query has an id of its own. So the old checkpoint and the new one can never take turns writing to a sink unnoticed: the
-new query has to name the old one (``EndQuery``), and the ledger ends the old one for good. The binding and the decisions of the
+The new query has its own id. So the old checkpoint and the new one can never take turns writing to a sink unnoticed: the
+new query has to name the old one (``EndQuery``), and the ledger ends it permanently. The binding and the decisions of the
 old query are not restored: they would bind the new checkpoint to the old query's further decisions.
 """
 
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from twopc.sinks.kafka import KafkaSink
 
 _METADATA: Final = "metadata"
-#: What the old query decides and is bound to: it stays with the old query.
+#: The old query's decisions and binding, which stay with it.
 _OURS: Final = "twopc/"
 NOTE: Final = "twopc/restored.json"
 
@@ -43,11 +43,11 @@ class Repeated(NamedTuple):
     """The output that a sink already shows and will get again.
 
     Attributes:
-        first: the first batch that was decided after the savepoint; None if there is none.
+        first: the first batch that was decided after the savepoint; None if no batch was.
         last: the last one.
-        rows: their number of rows, as far as the ledger still has their decisions.
+        rows: the number of their rows, as far as the ledger still has their decisions.
         is_exact: whether the ledger has all of them.
-        text: the same in a sentence.
+        text: the same facts in a sentence.
     """
 
     sink: str
@@ -65,7 +65,7 @@ class Restored(NamedTuple):
         checkpoint: its location.
         query_id: the new query's id.
         savepoint: the savepoint that it was restored from.
-        repeated: the repeated output of each sink that was asked.
+        repeated: the output of each queried sink that will be duplicated.
     """
 
     checkpoint: Path
@@ -98,7 +98,7 @@ def restore_savepoint(savepoint: Path, checkpoint: Path, *, sinks: Sequence[Kafk
     Args:
         savepoint: a savepoint, or a directory of savepoints, whose newest good one is used.
         checkpoint: the new checkpoint; it must not exist, or be empty.
-        sinks: the sinks to ask for output that will be repeated. Nothing is written to them.
+        sinks: the sinks to query for output that will be duplicated. Nothing is written to them.
 
     Raises:
         ConfigurationError: there is no good savepoint, or the checkpoint is not empty, or cannot be written.
@@ -134,14 +134,14 @@ def repeated_in(sink: KafkaSink, savepoint: Savepoint) -> Repeated:
     state = observe(sink)
     if state.history is None:
         raise ConfigurationError(
-            f"sink {sink.name!r}: {state.problem}. So it is unknown which output would be repeated. Nothing was restored"
+            f"sink {sink.name!r}: {state.problem}. So it is unknown which output would be duplicated. Nothing was restored"
         )
     manifest = savepoint.manifest
     if state.query_id != manifest.query_id:
         raise ConfigurationError(
             f"sink {sink.name!r} now belongs to query {state.query_id}, but the savepoint is from query {manifest.query_id}. "
-            "Nothing was restored. Take a savepoint of that query, or restore without --bootstrap-servers and give the sink "
-            "another name"
+            "Nothing was restored. Take a savepoint of that query, or restore without --bootstrap-servers and rename the "
+            "sink"
         )
     later = {
         key.batch: sum(int(handle["rows"]) for _, handle in batch.handles(sink.name))
@@ -150,14 +150,14 @@ def repeated_in(sink: KafkaSink, savepoint: Savepoint) -> Repeated:
     }
     highest = state.history.view.highest_batch_of(manifest.query_id)
     if highest is None or highest <= manifest.batch_id:
-        text = f"nothing is repeated: batch {manifest.batch_id} is the last that {sink.name!r} was given"
+        text = f"nothing is duplicated: batch {manifest.batch_id} is the last that {sink.name!r} received"
         return Repeated(sink.name, None, None, 0, is_exact=True, text=text)
     first, count = manifest.batch_id + 1, sum(later.values())
     batches = f"batch {first}" if first == highest else f"batches {first} to {highest}"
     is_exact = len(later) == highest - manifest.batch_id
     text = (
         f"sink {sink.name!r} already has {batches}: {'' if is_exact else 'at least '}{count} rows. Their input is processed "
-        "again, so their output is repeated"
+        "again, so their output is duplicated"
     )
     return Repeated(sink.name, first, highest, count, is_exact=is_exact, text=text)
 

@@ -1,4 +1,4 @@
-"""Keep only the newest good periodic savepoints. A damaged one does not count, and none of it is trusted."""
+"""Keep only the newest good periodic savepoints. A damaged one does not count."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
     from twopc.integration.operate.manifest import Savepoint
 
-#: Of a savepoint that is being deleted; with the dot before its name, nothing reads it.
+#: The prefix of a savepoint that is being deleted; nothing reads a name that begins with a dot.
 _DELETED: Final = ".deleted"
 
 
@@ -32,8 +32,8 @@ class Retention:
         Requested savepoints, those of other queries and those without a readable manifest stay.
 
         Raises:
-            ConfigurationError: there is no such directory.
-            OSError: something cannot be deleted.
+            ConfigurationError: the directory does not exist.
+            OSError: a savepoint cannot be deleted.
         """
         found, _ = savepoints_in(self._directory)
         ours = [one for one in found if one.manifest.is_periodic and one.manifest.query_id == query_id]
@@ -58,6 +58,6 @@ class Retention:
         return True
 
     def _delete(self, path: Path) -> None:
-        """Delete a savepoint. First rename it, durably: half a savepoint must never have a savepoint's name."""
+        """Delete a savepoint. First rename it, durably: a partly deleted savepoint must never have a savepoint's name."""
         path.rename(path.parent / f".{path.name}{_DELETED}")
         sync(path.parent)

@@ -6,7 +6,7 @@ has returned, so every sink shows it. So the files up to batch N are a consisten
 deletes files that are ``minBatchesToRetain`` batches old. If a file that batch N needs is deleted before it is copied, the copy
 starts again.
 
-Source logs (``sources/``) are copied whole: an entry beyond batch N is as if Spark had died before it planned batch N + 1.
+Source logs (``sources/``) are copied whole: an entry beyond batch N looks as if Spark had died before planning batch N + 1.
 """
 
 from __future__ import annotations
@@ -41,10 +41,10 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 _TRIES: Final = 5
-#: A version of a state store, by either provider, with the unique id that Spark 4 may give it, or the checksum of its file.
+#: A version of a state store, by either provider, with the unique id that Spark 4 may add, or its file's checksum.
 _VERSION: Final = re.compile(r"(\d+)(?:_[0-9a-f-]+)?\.(delta|snapshot|zip|changelog)(?:\.crc)?")
 _SNAPSHOTS: Final = frozenset({"snapshot", "zip"})
-#: Our files that are useless elsewhere: rows of a batch in progress, requests to a running query, and its reported alerts.
+#: Our files that are useless in a copy: rows of a batch in progress, requests to a running query, and its reported alerts.
 _LEFT_OUT: Final = re.compile(r"twopc/(staging/|savepoint-request|alerts\.json$)")
 
 
@@ -60,14 +60,14 @@ def create_savepoint(
         is_periodic: whether the query takes it by itself, and may delete it once there are newer ones.
 
     Raises:
-        ConfigurationError: there is no checkpoint, it has no finished batch, or it cannot be read or written.
+        ConfigurationError: there is no checkpoint, or it has no finished batch, or it cannot be read or written.
         RetriableError: the query deletes its files faster than they are copied.
         TwoPhaseCommitError: no broker answers.
     """
     checkpoint, directory = local_path(checkpoint), local_path(directory)
     found = read_checkpoint(checkpoint)
     for _ in range(_TRIES):
-        # After the decisions: a batch that is finished by now is not beyond them.
+        # After the decisions: a batch that is finished by now is covered by them.
         positions = {sink.name: _position(sink) for sink in sinks}
         finished = max(numbers(LocalFiles(checkpoint), "commits"), default=None)
         if finished is None:
@@ -76,7 +76,7 @@ def create_savepoint(
             return _copy(directory, found, finished, positions, is_periodic=is_periodic)
         except _VanishedError as error:
             logger.warning(
-                "batch %d was not copied, because Spark has deleted %s meanwhile; a later batch is tried",
+                "batch %d was not copied, because Spark has since deleted %s; trying a later batch",
                 finished,
                 error,
             )
@@ -188,8 +188,8 @@ def _require_whole(names: AbstractSet[str], vanished: Sequence[str], batch: int)
         version = _version(name)
         is_old = version is not None and version[0] < bases[directory]
         is_old |= directory in {"offsets", "commits"} and int(file) < batch - 1
-        # RocksDB's files of versions that are deleted: the newest snapshot's are kept as long as the snapshot is.
+        # RocksDB's files of deleted versions. Those of the newest snapshot are kept as long as the snapshot.
         is_old |= directory.startswith("state/") and version is None
-        is_old |= name.startswith("twopc/")  # our files are for people; a restored query begins with new ones
+        is_old |= name.startswith("twopc/")  # our files are for people; a restored query starts with new ones
         if not is_old and not file.endswith(".crc"):
             raise _VanishedError(name)

@@ -17,7 +17,7 @@ _Checkpoint = Annotated[
     Path, typer.Argument(help="The query's checkpoint, a local directory. The query may be running.")
 ]
 _Directory = Annotated[Path, typer.Argument(help="The directory of the savepoints. Each has a subdirectory.")]
-_Servers = Annotated[str | None, connection(help="host:port of a broker, to also ask the sinks' ledgers.")]
+_Servers = Annotated[str | None, connection(help="host:port of a broker, to query the sinks' ledgers, too.")]
 
 
 @app.command()
@@ -33,7 +33,7 @@ def create(  # noqa: PLR0913 - options of a command line
 ) -> None:
     """Copy a checkpoint as it was at the end of its last finished batch. The copy can be moved.
 
-    Exit status: 0 taken, 2 not taken; then nothing is left of it.
+    Exit status: 0 taken; 2 not taken, and nothing is left of it.
     """
     from twopc.integration.operate import savepoints as command  # noqa: PLC0415 - slow imports that --help does not need
     from twopc.integration.operate.printing import run  # noqa: PLC0415
@@ -54,7 +54,7 @@ def list_savepoints(
 ) -> None:
     """List the savepoints in a directory, the newest first.
 
-    Exit status: 0 all are good, 1 some are not, 2 there is no such directory.
+    Exit status: 0 all are good, 1 some are not, 2 the directory does not exist.
     """
     from twopc.integration.operate import savepoints as command  # noqa: PLC0415 - slow imports that --help does not need
     from twopc.integration.operate.printing import run  # noqa: PLC0415
@@ -69,7 +69,7 @@ def restore(  # noqa: PLR0913 - options of a command line
     savepoint: Annotated[
         Path, typer.Argument(help="A savepoint, or a directory of savepoints to use the newest good one.")
     ],
-    checkpoint: Annotated[Path, typer.Argument(help="The new checkpoint; it must not exist, or be empty.")],
+    checkpoint: Annotated[Path, typer.Argument(help="The new checkpoint; it must be empty or not exist.")],
     *,
     bootstrap_servers: _Servers = None,
     config: Config = None,
@@ -77,11 +77,11 @@ def restore(  # noqa: PLR0913 - options of a command line
     timeout: Timeout = 30,
     as_json: Json = False,
 ) -> None:
-    """Create the checkpoint of a new query from a savepoint, and show which output that query repeats.
+    """Create the checkpoint of a new query from a savepoint, and show which output that query duplicates.
 
     Every file is compared with its checksum. Nothing is written to the sinks.
 
-    Exit status: 0 restored, 2 not restored; then nothing is left of it.
+    Exit status: 0 restored; 2 not restored, and nothing is left of it.
     """
     from twopc.integration.operate import savepoints as command  # noqa: PLC0415 - slow imports that --help does not need
     from twopc.integration.operate.printing import run  # noqa: PLC0415
@@ -105,7 +105,7 @@ def stop_with_savepoint(
 
     The query must have twopc.integration.operate.Savepoints(…) among its interceptors. It ends with StoppedWithSavepointError.
 
-    Exit status: 0 stopped, 2 not stopped: the query continues.
+    Exit status: 0 stopped; 2 not stopped, and the query continues.
     """
     from twopc.integration.operate import savepoints as command  # noqa: PLC0415 - slow imports that --help does not need
     from twopc.integration.operate.printing import run  # noqa: PLC0415

@@ -46,7 +46,7 @@ def list_savepoints(directory: Path, *, is_thorough: bool) -> Answer:
     """List the savepoints in a directory, the newest first.
 
     Raises:
-        ConfigurationError: there is no such directory.
+        ConfigurationError: the directory does not exist.
     """
     found, problems = manifests.savepoints_in(directory)
     good = []
@@ -64,7 +64,7 @@ def list_savepoints(directory: Path, *, is_thorough: bool) -> Answer:
 
 
 def restore(savepoint: Path, checkpoint: Path, connection: Connection) -> Answer:
-    """Restore a savepoint to a new checkpoint, and show what the new query repeats.
+    """Restore a savepoint to a new checkpoint, and show what the new query duplicates.
 
     Raises:
         TwoPhaseCommitError: it could not be restored; nothing is left of it.
@@ -78,12 +78,12 @@ def restore(savepoint: Path, checkpoint: Path, connection: Connection) -> Answer
     ]
     if not done.repeated:
         lines.append(
-            "The sinks were not asked what is repeated: add --bootstrap-servers. Every batch decided after the savepoint will be "
-            "repeated."
+            "Every batch decided after the savepoint will be duplicated. To see which output that is, add "
+            "--bootstrap-servers."
         )
     lines += [
-        f"To replace the old query, start first with exactly_once(…, {done.settings}). The old query is then ended for good.",
-        f"To run beside the old query instead: give the sinks other names, and only override=AdoptQuery({done.query_id!r}).",
+        f"To replace the old query, start first with exactly_once(…, {done.settings}). The old query is then ended permanently.",
+        f"To run beside the old query instead: rename the sinks, and pass only override=AdoptQuery({done.query_id!r}).",
     ]
     return Answer(DONE, done.facts(), show_lines(lines))
 

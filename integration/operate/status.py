@@ -28,7 +28,7 @@ class Look(NamedTuple):
     """The result of one look.
 
     Attributes:
-        checkpoint: its facts, if one was named, and the findings from it alone.
+        checkpoint: the facts and findings from the checkpoint alone, if one was named.
         sinks: each sink with its findings.
         strangers: see :class:`~twopc.integration.operate.subject.Subject`.
     """
@@ -43,7 +43,7 @@ def look(what: str | None, connection: Connection, *, checkpoint: Path | None = 
     """Look once.
 
     Raises:
-        TwoPhaseCommitError: there is no such checkpoint, or no broker answers.
+        TwoPhaseCommitError: the checkpoint does not exist, or no broker answers.
     """
     subject = subject_of(what, connection, checkpoint=checkpoint)
     states = observe_all(subject.sinks) if what is None else [observe(sink) for sink in subject.sinks]
@@ -58,7 +58,7 @@ def status(what: str | None, connection: Connection, *, checkpoint: Path | None 
     """Look once, and build the answer.
 
     Raises:
-        TwoPhaseCommitError: there is no such checkpoint, or no broker answers.
+        TwoPhaseCommitError: the checkpoint does not exist, or no broker answers.
     """
     seen, own, found, strangers = look(what, connection, checkpoint=checkpoint)
     everything = [*own, *(one for _, advice in found for one in advice)]
@@ -90,7 +90,7 @@ def status(what: str | None, connection: Connection, *, checkpoint: Path | None 
 def watch(what: str | None, connection: Connection, pace: Pace, *, checkpoint: Path | None, as_json: bool) -> int:
     """Look repeatedly, until Ctrl-C or for a given time; return the last look's exit status.
 
-    A look that finds no broker says so, and the next one tries again.
+    If a look finds no broker, it says so, and the next one tries again.
     """
     began, last = time.monotonic(), DONE
 

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     from twopc.sinks.kafka import KafkaSink
 
-#: A name for the questions that concern no sink.
+#: A sink name for requests that concern no sink.
 _NOBODY: Final = "twopc-operate"
 
 
@@ -60,7 +60,7 @@ class Subject:
     """The subject of a command.
 
     Attributes:
-        sinks: the Kafka sinks; none for a checkpoint that has none, or without a connection.
+        sinks: the Kafka sinks; empty for a checkpoint without any, or without a connection.
         checkpoint: the facts of the checkpoint, if one was named.
         strangers: topics that are named like a ledger but cannot belong to a sink, such as a copy or the remains of a
             preflight.
@@ -80,7 +80,7 @@ def subject_of(what: str | None, connection: Connection, *, checkpoint: Path | N
         checkpoint: the query's checkpoint, in addition to a sink's name.
 
     Raises:
-        ConfigurationError: there is no such checkpoint, it cannot be read, or no broker was named.
+        ConfigurationError: the checkpoint does not exist or cannot be read, or no broker was named.
         TwoPhaseCommitError: no broker answers.
     """
     if what is None:
@@ -93,7 +93,7 @@ def subject_of(what: str | None, connection: Connection, *, checkpoint: Path | N
 
 
 def is_path(what: str) -> bool:
-    """Whether this means a directory. A sink's name has no slash and no dot."""
+    """Whether the text names a directory. A sink's name has no slash and no dot."""
     return "/" in what or "." in what or Path(what).is_dir()
 
 

@@ -149,7 +149,7 @@ def abort(what: str, ids: Collection[str], connection: Connection, by_hand: ByHa
     wanted = acts.chosen(state, ids, fitting | {Standing.RUNNING, Standing.UNJUDGED} if by_hand.is_forced else fitting)
     acts.require_abortable(wanted, is_forced=by_hand.is_forced)
     if not wanted:
-        return _nothing(sink.name, "open that nobody can decide any more")
+        return _nothing(sink.name, "open that can no longer be decided")
     _confirm("abort", wanted, is_sure=by_hand.is_sure)
     file = by_hand.write_down(directory, "abort", sink.name, wanted)
     return _answer(sink.name, acts.abort(sink, wanted), file)
@@ -166,7 +166,7 @@ def _one_sink(what: str, connection: Connection, checkpoint: Path | None) -> tup
 
 
 def _judged(state: SinkState) -> SinkState:
-    """Require a decision log: without one nothing can be proven or committed."""
+    """Require a decision log: without one, nothing can be proven or committed."""
     if state.problem is not None:
         raise ConfigurationError(
             f"sink {state.sink!r}: {state.problem}. It is unknown what was decided, so nothing was done"

@@ -1,1 +1,1 @@
-"""``twopc preflight`` tries on a cluster what the protocol needs, before a query relies on it."""
+"""``twopc preflight`` tests a cluster for what the protocol needs, before a query relies on it."""

@@ -19,7 +19,7 @@ _ANY: Final = 32_767
 
 
 class Need(NamedTuple):
-    """A request, and the range of versions of which a broker must accept one."""
+    """A request, and the range of versions of which a broker must accept at least one."""
 
     api: ApiKey
     lowest: int
@@ -34,14 +34,14 @@ NEEDS: Final = (
     Need(ApiKey.Produce, 3, _ANY, "records of a transaction"),
     Need(ApiKey.Fetch, 4, _ANY, "read_committed"),
     Need(ApiKey.ListOffsets, 2, _ANY, "the last stable offset"),
-    Need(ApiKey.Metadata, 10, _ANY, "the topic id, by which a recreated ledger is noticed", Result.WARN),
-    Need(ApiKey.CreateTopics, 0, _ANY, "a ledger that is not created by hand, and for the trial", Result.WARN),
+    Need(ApiKey.Metadata, 10, _ANY, "the topic id, by which a recreated ledger is detected", Result.WARN),
+    Need(ApiKey.CreateTopics, 0, _ANY, "creating the ledger, and the trial", Result.WARN),
     Need(ApiKey.DescribeConfigs, 1, _ANY, "the ledger's settings"),
-    Need(ApiKey.DeleteRecords, 0, _ANY, "a ledger that does not grow forever", Result.WARN),
+    Need(ApiKey.DeleteRecords, 0, _ANY, "keeping the ledger from growing forever", Result.WARN),
     Need(ApiKey.FindCoordinator, 1, _ANY, "the coordinators of transactional ids"),
     Need(ApiKey.InitProducerId, 3, 4, "fencing one producer of an id"),
     Need(ApiKey.AddPartitionsToTxn, 0, _ANY, "transactions"),
-    Need(ApiKey.EndTxn, 0, 3, "a commit that can be repeated"),
+    Need(ApiKey.EndTxn, 0, 3, "a commit that can be retried"),
     Need(ApiKey.DescribeTransactions, 0, 0, "confirming a transaction before the decision"),
     Need(ApiKey.ListTransactions, 0, _ANY, "finding the transactions of a dead driver"),
 )
@@ -78,7 +78,7 @@ def check_apis(target: Target) -> Iterator[Finding]:
 _FIX: Final = "Use Kafka 3.0 or newer, or a service that accepts this request"
 _OLD_FORMAT: Final = (
     "The broker writes the message format of Kafka 0.10, which has no transactions. Raise inter.broker.protocol.version and "
-    "log.message.format.version, which are the last steps of its upgrade"
+    "log.message.format.version, which are the last steps of an upgrade"
 )
 
 

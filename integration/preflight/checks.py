@@ -40,7 +40,7 @@ CHECKS: Final = (
 
 
 def findings_of(target: Target, further: Sequence[Check] = ()) -> tuple[Finding, ...]:
-    """Run every check whose requests the brokers accept. Warnings of the sink meanwhile are findings, too.
+    """Run every check whose requests the brokers accept. The sink's warnings during the checks are findings, too.
 
     ``further`` checks belong to another command, and run last.
     """
@@ -52,7 +52,7 @@ def findings_of(target: Target, further: Sequence[Check] = ()) -> tuple[Finding,
                 continue
             try:
                 found.extend(check.run(target))
-            except TwoPhaseCommitError as error:  # a check that cannot finish must not hide what the others find
+            except TwoPhaseCommitError as error:  # a check that cannot finish must not hide the findings of the others
                 found.append(
                     failed(check.name, target.sink.name, error, "Allow the rights that docs/security.md lists")
                 )
@@ -76,7 +76,7 @@ _REMOVE: Final = "Remove it by hand if it does not disappear by itself. Nothing 
 
 @contextlib.contextmanager
 def _warnings() -> Iterator[list[logging.LogRecord]]:
-    """Collect the sink's warnings about topics' settings, and the preflight's own about what it leaves behind."""
+    """Collect the sink's warnings about topics' settings, and the preflight's own warnings about what it leaves behind."""
     records: list[logging.LogRecord] = []
 
     class Collector(logging.Handler):

@@ -95,7 +95,7 @@ def run_preflight(sink: KafkaSink, topics: Sequence[str], further: Sequence[Chec
 
 @contextlib.contextmanager
 def _logging() -> Iterator[None]:
-    """Print what an interruption leaves behind. The clients' own lines add nothing to the errors, so they are not shown."""
+    """Print what an interruption leaves behind. The clients' own log lines add nothing to the errors, so they are not shown."""
     handlers = {logging.getLogger(): logging.NullHandler(), logging.getLogger(_OURS): logging.StreamHandler()}
     for logger, handler in handlers.items():
         logger.addHandler(handler)

@@ -17,9 +17,9 @@ if TYPE_CHECKING:
 class Result(Enum):
     """What a finding means for the query, from the best to the worst."""
 
-    PASS = "pass"  # noqa: S105 - no password #: tried or read, and as it should be
-    WARN = "warn"  #: the query runs, but the guarantee rests on something weaker, or something was not tried
-    FAIL = "fail"  #: the query cannot run, or could lose or double rows
+    PASS = "pass"  # noqa: S105 - no password #: tried or read, and correct
+    WARN = "warn"  #: the query runs, but its guarantee is weakened, or something was not tried
+    FAIL = "fail"  #: the query cannot run, or could lose or duplicate rows
 
 
 @dataclass(frozen=True)
@@ -34,7 +34,7 @@ class Finding:
 
 
 _TRY_AGAIN: Final = "Run the preflight again. If it fails again, look for the reason in the brokers' logs"
-_AS_IT_SAYS: Final = "Do what the sink's own error says"
+_AS_IT_SAYS: Final = "Follow the sink's own error"
 _DENIED: Final = frozenset(
     {
         KafkaError.TOPIC_AUTHORIZATION_FAILED,
@@ -45,7 +45,7 @@ _DENIED: Final = frozenset(
 
 
 def failed(check: str, subject: str, error: TwoPhaseCommitError, rights: str) -> Finding:
-    """Return the line of a check that raised; ``rights`` says what to allow if a right is missing."""
+    """Return the finding of a check that raised an error; ``rights`` says what to allow if a right is missing."""
     fix = _TRY_AGAIN if error.retriable else rights if is_denied(error) else _AS_IT_SAYS
     return Finding(check, subject, Result.FAIL, str(error), fix)
 

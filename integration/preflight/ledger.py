@@ -26,7 +26,7 @@ _RIGHTS: Final = ("READ", "WRITE", "DESCRIBE", "DESCRIBE_CONFIGS", "DELETE")
 
 
 def check_start(target: Target) -> Iterator[Finding]:
-    """Run the sink's own checks, which it makes before it acquires anything."""
+    """Run the sink's own checks, which come before it acquires anything."""
     target.committer.inspect()
     yield Finding("start", target.sink.name, Result.PASS, "the sink's own checks at its start pass")
 
@@ -59,20 +59,20 @@ def check_ledger(target: Target) -> Iterator[Finding]:
 def check_transaction_log(target: Target) -> Iterator[Finding]:
     """Check how many replicas Kafka's own transaction log has or can get. The sink itself checks its settings."""
     settings = _broker_settings(target)
-    with contextlib.suppress(ConfigurationError):  # if the right to see it is missing, the sink warns
+    with contextlib.suppress(ConfigurationError):  # if the right to describe it is missing, the sink warns
         found = describe(target.admin, TRANSACTION_LOG, timeout_ms=target.sink.timeout_ms)
         if found is not None:
             yield from check_durability(_LOG, found, _in_sync(target, TRANSACTION_LOG))
         elif (wanted := settings.get(_LOG_REPLICAS, 0)) > len(target.brokers.nodes):
             brokers = len(target.brokers.nodes)
-            why = f"{_LOG_REPLICAS}={wanted}, but only {brokers} broker(s) run. It cannot be created, so no transaction begins"
+            why = f"{_LOG_REPLICAS}={wanted}, but only {brokers} broker(s) run. It cannot be created, so no transaction can begin"
             fix = f"Start the missing brokers, or set {_LOG_REPLICAS}={brokers} and transaction.state.log.min.isr=1"
             yield Finding(_LOG, TRANSACTION_LOG, Result.FAIL, why, fix)
     idle_ms, lives_ms = settings.get(_IDLE, 0), target.sink.transaction_timeout_ms
     if 0 < idle_ms < lives_ms:
         why = (
             f"{_IDLE}={idle_ms}: brokers forget an id that is idle for that long, which is less than the transaction timeout of "
-            f"{lives_ms} ms. After a crash its commit cannot be repeated, and must be proven by markers"
+            f"{lives_ms} ms. After a crash, its commit cannot be retried, and must be proven by markers"
         )
         yield Finding(
             _LOG, TRANSACTION_LOG, Result.WARN, why, f"Set {_IDLE}=604800000 (7 days, the default) in the brokers"
@@ -80,7 +80,7 @@ def check_transaction_log(target: Target) -> Iterator[Finding]:
 
 
 def _broker_settings(target: Target) -> dict[str, int]:
-    """Return the settings of one broker, as all have the same; empty if the principal may not see them."""
+    """Return the settings of one broker, as all have the same; empty if the principal may not read them."""
     broker = ConfigResource(ResourceType.BROKER, str(target.brokers.nodes[0]))
     timeout_s = target.sink.timeout_ms / 1000
     try:
@@ -94,7 +94,7 @@ def _in_sync(target: Target, topic: str) -> dict[str, str | None]:
     """Return ``min.insync.replicas`` if it is not 1. The sink itself warns about 1, and checks all other settings."""
     try:
         settings = settings_of(target.admin, topic, timeout_ms=target.sink.timeout_ms) or {}
-    except ConfigurationError:  # if the right to see them is missing, the sink warns
+    except ConfigurationError:  # if the right to read them is missing, the sink warns
         return {}
     name = "min.insync.replicas"
     return {name: settings[name]} if settings.get(name, "1") != "1" else {}

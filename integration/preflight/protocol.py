@@ -1,4 +1,4 @@
-"""Try the two-phase commit for real, with the sink's own parts, on ids and a topic that nobody else uses."""
+"""Try a real two-phase commit with the sink's own parts, on ids and a topic that nothing else uses."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _SUBJECT: Final = "the trial"
 
 
 def check_protocol(target: Target) -> Iterator[Finding]:
-    """Play one batch of a stand-in, step by step, and always remove it afterwards."""
+    """Run one batch of a stand-in, step by step, and always remove it afterwards."""
     trial = Trial(target.sink, target.stand_in)
     try:
         for number, step in enumerate(STEPS, start=1):

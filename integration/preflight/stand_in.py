@@ -1,4 +1,4 @@
-"""A sink like the query's, but with names of the preflight's own, so that a trial cannot touch the query."""
+"""A sink like the query's, but with the preflight's own names, so that a trial cannot affect the query."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ _TRANSACTION_TIMEOUT_MS: Final = 30_000
 def stand_in_for(sink: KafkaSink) -> KafkaSink:
     """Make the same sink with the name ``<name>.preflight-<random>``, and one topic ``<ledger>.preflight-<random>``.
 
-    The ids and the topic begin like the sink's, so the same prefixed ACLs apply. The dot, which no sink's name has, keeps them
-    apart: no driver or task has such an id, no sweep takes it for a task's (``driver_epoch_of``), and no sink has such a ledger.
+    The ids and the topic have the prefixes of the sink's, so the same prefixed ACLs apply. The dot, which no sink's name has,
+    separates them: no driver or task has such an id, no sweep takes it for a task's (``driver_epoch_of``), no ledger has it.
     """
     own = f"preflight-{uuid.uuid4().hex[:12]}"
     made = copy.copy(sink)
@@ -25,7 +25,7 @@ def stand_in_for(sink: KafkaSink) -> KafkaSink:
         "name": f"{sink.name}.{own}",
         "ledger_topic": f"{sink.ledger}.{own}",
         "topic": f"{sink.ledger}.{own}",
-        "guarantee": "EXACTLY_ONCE",  # a sink with a weaker one still decides in transactions, and may change it at any time
+        "guarantee": "EXACTLY_ONCE",  # a sink with a weaker guarantee still decides in transactions, and may change it any time
         "options": {
             **sink.options,
             "kafka.transaction.timeout.ms": min(sink.transaction_timeout_ms, _TRANSACTION_TIMEOUT_MS),

@@ -50,7 +50,7 @@ class Step(NamedTuple):
     name: str
     run: Callable[[Trial], Outcome]
     is_needed: bool = True  #: whether the later steps need this one
-    if_denied: Result = Result.FAIL  #: what it means for the query if the principal may not do this
+    if_denied: Result = Result.FAIL  #: the result for the query if the principal may not do this
 
 
 def _passed(why: str) -> Outcome:
@@ -75,7 +75,7 @@ def _use_ids(trial: Trial) -> Outcome:
 def _make_topic(trial: Trial) -> Outcome:
     trial.make_topic()
     if trial.log.identity() == str(Uuid(0, 0)):
-        why = "topics have no ids here, so nobody would notice that a ledger was deleted and created again"
+        why = "topics have no ids here, so a ledger that was deleted and recreated would go unnoticed"
         return Outcome(
             Result.WARN, why, "Make sure that nobody deletes the ledger, or use brokers with topic ids (KIP-516)"
         )
@@ -188,7 +188,7 @@ def _fence_driver(trial: Trial) -> Outcome:
         trial.log.append([_decision(trial, 1)])
     except FencedError:
         if _decided(trial, newer.read()) != [0]:
-            return _unlike("the newer driver does not read the same decisions as the fenced one made")
+            return _unlike("the newer driver does not read the decisions that the fenced one made")
         return _passed("a newer driver fences the older one, and reads its decisions")
     return _unlike("an older driver can still decide after a newer one has initialised their transactional id")
 
@@ -201,7 +201,7 @@ def _delete(trial: Trial) -> Outcome:
     if start < trial.decided_at:
         why = "DeleteRecords deletes nothing, so the ledger grows, and each start takes longer"
         return Outcome(Result.WARN, why, "Use brokers that delete records, or expect starts to take longer")
-    return _passed("DeleteRecords deletes what the driver no longer needs")
+    return _passed("DeleteRecords deletes the records that the driver no longer needs")
 
 
 def _refused(trial: Trial, task: int, why: str) -> Outcome:
@@ -247,7 +247,7 @@ def _decided(trial: Trial, log: LogContents) -> list[int]:
 
 
 def rights(sink: KafkaSink) -> str:
-    """Say which rights to allow, so that every step can be tried."""
+    """Name the rights to allow, so that every step can be tried."""
     return (
         f"Allow the principal Write and Describe on transactional ids with the prefix '{sink.name}.', and Create, Read, Write, "
         f"Describe, DescribeConfigs and Delete on topics with the prefix '{sink.ledger}'"

@@ -1,4 +1,4 @@
-"""The target of the checks: a sink as its query will have it, its output topics, and clients that read from its cluster."""
+"""The target of the checks: the sink as the query will use it, its output topics, and clients that read from its cluster."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ def _reason(sink: KafkaSink) -> str:
             if record.levelno >= logging.ERROR or "FAIL" in record.getMessage():
                 said.append(record.getMessage().rpartition("]: ")[2])
 
-    told: Any = {"logger": logging.Logger("asked"), "log_level": _LOGGED}  # noqa: LOG001 - of this call only
+    told: Any = {"logger": logging.Logger("asked"), "log_level": _LOGGED}  # noqa: LOG001 - for this call only
     told["logger"].addHandler(Collector())
     client = AdminClient({**sink.connection_config(), **told})
     with contextlib.suppress(KafkaException):

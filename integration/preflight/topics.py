@@ -22,7 +22,7 @@ _RIGHTS: Final = ("WRITE", "DESCRIBE")
 _REPLICAS: Final = 3
 _IN_SYNC: Final = 2
 _UNLIMITED: Final = 2**63 - 1
-#: Limits of a row's own time: the setting, the value from which it is not worth a warning, and the side of the broker's clock
+#: Limits on a row's own time: the setting, the value from which it needs no warning, and the side of the broker's clock
 #: that it limits. One hour ahead is Kafka's default.
 _TIME_LIMITS: Final = (
     ("message.timestamp.before.max.ms", _UNLIMITED, "behind"),
@@ -77,13 +77,13 @@ def check_durability(check: str, found: TopicDescription, settings: Settings) ->
     in_sync = int(settings.get("min.insync.replicas") or 1)
     short = [partition for partition in found.partitions if len(partition.isr) < in_sync]
     if in_sync > replicas:
-        why = f"min.insync.replicas={in_sync} exceeds its {replicas} replica(s), so it refuses every record"
-        fix = f"Set min.insync.replicas={max(1, replicas - 1)}, or give it more replicas (kafka-reassign-partitions)"
+        why = f"min.insync.replicas={in_sync} exceeds its {replicas} replica(s), so the topic refuses every record"
+        fix = f"Set min.insync.replicas={max(1, replicas - 1)}, or add replicas (kafka-reassign-partitions)"
         yield Finding(check, found.name, Result.FAIL, why, fix)
     elif short:
         ids = ", ".join(str(partition.id) for partition in short)
         why = f"partition(s) {ids} have fewer replicas in sync than min.insync.replicas={in_sync}, so they refuse records now"
-        yield Finding(check, found.name, Result.FAIL, why, "Start the brokers that are missing")
+        yield Finding(check, found.name, Result.FAIL, why, "Start the missing brokers")
     weak = []
     if replicas < _REPLICAS:
         weak.append(f"{replicas} replica(s)")
@@ -102,13 +102,13 @@ def _check_rows(target: Target, topic: str, settings: Settings) -> Iterator[Find
     limit = int(settings.get("max.message.bytes") or 0)
     largest = target.sink.message_max_bytes
     if 0 < limit < largest:
-        why = f"max.message.bytes={limit} is less than the {largest} bytes that the client may send, so it refuses such rows"
+        why = f"max.message.bytes={limit} is less than the {largest} bytes that the client may send, so it refuses larger rows"
         fix = f"Set max.message.bytes={largest} or more there, or kafka.message.max.bytes={limit} in the sink's options"
         yield Finding(_CHECK, topic, Result.WARN, why, fix)
     policy = str(settings.get("cleanup.policy") or "")
     if "compact" in policy:
         why = f"cleanup.policy={policy}, so rows without a key are refused, and only the last row of each key is kept"
-        yield Finding(_CHECK, topic, Result.WARN, why, "Give every row a key, or set cleanup.policy=delete")
+        yield Finding(_CHECK, topic, Result.WARN, why, "Set a key in every row, or set cleanup.policy=delete")
     if settings.get("message.timestamp.type") == "LogAppendTime":
         why = "message.timestamp.type=LogAppendTime, so the time of arrival replaces the rows' column timestamp"
         fix = "Set message.timestamp.type=CreateTime, if readers need the rows' own time"

@@ -34,7 +34,7 @@ logger = logging.getLogger(__name__)
 
 QUERY_ID: Final = "twopc preflight"
 _VALUE: Final = QUERY_ID.encode()
-#: This partition is above those of these tasks' markers.
+#: This partition is above those of the tasks' markers.
 _FIRST_ROW_PARTITION: Final = 5
 
 
@@ -42,12 +42,12 @@ class Trial:
     """A stand-in's clients and transactions.
 
     Attributes:
-        original: the sink that the stand-in replaces; the trial does nothing with it.
+        original: the sink that the stand-in replaces; the trial does not use it.
         sink: the stand-in.
         client: commits, aborts and describes transactions.
         log: the first driver's decision log.
         admin: the client that creates and deletes the topic.
-        scan_start: where the markers of the tasks begin.
+        scan_start: the start of the tasks' markers.
         handles: the handle of each task.
         decided_at: the offset of the decision.
     """
@@ -164,7 +164,7 @@ class Trial:
         """End every transaction and delete the topic. Log what is left behind."""
         for writer in self._writers:
             writer.abort()
-        for log in self._logs:  # a client that still looks for the topic could create it again
+        for log in self._logs:  # a client that still looks for the topic could recreate it
             log.close()
         try:
             if self._is_making:  # interrupted: the brokers may create the topic later unless we wait for it

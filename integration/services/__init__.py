@@ -1,4 +1,4 @@
-"""Kafka, Redis and HBase as local processes, for the demo and the tests; and the Java and the jars that they need."""
+"""Kafka, Redis and HBase as local processes for the demo and the tests, and the Java and jars that they need."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def cache_dir() -> Path:
     """
     configured = os.environ.get("TWOPC_CACHE_DIR")
     try:
-        # Without a home directory, older platformdirs leave `~` as it is, and newer ones raise RuntimeError.
+        # Without a home directory, older versions of platformdirs leave `~` unchanged, and newer ones raise RuntimeError.
         found = Path(configured or platformdirs.user_cache_path("twopc")).expanduser().absolute()
         found.mkdir(parents=True, exist_ok=True)
     except (RuntimeError, OSError) as error:

@@ -1,7 +1,7 @@
 """Class data archives (JEP 350, Java 13 and newer), with which Kafka and Spark load their many classes much faster.
 
-A first run writes the archive when it exits normally; later runs map it. A JVM that cannot use an archive (because of another
-class path or another Java) silently runs without it.
+A first run writes the archive when it exits normally; later runs map it. A JVM that cannot use an archive (because of a different
+class path or Java) silently runs without it.
 
 ``python -m twopc.integration.services.class_data FLAG …`` is the run that creates Spark's archive: a small streaming query with
 state, Arrow and ``foreachBatch``.
@@ -52,7 +52,7 @@ def class_data_flags(archive: Path, train: Callable[[Sequence[str]], object]) ->
         train: runs the program once, with the given flags, until it exits normally.
 
     Returns:
-        the flags; empty without an archive, and then the program only starts more slowly.
+        the flags; empty without an archive; the program then only starts more slowly.
     """
     try:
         archive.parent.mkdir(parents=True, exist_ok=True)

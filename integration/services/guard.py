@@ -5,7 +5,7 @@ the *thread* that started the child ends, so a broker started by a worker thread
 one thread. It watches its owner by pidfd, and `PR_SET_PDEATHSIG` ends the child with the guard.
 
 This file is both the owner's side, `GuardedProcess`, and the guard (`python guard.py OWNER_PID REPORT_FD COMMAND…`).
-It runs isolated, so it imports the standard library only.
+It runs isolated, so it imports only the standard library.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _FIRST_PAUSE_S, _LAST_PAUSE_S = 0.001, 0.05
 
 
 class GuardedProcess:
-    """A running child process in a session of its own: Ctrl-C in a terminal does not reach it.
+    """A running child process in its own session, so that Ctrl-C in a terminal does not reach it.
 
     Attributes:
         pid: process id of the child, not of the guard.
@@ -98,7 +98,7 @@ class GuardedProcess:
         self.wait()
 
     def terminate(self, timeout_s: float) -> None:
-        """End the child with SIGTERM, after `timeout_s` with SIGKILL, and wait until it has ended."""
+        """End the child with SIGTERM, or after `timeout_s` with SIGKILL, and wait until it has ended."""
         self.signal(signal.SIGTERM)
         self.signal(signal.SIGCONT)  # A stopped process does not handle SIGTERM.
         if self.wait(timeout_s) is None:
@@ -106,7 +106,7 @@ class GuardedProcess:
 
 
 def die_with_parent() -> None:
-    """Have Linux kill this process when the thread that started it ends. Runs in the child."""
+    """Make Linux kill this process when the thread that started it ends. Runs in the child."""
     if sys.platform == "linux":
         import ctypes  # noqa: PLC0415 - the owner's side does not need it
 

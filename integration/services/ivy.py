@@ -21,7 +21,7 @@ _SETTINGS = "TWOPC_IVY_SETTINGS"
 
 
 class PermanentError(ServiceError):
-    """An error that stays after another attempt."""
+    """An error that another attempt does not clear."""
 
 
 def pyspark_jars() -> Path:
@@ -42,7 +42,7 @@ def ivy_file(
     """Return an ivy.xml.
 
     Args:
-        coordinates: what to download, each "organisation:module:revision".
+        coordinates: the artifacts to download, each "organisation:module:revision".
         transitive: also download dependencies.
         excluded: names of modules to leave out.
         forced: coordinates of dependencies that replace the revisions that the dependants ask for.

@@ -1,4 +1,4 @@
-"""Sizes and SHA-256 sums of jars: of the files on disk, and of those in `jars.lock.json`."""
+"""Sizes and SHA-256 sums of jars: those of the files on disk, and those in `jars.lock.json`."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def sums_of(directory: Path) -> Sums:
 
 
 def record_sums(directory: Path) -> None:
-    """Write the sums of a complete set beside its jars. A set without a lock is checked against them from now on."""
+    """Write the sums of a complete set beside its jars. A set without a lock is checked against these sums later."""
     (directory / _SUMS_FILE).write_text(json.dumps(sums_of(directory), indent=1))
 
 

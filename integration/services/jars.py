@@ -36,7 +36,7 @@ OLD_KAFKA_VERSION = "0.10.2.2"
 
 _ATTEMPTS = 4
 _WAIT: tenacity.wait.wait_base = tenacity.wait_random_exponential(multiplier=1, max=15)
-# Ivy downloads one file at a time and mostly waits: four runs at once took 11 s for the Kafka jars instead of 40 s.
+# Ivy downloads one file at a time and mostly waits: four parallel runs took 11 s for the Kafka jars instead of 40 s.
 _PARALLEL_RUNS = 4
 _console = Console(stderr=True, highlight=False, soft_wrap=True)
 
@@ -157,7 +157,7 @@ def fetch(wanted: JarSet, lock: Path | None = None) -> list[Path]:
     target.parent.mkdir(parents=True, exist_ok=True)
     # The kernel frees this lock when its holder dies.
     with FileLock(target.with_name(f".{wanted.name}.lock")):
-        # The previous holder may have downloaded this very set.
+        # The previous holder may have downloaded the same set.
         damage = jar_lock.damage(target, locked)
         if damage:
             if target.exists():
@@ -180,7 +180,7 @@ def _install(wanted: JarSet, target: Path, locked: jar_lock.Sums | None) -> None
         complete = work / "jars"
         jar_lock.record_sums(complete)
         if target.exists():
-            # A running JVM keeps the files that it has open, and nobody else may see a mix of old and new files.
+            # A running JVM keeps the files that it has open, and no other process may see a mix of old and new files.
             target.rename(work / "replaced")
         complete.rename(target)
     finally:
@@ -229,7 +229,7 @@ def _resolve(wanted: JarSet, work: Path, locked: jar_lock.Sums | None) -> None:
     modules = sorted({":".join(name.split("/")[:3]) for name in locked})
     shares = [share for n in range(_PARALLEL_RUNS) if (share := modules[n::_PARALLEL_RUNS])]
     with ThreadPoolExecutor(len(shares)) as pool:
-        # The lock's SHA-256 makes Ivy's checks superfluous.
+        # The lock's SHA-256 makes Ivy's checks unnecessary.
         runs = [pool.submit(run_ivy, ivy_file(share), work, str(n), verify=False) for n, share in enumerate(shares)]
     for run in runs:
         run.result()
@@ -239,7 +239,7 @@ def write_lock(prefix: str = "") -> None:
     """Resolve sets from their roots, ignoring cache and lock, and rewrite `jars.lock.json`.
 
     Args:
-        prefix: the beginning of the names of the sets. All other sets stay as they are. So do the connectors of other Sparks
+        prefix: the beginning of the names of the sets. All other sets stay unchanged. So do the connectors of Sparks other
             than the installed one, because a connector's set depends on the jars that Spark ships.
     """
     locked = jar_lock.read_lock(jar_lock.LOCK_FILE)

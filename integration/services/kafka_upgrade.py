@@ -56,7 +56,7 @@ class Upgrade:
         return f"{self.version}, {what[self.mode]}"
 
 
-#: The order of Kafka's upgrade notes: the code, then the protocol; the last release with ZooKeeper, its migration, the rest.
+#: The order in Kafka's upgrade notes: the code, then the protocol; the last release with ZooKeeper, its migration, the rest.
 UPGRADE: Final = (
     Upgrade(version="2.8.2", protocol="0.10.2"),
     Upgrade(version="2.8.2", protocol="2.8"),
@@ -83,7 +83,7 @@ class UpgradedKafka(LocalOldKafka):
         self.controller: LocalController | None = None
 
     def upgrade(self, step: Upgrade) -> None:
-        """Stop the broker in order, and start another release on its data; return when it leads every partition.
+        """Stop the broker in an orderly way, and start another release on its data; return when it leads every partition.
 
         Raises:
             ServiceError: the release does not start, or its metadata does not reach the controller.

@@ -1,7 +1,7 @@
-"""Kafka's own first MirrorMaker, which copies a topic from a broker of 0.10 to a current cluster.
+"""Kafka's own MirrorMaker 1, which copies a topic from a broker of 0.10 to a current cluster.
 
-The second one (Kafka Connect) needs features of the source's brokers that 0.10 lacks. Kafka 3.9 is the last release that has
-the first one.
+MirrorMaker 2 (Kafka Connect) needs features of the source's brokers that 0.10 lacks. Kafka 3.9 is the last release with
+MirrorMaker 1.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ MIRROR_MAKER_VERSION: Final = "3.9.1"
 class MirrorMaker(LocalServer):
     """Copies a topic until it is stopped. It keeps keys, values and times; Java's partitioner chooses the partitions.
 
-    If it is stopped in order (`stop`, `close`), it has written nothing twice.
+    If it is stopped in an orderly way (`stop`, `close`), it has duplicated nothing.
     """
 
     def __init__(self, source: str, target: str, topic: str, *, data_dir: Path | None = None) -> None:

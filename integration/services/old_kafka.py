@@ -109,7 +109,7 @@ class LocalOldKafka(LocalServer):
     def __init__(
         self, *, data_dir: Path | None = None, properties: Mapping[str, str] | None = None, heap: str = "256m"
     ) -> None:
-        """Describe both; nothing is started yet.
+        """Describe both servers; nothing is started yet.
 
         Args:
             data_dir: see `LocalServer`; it also contains ZooKeeper's directory.

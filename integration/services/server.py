@@ -48,7 +48,7 @@ def wait_until(is_so: Callable[[], object], timeout_s: float) -> bool:
 
 
 class Startable(ABC):
-    """Something that a `with` block starts and closes. A failed start closes it, too."""
+    """Something that a `with` block starts and closes. A failed start also closes it."""
 
     @abstractmethod
     def start(self) -> None:
@@ -56,7 +56,7 @@ class Startable(ABC):
 
     @abstractmethod
     def close(self) -> None:
-        """Stop it and remove its temporary files."""
+        """Stop, and remove the temporary files."""
 
     def __enter__(self) -> Self:
         """Start; see `start`."""
@@ -121,7 +121,7 @@ class LocalServer(Startable):
         return self._process is not None and self._process.exit_code is None
 
     def start(self) -> None:
-        """Start; return when it is ready. The first start chooses the ports, restarts keep them.
+        """Start; return when it is ready. The first start chooses the ports; restarts keep them.
 
         Raises:
             ServiceError: the server exited, or was not ready in time. The message quotes the end of its log.
@@ -190,7 +190,7 @@ class LocalServer(Startable):
             shutil.rmtree(self.data_dir, ignore_errors=True)
 
     def _end(self) -> None:
-        """End the server's process for good; an orderly end only serves data that somebody keeps."""
+        """End the server's process permanently; an orderly end is needed only if its data is kept."""
         if self._is_temporary:
             self.kill()
         else:
@@ -198,14 +198,14 @@ class LocalServer(Startable):
 
     @abstractmethod
     def _program(self) -> list[str]:
-        """Download what is missing; return the start of the command line, to which `_launch` adds the rest."""
+        """Download missing files; return the start of the command line, to which `_launch` adds the rest."""
 
     @abstractmethod
     def _launch(self, program: list[str]) -> None:
         """Configure the server for the ports in `_ports` and call `_serve`."""
 
     def _run(self, command: list[str]) -> GuardedProcess:
-        """Start a process, which `stop` and `kill` end from now on."""
+        """Start a process, which `stop` and `kill` will end."""
         try:
             self._process = GuardedProcess(command, log=self.log_path, cwd=self.data_dir)
         except OSError as error:
@@ -226,7 +226,7 @@ class LocalServer(Startable):
             raise ServiceError(f"not ready after {self._START_TIMEOUT_S:g} s")
 
     def _log_of_start(self) -> str:
-        """Return what was logged since the last start began."""
+        """Return the log since the beginning of the last start."""
         if not self.log_path.exists():
             return ""
         return self.log_path.read_bytes()[self._log_start :].decode(errors="replace")
@@ -238,7 +238,7 @@ class LocalServer(Startable):
 
 
 def _is_stopped(pid: int) -> bool:
-    """Whether every thread is stopped. After SIGSTOP a busy thread runs on for milliseconds, and may still answer."""
+    """Whether every thread is stopped. After SIGSTOP, a busy thread continues for milliseconds, and may still answer."""
     if sys.platform != "linux":
         return psutil.Process(pid).status() == psutil.STATUS_STOPPED
     try:
@@ -250,7 +250,7 @@ def _is_stopped(pid: int) -> bool:
 
 
 def _tail(log: str) -> str:
-    """Return the interesting end of a log: from its first error on, else the last lines.
+    """Return the interesting end of a log: from its first error on, or else the last lines.
 
     It begins at the first error because an orderly shutdown may follow. It omits stack frames and dumps of settings, which are
     indented by a tab.

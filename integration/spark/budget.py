@@ -1,9 +1,9 @@
 """A bound on what each task sends to the driver: its rows pass until they have used up a budget of bytes.
 
-No expression of Spark's SQL adds up rows as they come, so the plan has a counter of Java's library. ``Invoke`` (Catalyst's own
+No expression of Spark's SQL adds up rows as they come, so the plan has a counter from Java's library. ``Invoke`` (Catalyst's own
 way to call a method of an object) adds each row's bytes to it, and a filter lets rows pass until the sum is over the budget.
 Each plan has a counter, and each task has its own copy of it, because it is serialised with the plan. The filter is declared
-not to be deterministic, so Spark neither moves it nor combines it with another (``CombineFilters``): it counts what would come.
+not to be deterministic, so Spark neither moves it nor combines it with another (``CombineFilters``).
 It reads its input to the end, unlike a limit, which would end a stateful operator before it has written its state.
 """
 
@@ -29,11 +29,11 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-#: What a column of a row and an element of an array count, beside their bytes and text: as much as an offset of Arrow's.
+#: The bytes counted for a column of a row or an element of an array, besides its bytes and text: the size of an Arrow offset.
 _LEAST_BYTES: Final = 4
-#: Adds up in each task. Not a number of Java's, which py4j would bring here as one of Python's.
+#: Adds up in each task. It is not one of Java's numbers, because py4j would convert that to a Python number.
 _COUNTER: Final = "java.util.concurrent.atomic.AtomicLongArray"
-#: Their size is the same in each row.
+#: The types whose size is the same in each row.
 _FIXED: Final = (
     st.NumericType,
     st.BooleanType,
@@ -52,11 +52,11 @@ class Budget:
         self._filters: dict[tuple[str, int], _Filter | None] = {}
 
     def bounded(self, frame: DataFrame, most_bytes: int) -> Any | None:
-        """The DataFrame, with each task's rows up to the first one that is over the budget, which still passes.
+        """The DataFrame with each task's rows up to and including the first one over the budget.
 
         Returns:
-            Spark's own object of it. None if the rows cannot be counted, because a type's size is unknown or this Spark lacks
-            what is used here.
+            Spark's own object. None if the rows cannot be counted, because a type's size is unknown or this Spark lacks
+            something that is used here.
         """
         key = (frame.schema.json(), most_bytes)
         try:
@@ -65,9 +65,9 @@ class Budget:
                 self._filters[key] = None if bytes_of_row is None else _Filter(frame, bytes_of_row, most_bytes)
             made = self._filters[key]
             return None if made is None else made.over(frame)
-        except (Py4JError, PySparkException, TypeError) as error:  # a class that Spark lacks is a package to py4j
+        except (Py4JError, PySparkException, TypeError) as error:  # py4j takes a class that Spark lacks for a package
             logger.warning(
-                "the driver cannot limit what tasks send it, so the tasks write every batch that may be large. No data is at "
+                "the driver cannot limit the rows sent to it, so the tasks write every batch that may be large. No data is at "
                 "risk: %s",
                 error,
             )
@@ -76,7 +76,7 @@ class Budget:
 
 
 class _Filter:
-    """Adds the condition to a plan. Each look-up of a class takes several calls to the JVM, so the parts are kept."""
+    """Adds the condition to a plan. Each look-up of a class takes several calls to the JVM, so the parts are cached."""
 
     def __init__(self, frame: DataFrame, bytes_of_row: str, most_bytes: int) -> None:
         jvm: Any = frame.sparkSession._jvm  # noqa: SLF001 - no public way to Catalyst
@@ -100,17 +100,17 @@ class _Filter:
             self._no_types,
             False,  # noqa: FBT003 - propagateNull; no argument is null
             False,  # noqa: FBT003 - returnNullable
-            False,  # noqa: FBT003 - isDeterministic: Spark must call it once for each row, and where it stands
+            False,  # noqa: FBT003 - isDeterministic: Spark must call it once for each row, and in this place
         )
         plan = self._node(self._at_most(spent_before, self._most), frame._jdf.logicalPlan())  # noqa: SLF001 - see above
         return self._dataset.ofRows(_session(frame), plan)
 
 
 def spent_bytes(batches: Iterable[pa.RecordBatch]) -> float:
-    """How much the rows have used of the budget, as their tasks counted it.
+    """The part of the budget that the rows have used, as their tasks counted it.
 
-    A task that held a row back has passed more than its budget. So if the rows used no more than that, none is missing.
-    Infinite for a layout that Spark does not use today: a count that is too low would hide missing rows.
+    A task that held back a row has passed more than its budget. So if the rows used no more than the budget, none is missing.
+    Infinite for a layout that Spark does not use today, because a count that is too low would hide missing rows.
     """
     return sum(
         _LEAST_BYTES * batch.num_columns * batch.num_rows + sum(map(_bytes_in, batch.columns)) for batch in batches

@@ -21,7 +21,7 @@ def decoding(files: Files, name: str) -> Iterator[None]:
     """Report an error of the body, which decodes the file ``name`` of a checkpoint.
 
     Raises:
-        ConfigurationError: the file does not hold what Spark writes there.
+        ConfigurationError: the file does not have the content that Spark writes.
     """
     try:
         yield
@@ -41,8 +41,8 @@ def query_id(files: Files) -> str:
     data = files.read("metadata")
     if data is None:
         raise ConfigurationError(
-            f"checkpoint_location={files.location!r} holds no streaming query's checkpoint: give the same path as "
-            ".option('checkpointLocation', …). exactly_once() finds it by itself if checkpoint_location is left out"
+            f"checkpoint_location={files.location!r} is not the checkpoint of a streaming query: pass the same path as "
+            ".option('checkpointLocation', …). exactly_once() finds it by itself if checkpoint_location is omitted"
         )
     with decoding(files, "metadata"):
         return str(json.loads(data.decode().splitlines()[-1])["id"])
@@ -59,7 +59,7 @@ def read_batch(files: Files, query_id: str, batch_id: int) -> Batch:
         raise ConfigurationError(
             f"{files.location}/offsets has no batch {batch_id}, so a replay of it could not be recognised. Nothing of it was "
             "written. Remove .option('asyncProgressTrackingEnabled', …) from the query, because it records offsets only for "
-            "some batches; or give exactly_once() the checkpoint of this query. Then restart"
+            "some batches; or pass exactly_once() this query's checkpoint. Then restart"
         )
     return Batch(query_id, batch_id, offsets, offsets_of=lambda other: source_offsets(files, other))
 
@@ -67,9 +67,9 @@ def read_batch(files: Files, query_id: str, batch_id: int) -> Batch:
 def source_offsets(files: Files, batch_id: int) -> tuple[str, ...] | None:
     """The source offsets of a batch, one canonical string for each source; None if the checkpoint has no such batch.
 
-    A source to which the query gave a name (Spark 4.2) carries it: ``orders:{"t":{"0":5}}``.
+    A source that the query has named (Spark 4.2) carries its name: ``orders:{"t":{"0":5}}``.
 
-    A file source's offset is a counter, the same in every copy of a checkpoint. So the digest of the entries that the
+    A file source's offset is a counter, the same in every copy of a checkpoint. So a digest of the entries that the
     counter stands for is added to it, as long as it is clear which source's entries these are: a source that a query
     reads twice (``a.union(a)``) has two offsets, but one log.
 
@@ -116,7 +116,7 @@ def _logs(files: Files, offsets: Mapping[str, str]) -> set[str]:
     if not any('"logOffset"' in line for line in offsets.values()):
         return set()
     logs = set(files.names("sources"))
-    # A store may list a directory late. The first entry of a log is there from its first batch on, a later one from its own.
+    # A store may list a directory late. A log's first entry exists from its first batch on, each later one from its own.
     for source in offsets.keys() - logs:
         first = f"sources/{source}/{_counter(_parsed(offsets[source])) or 0}"
         if any(files.read(name) is not None for name in (first, f"{first}.compact")):
@@ -134,7 +134,7 @@ def _parsed(line: str) -> Any:
 
 
 def _counter(offset: Any) -> int | None:
-    """The counter of a file source's offset; None for other sources."""
+    """The counter in a file source's offset; None for other sources."""
     return int(offset["logOffset"]) if isinstance(offset, dict) and set(offset) == {"logOffset"} else None
 
 
@@ -155,7 +155,7 @@ def _digest(files: Files, directory: str, counter: int) -> str:
     """
     names = files.names(directory)
     compacted = sorted(int(name.removesuffix(".compact")) for name in names if name.endswith(".compact"))
-    # The first two by their names: a store may list them late.
+    # The first two are read by name, because a store may list them late.
     candidates = [str(counter), *(f"{number}.compact" for number in (counter, *compacted) if number >= counter)]
     for name in candidates:
         data = files.read(f"{directory}/{name}")

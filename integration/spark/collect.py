@@ -1,6 +1,6 @@
 """Collect a small DataFrame as Arrow batches in the driver. A bound keeps a large one out of every process's memory.
 
-Spark's public ``toArrow`` has no bound but ``spark.driver.maxResultSize``, a GiB, and Spark 3.5 lacks it. So this reads the
+Spark's public ``toArrow`` has no bound except ``spark.driver.maxResultSize`` (1 GiB), and Spark 3.5 lacks it. So this reads the
 stream that ``toArrow`` reads (``Dataset.collectAsArrowToPython``).
 """
 
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-#: Spark's own limit, which its error names: of all results of a job, as they come from the executors.
+#: Spark's own limit, which its error names. It applies to all results of a job, as they arrive from the executors.
 _SPARKS_LIMIT: Final = "spark.driver.maxResultSize"
 
 
@@ -37,13 +37,13 @@ def collect(
     Args:
         rows: the DataFrame.
         max_bytes: the limit; None sets none.
-        budget: keeps each task to the limit, too; None if the tasks may send all that they have.
+        budget: keeps each task within the limit, too; None if the tasks may send everything.
         cancel: ends the DataFrame's jobs; called once the limit is exceeded.
 
     Returns:
         None if there are more bytes than allowed. With a budget, no task has sent more than the limit and one row. Without one,
-        this process has dropped what is over the limit, and Spark's own limit holds for the others. Also None if the tasks
-        should be kept to a limit but cannot be.
+        this process has dropped the rows over the limit, and Spark's own limit applies to the others. Also None if the tasks
+        should be limited but cannot be.
 
     Raises:
         Exception: the evaluation failed; the same exception as from any action.
@@ -51,11 +51,11 @@ def collect(
     try:
         return _collect(rows, max_bytes, budget, cancel)
     except Exception:
-        if max_bytes is None:  # the JVM's own error, or the broken connection to it, names no setting
+        if max_bytes is None:  # neither the JVM's own error nor the broken connection to it names a setting
             logger.error(  # noqa: TRY400 - the error itself is raised
                 "the driver could not collect the rows of a batch. No data is lost. If the error is about memory "
-                "(OutOfMemoryError, spark.driver.maxResultSize), set write_by='auto', so that the tasks write what is too "
-                "large for the driver. Or give the driver more memory: spark.driver.memory, spark.driver.maxResultSize"
+                "(OutOfMemoryError, spark.driver.maxResultSize), set write_by='auto', so that the tasks write rows that are too "
+                "large for the driver. Or raise the driver's memory: spark.driver.memory, spark.driver.maxResultSize"
             )
         raise
 
@@ -79,7 +79,7 @@ def _collect(
     finally:
         try:
             with unwrap_spark_exception():
-                server.getResult()  # raises what the evaluation raised
+                server.getResult()  # raises the error of the evaluation
         except Exception as error:
             if max_bytes is None or not stream.is_void(error):
                 raise
@@ -88,11 +88,11 @@ def _collect(
 
 
 class Stream:
-    """Reads Arrow batches in the order of their arrival, then the indices that give their original order.
+    """Reads Arrow batches in the order of their arrival, then the indices that restore their original order.
 
     Attributes:
         batches: in their original order; none if they exceed the limit.
-        size_bytes: the size of all that arrived.
+        size_bytes: the size of all batches that arrived.
     """
 
     def __init__(self, max_bytes: int | None, cancel: Callable[[], None]) -> None:
@@ -104,7 +104,7 @@ class Stream:
         self.is_over = False
 
     def is_void(self, error: Exception) -> bool:
-        """Whether the job failed because its result exceeds a limit: this one, or Spark's own."""
+        """Whether the job failed because its result exceeds a limit, either this one or Spark's own."""
         self.is_over |= _SPARKS_LIMIT in str(error)
         return self.is_over
 
@@ -117,7 +117,7 @@ class Stream:
                     self.is_over = True
                     self._arrived.clear()
                     self._cancel()
-                if not self.is_over:  # what still comes has to be read: the JVM waits for it
+                if not self.is_over:  # the rest must be read, because the JVM waits for it
                     self._arrived.append(batch)
         if not self.is_over:
             (count,) = struct.unpack("!i", stream.read(4))

@@ -26,10 +26,10 @@ def require_classic_mode() -> None:
 
 
 def require_classic_frame(frame: object, batch_id: int) -> None:
-    """Require that a DataFrame of a batch is not one of Spark Connect.
+    """Require that a DataFrame of a batch does not come from Spark Connect.
 
     Raises:
-        ConfigurationError: it is one of Spark Connect.
+        ConfigurationError: it comes from Spark Connect.
     """
     if type(frame).__module__.startswith("pyspark.sql.connect."):
         raise ConfigurationError(f"batch {batch_id} has a DataFrame of Spark Connect: {_WAY_OUT}")

@@ -1,4 +1,4 @@
-"""Who writes a batch: its tasks, or the driver itself (*direct*), for which a small batch need not start a Python worker.
+"""Who writes a batch: its tasks, or the driver itself (*direct*), in which case a small batch need not start a Python worker.
 
 The driver's writer is the same as a task's, and so is everything that follows. Only a replay that must find the rows of single
 tasks again (rule 9) needs to know which way the decision was written.
@@ -16,14 +16,14 @@ from twopc.errors import ConfigurationError
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-#: The least and the most that a user may let the driver collect. What bounds the tasks is twice the number in Spark's SQL, which
-#: has no longer ones.
+#: The minimum and maximum that a user may let the driver collect. The tasks' bound is twice that number in Spark's SQL, which
+#: has no larger integers.
 _MAX_BYTES: Final = (1024, 1 << 62)
 #: The assumed size of a record of a Kafka source, before a batch has shown it.
 _FIRST_BYTES_PER_RECORD: Final = 1024
-#: One large batch in so many is enough to keep all of them away from the driver.
+#: One large batch in this number is enough to keep all of them away from the driver.
 _REMEMBERED: Final = 8
-#: By how much an estimate over Kafka records may be wrong until a batch that is collected without a bound is over the limit.
+#: The factor by which an estimate from Kafka records may be wrong before a batch collected without a bound exceeds the limit.
 _MARGIN: Final = 50
 
 
@@ -32,7 +32,7 @@ class DriverUpTo:
     """``write_by="auto"`` with another limit: the driver writes a DataFrame that is expected to fit, the tasks any other.
 
     Attributes:
-        max_bytes: the most that the driver collects of one DataFrame of a batch. If there turns out to be more, the tasks write
+        max_bytes: the maximum that the driver collects of one DataFrame of a batch. If there is more, the tasks write
             it.
 
     Raises:
@@ -42,7 +42,7 @@ class DriverUpTo:
     max_bytes: int = 16 * 1024 * 1024
 
     def __post_init__(self) -> None:
-        """Check the number."""
+        """Validate the number."""
         (low, high), given = _MAX_BYTES, self.max_bytes
         if not isinstance(given, int) or isinstance(given, bool) or not low <= given <= high:
             raise ConfigurationError(
@@ -64,7 +64,7 @@ class Direct:
     def __init__(self, write_by: WriteBy) -> None:
         self.way = write_by if isinstance(write_by, str) else "auto"
         self.max_bytes = (write_by if isinstance(write_by, DriverUpTo) else DriverUpTo()).max_bytes
-        #: By the DataFrame's name: the bytes that each unit of input has become.
+        #: The bytes that each unit of input has become, by the DataFrame's name.
         self.seen: dict[str, deque[float]] = defaultdict(lambda: deque(maxlen=_REMEMBERED))
 
 
@@ -84,13 +84,13 @@ class Way:
 
     @property
     def max_bytes(self) -> int | None:
-        """The most that the driver may collect; None if the user wants it to write every batch."""
+        """The maximum that the driver may collect; None if the user wants it to write every batch."""
         return None if self.direct.way == "driver" else self.direct.max_bytes
 
     def is_direct(self, frame: str) -> bool:
         """Whether the driver should write a DataFrame.
 
-        One whose size cannot be estimated is left to the tasks, which measure it.
+        A DataFrame whose size cannot be estimated is left to the tasks, which measure it.
         """
         if self.direct.way != "auto":
             return self.direct.way == "driver"
@@ -98,7 +98,7 @@ class Way:
         return expected_bytes is not None and expected_bytes <= self.direct.max_bytes
 
     def needs_bound(self, frame: str) -> bool:
-        """Whether the tasks, too, must limit what they send the driver. That costs Spark a plan.
+        """Whether the tasks must also limit the rows that they send the driver. That costs Spark a plan.
 
         Not needed if all rows come from counted records and would fit even at fifty times the expected size.
         """
@@ -122,11 +122,11 @@ class Way:
 
 
 class BatchInput:
-    """How much input Spark has planned for a batch, in the sources' own units: records, or batches of files.
+    """The input that Spark has planned for a batch, in the sources' own units: records, or batches of files.
 
     Attributes:
         size: the growth of the offsets; None if they do not show it.
-        counts_records: whether every source is Kafka's.
+        counts_records: whether every source is Kafka.
     """
 
     def __init__(self, before: Sequence[str] | None, offsets: Sequence[str]) -> None:

@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from twopc.records import TaskReport
     from twopc.sink import TwoPhaseCommitSink
 
-#: As an object: Spark's JVM would have to parse ``result binary`` with every batch.
+#: An object, because Spark's JVM would have to parse ``result binary`` with every batch.
 _RESULT: Final = StructType([StructField("result", BinaryType())])
 _SETTING: Final = "CheckpointConfig.timeout_ms"
 _EXPIRY: Final = "kafka.transaction.timeout.ms and the brokers' transaction.max.timeout.ms"
@@ -48,8 +48,8 @@ class _Limit:
     """How long preparing may take.
 
     Attributes:
-        timeout_ms: None: without a limit.
-        setting: what changes it.
+        timeout_ms: the limit; None for no limit.
+        setting: the setting that changes it.
         ends_at: when it is reached, by the monotonic clock.
     """
 
@@ -64,12 +64,12 @@ class SparkEngine:
 
     Attributes:
         batch: the batch's DataFrames.
-        sinks: all sinks of the query, including those that get nothing of this batch.
-        runs: this run of the query, among others.
+        sinks: all sinks of the query, including those that get nothing from this batch.
+        runs: this run of the query, and the others.
         shuffles: the shuffles of this run.
-        staging: where the tasks keep their rows, if they keep them.
+        staging: the place where the tasks keep their rows, if they do.
         way: who writes a DataFrame: the driver or the tasks.
-        budget: keeps the tasks to what the driver may collect.
+        budget: limits the tasks to the amount that the driver may collect.
         timeout_ms: the limit for an attempt, if the user has set one.
         max_writers: the most tasks that write a DataFrame, if the user has set a number.
         state: the part of the query's state that the batch writes, if the query keeps any.
@@ -102,9 +102,9 @@ class SparkEngine:
             rows.source.write.format("noop").mode("overwrite").save()
 
     def prepare(self, work: Work) -> list[TaskReport]:
-        """See :class:`Engine`. Runs one job for each DataFrame, in turn: the first one fills the cache of a common parent.
+        """See :class:`Engine`. Runs one job per DataFrame, one after another: the first fills the cache of a common parent.
 
-        A DataFrame that fits in the driver is collected and written here. Staged files are published all at once.
+        A DataFrame that fits in the driver is collected and written here. Staged files are published together.
         """
         limit = self._limit(work)
         work.pending.limited(limit.timeout_ms, limit.setting, planned=self.way.input.size)
@@ -125,7 +125,7 @@ class SparkEngine:
                     raise raised from error
                 work.pending.acknowledged([result.acknowledgement for result in results])
                 reports += self._accepted(results, work, limit)
-                if is_cancelled():  # what was cancelled may still have come to its end
+                if is_cancelled():  # a cancelled job may still have finished
                     raise _expired(work, limit, reports)
                 stages |= {result.stage for result in results if result.stage is not None}
             if self.state is not None and not isinstance(work.mode, Publish):
@@ -157,7 +157,7 @@ class SparkEngine:
         for result in results:
             if result.error is not None:
                 error = named_error(*result.error)
-                # The driver's own writer gives up when the time is over, which Spark cannot tell it.
+                # The driver's own writer gives up when its time is over, because Spark cannot cancel it.
                 if isinstance(error, CheckpointExpiredError) and time.monotonic() >= limit.ends_at:
                     raise _expired(work, limit, (), f". {error}")
                 _note_vote(work, error)
@@ -165,13 +165,13 @@ class SparkEngine:
         return [result.report for result in results if result.report is not None]
 
     def _results(self, rows: Rows, task: PrepareTask, work: Work, tag: str) -> list[TaskResult]:
-        """Evaluate a DataFrame and write it, either at once in the driver or task by task."""
+        """Evaluate a DataFrame and write it, either as a whole in the driver or task by task."""
         if isinstance(work.mode, Publish):
             return self._publish(task, work.mode)
         must = rows.name in work.mode.direct if isinstance(work.mode, Repair) else None
         if self.way.is_direct(rows.name) if must is None else must:
             max_bytes = None if must else self.way.max_bytes
-            # With one transaction there is no loss in part, and so no replay to compare (rule 9).
+            # With one transaction there is no partial loss, and so no replay to compare (rule 9).
             is_divided = len(self.batch) > 1 or len(rows.sinks) > 1
             wanted = replace(rows, is_hashed=is_divided)
             budget = self.budget if self.way.needs_bound(rows.name) else None

@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-#: What `make matrix` runs.
+#: The versions that `make matrix` runs.
 _PROVEN_SPARKS: Final = ("3.5", "4.0", "4.1", "4.2", "4.3")
 
 
@@ -65,14 +65,14 @@ def exactly_once(  # noqa: PLR0913 - settings, each with a default
         dead_letter: a sink for records about bad rows: a KafkaSink with a topic. No other sink gets a row that one of them can
             never take. None: such a row stops the query, and nothing of its batch is visible.
         select: by sink name, the SQL expressions that make its columns, such as
-            ``{"events": ["CAST(id AS STRING) AS key", "to_json(struct(*)) AS value"]}``; others take the batch's own.
+            ``{"events": ["CAST(id AS STRING) AS key", "to_json(struct(*)) AS value"]}``; other sinks use the batch's own columns.
         staging: keep each task's rows until its transactions are proven, so that a decided batch whose transactions timed out is
-            completed under any plan (rule 9). True: beside the checkpoint. A path: there; the driver and every worker must
+            completed under any plan (rule 9). True: beside the checkpoint. A path: there. The driver and every worker must
             share it.
         write_by: who writes a batch. ``"auto"``: the driver if the batch is expected to fit into 16 MiB, else the tasks.
-            ``DriverUpTo(max_bytes)``: the same with another limit. ``"driver"``, ``"tasks"``: always that one.
+            ``DriverUpTo(max_bytes)``: the same with another limit. ``"driver"``, ``"tasks"``: always these.
         listeners: they receive each checkpoint; see :class:`twopc.Listener`.
-        interceptors: what also happens with each batch, the first one outermost: :class:`~twopc.integration.operate.Savepoints`,
+        interceptors: further actions with each batch, the first one outermost: :class:`~twopc.integration.operate.Savepoints`,
             :class:`~twopc.integration.operate.SourceProgress`, :class:`~twopc.integration.migrate.TakeOver`.
         override: what is refused otherwise: :class:`~twopc.EndQuery`, :class:`~twopc.AdoptQuery`, :class:`~twopc.ResumeAt`,
             :class:`~twopc.Abandon`, :class:`~twopc.AddSink`, or several of them.
@@ -82,10 +82,10 @@ def exactly_once(  # noqa: PLR0913 - settings, each with a default
     """
     require_classic_mode()
     hide_functions()
-    location = None if checkpoint_location is None else str(checkpoint_location)  # people give a Path, too
+    location = None if checkpoint_location is None else str(checkpoint_location)  # people pass a Path, too
     if location is not None and not location.strip():
         raise ConfigurationError(
-            "exactly_once(checkpoint_location=''): give the query's checkpointLocation, or leave it out"
+            "exactly_once(checkpoint_location=''): pass the query's checkpointLocation, or omit the argument"
         )
     options = Options(
         checkpoints=CheckpointConfig() if checkpoints is None else checkpoints,
@@ -102,7 +102,7 @@ def exactly_once(  # noqa: PLR0913 - settings, each with a default
         interceptor.require_fitting([sink.name for sink in sinks])
     if not pyspark.__version__.startswith(tuple(f"{version}." for version in _PROVEN_SPARKS)):
         logger.warning(
-            "this release was not tested on Spark %s, only on %s: before you rely on it, kill a query of yours with "
+            "this release was not tested on Spark %s, only on %s: before you rely on it, kill one of your queries with "
             "twopc.testing",
             pyspark.__version__,
             ", ".join(_PROVEN_SPARKS),
@@ -114,7 +114,7 @@ def exactly_once(  # noqa: PLR0913 - settings, each with a default
 
 
 class ExactlyOnce:
-    """Spark calls it with each batch: in the driver, in the query's own thread."""
+    """Spark calls it with each batch, in the driver, in the query's own thread."""
 
     def __init__(
         self, sinks: Sequence[TwoPhaseCommitSink[Any]], checkpoint_location: str | None, options: Options
@@ -122,8 +122,8 @@ class ExactlyOnce:
         self._sinks = sinks
         self._location = checkpoint_location
         self._options = options
-        # A cache may be older than the query: then any job since this moment may have filled it.
-        self._context = SparkContext._active_spark_context  # noqa: SLF001 - the public way would start one
+        # A cache may be older than the query; any job since this moment may then have filled it.
+        self._context = SparkContext._active_spark_context  # noqa: SLF001 - the public function would start one
         self._since = BEGINNING if self._context is None else StatusStore(self._context).now()
         self._writer: RunWriter | None = None
         self._changing = threading.Lock()  # two queries that share the object by mistake call at the same time
@@ -133,9 +133,9 @@ class ExactlyOnce:
 
         Args:
             frames: the batch, or a DataFrame made from it, for all sinks; or a dictionary with a DataFrame for each sink's
-                name, and None for a sink that is to get nothing of this batch. A DataFrame is evaluated once, even if
+                name, and None for a sink that gets nothing from this batch. A DataFrame is evaluated once, even if
                 several sinks take it.
-            batch_id: the number that Spark gave with the batch.
+            batch_id: the number that Spark passed with the batch.
 
         Raises:
             TwoPhaseCommitError: see ``twopc.errors``; the query stops with it.
@@ -143,14 +143,14 @@ class ExactlyOnce:
         try:
             self._write(frames, batch_id)
         except TwoPhaseCommitError as error:
-            # Spark shows the traceback and then the message. So that nobody has to look for the message, the rest is in the log.
+            # Spark shows the traceback before the message. To keep the message easy to find, the rest is in the log.
             logger.exception("batch %s failed; the query stops", batch_id)
             raise error.with_traceback(None) from None
 
     def _write(self, frames: Frames, batch_id: int) -> None:
         given = any_frame(frames)
         if given is None:
-            by_frame(frames, self._sinks, batch_id)  # raises: there is nothing to write
+            by_frame(frames, self._sinks, batch_id)  # raises an error: there is nothing to write
             raise AssertionError("a batch without a DataFrame")
         writer = self._writer_of_this_call(given.sparkSession)
         query = writer.run.query
@@ -177,7 +177,7 @@ class ExactlyOnce:
             self._writer = None
 
     def _writer_of_this_call(self, session: SparkSession) -> RunWriter:
-        """Who writes for the query that makes this call; what belongs to an earlier run is closed.
+        """The writer for the query that makes this call. Closes what belongs to an earlier run.
 
         Raises:
             ConfigurationError: the checkpoint, or this object, belongs to another query, or no query's own thread makes the call.
@@ -202,6 +202,6 @@ class ExactlyOnce:
 def _require_ended(former: RunningQuery, present: RunningQuery) -> None:
     if former.query_id != present.query_id and former.is_active:
         raise ConfigurationError(
-            f"query {present.query_id} calls an object of exactly_once() of query {former.query_id}, which still runs. "
-            "Nothing of this call was written. Make one object for each query, with sinks of its own"
+            f"query {present.query_id} calls an object of exactly_once() of query {former.query_id}, which is still running. "
+            "Nothing of this call was written. Make one object for each query, with its own sinks"
         )

@@ -1,4 +1,4 @@
-"""A batch's DataFrame as the tasks write it: each column that a sink takes, once, and a checksum."""
+"""A batch's DataFrame as the tasks write it: each column that any sink takes, once, and a checksum."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ if TYPE_CHECKING:
     from twopc.integration.spark.offers import Offer
     from twopc.sink import TwoPhaseCommitSink
 
-#: PySpark 4.2 and newer ask for the zone of a timestamp; those before took UTC.
+#: PySpark 4.2 and newer require the zone of a timestamp; earlier versions used UTC.
 _ZONE: Final[dict[str, Any]] = {"timezone": "UTC"} if "timezone" in signature(to_arrow_type).parameters else {}
 
-#: The form of a timestamp in a dead letter, in any time zone of the session, which a cast would use.
+#: The form of a timestamp in a dead letter, whatever the session's time zone, which a cast would use.
 _JSON: Final = (
     "MAP('timeZone', 'UTC', 'timestampFormat', \"yyyy-MM-dd'T'HH:mm:ss.SSSSSSXXX\", "
     "'timestampNTZFormat', \"yyyy-MM-dd'T'HH:mm:ss.SSSSSS\", 'ignoreNullFields', 'false')"
@@ -66,8 +66,8 @@ class TakenColumn:
 
     @property
     def hashed(self) -> str:
-        """The arguments of its hash."""
-        # xxhash64 skips nulls: without the flags (null, 'a') and ('a', null) would be the same row.
+        """The arguments of the column's hash."""
+        # xxhash64 skips nulls. Without the flags, (null, 'a') and ('a', null) would be the same row.
         column = self.in_form
         is_map = isinstance(self.kind, st.MapType) and self.form is not Form.TEXT
         return f"{column} IS NULL, {f'map_entries({column})' if is_map else column}"
@@ -78,13 +78,13 @@ class Rows:
     """One DataFrame of a batch, and the columns that are written from it.
 
     Attributes:
-        name: distinguishes it from the batch's other DataFrames; empty if there are none.
+        name: distinguishes the DataFrame from the batch's others; empty if there are none.
         source: the DataFrame.
         sinks: the sinks that take it, including the one for dead letters.
         base: the DataFrame with the columns that the user's expressions make; see :class:`Offers`.
-        columns: ``0``, ``1``, … as the tasks and the driver get them; :data:`CHECKSUM` follows.
-        views: by sink name, which of these columns it is given.
-        is_hashed: whether a replay may have to be compared with what is written; otherwise every checksum is 0.
+        columns: the columns of :meth:`frame`, named ``0``, ``1``, …, before :data:`CHECKSUM`.
+        views: by sink name, the columns that it receives.
+        is_hashed: whether a replay may have to be compared with the written rows; otherwise every checksum is 0.
     """
 
     name: str
@@ -96,13 +96,13 @@ class Rows:
     is_hashed: bool = True
 
     def for_tasks(self, most_writers: int | None) -> DataFrame:
-        """The DataFrame for the tasks: at most so many, each with one or more partitions of the plan, without a shuffle."""
+        """The DataFrame for the tasks. Each of them receives one or more partitions of the plan, without a shuffle."""
         frame = self.frame(PARTITION_SQL)
         return frame if most_writers is None else frame.coalesce(most_writers)
 
-    # Call selectExpr once for everything, because Spark analyses the plan again with each call, which takes some ms.
+    # Call selectExpr once for everything, because Spark analyses the plan again in each call, which takes some ms.
     def frame(self, *further: str) -> DataFrame:
-        """The columns that the sinks take, the checksum, and further ones."""
+        """The DataFrame with the columns that the sinks take, the checksum, and further columns."""
         return self.base.selectExpr(
             *(f"{column.in_form} AS `{index}`" for index, column in enumerate(self.columns)),
             f"{self._checksum} AS {CHECKSUM}",
@@ -110,9 +110,9 @@ class Rows:
         )
 
     def for_driver(self) -> tuple[DataFrame, Callable[[list[pa.RecordBatch]], list[pa.RecordBatch]]]:
-        """The DataFrame for the driver to collect, and the function that gives its batches the same columns.
+        """The DataFrame for the driver to collect, and the function that converts its batches to those of :meth:`frame`.
 
-        It is the user's DataFrame itself if possible, because another one costs Spark another plan.
+        It is the user's DataFrame itself if possible, because a different one costs Spark another plan.
         """
         order = self._order_of_own_columns()
         if order is None:
@@ -120,7 +120,7 @@ class Rows:
         return self.source, lambda batches: [self._arranged(batch, order) for batch in batches]
 
     def _order_of_own_columns(self) -> list[int] | None:
-        """The index of its own column for each of :attr:`columns`; None if Spark must compute or drop one."""
+        """The index of the source's column for each column of :meth:`frame`; None if Spark must compute or drop one."""
         if self.is_hashed or self.base is not self.source or any(column.is_spark_needed for column in self.columns):
             return None
         own = {quoted(name): index for index, name in enumerate(self.source.columns)}
@@ -157,7 +157,7 @@ def arrange(
         frame: the batch, or a DataFrame that was made from it.
         sinks: the sinks that take it.
         select: by sink name, the SQL expressions that make its columns; a sink without any chooses from the DataFrame's.
-        dead_letter: the name of the sink that is given the rows that others cannot take.
+        dead_letter: the name of the sink that receives the rows that others cannot take.
 
     Raises:
         SchemaError: a column is missing, exists twice, cannot be computed or has a type that a sink cannot take; the message
@@ -186,7 +186,7 @@ def _chosen_by(sink: TwoPhaseCommitSink[Any], columns: st.StructType) -> Sequenc
 
 
 def _letter_of(sink: TwoPhaseCommitSink[Any], columns: st.StructType) -> Sequence[SinkColumn]:
-    """A dead letter takes every column: as text where Spark cannot hash it, or cannot give it as Arrow."""
+    """A dead letter takes every column, as text if Spark cannot hash it or convert it to Arrow."""
     try:
         for name in columns.names:
             require_one(name, columns.names)
@@ -205,7 +205,7 @@ def _of_letters(field: st.StructField) -> SinkColumn:
 def _can_be_hashed(kind: st.DataType) -> bool:
     """Whether Spark can hash the type at any depth. Structs with two fields of one name count as not hashable.
 
-    Spark hashes them and gives them to a task. It does not give them to the driver, so only a direct batch would fail.
+    Spark hashes them and passes them to a task, but not to the driver, so only a direct batch would fail.
     """
     if isinstance(kind, st.StructType):
         return len(set(kind.names)) == len(kind) and all(_can_be_hashed(field.dataType) for field in kind)
@@ -226,7 +226,7 @@ def _may_hold_instants(kind: st.DataType) -> bool:
 
 
 def _arrow_field(field: st.StructField) -> pa.Field[Any]:
-    # What PySpark cannot convert must not stop a query whose sinks do not take the column.
+    # A type that PySpark cannot convert must not stop a query whose sinks do not take the column.
     kind = _arrow_type(field.dataType) or pa.null()
     return pa.field(field.name, kind, metadata={TYPE_NAME: field.dataType.simpleString()})
 
@@ -239,14 +239,14 @@ def _arrow_type(kind: st.DataType) -> pa.DataType | None:
 
 
 def _as_bytes(texts: pa.Array[Any]) -> pa.Array[Any]:
-    """The same buffers as UTF-8 bytes: what Spark's ``CAST(… AS BINARY)`` gives."""
+    """The same buffers as UTF-8 bytes, as from Spark's ``CAST(… AS BINARY)``."""
     if pa.types.is_string(texts.type):
         return texts.cast(pa.binary())
     return texts.cast(pa.large_binary()) if pa.types.is_large_string(texts.type) else texts
 
 
 class _TakenColumns:
-    """The columns that some sink takes: two sinks that take the same one in the same form share it."""
+    """The columns that some sink takes: two sinks that take the same column in the same form share it."""
 
     def __init__(self) -> None:
         self.columns: dict[tuple[str, Form], TakenColumn] = {}

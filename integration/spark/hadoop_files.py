@@ -25,7 +25,7 @@ _AZURE: Final = frozenset({"abfs", "abfss"})
 _ACLS: Final = "fs.capability.paths.acls"
 _EXISTS: Final = "FileAlreadyExistsException"
 _ABSENT: Final = "FileNotFoundException"
-#: The local directories of each context, which mean the same as long as it runs. Remote file systems may be closed by anybody.
+#: The local directories of each context, which mean the same as long as it runs. Remote file systems may be closed by other code.
 _local: Final[WeakKeyDictionary[SparkContext, dict[str, LocalFiles]]] = WeakKeyDictionary()
 
 
@@ -36,7 +36,7 @@ def open_files(context: SparkContext, location: str) -> Files:
         ConfigurationError: it cannot be opened.
     """
     known = _local.setdefault(context, {})
-    if location in known:  # a batch opens it again; it is a dozen calls of the JVM
+    if location in known:  # every batch opens it, which is a dozen calls to the JVM
         return known[location]
     # PySpark's own gateway, which the public API does not show. A second one would change the first one's converters.
     gateway: Any = context._gateway  # noqa: SLF001 - see above
@@ -60,7 +60,7 @@ def open_files(context: SparkContext, location: str) -> Files:
 class HadoopObjects:
     """See :class:`twopc.files.Files`, over Hadoop's ``FileSystem``, on a store without an atomic rename.
 
-    ``location`` is the text of a Hadoop ``Path``. Nothing in it is escaped: what its URI shows is another path (SPARK-26824).
+    ``location`` is the text of a Hadoop ``Path``. Nothing in it is escaped; its URI would be a different path (SPARK-26824).
     """
 
     is_atomic = False
@@ -69,7 +69,7 @@ class HadoopObjects:
         self.location = location
         self._jvm = gateway.jvm
         self._root = self._jvm.org.apache.hadoop.fs.Path(location)
-        # The session's configuration: credentials in spark.hadoop.* are in no other.
+        # The session's configuration, because no other has the credentials in spark.hadoop.*.
         self._file_system = self._path("").getFileSystem(configuration)
 
     def read(self, name: str) -> bytes | None:
@@ -91,7 +91,7 @@ class HadoopObjects:
         return sorted(name for name in names if not name.startswith("."))
 
     def put_if_absent(self, name: str, data: bytes) -> bool:
-        """See :class:`Files`. A store publishes a file when it is closed: until then another may create it, too."""
+        """See :class:`Files`. A store publishes a file when it is closed; until then, another process may also create it."""
         try:
             self._create(self._path(name), data)
         except Py4JJavaError as error:

@@ -1,7 +1,7 @@
 """Refuse a batch that another sink has begun, unless it comes through ``twopc.integration.migrate.TakeOver``.
 
 ``twopc migrate cutover`` records such a batch in a file beside the checkpoint (``twopc.integration.migrate.handover``). Without
-``TakeOver`` the batch would be written whole, and the rows that are in the output already would be there twice.
+``TakeOver`` the batch would be written whole, and the rows that are already in the output would be duplicated.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 #: The names of the files that record hand-overs; the newest one is in force.
 NAME: Final = re.compile(r"handover-(\d+)\.json")
-#: Of these files; another one is refused.
+#: The format of these files; any other is refused.
 FORMAT: Final = 1
 _REST: Final = "rest"
 _passing: ContextVar[int | None] = ContextVar("twopc_taken_over", default=None)
@@ -54,10 +54,10 @@ def require_taken_over(files: Files, batch: Batch) -> None:
 
     Args:
         files: the directory ``<checkpoint>/twopc``.
-        batch: the first one of a run: a handed-over batch is never a later one.
+        batch: the first batch of a run; a handed-over batch is never a later one.
 
     Raises:
-        ConfigurationError: rows of the batch may be in the output; or the checkpoint was given back to the other sink.
+        ConfigurationError: rows of the batch may be in the output; or the checkpoint was returned to the other sink.
     """
     by_number = {int(found[1]): name for name in files.names("") if (found := NAME.fullmatch(name))}
     if not by_number:
@@ -73,15 +73,15 @@ def require_taken_over(files: Files, batch: Batch) -> None:
             f"{where} cannot be read ({error}). Nothing was written. Remove it, and run `twopc migrate cutover` again"
         ) from error
     if facts.query_id != batch.query_id:
-        return  # TakeOver says what is wrong
+        return  # TakeOver reports the problem
     if facts.is_back:
         raise ConfigurationError(
-            f"`twopc migrate rollback` has given this checkpoint back to the old sink ({where}), which may have written rows of "
+            f"`twopc migrate rollback` has returned this checkpoint to the old sink ({where}), which may have written rows of "
             f"batch {batch.batch_id} since. Nothing was written. Run `twopc migrate cutover --apply` again, and restart"
         )
     if facts.kind == _REST and facts.batch_id == batch.batch_id != _passing.get():
         raise ConfigurationError(
             f"batch {batch.batch_id} was begun by another sink, and some of its rows may already be in the output: a cut-over "
-            f"left it half-written ({where}). Nothing was written by this run. To write only the missing rows, give "
+            f"left it half-written ({where}). Nothing was written by this run. To write only the missing rows, pass "
             "exactly_once(…, interceptors=[twopc.integration.migrate.TakeOver(sink)])"
         )

@@ -1,4 +1,4 @@
-"""What also happens with each batch of a query, around the writing: ``exactly_once(sink, interceptors=[…])``.
+"""Further actions with each batch of a query, around the writing: ``exactly_once(sink, interceptors=[…])``.
 
 The name is Kafka's (``ProducerInterceptor``). An interceptor sees the batch before it is written and when it is visible. It may
 pass on other rows, or stop the query.
@@ -27,9 +27,9 @@ class InterceptedBatch:
     """A batch as Spark hands it over.
 
     Attributes:
-        frames: what the user passes on: a DataFrame, or one for each sink.
-        batch_id: its number.
-        checkpoint_location: of the query.
+        frames: the user's argument, a DataFrame or one for each sink.
+        batch_id: the batch's number.
+        checkpoint_location: the location of the query's checkpoint.
         run_id: Spark's id of the query's run, new with each start. The first batch of a run may be a replay.
     """
 
@@ -48,7 +48,7 @@ class InterceptedBatch:
 
 
 class Interceptor(ABC):
-    """Stands around the writing of each batch. One object for each query."""
+    """Wraps the writing of each batch. One object for each query."""
 
     def require_fitting(self, sink_names: Sequence[str]) -> None:
         """Check that this fits a query that writes to these sinks.
@@ -56,7 +56,7 @@ class Interceptor(ABC):
         Raises:
             ConfigurationError: it does not.
         """
-        del sink_names  # most fit every query
+        del sink_names  # most interceptors fit every query
 
     @abstractmethod
     def intercept(self, batch: InterceptedBatch, proceed: Callable[[Frames], None]) -> None:
@@ -99,4 +99,4 @@ def intercepted(
 
 
 def _call(function: Callable[[DataFrame, int], object], frame: Frames, batch_id: int) -> None:
-    function(frame, batch_id)  # type: ignore[arg-type] # a function that takes one DataFrame gets the one that came
+    function(frame, batch_id)  # type: ignore[arg-type] # a function that takes one DataFrame gets the one that was passed

@@ -1,7 +1,7 @@
-"""Find the stages that an application's jobs have run, no matter who started them: any job may fill a cache at any time.
+"""Find the stages that an application's jobs have run, whoever started them, because any job may fill a cache at any time.
 
-A job group, a thread or a tag would not find them all: users set them, and a cache may be older than the query. The numbers
-that Spark gives to jobs and RDDs cannot be set: a job has a higher number than all that were submitted before it, and so has
+A job group, a thread or a tag would miss some, because users set them and a cache may be older than the query. The numbers
+that Spark assigns to jobs and RDDs cannot be set. A job has a higher number than all that were submitted before it, and so has
 an RDD.
 """
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 #: How long the report of a job's beginning may lag behind that of a job with a higher number.
 _LATE_S: Final = 1.0
 _POLL_S: Final = 0.01
-#: Of how many RDDs the stages are remembered, and how many moments.
+#: The number of RDDs whose stages are remembered, and of moments.
 _MAX_RDDS: Final = 100_000
 _MAX_MOMENTS: Final = 64
 
@@ -34,8 +34,8 @@ class JobHistory:
     """The stages that the examined jobs have run, by RDD. Examines a job once.
 
     Args:
-        store: what Spark has reported.
-        since: a moment before the run. Any job of the application may have computed what is older.
+        store: Spark's reports.
+        since: a moment before the run. Any job of the application may have computed older RDDs.
     """
 
     def __init__(self, store: StatusStore, since: Moment) -> None:
@@ -43,15 +43,15 @@ class JobHistory:
         self._moments = [BEGINNING, since]
         self._stages: OrderedDict[int, dict[tuple[int, int], StageAttempt]] = OrderedDict()  # by RDD
         self._last: int | None = None  # the last job that is known to be over
-        self._first = self._next = 0  # all jobs between are examined
-        self._beyond: set[int] = set()  # examined, with higher numbers
+        self._first = self._next = 0  # all jobs between these are examined
+        self._beyond: set[int] = set()  # examined jobs with higher numbers
 
     def begin(self) -> Moment:
-        """Record a moment: no earlier job has computed RDDs that are made from now on."""
-        # What is made from now on, no job has computed that is over: that one is known without a call.
+        """Record a moment: no earlier job has computed RDDs that are created later."""
+        # No finished job has computed RDDs that are created later, so that needs no call.
         now = self._store.now() if self._last is None else Moment(self._store.next_rdd(), self._last + 1)
         if len(self._moments) > _MAX_MOMENTS:
-            del self._moments[2]  # the oldest but the two that are always needed
+            del self._moments[2]  # the oldest except for the two that are always needed
         self._moments.append(now)
         return now
 
@@ -60,7 +60,7 @@ class JobHistory:
         return next(moment.job for moment in reversed(self._moments) if moment.rdd <= rdd)
 
     def is_known(self, first: int, own: Collection[int]) -> bool:
-        """Whether every job from ``first`` to the run's last one is its own or has been examined."""
+        """Whether every job from ``first`` to the run's last one is the run's own or has been examined."""
         numbers = range(first, max(own, default=first))
         return all(number in own or self._is_examined(number) for number in numbers)
 
@@ -72,7 +72,7 @@ class JobHistory:
             own: the jobs that are known already. Jobs with higher numbers count if they have begun.
 
         Returns:
-            their stages. Jobs that run at the same moment share the stage that writes a common shuffle.
+            their stages. Jobs that run at the same time share the stage that writes a common shuffle.
 
         Raises:
             UnreportedError: the store lacks one of them, or one of its stages.
@@ -83,7 +83,7 @@ class JobHistory:
                 continue
             job = self._reported(number) if number < last else self._store.job(number)
             if job is None:
-                continue  # it began when the own jobs were over
+                continue  # it began after the run's own jobs were over
             stages.update(job.stages)
             for stage in job.stages:
                 self.record(self.attempts(stage))
@@ -108,7 +108,7 @@ class JobHistory:
         return found
 
     def record(self, attempts: Iterable[StageAttempt]) -> None:
-        """Remember those that have run."""
+        """Remember the stages that have run."""
         for attempt in attempts:
             if attempt.has_run:
                 for rdd in attempt.rdd_ids:

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from pyspark import SparkContext
 
 _CANCEL_AGAIN_S: Final = 0.5
-#: From a worker to the driver the name of an error's class travels, the class does not.
+#: A worker sends the driver the name of an error's class, but not the class.
 _OURS: Final = re.compile(r"twopc\.errors\.(?P<name>\w+): (?P<message>.*)")
 
 #: An executor died or was lost, its shuffle files are gone, a Python worker died, or the source's brokers did not answer.
@@ -25,7 +25,7 @@ _OF_CLUSTER: Final = re.compile(
     r"ExecutorLostFailure|FetchFailed|Python worker exited unexpectedly"
     r"|org\.apache\.kafka\.common\.errors\.(Timeout|Disconnect|Network)Exception"
 )
-#: Of a function of the user's: what it raises, it raises again.
+#: The sign of an error in a user's function, which would raise it again.
 _TRACEBACK: Final = "Traceback (most recent call last)"
 
 
@@ -43,7 +43,7 @@ def cancelled_after(context: SparkContext, tag: str, timeout_ms: float | None) -
         is_done = done.wait(timeout_s)
         while not is_done:
             expired.set()
-            # Repeated: before the plan's first job, and between two of them, there is nothing to cancel.
+            # In a loop, because before the plan's first job, and between two jobs, there is nothing to cancel.
             context.cancelJobsWithTag(tag)
             is_done = done.wait(_CANCEL_AGAIN_S)
 
@@ -58,12 +58,12 @@ def cancelled_after(context: SparkContext, tag: str, timeout_ms: float | None) -
 
 
 def named_error(name: str, message: str) -> Exception:
-    """Build an error of the class ``name`` of ``twopc.errors``, or a FatalError if a sink has a class of its own."""
+    """Build an error of the class ``name`` of ``twopc.errors``, or a FatalError if a sink has its own class."""
     return getattr(errors, name, FatalError)(message)
 
 
 def translated(error: Exception) -> Exception:
-    """Convert the error with which Spark ended a job to the one that a task raised; unchanged if it is not ours."""
+    """Convert the error with which Spark ended a job to the error that a task raised; unchanged if it is not ours."""
     text = str(error)
     ours = _OURS.search(text)
     if ours is not None:
@@ -97,9 +97,7 @@ def slow_batch_advice(location: str, batch_id: int, *, is_undecided: bool) -> st
         batch_id: the batch.
         is_undecided: whether Spark may replan it, because it is not decided and every batch before it is proven.
     """
-    advice = (
-        "Or give the query more cores. Smaller batches alone do not help: Spark replays the rows that it has planned"
-    )
+    advice = "Or add cores for the query. Smaller batches alone do not help: Spark replays the rows that it has planned"
     if not is_undecided:
         return f"{advice}. Do not delete the plan of the batch: a decision depends on it"
     offsets = f"{location}/offsets/{batch_id}"

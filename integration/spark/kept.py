@@ -1,4 +1,4 @@
-"""Release what sinks keep in a Python worker for the next tasks, once the run that they write for has ended.
+"""Release the things that sinks keep in a Python worker for later tasks, once their run has ended.
 
 A worker outlives many queries and is not notified when one ends. So each task carries the list of its driver's runs.
 """
@@ -14,13 +14,13 @@ if TYPE_CHECKING:
 
     from twopc.sink import TwoPhaseCommitSink
 
-#: The driver's process. Several may share Spark's workers, where notebooks share a JVM.
+#: The driver's process. Several drivers may share Spark's workers if notebooks share a JVM.
 _PROCESS: Final = uuid.uuid4().hex
 
 
 @dataclass(frozen=True)
 class Runs:
-    """The run that a task belongs to, and all runs of its driver. Travels with the task.
+    """The run that a task belongs to, and all runs of its driver. It is sent with the task.
 
     Attributes:
         mine: Spark's id of the run.
@@ -33,12 +33,12 @@ class Runs:
     process: str = _PROCESS
 
 
-#: In a worker, by process and run: the sinks that tasks have written to, each with its driver's epoch.
+#: In a worker: the sinks that tasks have written to, each with its driver's epoch, by process and run.
 _kept: Final[dict[tuple[str, str], dict[tuple[str, int], TwoPhaseCommitSink[Any]]]] = {}
 
 
 def keep(runs: Runs, sinks: Iterable[TwoPhaseCommitSink[Any]], driver_epochs: Mapping[str, int]) -> None:
-    """Record that a task writes to the sinks; release what tasks of ended runs have left in this process."""
+    """Record that a task writes to the sinks; release the leftovers of ended runs in this process."""
     for process, run in list(_kept):
         if process == runs.process and run not in runs.running:
             for (_, epoch), sink in _kept.pop((process, run)).items():

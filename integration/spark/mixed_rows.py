@@ -1,4 +1,4 @@
-"""Decide from the stages that ran whether rows of two writings of one shuffle may be mixed (rule 6)."""
+"""Decide from the executed stages whether rows from two writes of one shuffle may be mixed (rule 6)."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ def judge(
     Args:
         own: the last attempt at each stage of its jobs.
         ran: the attempts, of any job, that computed a part of the batch's input.
-        elsewhere: the stages of other jobs. Of jobs that run at the same moment, one may write a shuffle again while the other
+        elsewhere: the stages of other jobs. Of two concurrent jobs, one may write a shuffle again while the other
             reads it.
         cached_rdds: returns the RDDs that are cached.
 
     Raises:
-        RetriableError: a stage that keeps nothing ran again; a retry reads its input again.
+        RetriableError: a stage that keeps nothing was rerun; a retry reads its input again.
         FatalError: rows of two shuffles may be mixed in something that Spark keeps.
     """
     again = [runs for runs in map(_Written(ran).of, _shuffles(own)) if len(runs) > 1]
@@ -48,7 +48,7 @@ def judge(
 
 
 class _Written:
-    """The writings of each shuffle, by the RDDs of its stage, which are the same in every job."""
+    """The writes of each shuffle, by the RDDs of its stage, which are the same in every job."""
 
     def __init__(self, ran: Sequence[StageAttempt]) -> None:
         writing = {one.stage_id for one in ran if one.shuffle_write_records}
@@ -66,7 +66,7 @@ def _shuffles(own: Mapping[int, StageAttempt | None]) -> set[tuple[int, ...]]:
 
 
 def _require_one_filling(fills: Sequence[StageAttempt], again: Sequence[Sequence[StageAttempt]]) -> None:
-    """Require that a cache is filled from one writing of each shuffle.
+    """Require that a cache was filled from a single write of each shuffle.
 
     Args:
         fills: the attempts that read a shuffle and computed the cached rows, or found them.
@@ -84,7 +84,7 @@ def _require_one_filling(fills: Sequence[StageAttempt], again: Sequence[Sequence
 
 _MIXED: Final = (
     "Spark ran stage {stage} again, because it lost some of that stage's output (an executor died, for example). The new "
-    "output may not match what is left of the old one, so rows could be missing or doubled. Nothing of the batch is decided "
+    "output may not match the rest of the old output, so rows could be missing or duplicated. Nothing of the batch is decided "
     "or visible. Restart the query: it computes the whole batch again. A retry without a restart would use the same shuffle "
     "files. If your program has cached a DataFrame outside the function, call its unpersist() first"
 )

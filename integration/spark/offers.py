@@ -1,4 +1,4 @@
-"""The columns that a sink chooses from: the DataFrame's own, or those that the sink's expressions make of them.
+"""The columns that a sink chooses from: the DataFrame's own, or those that the sink's expressions make from them.
 
 The expressions of all sinks stand side by side in one projection of the user's DataFrame. So ``*`` is what the user sees there,
 independent of the other sinks' expressions and their order, and each expression is evaluated once.
@@ -28,8 +28,8 @@ class Offer:
     """Columns to choose from.
 
     Attributes:
-        columns: their names and types.
-        paths: the SQL expression of each.
+        columns: the columns' names and types.
+        paths: the SQL expression of each column.
     """
 
     columns: st.StructType
@@ -38,7 +38,7 @@ class Offer:
 
 @dataclass(frozen=True)
 class Offers:
-    """What the sinks of a DataFrame choose from.
+    """The columns that the sinks of a DataFrame choose from.
 
     Attributes:
         base: the DataFrame in which the paths are columns: the user's own, if no sink selects others.
@@ -56,11 +56,11 @@ class Offers:
 
 
 def offers(frame: DataFrame, select: Mapping[str, Sequence[str]]) -> Offers:
-    """Add the columns of its sinks' expressions to a DataFrame. Evaluates nothing.
+    """Add to a DataFrame the columns of its sinks' expressions. Evaluates nothing.
 
     Args:
         frame: the user's DataFrame.
-        select: by sink name, the expressions.
+        select: the expressions, by sink name.
 
     Raises:
         SchemaError: Spark cannot make the columns; the message names the sink and has Spark's reason.
@@ -86,19 +86,19 @@ def quoted(name: str) -> str:
 
 
 def _with_structs(frame: DataFrame, select: Mapping[str, Sequence[str]], name: str) -> DataFrame:
-    # One struct with a struct for each sink: Spark resolves a name by what was selected before it in the same call (lateral
-    # column aliases), so nothing may stand there under a name.
+    # One struct with a struct for each sink: Spark resolves a name by the earlier columns of the same call (lateral
+    # column aliases), so no column may have a name there.
     structs = [_struct(expressions).alias(str(number)) for number, expressions in enumerate(select.values())]
     return frame.select("*", sf.struct(*structs).alias(name))
 
 
 def _struct(expressions: Sequence[str]) -> Column:
-    # A generator, which makes several rows of one, cannot be in a struct: the other sinks would be given those rows, too.
+    # A generator, which makes several rows from one, cannot be in a struct; the other sinks would also receive those rows.
     return sf.struct(*map(sf.expr, expressions))
 
 
 def _refusal(frame: DataFrame, select: Mapping[str, Sequence[str]], name: str) -> SchemaError | None:
-    """Build the error for the sink whose expressions fail by themselves, without those of the other sinks."""
+    """Build the error for the sink whose expressions fail even without those of the other sinks."""
     for sink, expressions in select.items():
         try:
             _with_structs(frame, {sink: expressions}, name)
@@ -132,5 +132,5 @@ def _reachable(base: DataFrame, own: st.StructType, made: Mapping[str, st.Struct
 
 
 def _is_ambiguous(columns: st.StructType) -> bool:
-    """Whether Spark may take two names for one; by default it ignores case."""
+    """Whether Spark may treat two names as one; by default it ignores case."""
     return len({name.upper().lower() for name in columns.names}) < len(columns)

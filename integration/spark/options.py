@@ -38,30 +38,30 @@ class Options:
 
     def __post_init__(self) -> None:
         if not isinstance(self.checkpoints, CheckpointConfig):
-            raise ConfigurationError(f"exactly_once(checkpoints={self.checkpoints!r}): give a CheckpointConfig(…)")
+            raise ConfigurationError(f"exactly_once(checkpoints={self.checkpoints!r}): pass a CheckpointConfig(…)")
         if not isinstance(self.write_by, DriverUpTo) and self.write_by not in _WRITE_BY:
             raise ConfigurationError(
-                f"exactly_once(write_by={self.write_by!r}): give one of {', '.join(map(repr, _WRITE_BY))}, or "
+                f"exactly_once(write_by={self.write_by!r}): pass one of {', '.join(map(repr, _WRITE_BY))}, or "
                 "DriverUpTo(max_bytes)"
             )
         if not isinstance(self.staging, (bool, str)) or self.staging == "":
             raise ConfigurationError(
-                f"exactly_once(staging={self.staging!r}): give True to stage beside the checkpoint, or the path of a directory "
+                f"exactly_once(staging={self.staging!r}): pass True to stage beside the checkpoint, or the path of a directory "
                 "that the driver and every worker share"
             )
         if not all(isinstance(listener, Listener) for listener in self.listeners):
             raise ConfigurationError(
-                "exactly_once(listeners=…): give objects of classes that inherit from twopc.Listener"
+                "exactly_once(listeners=…): pass objects of classes that inherit from twopc.Listener"
             )
         if not all(isinstance(interceptor, Interceptor) for interceptor in self.interceptors):
             raise ConfigurationError(
-                "exactly_once(interceptors=…): give objects of classes that inherit from twopc.Interceptor, such as "
+                "exactly_once(interceptors=…): pass objects of classes that inherit from twopc.Interceptor, such as "
                 "twopc.integration.operate.Savepoints"
             )
         letters = self.dead_letter
         if letters is not None and not (isinstance(letters, TwoPhaseCommitSink) and letters.takes_dead_letters):
             raise ConfigurationError(
-                "exactly_once(dead_letter=…): this sink cannot take dead letters: give a KafkaSink with a topic"
+                "exactly_once(dead_letter=…): this sink cannot take dead letters: pass a KafkaSink with a topic"
             )
 
     def require_fitting(self, sinks: Sequence[TwoPhaseCommitSink[Any]]) -> None:
@@ -72,10 +72,10 @@ class Options:
                 of them.
         """
         if not sinks:
-            raise ConfigurationError("exactly_once(): give at least one sink")
+            raise ConfigurationError("exactly_once(): pass at least one sink")
         names = [sink.name for sink in participants(sinks, self)]
         if len(set(names)) != len(names):
-            raise ConfigurationError(f"exactly_once(): two sinks have the same name in {names}; give each its own")
+            raise ConfigurationError(f"exactly_once(): two sinks have the same name in {names}; rename one")
         for sink in participants(sinks, self):
             _require_picklable(sink)
         unknown = sorted(set(self.select) - {sink.name for sink in sinks})
@@ -84,7 +84,7 @@ class Options:
         for name, expressions in self.select.items():
             if isinstance(expressions, str) or not expressions:
                 raise ConfigurationError(
-                    f"exactly_once(select={{{name!r}: {expressions!r}}}): give a list of SQL expressions, such as "
+                    f"exactly_once(select={{{name!r}: {expressions!r}}}): pass a list of SQL expressions, such as "
                     "['id AS key', 'to_json(struct(*)) AS value']"
                 )
 
@@ -94,8 +94,8 @@ def _require_picklable(sink: TwoPhaseCommitSink[Any]) -> None:
         cloudpickle.dumps(sink)  # type: ignore[no-untyped-call]
     except Exception as error:
         raise ConfigurationError(
-            f"exactly_once(): sink {sink.name!r} cannot be sent to the tasks ({type(error).__name__}: {error}). Give it plain "
-            "arguments; a function such as kafka.oauth_cb must open its connections and locks itself, when it is called"
+            f"exactly_once(): sink {sink.name!r} cannot be sent to the tasks ({type(error).__name__}: {error}). Pass it plain "
+            "arguments; a function such as kafka.oauth_cb must open its own connections and locks when it is called"
         ) from error
 
 

@@ -2,7 +2,7 @@
 
 Spark's offset log also relies on an atomic rename (``CheckpointFileManager.createAtomic``). Without one, a driver that was
 paused in the middle of its write may replace the offsets of a batch that another driver has planned since. A decision would
-then name different rows from those it commits, and a restart would lose or double the difference.
+then name different rows from those it commits, and a restart would lose or duplicate the difference.
 """
 
 from __future__ import annotations
@@ -48,9 +48,9 @@ def require_not_overwritten(session: SparkSession, files: Files, query_id: str, 
 def running_query(session: SparkSession, query_id: str) -> Any:
     """Find Spark's own object of a running query.
 
-    The public API shows only finished batches, and only to the session that began it.
+    The public API shows only finished batches, and only to the session that started it.
 
-    A batch has a session of its own, but all sessions share what is running.
+    A batch has its own session, but all sessions share the running queries.
     """
     session_of_batch: Any = session._jsparkSession  # noqa: SLF001 - see above
     key = session.sparkContext._jvm.java.util.UUID.fromString(query_id)  # type: ignore[union-attr]  # noqa: SLF001 - the same

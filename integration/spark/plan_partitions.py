@@ -1,8 +1,7 @@
-"""What a task was given of each partition of the plan, of which it may have several.
+"""Counts the rows of a task by partition of the plan. A task may have several of them.
 
-A task writes the partitions of the plan one after another, as many as it takes to have no more transactions than the cluster
-has use for. Which ones depends on Spark's scheduler, so a replay may group them in another way (rule 9): the decision counts
-rows by the plan's partition, which does not change.
+A batch has no more transactions than the cluster can use, so a task writes several partitions of the plan. Spark's scheduler
+chooses them, and a replay may group them differently (rule 9). The plan's own partitions do not change.
 """
 
 from __future__ import annotations
@@ -17,7 +16,7 @@ from twopc.records import Part
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-#: The index of the plan's partition that a row is from. Computed below the coalesce, where Spark still knows it.
+#: The plan's partition that a row is from, by its index. Spark computes it below the coalesce.
 PARTITION: Final = "__twopc_partition"
 #: The expression of the column.
 PARTITION_SQL: Final = f"spark_partition_id() AS {PARTITION}"
@@ -28,7 +27,7 @@ Stretch = tuple[int, int, int]
 
 
 def stretches(batch: pa.RecordBatch) -> Iterator[Stretch]:
-    """Divide a batch by the plan's partitions. Without the column, all rows are from partition 0, as in the driver."""
+    """Divide a batch by the plan's partitions. If it has no such column, as in the driver, all rows are from partition 0."""
     if batch.num_rows == 0:
         return
     if PARTITION not in batch.schema.names:
@@ -36,7 +35,7 @@ def stretches(batch: pa.RecordBatch) -> Iterator[Stretch]:
         return
     column = batch.column(PARTITION)
     first, last = column[0].as_py(), column[-1].as_py()
-    if first == last:  # a partition comes to its end before the next one begins
+    if first == last:  # a partition ends before the next one begins
         yield first, 0, batch.num_rows
         return
     runs: Any = pc.call_function("run_end_encode", [column])
@@ -59,5 +58,5 @@ class Counted:
 
     @property
     def parts(self) -> tuple[Part, ...]:
-        """All that was counted, in the order of the plan."""
+        """The counts, in the order of the plan."""
         return tuple(Part(index, *counted) for index, counted in sorted(self._found.items()))

@@ -1,4 +1,4 @@
-"""What this process knows of each run of a query. It outlives the object of ``exactly_once``, which users may create again.
+"""This process's knowledge of each run of a query. It outlives the object of ``exactly_once``, which users may recreate.
 
 A run never repeats a batch that it has finished: Spark replays only what an earlier run left unfinished
 (``MicroBatchExecution``). So a second call for a batch is a mistake, even through another object.
@@ -38,8 +38,8 @@ class QueryRun:
     """One run of a query. Used only by the query's thread.
 
     Attributes:
-        query: Spark's view of it.
-        shuffles: the check of its jobs, for rule 6.
+        query: Spark's view of the run.
+        shuffles: the check of the run's jobs, for rule 6.
         last_call: the last call for one of its batches.
         writer: the object that took that call.
     """
@@ -50,14 +50,14 @@ class QueryRun:
     writer: Closable | None = field(default=None, repr=False)
 
     def take(self, call: Call, writer: Closable) -> None:
-        """Accept a call for a batch, unless the batch has had its call.
+        """Accept a call for a batch, unless the batch has already had its call.
 
         Raises:
-            ConfigurationError: the batch has had its call.
+            ConfigurationError: the batch has already had its call.
         """
         require_one_call(call, self.last_call)
         if self.writer is not None and self.writer is not writer:
-            self.writer.close()  # people make an object for each batch; its connections would stay open
+            self.writer.close()  # some users make an object for each batch, and its connections would stay open
         self.last_call, self.writer = call, writer
 
     @property

@@ -1,7 +1,7 @@
-"""Warn of DataFrames of one batch that may disagree, because each is evaluated separately and they are not deterministic.
+"""Warn about DataFrames of one batch that may disagree, because each is evaluated separately and they are not deterministic.
 
 If a batch is split in two by ``rand()`` or a function that is ``asNondeterministic()``, a row may be in both parts or in
-neither. Spark's flag also covers functions that do repeat (``monotonically_increasing_id()``) and a random id within one part,
+neither. Spark's flag also covers functions that are stable (``monotonically_increasing_id()``) and a random id within one part,
 so this is a warning, not an error.
 """
 
@@ -22,21 +22,21 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 _SHOWN_CHARACTERS: Final = 200
-#: How many columns Spark shows of a part of a plan.
+#: The number of columns that Spark shows for a part of a plan.
 _SHOWN_COLUMNS: Final = 8
 
 
 class Repeated:
     """The check for one run of a query.
 
-    It looks at each set of DataFrames once, since each look costs several calls to the JVM.
+    It examines each set of DataFrames once, because that costs several calls to the JVM.
     """
 
     def __init__(self) -> None:
         self._looked_at: set[tuple[str, ...]] = set()
 
     def look(self, frames: Sequence[SinkFrame], query_id: str, batch_id: int) -> None:
-        """Warn of DataFrames that may disagree. Evaluates nothing."""
+        """Warn about DataFrames that may disagree. Evaluates nothing."""
         names = tuple(one.name for one in frames)
         if len(names) < 2 or names in self._looked_at:  # noqa: PLR2004 - one cannot disagree
             return
@@ -49,7 +49,7 @@ class Repeated:
         if len(causes) > 1:
             logger.warning(
                 "batch %d: Spark reports that the DataFrames for %s are not deterministic (%s), and each of them is "
-                "evaluated separately. If they split the batch, a row may be in several of them or in none: it is doubled or "
+                "evaluated separately. If they split the batch, a row may be in several of them or in none: it is duplicated or "
                 "lost, and nothing else will report it. Persist their common parent before you split it (parent.persist() "
                 "before the call, parent.unpersist() after it), or split on columns that are the same each time. If they "
                 "share nothing random, no row is at risk",
@@ -61,7 +61,7 @@ class Repeated:
 
 def _causes(frames: Sequence[SinkFrame], query_id: str) -> dict[str, str]:
     """Name the non-deterministic expressions in the DataFrames' own plans and in the query before them."""
-    # With the cache: rows that are in it are the same for all.
+    # With the cache, because cached rows are the same for all.
     plans: dict[str, Any] = {
         one.name: one.frame._jdf.queryExecution().withCachedData()  # noqa: SLF001 - no public way to the plan
         for one in frames
@@ -77,7 +77,7 @@ def _causes(frames: Sequence[SinkFrame], query_id: str) -> dict[str, str]:
 
 
 def _source(plan: Any) -> Any:
-    """The part of a plan that is not deterministic by itself."""
+    """The part of a plan that is itself not deterministic."""
     return next((_source(child) for child in _each(plan.children()) if not child.deterministic()), plan)
 
 

@@ -1,4 +1,4 @@
-"""Writes the batches of one run of a query. Holds everything that a run learns or connects to, and is dropped with the run."""
+"""Writes the batches of one run of a query. It holds everything that a run learns or connects to, and is dropped with the run."""
 
 from __future__ import annotations
 
@@ -144,7 +144,7 @@ class RunWriter:
             raise CheckpointExpiredError(f"{error}. {advice}", late=error.late) from error
 
     def _may_repeat(self, error: Exception, batch: Batch) -> bool:
-        """Whether the batch may be written again after this error; what the failed checkpoint left open is being ended."""
+        """Whether the batch may be written again after this error; the failed checkpoint's open transactions are being ended."""
         may_pass = isinstance(error, PASSING) or is_of_cluster(error)
         return may_pass and self._coordinator is not None and self._coordinator.is_undecided(batch)
 
@@ -167,7 +167,7 @@ class RunWriter:
         letters = self._options.dead_letter
         return arrange(
             one.name,
-            # With another plan: Spark keeps a failed broadcast in the plan that it was for, and gives its error again.
+            # With a new plan, because Spark keeps a failed broadcast in its plan, and raises its error again.
             one.frame.select("*") if is_repeated else one.frame,
             participants(one.sinks, self._options),
             select=self._options.select,

@@ -1,7 +1,7 @@
 """Find the query that makes a call, as Spark itself knows it.
 
-Nothing here rests on what a user can set. A job group, a local property, a name and a session's setting are the user's own;
-the query's thread and Spark's object of the query are not.
+Nothing here depends on what a user can set. A job group, a local property, a name and a session's setting are the user's own;
+the query's thread and Spark's object for the query are not.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ class RunningQuery:
 
     @property
     def batch_id(self) -> int:
-        """The batch that Spark processes now."""
+        """The batch that Spark is processing."""
         return int(self.execution.currentBatchId())
 
     def makes_this_call(self) -> bool:
@@ -72,10 +72,10 @@ class RunningQuery:
 
 
 class GivenCheckpoint(NamedTuple):
-    """A checkpoint that the user names.
+    """A checkpoint that the user has named.
 
     Attributes:
-        location: where it is.
+        location: the location of the checkpoint.
         query_id: the id of the query in it.
     """
 
@@ -87,7 +87,7 @@ def calling_query(session: SparkSession, given: GivenCheckpoint | None) -> Runni
     """Find the query that makes the present call.
 
     Args:
-        session: any session: all share the running queries.
+        session: any session; all share the running queries.
         given: the checkpoint that the query must have; None for any.
 
     Raises:
@@ -111,12 +111,12 @@ def _calling_query(session: SparkSession, given: GivenCheckpoint | None) -> Runn
             return query
         raise ConfigurationError(
             f"checkpoint_location={given.location!r} belongs to query {given.query_id}, but query {query.query_id} is calling, "
-            f"whose checkpoint is {query.checkpoint_location!r}. Nothing was written. Leave checkpoint_location out: "
+            f"whose checkpoint is {query.checkpoint_location!r}. Nothing was written. Omit checkpoint_location: "
             "exactly_once() finds the checkpoint of the query that calls it"
         )
     if os.environ.get("PYSPARK_PIN_THREAD", "true").lower() != "true":
         raise ConfigurationError(
-            "with PYSPARK_PIN_THREAD=false, nobody can tell which query is calling. Nothing was written. Unset it: Spark's "
+            "with PYSPARK_PIN_THREAD=false, it is unknown which query is calling. Nothing was written. Unset it: Spark's "
             "default is true"
         )
     raise ConfigurationError(
@@ -130,7 +130,7 @@ def _calling_query(session: SparkSession, given: GivenCheckpoint | None) -> Runn
 def _active(session: SparkSession) -> list[Any]:
     java_session: Any = session._jsparkSession  # noqa: SLF001 - the public API shows only the queries of one session
     running = java_session.sharedState().activeStreamingQueries()
-    return [java for key in list(running) if (java := running.get(key)) is not None]  # one may end meanwhile
+    return [java for key in list(running) if (java := running.get(key)) is not None]  # one may have ended meanwhile
 
 
 def require_number(given: Any, query: RunningQuery) -> int:
@@ -139,7 +139,7 @@ def require_number(given: Any, query: RunningQuery) -> int:
     A wrong number would be taken for another batch, perhaps one that was already written and whose replay writes nothing.
 
     Raises:
-        ConfigurationError: it is another number, or not a number.
+        ConfigurationError: it is a different number, or not a number.
     """
     actual = query.batch_id
     try:
@@ -149,7 +149,7 @@ def require_number(given: Any, query: RunningQuery) -> int:
     if number != actual:
         raise ConfigurationError(
             f"the call names batch {given!r} ({type(given).__name__}), but Spark is processing batch {actual}. Nothing of this "
-            "call was written. Pass on the number that Spark gives to your function, unchanged: "
+            "call was written. Pass on the number that Spark passes to your function, unchanged: "
             "def write(batch, batch_id): each(batch, batch_id)"
         )
     return actual

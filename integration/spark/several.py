@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
     from twopc.sink import TwoPhaseCommitSink
 
-    #: One DataFrame for all sinks; or one for each sink, by its name, None for a sink that is to get nothing.
+    #: One DataFrame for all sinks, or one for each sink by its name, with None for a sink that gets nothing.
     Frames = DataFrame | Mapping[str, DataFrame | None]
 
 
@@ -36,17 +36,17 @@ class SinkFrame(NamedTuple):
 
 
 def any_frame(frames: object) -> DataFrame | None:
-    """Any of the DataFrames that the user gave; None if there is none."""
+    """Any of the user's DataFrames; None if there are none."""
     given = frames.values() if isinstance(frames, Mapping) else (frames,)
     return next((one for one in given if isinstance(one, DataFrame)), None)
 
 
 def by_frame(frames: Frames, sinks: Sequence[TwoPhaseCommitSink[Any]], batch_id: int) -> list[SinkFrame]:
-    """Group the sinks by the DataFrame that they take; a DataFrame that is given twice is evaluated once.
+    """Group the sinks by the DataFrame that they take; a DataFrame that is passed twice is evaluated once.
 
     Args:
         frames: the user's argument.
-        sinks: all sinks but that for dead letters, which takes the bad rows of every DataFrame.
+        sinks: all sinks except the one for dead letters, which takes the bad rows of every DataFrame.
         batch_id: for messages.
 
     Raises:
@@ -77,7 +77,7 @@ def by_frame(frames: Frames, sinks: Sequence[TwoPhaseCommitSink[Any]], batch_id:
             taken.setdefault(id(frames[sink.name]), []).append(sink)
     if not taken:
         raise ConfigurationError(
-            f"batch {batch_id} has None for every sink: give at least one a DataFrame, such as batch.limit(0), so that Spark "
+            f"batch {batch_id} has None for every sink: pass a DataFrame for at least one, such as batch.limit(0), so that Spark "
             "evaluates the batch. Nothing was written"
         )
     return [_sink_frame(frames[group[0].name], group, batch_id) for group in taken.values()]
@@ -104,16 +104,16 @@ class Call:
 
 
 def require_one_call(call: Call, last: Call | None) -> None:
-    """Require that one call writes a batch: the rows of a second call would be taken for a replay, and lost.
+    """Require that one call writes a batch: the rows of a second call would be taken for a replay and lost.
 
-    A call that failed may be repeated with the same DataFrames.
+    A call that failed may be retried with the same DataFrames.
 
     Args:
         call: the present call.
         last: the call before it in the same run of the query.
 
     Raises:
-        ConfigurationError: the run has called for this batch before, with other DataFrames or with success.
+        ConfigurationError: the run has already made a call for this batch, which succeeded or had other DataFrames.
     """
     if last is None or call.batch_id != last.batch_id:
         return

@@ -1,6 +1,6 @@
 """Rule 6: a batch is decided only if all of its rows come from the same shuffles.
 
-Spark runs a stage again if its output was lost, with an executor for example. If the plan is not deterministic, the rows that
+Spark reruns a stage if its output was lost, for example with an executor. If the plan is not deterministic, the rows that
 later stages read before and those that they read afterwards belong to two different shuffles.
 """
 
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 #: How long Spark's listener bus, which reports jobs and stages, may lag behind the job.
 _STATUS_TIMEOUT_S: Final = 30.0
 _STATUS_POLL_S: Final = 0.002
-#: What the tag of an attempt's marks ends with.
+#: The suffix of the tag of an attempt's marker jobs.
 _MARK: Final = "-end"
 
 
@@ -35,8 +35,8 @@ class _Seen:
     """Spark's reports on an attempt.
 
     Attributes:
-        jobs: the jobs with its tag.
-        marks: the marker jobs after them; none if no thread was watching.
+        jobs: the jobs with the attempt's tag.
+        marks: the marker jobs after them; empty if no thread was watching.
         stages: the last attempt at each stage of its jobs; None if the store does not have the stage.
     """
 
@@ -46,7 +46,7 @@ class _Seen:
 
     @property
     def lineage(self) -> frozenset[int]:
-        """The RDDs that its rows are made from."""
+        """The RDDs from which the attempt's rows are made."""
         return frozenset(rdd for last in self.stages.values() if last is not None for rdd in last.rdd_ids)
 
 
@@ -77,7 +77,7 @@ class Shuffles:
         self._beside.shutdown(wait=False)
 
     def begin(self) -> None:
-        """Record the start of an attempt: no earlier job has computed what its jobs make.
+        """Record the start of an attempt: no earlier job has computed the RDDs that its jobs create.
 
         Raises:
             FatalError: an earlier attempt left rows of two shuffles, which this run would read again.
@@ -88,7 +88,7 @@ class Shuffles:
 
     @contextlib.contextmanager
     def looking(self, tag: str) -> Iterator[None]:
-        """Watch the jobs while the body runs: collected rows do not show which stage they are from.
+        """Watch the jobs while the body runs, because collected rows do not show which stage they come from.
 
         Args:
             tag: the tag of the attempt's jobs.
@@ -105,7 +105,7 @@ class Shuffles:
             results: the stages whose tasks have reported to the driver.
 
         Raises:
-            RetriableError: a stage that keeps nothing ran again; a retry reads its input again.
+            RetriableError: a stage that keeps nothing was rerun; a retry reads its input again.
             FatalError: rows of two shuffles may be mixed in something that Spark keeps; or Spark has not reported enough to
                 rule that out.
         """
@@ -120,14 +120,14 @@ class Shuffles:
             raise _unreported(str(error)) from None
 
     def _look(self, tag: str, mark: str) -> _Seen:
-        """The jobs with the tag, once a marker job after them is reported, and with it everything before it."""
+        """The jobs with the tag, once a marker job after them, and thus everything before it, has been reported."""
         self._store.mark(mark)
         marks = self._await(mark, bool, "the end of the job that collected the batch")
         jobs = self._store.jobs_with_tag(tag)
         return _Seen(jobs, marks, self._stages_of(jobs))
 
     def _reported(self, tag: str, results: Collection[int]) -> list[Job]:
-        """The jobs with the tag, once the end of those with the ``results`` is reported, and with it everything before it."""
+        """The jobs with the tag, once the end of those with the ``results``, and thus everything before it, has been reported."""
         what = f"the end of the job of stage {', '.join(map(str, sorted(results)))}"
         return self._await(tag, lambda jobs: _has_ended(jobs, results), what)
 
@@ -166,7 +166,7 @@ class Shuffles:
 
 def _unreported(what: str) -> FatalError:
     return FatalError(
-        f"Spark's status store does not have {what}. So nobody can check whether a stage ran twice and mixed the rows of two "
+        f"Spark's status store does not have {what}. So it cannot be checked whether a stage ran twice and mixed the rows of two "
         "shuffles. Nothing of the batch is decided or visible. Spark kept too few jobs and stages, or its listener bus "
         "dropped events (Spark's log says so). Raise spark.ui.retainedJobs, spark.ui.retainedStages (default: 1000 each) and "
         "spark.scheduler.listenerbus.eventqueue.capacity (default: 10000), and restart the query"

@@ -16,7 +16,7 @@ _BLOCK: Final = 1024 * 1024
 
 
 class Summed(io.RawIOBase):
-    """A stream that takes an Arrow file and appends a trailer. A file that was closed without it counts as torn."""
+    """A stream that takes an Arrow file and appends a trailer. A file that was closed without a trailer counts as torn."""
 
     def __init__(self, stream: pa.NativeFile) -> None:
         self._stream = stream

@@ -2,7 +2,7 @@
 
 Each task attempt writes one staged file, ``<driver epoch>/<batch id>/<UUID>.arrow`` (rule 13). Driver and workers must share the
 location: a POSIX path or a file system that pyarrow knows, object stores included. A staged file is read by its name, which no
-other one has, and is never renamed. Queries that share the location have a directory each: the query's id.
+other file has, and is never renamed. Each query that shares the location has its own directory, named by its id.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ logger = logging.getLogger(__name__)
 
 
 def as_uri(location: str) -> str:
-    """Convert a Hadoop path for pyarrow: Hadoop escapes nothing, but a URI does. A local path stays as it is."""
+    """Convert a Hadoop path for pyarrow: Hadoop escapes nothing, but a URI does. A local path stays unchanged."""
     scheme, is_url, rest = location.partition("://")
     return f"{scheme}://{quote(rest, safe='/:@')}" if is_url else location
 
@@ -50,7 +50,7 @@ def open_location(location: str) -> tuple[fs.FileSystem, str]:
             filesystem, path = fs.LocalFileSystem(), location
     except (pa.ArrowException, OSError, ValueError) as error:
         raise ConfigurationError(
-            f"staging={location!r} cannot be opened by pyarrow ({error}): give a path that the driver and all workers "
+            f"staging={location!r} cannot be opened by pyarrow ({error}): set a path that the driver and all workers "
             "share, such as a POSIX path, hdfs://, s3:// or gs://"
         ) from error
     return filesystem, path.rstrip("/")
@@ -117,7 +117,7 @@ class Staging:
         return is_there
 
     def require_visible(self, names: Iterable[str]) -> None:
-        """Require, with one listing, that this process sees the staged files of an attempt: a repair needs them (rule 9).
+        """Require, with one listing, that this process sees the staged files of an attempt, which a repair needs (rule 9).
 
         Raises:
             ConfigurationError: it cannot see one of them.
@@ -130,19 +130,19 @@ class Staging:
         missing = next((name for name in sorted(wanted - seen) if not self.has(name)), None)
         if missing is not None:
             raise ConfigurationError(
-                f"the driver does not see {self.location}/{missing}, which a task has just written: the workers have a directory "
-                "of their own under this path. Nothing of the batch is decided or visible. Set staging to a path that "
+                f"the driver does not see {self.location}/{missing}, which a task has just written: the workers have their own "
+                "directory under this path. Nothing of the batch is decided or visible. Set staging to a path that "
                 "the driver and all workers share, such as a network file system, hdfs://, s3:// or gs://, and restart"
             )
 
     def read(self, name: str, sink: str) -> Iterator[pa.RecordBatch]:
-        """Read the rows of a staged file, as that sink's writer takes them. Memory does not grow with the file.
+        """Read the rows of a staged file, as the sink's writer takes them. Memory does not grow with the file.
 
         Raises:
             FatalError: the staged file is gone, is torn, or was altered. None of its rows was returned.
         """
         opened = self._opened(name)
-        if opened is None:  # it was there when the driver looked
+        if opened is None:  # it existed when the driver checked
             raise FatalError(
                 f"the staged rows in {self.location}/{name} are gone; none of them was written. Either this driver was "
                 "paused, and a newer driver has proven their batch and deleted them: no data is at risk, and the newer one "
@@ -185,13 +185,13 @@ class Staging:
 
 
 def _fsync(path: str, root: str) -> None:
-    """Make a file durable, and its entry in each directory that a staged file may have created, up to the root's own."""
+    """Make a file durable, and its entry in each directory that may have been created for it, up to the root's own."""
     above = Path(root).parent
     for name in (Path(path), *Path(path).parents):
         try:
             sync(name)
         except PermissionError:
-            if name != above:  # somebody else's directory: so the root was there before
+            if name != above:  # a directory of others, so the root already existed
                 raise
         if name == above:
             return

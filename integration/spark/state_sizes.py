@@ -1,6 +1,6 @@
 """The size of a query's state.
 
-Spark reports it after each batch: too late for that batch's record, in time for the next one.
+Spark reports it after each batch, which is too late for that batch's record, but in time for the next one's.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-#: Of a state store's own metrics, those that are sizes: RocksDB has ``rocksdbSstFileSize``, ``rocksdbBytesCopied`` and others.
+#: The metrics of a state store that are sizes: RocksDB has ``rocksdbSstFileSize``, ``rocksdbBytesCopied`` and others.
 _SIZE: Final = re.compile(r"Size|Bytes|Memory")
 
 

@@ -1,6 +1,6 @@
 """Check that Spark has written all of a batch's state: the next batch cannot load a state that lacks a partition.
 
-A stateful operator commits a partition of its state when the last row of the partition has been taken
+A stateful operator commits a partition of its state when the last row of the partition has been read
 (``StateStoreWriter`` and its ``CompletionIterator`` in Spark's ``statefulOperators.scala``). So a ``limit``, a filter that is
 always false, a join with an empty side, or a DataFrame that is not made from the batch leaves partitions out (SPARK-52008).
 Spark up to 4.0 passes such a batch, and fails at every start afterwards. Newer ones fail once ``foreachBatch`` has returned.
@@ -29,15 +29,15 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-#: Of a stateful operator: how many stores its tasks have committed. A task that fails, or is cut off, adds nothing.
+#: A stateful operator's count of the stores that its tasks have committed. A task that fails or is cut off adds nothing.
 _COMMITTED: Final = "numStateStoreInstances"
 #: Each task of a join of two streams has four stores (``SymmetricHashJoinStateManager.allStateStoreNames``).
 _STORES: Final = {"StreamingSymmetricHashJoin": 4}
-#: What an unlike Spark may cause: a class that it lacks is a package to py4j, a plan that it does not have is None.
+#: The errors that a different Spark may cause: py4j takes a class that it lacks for a package, and a missing plan is None.
 _UNLIKE: Final = (Py4JError, TypeError, ValueError, AttributeError)
-#: As which ``ForeachBatchSink`` gives the batch.
+#: The node as which ``ForeachBatchSink`` passes the batch.
 _BATCH: Final = "LogicalRDD"
-#: What may compute a partition more than once: a range is sampled first, and a common table expression may be copied.
+#: The nodes that may compute a partition more than once: a range is sampled first, and a common table expression may be copied.
 _REPEATING: Final = re.compile("Sort|Repartition|Rebalance|WithCTE|CTERelation")
 #: The name of a node, in the text of a plan.
 _NODE: Final = re.compile(r"^[\s:+-]*'?(\w+)", re.MULTILINE)
@@ -71,13 +71,13 @@ class StatefulOperators:
                 return None
             raise ConfigurationError(
                 f"batch {batch_id} belongs to a query that keeps state, and this Spark does not show its plan ({error}). So "
-                "nobody can check whether all of the state is written, and without it the next batch could not start. "
+                "it cannot be checked whether all of the state is written, and without it the next batch could not start. "
                 "Nothing of this batch was written. Use a version of Spark that the documentation lists"
             ) from error
         return BatchState(batch_id, execution, operators, self._tell) if operators else None
 
     def _operators(self, plan: Any) -> list[Operator]:
-        """Find the operators in a batch's plan: first where the batch before had them, then everywhere."""
+        """Find the operators in a batch's plan: first where the previous batch had them, then everywhere."""
         found = {place: _operator(plan.apply(place)) for place in self._places or ()}
         if self._places is None or None in found.values():
             nodes = iter(map(plan.apply, itertools.count()).__next__, None)
@@ -92,7 +92,7 @@ class Operator:
 
     Attributes:
         name: Spark's name for it.
-        stores: how many stores its tasks commit if each task runs once, to its end.
+        stores: the number of stores that its tasks commit if each task runs once, to its end.
         metric: Spark's count of the stores that they have committed.
     """
 
@@ -149,9 +149,9 @@ class BatchState:
         if self._is_whole:
             return
         self._tell(
-            f"what batch {self._batch_id} gives to the sinks does not show that Spark has evaluated all of the batch: it is "
+            f"batch {self._batch_id}'s rows for the sinks do not show that Spark has evaluated the whole batch: they are "
             "cut off, or the batch was evaluated before (persist and count, for example). So the batch is evaluated once "
-            "more, without output, to write its state. No data is at risk. This run does not repeat this warning"
+            "more, without output, to write its state. No data is at risk. This run logs this warning only once"
         )
         self.evaluate()
         missing = [one.name for one in self._operators if one.committed() < one.stores]

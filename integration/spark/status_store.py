@@ -18,7 +18,7 @@ class Job(msgspec.Struct, frozen=True):
     """A Spark job, as the status store has it.
 
     Attributes:
-        is_over: whether the report of its end has arrived, and with it all that was reported before.
+        is_over: whether the report of its end has arrived, and with it all earlier reports.
     """
 
     job_id: int
@@ -31,7 +31,7 @@ class StageAttempt(msgspec.Struct, frozen=True, rename="camel"):
 
     Attributes:
         rdd_ids: the RDDs that its tasks compute or read from a cache; the same for the same shuffle in every job.
-        submission_time: when it began, in milliseconds since 1970; None if it did not.
+        submission_time: when it began, in milliseconds since 1970; None if it did not begin.
     """
 
     status: str
@@ -49,12 +49,12 @@ class StageAttempt(msgspec.Struct, frozen=True, rename="camel"):
 
     @property
     def is_written(self) -> bool:
-        """Whether the stage writes a shuffle. A stage is skipped only if it does."""
+        """Whether the stage writes a shuffle. Only such a stage is ever skipped."""
         return not self.has_run or self.shuffle_write_records > 0
 
 
 class Moment(msgspec.Struct, frozen=True):
-    """A point in an application's life, given by the numbers that Spark assigns next.
+    """A point in an application's life, as the numbers that Spark will assign next.
 
     A job with a lower number than ``job`` was submitted before, so it has computed no RDD from ``rdd`` on.
     """
@@ -65,7 +65,7 @@ class Moment(msgspec.Struct, frozen=True):
 
 #: Spark's status of a stage of which no task has run.
 _IDLE: Final = frozenset({"PENDING", "SKIPPED"})
-#: Before the application. Nothing is older.
+#: A moment before the application; nothing is older.
 BEGINNING: Final = Moment(0, 0)
 
 
@@ -90,7 +90,7 @@ class StatusStore:
         self._spark = java.sc()
         self._tags, self._store = self._spark.statusTracker(), self._spark.statusStore()
         self._scheduler = self._spark.dagScheduler()
-        self._arrays = gateway.jvm.java.util.Arrays  # each look-up of a class is some calls
+        self._arrays = gateway.jvm.java.util.Arrays  # each look-up of a class takes several calls
         self._context, self._nothing = context, java.emptyRDD()
 
     def mark(self, tag: str) -> None:
@@ -113,7 +113,7 @@ class StatusStore:
 
     def now(self) -> Moment:
         """Return the present moment. Uses up the number of an RDD."""
-        # In this order: a job that is submitted in between counts as one that may have computed what is older than the RDD.
+        # In this order: a job that is submitted in between counts as one that may have computed RDDs older than this one.
         job = self.end_of_jobs()
         return Moment(self.next_rdd(), job)
 
@@ -141,7 +141,7 @@ class StatusStore:
         return msgspec.json.decode(self._json.writeValueAsString(data), type=StageAttempt)
 
     def attempts(self, stage: int) -> list[StageAttempt]:
-        """All attempts at a stage; none if the store does not have them."""
+        """All attempts at a stage; empty if the store does not have them."""
         jvm = self._gateway.jvm
         no_tasks, no_quantiles = jvm.java.util.Collections.emptyList(), self._gateway.new_array(jvm.double, 0)
         try:
@@ -153,8 +153,8 @@ class StatusStore:
             return [structs.replace(one, attempt_id=number) for one in worst for number in range(one.attempt_id + 1)]
 
     def cached_rdds(self) -> set[int]:
-        """The ids of the RDDs that are cached, or will be."""
-        found = self._store.rddList(False)  # noqa: FBT003 - not only those that are
+        """The ids of the RDDs that are or will be cached."""
+        found = self._store.rddList(False)  # noqa: FBT003 - not only cached ones
         return {found.apply(index).id() for index in range(found.size())}
 
     @cached_property

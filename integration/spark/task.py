@@ -39,8 +39,8 @@ if TYPE_CHECKING:
     from twopc.sink import TwoPhaseCommitSink
     from twopc.writer import SinkWriter
 
-#: A bad row's hash counts this often more, so a replay with other bad rows has another checksum. Odd: no multiple of it
-#: below 2**64 vanishes modulo 2**64.
+#: A bad row's hash counts this many times more, so a replay with other bad rows has a different checksum. Odd, so no multiple
+#: of it vanishes modulo 2**64.
 _BAD_ROW_FACTOR: Final = 0x9E3779B97F4A7C15
 
 
@@ -51,11 +51,11 @@ _OURS: Final = (CHECKSUM, PARTITION)
 class TaskResult(msgspec.Struct, frozen=True, kw_only=True):
     """What a task sends to the driver.
 
-    A permanent error is a result, not a failure of the task: Spark would repeat the task in vain, and lose the class.
+    A permanent error is a result, not a failure of the task: Spark would retry the task in vain, and lose the class.
 
     Attributes:
         stage: Spark's id of the stage that the task ran in; None in the driver.
-        report: what it wrote; None if it cannot write.
+        report: the report of the task; None if it cannot write.
         size_bytes: the size of its rows as Arrow data.
         error: why it cannot write: the name of the error's class (see ``jobs.named_error``) and the message.
         acknowledgement: how long it took.
@@ -73,15 +73,15 @@ class PrepareTask:
     """The work of every task of an attempt: write its rows, or those of its staged file, and pre-commit. Pickled by Spark.
 
     Attributes:
-        runs: the query's run, among others.
+        runs: the query's run, and the others.
         frame_name: the name of the DataFrame, where the batch has several.
         first_task: the number of its first task in the batch.
         first_number: the sinks know the transactions of the batch's first task by this number; see :meth:`Work.number_of`.
         staging: where the rows are kept until they are proven; None keeps none.
-        views: by sink name, its columns.
+        views: the columns of each sink, by its name.
         is_direct: whether the driver itself runs it, on all rows of the DataFrame.
         ends_at: when the driver must have its votes, by its own clock (see :class:`TaskAttempt`). Spark cancels its own tasks.
-        mode: what is written; each task of a :class:`Publish` reads its staged file instead of its rows. For all other fields see
+        mode: what to write; each task of a :class:`Publish` reads its staged file instead of its rows. For all other fields see
             :class:`twopc.engine.Work`.
     """
 
@@ -205,11 +205,11 @@ class PrepareTask:
                 yield rows.slice(start, count)
 
     def _publish(self, decided: TaskReport, batches: _Input, writers: dict[str, SinkWriter[Any]]) -> TaskReport:
-        """Write the rows that a decided task staged, even if the plan would now give others (rule 9)."""
+        """Write the rows that a decided task staged, even if the plan would now yield others (rule 9)."""
         if self.staging is None:
             raise AssertionError("nothing was staged")
         for _ in batches:
-            pass  # Spark's row for this task says nothing, but it must be read
+            pass  # Spark's row for this task means nothing, but must be read
         for name, writer in writers.items():
             for rows in self.staging.read(str(decided.staged), name):
                 writer.write_rows(rows)
@@ -266,14 +266,14 @@ class _Input:
         self.read_s += time.monotonic() - asked
 
     def flushing(self) -> None:
-        """Pre-commit begins."""
+        """Record that pre-commit begins."""
         self.flush_at = time.monotonic()
 
 
 def _as_row(value: bytes) -> pa.RecordBatch:
     """Build a batch of one row and one column.
 
-    Avoids ``pa.array``, which imports pandas: a second in every new Python worker.
+    Avoids ``pa.array``, which imports pandas and takes a second in every new Python worker.
     """
     offsets = pa.py_buffer(struct.pack("<ii", 0, len(value)))
     column = pa.Array.from_buffers(pa.binary(), 1, [None, offsets, pa.py_buffer(value)])
@@ -286,5 +286,5 @@ def _checksum(hashes: pa.Array[Any], rows: pa.RecordBatch) -> int:
 
 
 def _sum(hashes: pa.Array[Any]) -> int:
-    """The sum modulo 2**64. It does not depend on the order, and a row that comes twice counts twice (unlike with XOR)."""
+    """The sum modulo 2**64. It does not depend on the order, and a duplicate row counts twice (unlike with XOR)."""
     return int(pc.sum(hashes.view(pa.uint64())).as_py() or 0)  # Arrow's sum of uint64 wraps around

@@ -1,6 +1,6 @@
-"""The rows and columns that each sink gets. One Arrow batch holds those of all sinks; a view of it copies nothing.
+"""The rows and columns that each sink gets. One Arrow batch holds those of all sinks; a view of it copies no data.
 
-With ``dead_letter`` no sink is given a row that one of them can never take. The sink for dead letters takes
+With ``dead_letter``, no sink gets a row that one of them can never take. The sink for dead letters takes
 part in the same decision, so a letter is readable exactly once, together with the rest of its batch.
 """
 
@@ -19,14 +19,14 @@ if TYPE_CHECKING:
 
     from twopc.sink import TwoPhaseCommitSink
 
-#: A hash of the whole row (int64). The JVM computes it; a task only adds up the column.
+#: The column with a hash of the whole row (int64). The JVM computes it; a task only adds up the column.
 CHECKSUM: Final = "__twopc_checksum"
-#: Why a row is bad; null where it is not. Present only where bad rows become dead letters.
+#: The column that says why a row is bad; null for a good row. Present only where bad rows become dead letters.
 CAUSE: Final = "__twopc_cause"
 _KEY: Final = b"twopc.views"
-#: Less than the limits that clients, brokers and topics have by default, so that no letter stops the query.
+#: Less than the default limits of clients, brokers and topics, so that no letter stops the query.
 _LETTER_MAX_BYTES: Final = 900_000
-#: What is left of a long text, in characters, or of long bytes, if the letter would be over the limit.
+#: The part of a long text (in characters) or of long bytes that is kept if the letter would exceed the limit.
 _CUT_AT: Final = 10_000
 _HEADERS: Final = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
 
@@ -125,7 +125,7 @@ def _letters(rows: pa.RecordBatch, causes: pa.Array[Any]) -> pa.RecordBatch:
 
 
 def _letter(row: dict[str, Any]) -> bytes:
-    """Encode the row as JSON, or as much of it as every broker accepts: a row may be bad because it is too large."""
+    """Encode the row as JSON, or as much of it as every broker accepts, because a row may be bad for being too large."""
     whole = msgspec.json.encode(_readable(row))
     if len(whole) <= _LETTER_MAX_BYTES:
         return whole

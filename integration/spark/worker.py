@@ -1,8 +1,8 @@
-"""Keep the directories of imported archives in a Python worker of Spark from task to task.
+"""Keep the directories of imported archives from task to task in Spark's Python workers.
 
 Each task begins with ``importlib.invalidate_caches()`` (``pyspark.worker_util.setup_spark_files``). For every archive on the
 path and every package imported from it, Python then reads the archive's directory again: Spark's own ``pyspark.zip``, and each
-jar of ``spark.jars.packages``, since Spark puts those on the path, too. That is 70 to 300 ms a task.
+jar of ``spark.jars.packages``, since Spark also puts those on the path. That takes 70 to 300 ms per task.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ _TOO_NEW_S: Final = 2.0
 
 
 def keep_archives() -> None:
-    """Read each archive on the path again only after it has changed, instead of for each task. Cheap to repeat."""
+    """Read each archive on the path again only after it has changed, instead of for each task. A second call costs little."""
     for finder in list(sys.path_importer_cache.values()):
         if type(finder) is zipimporter:
-            # Not a new finder: modules that were imported have the old one as their loader.
+            # Not a new finder, because imported modules have the old one as their loader.
             finder.__class__ = _Archive
 
 
@@ -40,7 +40,7 @@ class _Archive(zipimporter):
 
 def _stamp(path: str) -> tuple[int, ...] | None:
     try:
-        found = os.stat(path)  # noqa: PTH116 - zipimporter has strings
+        found = os.stat(path)  # noqa: PTH116 - zipimporter uses strings
     except OSError:
         return None
     if time.time() - found.st_ctime < _TOO_NEW_S:

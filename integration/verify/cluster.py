@@ -68,7 +68,7 @@ class Cluster:
         try:
             if self.ledger.identity() == ABSENT:
                 raise ConfigurationError(
-                    f"there is no topic {sink.ledger} at {sink.bootstrap_servers}. Sink {sink.name!r} has never written there. "
+                    f"topic {sink.ledger} does not exist at {sink.bootstrap_servers}: sink {sink.name!r} never wrote there. "
                     "Correct --sink, or name its ledger with --ledger-topic"
                 )
             self._require_ids()
@@ -107,7 +107,7 @@ class Cluster:
             self._deciding = dataclasses.replace(self.sink, ledger_topic=name).create_decision_log()
         if self._deciding.identity() == ABSENT:
             raise DecisionLogDamagedError(
-                f"{self.ledger.name} names {name} as the decision log, but there is no such topic"
+                f"{self.ledger.name} names {name} as the decision log, but that topic does not exist"
             )
         return Ledgers(name, _held(self._deciding), own)
 
@@ -145,6 +145,6 @@ class Cluster:
 
 
 def _held(log: KafkaDecisionLog) -> LogContents:
-    """Return all of a ledger, of any sink: every batch is compared, and the driver may truncate it meanwhile."""
+    """Return all of a ledger, of any sink, because every batch is compared, and the driver may truncate the ledger meanwhile."""
     found = log.contents(until=None, whoever=True)
     return LogContents(found.start, tuple(found.entries))

@@ -75,7 +75,7 @@ def run_verify(
             if not pace.is_online:
                 watch.check(verifier)
             else:
-                # Ctrl-C is the normal way to end a watch, so print its report all the same.
+                # Ctrl-C is the normal way to end a watch, so print its report anyway.
                 with contextlib.suppress(KeyboardInterrupt):
                     watch.check_repeatedly(verifier, pace)
     except Exception as error:  # noqa: BLE001 - conclude() raises it again, unless errors found earlier would be lost
@@ -154,7 +154,7 @@ class _Watch:
         return not self._errors
 
     def _show_news(self, before: Report | None, report: Report) -> None:
-        """Print the findings that the check before did not have."""
+        """Print the findings that the previous check did not have."""
         if self._emit is not None:
             return
         self._console.print(

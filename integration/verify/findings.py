@@ -47,7 +47,7 @@ class Kind(Enum):
     UNDECIDED_VISIBLE = "undecided_visible", Severity.ERROR  #: a visible transaction has no decision
     ROWS_DIFFER = "rows_differ", Severity.ERROR  #: marker and decision disagree on the number of rows
     RECORDS_MISSING = "records_missing", Severity.ERROR  #: the output has fewer records than rows were committed
-    DUPLICATES = "duplicates", Severity.ERROR  #: a record repeats an earlier one's identity
+    DUPLICATES = "duplicates", Severity.ERROR  #: a record has an earlier one's identity
     SEQUENCE_GAPS = "sequence_gaps", Severity.ERROR  #: numbers are missing in a sequence
     RECORDS_UNDECIDED = "records_undecided", Severity.ERROR  #: with --sole-writer, more records than decided rows
     ABANDONED = "abandoned", Severity.WARNING  #: a transaction is not visible, and was abandoned

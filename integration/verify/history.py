@@ -30,7 +30,7 @@ class Batch:
     prior: tuple[str, ...] | None  #: source offsets of the previous batch; None if the log no longer has them
     repairs: int = 0  #: number of repair records of this batch
     rewrites: int = 0  #: how often it was lost completely and decided again
-    abandoned: bool = False  #: whether the user has given up the rows that are not visible
+    abandoned: bool = False  #: whether the user has abandoned the rows that are not visible
     #: handles, by sink, that a later record replaced; the driver proved them lost, so they must never be visible
     superseded: list[Mapping[str, Any]] = field(default_factory=list)
 
@@ -59,7 +59,7 @@ class History:
 
 
 def history_of(contents: LogContents, own: LogContents) -> History:
-    """Derive the history. A damaged log gives the history up to its damage, which ``view`` describes.
+    """Derive the history. A damaged log yields the history up to its damage, which ``view`` describes.
 
     Args:
         contents: the contents of the decision log.

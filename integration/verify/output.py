@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class RecordChecks:
-    """What to check of each record."""
+    """The checks of each record."""
 
     key: Expression | None = None  #: identifies a record and must be unique in its topic; None: not checked
     sequence: Expression | None = None  #: no number between smallest and largest may be missing; None: not checked
@@ -35,7 +35,7 @@ class Output:
     """The output topics, as far as they have been read.
 
     Attributes:
-        topics: what was read and is still to be read, by topic.
+        topics: the read and unread part of each topic.
     """
 
     def __init__(self, record_checks: RecordChecks, directory: Path) -> None:
@@ -61,7 +61,7 @@ class Output:
             bounds = cluster.bounds(topic)
             if bounds is None:
                 raise ConfigurationError(
-                    f"there is no topic {topic} at {cluster.sink.bootstrap_servers}; correct --topic, or omit it"
+                    f"topic {topic} does not exist at {cluster.sink.bootstrap_servers}; correct --topic, or omit it"
                 )
             self.topics.setdefault(topic, Tail()).update(bounds)
 

@@ -33,7 +33,7 @@ _ENTRY: Final = np.dtype(
 _TAIL: Final = struct.Struct("<qHiq")
 #: Entries of all buckets in memory before they are written to their files.
 _BUFFER_ROWS: Final = 100_000
-#: Entries examined at once; each takes about a hundred bytes meanwhile.
+#: Entries examined together; each takes about a hundred bytes during that time.
 _PART_ROWS: Final = 500_000
 _SAMPLE_ROWS: Final = 100_000
 
@@ -55,7 +55,7 @@ def on_disk() -> Iterator[None]:
 
 
 class Place(NamedTuple):
-    """The position of a record. The topic is given by its index."""
+    """The position of a record. The topic is identified by its index."""
 
     topic: int
     partition: int
@@ -71,7 +71,7 @@ class Spill:
         self._rows = 0
 
     def add(self, identity: bytes, topic: int, partition: int, offset: int, number: int = 0) -> None:
-        """Add a record. ``number``: its number in a sequence, 64 bits.
+        """Add a record; ``number`` is its 64-bit number in a sequence.
 
         Raises:
             ConfigurationError: the disk is full.
@@ -83,7 +83,7 @@ class Spill:
             self._flush()
 
     def duplicates(self) -> tuple[int, list[tuple[Place, Place]]]:
-        """Count the records that repeat an earlier record's identity; return the count and examples (earlier, duplicate)."""
+        """Count the records that have an earlier record's identity; return the count and examples (earlier, duplicate)."""
         count, examples = 0, list[tuple[Place, Place]]()
         for path in self._files():
             rows = _sorted(np.fromfile(path, _ENTRY), "offset", "partition")

@@ -89,10 +89,10 @@ class Tally:
 def check_count(
     cluster: Cluster, topics: Mapping[str, Tail], expected: Expected, *, sole_writer: bool
 ) -> Iterator[Finding]:
-    """Compare the number of records with the decided rows, topic by topic, or report why that would prove nothing.
+    """Compare the number of records with the decided rows, topic by topic, or report why the comparison would prove nothing.
 
     Args:
-        cluster: knows which topics are compacted.
+        cluster: tells which topics are compacted.
         topics: the topics, as they were read.
         expected: the number of records to expect.
         sole_writer: whether nothing else writes to the topics.

@@ -60,11 +60,11 @@ def topics_of(handle: KafkaHandle, sink: KafkaSink) -> frozenset[str]:
 def check_missing(
     absent: Mapping[str, Description], decided: Mapping[str, Decided], bounds: Bounds, last: BatchId | None
 ) -> Iterator[Finding]:
-    """Judge decided transactions that are not visible. ``bounds``: of the marker partitions."""
+    """Judge decided transactions that are not visible. ``bounds`` are those of the marker partitions."""
     for uuid, description in absent.items():
         one = decided[uuid]
         if one.abandoned:
-            kind, text = Kind.ABANDONED, f"given up with override=Abandon({one.id.batch}), so its rows may be missing"
+            kind, text = Kind.ABANDONED, f"abandoned with override=Abandon({one.id.batch}), so its rows may be missing"
         else:
             kind, text = _why_missing(one, description, bounds, is_last=one.id == last)
         named = f"task {one.task}, {one.handle.transaction}, {one.handle.rows} rows"
@@ -117,7 +117,7 @@ def check_visible(
 def check_open(
     described: Mapping[str, Description], decided: Mapping[str, Decided], *, driver_epoch: int
 ) -> Iterator[Finding]:
-    """Find open transactions of the sink without a decision. ``driver_epoch``: of the current driver."""
+    """Find open transactions of the sink without a decision. ``driver_epoch`` is the current driver's."""
     handles = {one.handle.transactional_id: one.handle for one in decided.values()}
     for tid, description in described.items():
         of = driver_epoch_of(tid)

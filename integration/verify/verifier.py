@@ -1,7 +1,7 @@
 """Check a sink: compare what is decided, what is visible, and what readers see.
 
-The query may decide and commit batches during a check. So the decision log is read before and after the rest. What was
-decided *before* must be visible, what was decided *after* may be visible, and everything else is a finding.
+The query may decide and commit batches during a check. So the decision log is read before and after the rest. A batch that was
+decided *before* must be visible, one that was decided *after* may be visible, and everything else is a finding.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class VerifyOptions:
-    """What to check."""
+    """The checks to make."""
 
     topics: frozenset[str] = frozenset()  #: topics to read; empty: all that the sink has written to
     checkpoint: Files | None = None  #: the query's checkpoint; None: not compared

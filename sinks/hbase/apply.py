@@ -1,13 +1,13 @@
-"""Apply decided slices row by row, each row once. Any driver may repeat every call any number of times.
+"""Apply decided slices row by row, each row once. Any driver may safely repeat every call.
 
 A mark in the row itself prevents a second application. It changes in the same atomic step as the data:
 
 * ``Put``: the cells' timestamp, which is the decision's version plus the task's partition. Writing them again changes nothing,
-  and a later version stays. Order matters only if a slice has a key in two chunks: then the last chunk is applied first, and a
-  row is written only if no cell has the timestamp, so that the last row of a key wins even after any number of restarts.
-* ``Delete``: the deletion's timestamp, which is the decision's version. It deletes nothing newer, even if it is repeated late.
-* ``Increment``, ``Append``: a marker cell ``twopc:<sink>``. It holds the newest decision that changed the row, and how many
-  chunks of each of its tasks have. A newer decision replaces it, so a row has only one marker, independent of the number of
+  and a later version stays. Order matters only if a slice has a key in two chunks. Then the last chunk is applied first, and a
+  row is written only if no cell has the timestamp, so that a key's last row wins after any number of restarts.
+* ``Delete``: the deletion's timestamp, which is the decision's version. It deletes nothing newer, even if applied again late.
+* ``Increment``, ``Append``: a marker cell ``twopc:<sink>``. It holds the newest decision that changed the row, and the number of
+  chunks of each task that have. A newer decision replaces it, so a row has only one marker, independent of the number of
   batches.
 """
 
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 _BASE: Final = struct.Struct(">Q")
 _TASK: Final = struct.Struct(">II")
 _SHOWN: Final = 3
-#: How many chunks of a slice, and how many slices, are applied at the same time, where their order does not matter.
+#: The number of chunks of a slice, and of slices, that are applied at the same time if their order does not matter.
 _AT_ONCE: Final = 4
 
 T = TypeVar("T")
@@ -90,7 +90,7 @@ class Applier:
         self, handle: HBaseHandle, base: int, todo: Sequence[int]
     ) -> Generator[tuple[int, list[str] | None]]:
         """Yield the result of each chunk, in order. Closing it starts no further chunk, and waits for running ones."""
-        if not handle.distinct:  # the next chunk may have the same row: it waits until this one is recorded
+        if not handle.distinct:  # the next chunk may have the same row, so it waits until this one is recorded
             yield from ((done, self.apply_chunk(handle, base, done)) for done in todo)
             return
         with contextlib.closing(at_once(lambda done: self.apply_chunk(handle, base, done), todo)) as found:
@@ -123,11 +123,11 @@ class Applier:
     def _apply_marked(self, handle: HBaseHandle, base: int, done: int, mutations: Sequence[Message]) -> list[str]:
         """Apply mutations of different rows, each together with its row's marker.
 
-        Repeats a compare-and-set without a pause: a lost round means that the marker has moved.
+        Retries a compare-and-set without a pause, because a lost round means that the marker has moved.
         """
         left = list(mutations)
         column = (_family(left[0]), marker_qualifier(self._sink))
-        # HBase would silently overflow to a number of the other sign, so counters are checked, too.
+        # HBase would silently overflow to the opposite sign, so counters are checked, too.
         counters = places_of(left[0]) if handle.operation == "INCREMENT" else []
         while left:
             looked = self._client.execute([look(handle.table, mutation.row, [column, *counters]) for mutation in left])
@@ -150,7 +150,7 @@ class Applier:
             left = [mutation for mutation, _ in todo]
             if failed := _failures(answers, left):
                 return failed
-            # The marker has moved: by another driver, or by this very call if its answer was lost.
+            # Another driver has moved the marker, or this very call has if its answer was lost.
             left = [mutation for mutation, answer in zip(left, answers, strict=True) if not answer]
         return []
 

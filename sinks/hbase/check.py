@@ -31,16 +31,16 @@ _CELL_BYTES: Final = 24
 _LOOK_ROWS: Final = 1_000
 
 Change = tuple[int, int]
-"""The most by which a cell falls and rises, for any order of its rows. With an append it only grows, in bytes."""
+"""The furthest that a cell falls and rises, for any order of its rows. With an append it only grows, in bytes."""
 
 
 class Reach(NamedTuple):
     """The numbers stored beside a chunk.
 
     Attributes:
-        farthest: the largest distance from 0 to which the chunk takes a counter, or the size in bytes to which it lets a cell
-            grow.
-        moved: the most by which it changes a cell.
+        farthest: the largest distance from 0 that a counter may reach with this chunk, or the largest size in bytes that a cell
+            may reach.
+        moved: the largest change that it makes to a cell.
     """
 
     farthest: int = 0
@@ -60,7 +60,7 @@ class Check:
         self._max_bytes = settings.max_cell_bytes
 
     def reach(self, rows: Mapping[bytes, Sequence[bytes]]) -> Reach:
-        """Check a chunk by itself, given the value for each cell by row key.
+        """Check a chunk by itself, with the value for each cell by row key.
 
         Raises:
             BadRecordError: a cell is not a counter, or would become too large.

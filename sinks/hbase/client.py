@@ -1,6 +1,6 @@
 """A client for HBase that executes operations on rows and finds the servers that hold them.
 
-Many rows go in one call to a server (``Multi``), each conditional one as an atomic step of its own.
+Many rows go in one call to a server (``Multi``), each conditional one as its own atomic step.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class HBaseClient(StoreClient[Op]):
     oldest = "2.4"
     failures = FAILURES
     remedies = REMEDIES
-    #: Rows and bytes of one call: enough that the round trip does not matter.
+    #: The rows and bytes of one call, large enough that the round trip does not matter.
     limits = (1_000, 4 * 1024 * 1024)
     backoff = wait_exponential(multiplier=0.02, max=0.5)
     is_transient = staticmethod(is_transient)
@@ -110,7 +110,7 @@ class HBaseClient(StoreClient[Op]):
             self.cluster.forget(table)
             raise
         found = list(answer.results)
-        # A call may end early, by size: only an empty answer has reached the region's end.
+        # A call may end early, by size: only an empty answer means the region's end.
         return found, found[-1].cell[0].row + b"\0" if found else place.end
 
     def _find(self, call: Op, last: Any) -> tuple[Address, Region]:

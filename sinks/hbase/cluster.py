@@ -1,6 +1,6 @@
 """Find the regions and servers of an HBase cluster, and connect to them.
 
-``hbasedriver.zk`` is not used to read ZooKeeper. If the znode is missing, as while HBase starts, it leaves its client running,
+``hbasedriver.zk`` is not used to read ZooKeeper. If the znode is missing, as while HBase starts, it leaves a client running,
 which opens new sessions until the process ends; it contacts only one of several hosts; and it waits for 10 s.
 """
 
@@ -42,7 +42,7 @@ class Region(NamedTuple):
 
 
 class Cluster:
-    """The connections and locations of one process. Threads may share it, since each call has a connection to itself.
+    """The connections and locations of one process. Threads may share it, since each call has its own connection.
 
     ``timeout_s`` is how long one answer may take. The other arguments are those of :class:`HBaseSink`.
     """
@@ -66,7 +66,7 @@ class Cluster:
         """Find the region that holds a row.
 
         Raises:
-            AbsentTableError: there is no such table.
+            AbsentTableError: the table does not exist.
             Exception: another of ``FAILURES``.
         """
         with self._lock:
@@ -81,7 +81,7 @@ class Cluster:
         return found
 
     def forget(self, table: str) -> None:
-        """Look a table's regions up again: a known location was wrong, or nobody answered there."""
+        """Look a table's regions up again: a known location was wrong or did not answer."""
         with self._lock:
             self._regions.pop(table, None)
 
@@ -95,7 +95,7 @@ class Cluster:
         return self.call_master(describe)
 
     def call_master(self, step: Callable[[Master], T]) -> T:
-        """Call the active master. Must not be used by several threads at once."""
+        """Call the active master. Must not be used by several threads at the same time."""
         if self._master is None:
             address = locate_master(self._zookeeper, self._timeout_s, self._znode)
             self._master = Master(*address, user=self._user, timeout_s=self._timeout_s)
@@ -119,19 +119,19 @@ class Cluster:
         try:
             return step(connection)
         finally:
-            idle.append(connection)  # after an error, too: it is closed then, and reconnects
+            idle.append(connection)  # also after an error: it is then closed, and reconnects
 
     def _look_up(self, table: str, row: bytes) -> Region:
         meta = self._meta = self._meta or locate_meta(self._zookeeper, self._timeout_s, self._znode)
         try:
-            # The library finds the last region that begins before a row: not one that begins with this very row, and for an
-            # empty row the first one, which may be split already. So pass the next row, and check below whether the region
+            # The library finds the last region that begins before a row. It misses one that begins with this very row, and for an
+            # empty row it finds the first one, which may already be split. So pass the next row, and check below that the region
             # is in service.
             found: Any = self._with_connection(
                 meta, lambda connection: connection.locate_region(*name_parts(table), row + b"\0")
             )
         except TableNotFoundException:
-            raise AbsentTableError(f"there is no table {table!r}") from None
+            raise AbsentTableError(f"table {table!r} does not exist") from None
         except FAILURES:
             self._meta = None
             raise
@@ -142,7 +142,7 @@ class Cluster:
 
 
 def locate_master(quorum: str, timeout_s: float, znode: str = ZNODE) -> Address:
-    """Find host and port of the active master; ConnectionError if ZooKeeper does not know it, or does not answer."""
+    """Find host and port of the active master; ConnectionError if ZooKeeper does not know it or does not answer."""
     return _address(zookeeper_pb.Master.FromString(_read(quorum, f"{znode}/master", timeout_s)).master)
 
 

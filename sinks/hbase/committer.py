@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 
 class HBaseCommitter(StagedCommitter[HBaseHandle]):
-    """See :class:`StagedCommitter`. A version is a timestamp: cells of a decision have its version, or a little more."""
+    """See :class:`StagedCommitter`. A version is a timestamp: a decision's cells have its version or slightly more."""
 
     _client: HBaseClient
 
@@ -73,7 +73,7 @@ class HBaseCommitter(StagedCommitter[HBaseHandle]):
         super()._apply_all(handles, version)
 
     def _look(self, handles: Sequence[HBaseHandle], version: int, *, durable: bool) -> dict[HBaseHandle, SliceState]:
-        del durable  # every answer is
+        del durable  # every answer is durable
         # Slices first: another driver removes a committed slice only after it has recorded its progress.
         found = self._digests(handles)
         checked(found.values())
@@ -94,14 +94,14 @@ class HBaseCommitter(StagedCommitter[HBaseHandle]):
         yield from at_once(lambda handle: (handle, self._apply(handle, version)), handles)
 
     def _is_ordered(self, handle: HBaseHandle) -> bool:
-        # What the next task appends comes behind what this one appends.
+        # The next task's appended values come after this one's.
         return handle.operation == "APPEND"
 
     def _tombstone(self, handle: HBaseHandle, version: int) -> bool:
         self._fence.tombstone(handle.uuid, version)
         if handle.uuid not in self._fence.read().tombstones:
             return False
-        # The tombstone is the proof; what remains of the slice is only in the way.
+        # The tombstone is the proof; the remains of the slice are no longer needed.
         with contextlib.suppress(*FAILURES):
             self._discard([handle])
         return True
@@ -114,7 +114,7 @@ class HBaseCommitter(StagedCommitter[HBaseHandle]):
         return {staging.entry_of_row(result.cell[0].row): "" for result in found}
 
     def _sweep(self, orphans: Mapping[str, str]) -> int:
-        # A task whose slice is removed can write no more: it finds the slice closed.
+        # A task whose slice is removed can write no more: the slice is closed.
         self._remove(orphans)
         return len(orphans)
 
@@ -129,7 +129,7 @@ class HBaseCommitter(StagedCommitter[HBaseHandle]):
     def _create_table(self) -> None:
         cluster = self._client.cluster
         if self._table not in cluster.describe([self._table]):
-            # Another driver may create it at the same time. If neither can, the look below reports it.
+            # Another driver may create it at the same time. If neither can, the check below reports it.
             with contextlib.suppress(RemoteError):
                 cluster.call_master(lambda master: master.create_table(*name_parts(self._table), staging.families()))
         try:

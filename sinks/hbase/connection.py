@@ -1,4 +1,4 @@
-"""Repaired connections of ``hbase-driver``: a call gets its own answer, or counts as unanswered.
+"""Repairs for the connections of ``hbase-driver``: a call gets its own answer, or counts as unanswered.
 
 The library provides handshake, headers, answers and the calls to masters and ``hbase:meta``. This module fixes what its
 ``Connection`` (1.1.1, ``hbasedriver/Connection.py``) gets wrong.
@@ -24,7 +24,7 @@ _LENGTH: Final = struct.Struct(">IB")
 
 
 class _Sound(Connection):
-    """The repairs, as a mixin before a class of the library. Used by one thread; connects when it is first needed.
+    """The repairs, as a mixin before a class of the library. Used by one thread; connects on first use.
 
     ``timeout_s`` is the limit for connecting, and for each piece of an answer.
     """
@@ -43,7 +43,7 @@ class _Sound(Connection):
             RemoteError: the server rejected the call.
             ConnectionError: there was no answer; the call may have happened.
         """
-        del need_response  # an answer always comes; unread, the next call would take it for its own
+        del need_response  # an answer always comes; if it stayed unread, the next call would take it for its own
         try:
             return self._call(req, method_name)
         except RemoteException as error:
@@ -66,7 +66,7 @@ class _Sound(Connection):
 
     def _call(self, req: Message, method: str) -> Any:
         connection = self._connected()
-        # Replaces the library's `send_request`, which encodes a message's length as UTF-8: from 128 bytes on the length is
+        # Replaces the library's `send_request`, which encodes a message's length as UTF-8: from 128 bytes on, the length is
         # wrong, and the server rejects a negative one, as half of those over 128 kB are. It also uses `send`, which may send
         # only a part, and draws call ids from 999 numbers.
         self._calls += 1

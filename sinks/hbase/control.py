@@ -43,7 +43,7 @@ class ControlCell(ControlRecord[State]):
         self._row = own_row(sink, "control")
 
     def read(self) -> State:
-        """See :class:`ControlRecord`; an empty state if there is no table yet."""
+        """See :class:`ControlRecord`; an empty state if the table does not exist yet."""
         try:
             return super().read()
         except AbsentTableError:

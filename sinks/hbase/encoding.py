@@ -1,4 +1,4 @@
-"""Encode what a task stages in HBase's wire format: the same bytes as its messages, without a message object for each row.
+"""Encode what a task stages in HBase's wire format. The bytes equal those of its messages, without a message object for each row.
 
 Building and copying a message for each row takes 2.5 times as long. Only the row key, the values and the lengths before them
 change from one mutation to the next, and the lengths repeat.
@@ -22,7 +22,7 @@ _FAMILY: Final = _MUTATION.ColumnValue
 _CELL: Final = _FAMILY.QualifierValue
 _ACTIONS: Final = client_pb.RegionAction.ACTION_FIELD_NUMBER
 _MUTATIONS: Final = client_pb.Action.MUTATION_FIELD_NUMBER
-#: The lengths that are kept ready; values of many different lengths take little memory, too.
+#: The number of cached lengths. Values of many different lengths also take little memory.
 _LENGTHS: Final = 4_096
 #: The highest bit of a byte.
 _MORE: Final = 0x80
@@ -49,7 +49,7 @@ class Encoder:
             head: bytes = _FAMILY(family=family).SerializeToString()
             if delete_type is not None:  # it stays the same from row to row
                 head += b"".join(_start(_FAMILY.QUALIFIER_VALUE_FIELD_NUMBER, len(cell)) + cell for _, cell in found)
-                found = []  # noqa: PLW2901 - what is left to fill in
+                found = []  # noqa: PLW2901 - nothing is left to fill in
             self._families.append((head, found))
 
     def action(self, row: bytes, values: Sequence[bytes]) -> bytes:

@@ -23,12 +23,12 @@ class RemoteError(Exception):
 
 
 class AbsentTableError(Exception):
-    """There is no such table."""
+    """The table does not exist."""
 
 
-#: All errors that a call raises or is answered with.
+#: All errors that a call raises or gets as its answer.
 FAILURES: Final = (RemoteError, AbsentTableError, OSError)
-#: The server starts, stops, is busy, or does not serve the region: another one will, or this one will soon.
+#: The server is starting, stopping or busy, or does not serve the region. Another one will, or this one will soon.
 _TRANSIENT: Final = re.compile(
     r"NotServingRegion|RegionMoved|RegionOpening|RegionServerStopped|RegionServerAborted|RegionServerRunning|"
     r"ServerNotRunning|PleaseHold|MasterNotRunning|MasterStopped|CallQueueTooBig|CallDropped|RegionTooBusy|RegionInRecovery|"
@@ -37,7 +37,7 @@ _TRANSIENT: Final = re.compile(
 )
 REMEDIES: Final = remedies(
     ("AbsentTableError", ConfigurationError, "Create it, or correct the name"),
-    ("AccessDenied|AccessControl", ConfigurationError, "Give the user the rights that docs/hbase.md lists"),
+    ("AccessDenied|AccessControl", ConfigurationError, "Grant the user the rights that docs/hbase.md lists"),
     ("FatalConnection|BadAuth|Sasl", ConfigurationError, "The cluster requires Kerberos, which is not supported"),
     ("NoSuchColumnFamily", ConfigurationError, "Create the family, or correct the mapping"),
     ("exceeds limit", BadRecordError, "Raise hbase.server.keyvalue.maxsize, or make the row smaller"),

@@ -1,6 +1,6 @@
-"""One row that records how far the newest decision is applied. A newer decision replaces everything of an older one there.
+"""One row that records how far the newest decision is applied. A newer decision replaces an older one there completely.
 
-The row proves what is committed, and its tombstones keep lost slices from being applied. The guarantee that no row of data is
+The row proves what is committed, and its tombstones keep lost slices from being applied. The guarantee that no data row is
 applied twice does not depend on it, but on the rows themselves (``twopc.sinks.hbase.apply``).
 """
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 _BASE: Final[Column] = (STATE, b"base")
 _TOP: Final[Column] = (STATE, b"top")
-#: The stored word is version 0.1's.
+#: The stored word dates from version 0.1.
 _TOMBSTONE: Final = b"buried"
 
 
@@ -29,9 +29,9 @@ class Progress(NamedTuple):
     """The content of the row.
 
     Attributes:
-        base: the version of the newest decision of which anything was applied; 0 if there is none.
+        base: the version of the newest decision of which anything was applied, or 0.
         top: the highest timestamp that it may have used.
-        done: how many chunks are applied, for each slice of that decision that was begun.
+        done: the number of applied chunks, for each slice of that decision that was begun.
         tombstones: the slices that must never be applied.
     """
 
@@ -63,7 +63,7 @@ class Fence:
         )
 
     def raise_to(self, base: int, top: int) -> None:
-        """Replace an older decision with this one. Does nothing if the row has this one or a newer one."""
+        """Replace an older decision with this one. Does nothing if the row already has this or a newer decision."""
         cells = {_BASE: b"%d" % base, _TOP: b"%d" % top}
         mutations = delete(self._row, family=STATE, up_to_ms=base - 1), put(self._row, cells, at_ms=base)
         condition = where_none_since(self._row, _BASE, base)
@@ -74,7 +74,7 @@ class Fence:
         self._mark(uuid, b"0", base)
 
     def tombstone(self, uuid: str, base: int) -> None:
-        """Give up a slice, unless it is begun."""
+        """Abandon a slice unless it is begun."""
         self._mark(uuid, _TOMBSTONE, base)
 
     def record(self, uuid: str, base: int, done: int) -> None:
@@ -94,7 +94,7 @@ def top_of(handles: Sequence[HBaseHandle], base: int) -> int:
 
 
 def state_of(handle: HBaseHandle, progress: Progress, base: int, *, is_whole: bool) -> SliceState:
-    """Derive a slice's state, given whether all its chunks existed before ``progress`` was read."""
+    """Derive a slice's state, from whether all its chunks existed before ``progress`` was read."""
     if progress.base > base:
         return SliceState.STALE
     done = progress.done.get(handle.uuid) if progress.base == base else None

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 COUNTER: Final = struct.Struct(">q")
 INT64: Final = range(-(2**63), 2**63)
 _MAX_KEY_BYTES: Final = 32_767
-#: The operations that need a marker: repeated, they would change the row again.
+#: The operations that need a marker, because applying them again would change the row again.
 MARKED: Final = frozenset({"INCREMENT", "APPEND"})
 
 Values = tuple[bytes, ...]
@@ -71,7 +71,7 @@ class Mapping(ABC):
         return tuple((family, qualifier) for family, _, qualifier in parts)
 
     def encode(self, rows: pa.RecordBatch) -> dict[bytes, Values]:
-        """Compute the value of each cell by row key; rows of one key are joined in their order.
+        """Compute the value of each cell by row key; rows of one key are merged in their order.
 
         Raises:
             SchemaError: a column is missing or has a type that the operation cannot take.
@@ -82,7 +82,7 @@ class Mapping(ABC):
         for key, values in zip(row_keys, self._values(rows), strict=True):
             if not 0 < len(key) <= _MAX_KEY_BYTES:
                 raise BadRecordError(
-                    f"row key {self.row!r} gives {len(key)} bytes for {key[:40]!r}, but HBase takes 1 to {_MAX_KEY_BYTES} bytes"
+                    f"row key {self.row!r} yields {len(key)} bytes for {key[:40]!r}, but HBase takes 1 to {_MAX_KEY_BYTES} bytes"
                 )
             found[key] = self._join(found[key], values) if key in found else values
         return found
@@ -137,7 +137,7 @@ class _Writing(Mapping):
 class Put(_Writing):
     """Write the cells, as text (numbers as Arrow writes them) or bytes. The last row of a key wins.
 
-    The first of ``cells`` must not be empty: its timestamp shows whether the row was written already.
+    The first of ``cells`` must not be empty: its timestamp shows whether the row was already written.
     """
 
     operation = "PUT"
@@ -182,7 +182,7 @@ class Delete(Mapping):
     """Delete rows, or some of their cells, unless they are newer than the decision.
 
     Attributes:
-        cells: each ``family:qualifier`` to delete; empty: the whole row.
+        cells: each ``family:qualifier`` to delete; if empty, the whole row.
     """
 
     operation = "DELETE"

@@ -1,4 +1,4 @@
-"""Everything used from the package ``hbase-driver``: connections, and protobuf messages generated from HBase's own definitions.
+"""Everything used from the package ``hbase-driver``: connections, and protobuf messages generated from HBase's definitions.
 
 All of it is imported here, because the import has a side effect.
 """
@@ -20,7 +20,7 @@ from hbasedriver.protobuf_py import Filter_pb2 as filter_pb  # noqa: E402
 from hbasedriver.protobuf_py import HBase_pb2 as hbase_pb  # noqa: E402
 from hbasedriver.protobuf_py import ZooKeeper_pb2 as zookeeper_pb  # noqa: E402
 
-# The package puts its own directory first on sys.path; it has modules called `test_pb2` and the like.
+# The package puts its own directory first on sys.path; it has modules with names such as `test_pb2`.
 sys.path[:] = _path
 
 __all__ = [
@@ -37,7 +37,7 @@ __all__ = [
 ]
 
 Message = Any
-"""A protobuf message: the generated classes have no types."""
+"""A protobuf message: the generated classes have no type hints."""
 
 
 def region(name: bytes) -> Message:

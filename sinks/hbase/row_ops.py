@@ -1,4 +1,4 @@
-"""Operations on one row of HBase: a look, or mutations that happen together if a condition holds."""
+"""Operations on one row of HBase: a read, or mutations that happen together if a condition holds."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
 _PUT, _DELETE = client_pb.MutationProto.PUT, client_pb.MutationProto.DELETE
-#: Acknowledged when it is in the write-ahead log, under any setting of the table.
+#: A mutation is acknowledged only when it is in the write-ahead log, whatever the table's setting.
 DURABLE: Final = client_pb.MutationProto.SYNC_WAL
 
 _BINARY: Final = "org.apache.hadoop.hbase.filter.BinaryComparator"
@@ -35,7 +35,7 @@ class Op(NamedTuple):
     Attributes:
         table: the table's name.
         row: the row's key.
-        look: what to read; then there are no mutations.
+        look: the cells to read; if set, there are no mutations.
         mutations: applied together or not at all.
         condition: the condition for applying them.
     """
@@ -58,7 +58,7 @@ class Op(NamedTuple):
 def look(
     table: str, row: bytes, columns: Sequence[Column] = (), *, family: bytes | None = None, sizes_only: bool = False
 ) -> Op:
-    """Read columns of a row, or a family; ``sizes_only``: each value is the length of the stored one, in 4 bytes."""
+    """Read columns of a row, or a family; ``sizes_only``: each value is the stored value's length, in 4 bytes."""
     message = client_pb.Get(row=row)
     if sizes_only:
         message.filter.name, message.filter.serialized_filter = _KEY_ONLY, _LENGTH_AS_VALUE
@@ -71,7 +71,7 @@ def look(
 
 
 def cells_of(result: Any) -> dict[Column, Cell]:
-    """The answer to a look."""
+    """The answer to a read."""
     return {(cell.family, cell.qualifier): Cell(cell.value, cell.timestamp) for cell in result.cell}
 
 
@@ -101,9 +101,9 @@ def delete(row: bytes, *, up_to_ms: int, family: bytes | None = None) -> Message
 
 
 def where_equal(row: bytes, column: Column, value: bytes | None) -> Message:
-    """Require that the cell holds exactly this value; None: that there is no cell.
+    """Require that the cell holds exactly this value; None requires that there is no cell.
 
-    HBase takes an empty value for none: never write one.
+    HBase treats an empty value as none, so never write one.
     """
     return _where(row, column, value or b"", hbase_pb.EQUAL)
 
@@ -114,7 +114,7 @@ def where_present(row: bytes, column: Column) -> Message:
 
 
 def where_none_since(row: bytes, column: Column, at_ms: int) -> Message:
-    """Require that no cell has this timestamp or a later one, or that it is empty."""
+    """Require that no cell has this timestamp or a later one, or that the cell is empty."""
     condition = _where(row, column, b"", hbase_pb.EQUAL)
     condition.time_range.CopyFrom(hbase_pb.TimeRange(**{"from": at_ms, "to": 2**63 - 1}))
     return condition

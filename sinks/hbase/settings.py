@@ -44,15 +44,15 @@ class HBaseSettings(StagedSettings):
     def __post_init__(self) -> None:
         super().__post_init__()
         is_quorum = all(_SERVER.fullmatch(server) for server in self.zookeeper.split(","))
-        self._require(is_quorum, "zookeeper", "give 'host:port', or several with commas")
-        self._require(_ZNODE.fullmatch(self.znode), "znode", "give a path of ZooKeeper, such as '/hbase'")
+        self._require(is_quorum, "zookeeper", "pass 'host:port', or several separated by commas")
+        self._require(_ZNODE.fullmatch(self.znode), "znode", "pass a path in ZooKeeper, such as '/hbase'")
         for argument in ("table", "staging_table"):
-            self._require(_TABLE.fullmatch(getattr(self, argument)), argument, "give 'table' or 'namespace:table'")
-        self._require(self.table != self.staging_table, "staging_table", "the sink needs a table of its own")
+            self._require(_TABLE.fullmatch(getattr(self, argument)), argument, "pass 'table' or 'namespace:table'")
+        self._require(self.table != self.staging_table, "staging_table", "the sink needs its own table")
         self._require(
             isinstance(self.mapping, Mapping),
             "mapping",
-            "give one of twopc.sinks.hbase.mappings, such as Put(row='{id}', cells={'d:name': 'name'})",
+            "pass one of twopc.sinks.hbase.mappings, such as Put(row='{id}', cells={'d:name': 'name'})",
         )
 
     def create_client(self) -> HBaseClient:
@@ -68,17 +68,17 @@ class HBaseSettings(StagedSettings):
         except (
             KeyError,
             OSError,
-        ):  # a container's user without a name, as OpenShift gives it; OSError from Python 3.13 on
+        ):  # a container's user without a name, as on OpenShift; OSError from Python 3.13 on
             if named := os.environ.get("HADOOP_USER_NAME"):
                 return named
             raise ConfigurationError(
-                f"HBaseSink(user=''): the user id {os.getuid()} of this process has no name here, but HBase needs one. Give "
+                f"HBaseSink(user=''): the user id {os.getuid()} of this process has no name here, but HBase needs one. Pass "
                 "user='…', or set HADOOP_USER_NAME for the driver and the executors"
             ) from None
 
     def objections(self, found: collections.abc.Mapping[str, Any]) -> Iterator[tuple[bool, str]]:
         """See :class:`StagedSettings`. ``found`` contains the schemas of the existing tables."""
-        yield self.table not in found, f"there is no table {self.table!r}: create it, or correct the name"
+        yield self.table not in found, f"table {self.table!r} does not exist: create it, or correct the name"
         ttls = _ttls(found[self.table])
         for family in sorted({family for family, _ in self.mapping.places}):
             name = family.decode()

@@ -1,7 +1,7 @@
 """The HBase sink, as its user describes it.
 
 It speaks HBase's own protocol, without a gateway. It needs a mutation and its marker in one conditional, atomic step, for many
-rows in a call; HBase's native ``Multi`` has that since 2.4. The Thrift gateways make one call for each row; Thrift 1 checks and
+rows in a call; HBase's native ``Multi`` has it since 2.4. The Thrift gateways make one call per row. Thrift 1 checks and
 writes a single cell, and Thrift 2 has no increment or append under a condition.
 """
 
@@ -31,25 +31,25 @@ class HBaseSink(HBaseSettings, TwoPhaseCommitSink[HBaseHandle]):
 
     Args:
         name: the sink's name across restarts. Letters, digits, ``_`` and ``-``.
-        zookeeper: ``host:port,…``: HBase's quorum (``hbase.zookeeper.quorum``).
+        zookeeper: HBase's quorum, ``host:port,…`` (``hbase.zookeeper.quorum``).
         table: ``table`` or ``namespace:table``; it must exist.
         mapping: the conversion of rows to mutations, one of ``twopc.sinks.hbase.mappings``.
         znode: HBase's path in ZooKeeper (``zookeeper.znode.parent``).
         staging_table: the sink's own table, created if absent. Sinks may share it.
         user: the user name that servers see; the process's user if empty.
-        chunk_rows: rows that are applied before progress is recorded.
-        chunk_bytes: the most bytes of a chunk; a larger row is a chunk of its own.
-        max_cell_bytes: the most that HBase takes in one cell (``hbase.server.keyvalue.maxsize``); a row must fit into one.
+        chunk_rows: the number of rows that are applied before progress is recorded.
+        chunk_bytes: the maximum size of a chunk in bytes; a larger row is a chunk by itself.
+        max_cell_bytes: the maximum size of a cell in HBase (``hbase.server.keyvalue.maxsize``); a row must fit into one cell.
         timeout_ms: how long one step may wait for HBase.
 
     Raises:
-        ConfigurationError: an argument is invalid. The message names it, and what to give instead.
+        ConfigurationError: an argument is invalid. The message names it and what to pass instead.
     """
 
     handle_type = HBaseHandle
 
     def check(self, rows: pa.RecordBatch) -> None:
-        """See :class:`TwoPhaseCommitSink`. The task checks the content of a counter's cell later, before the decision."""
+        """See :class:`TwoPhaseCommitSink`. A counter's cell is checked later, by the task, before the decision."""
         encoded = self.mapping.encode(rows)
         for row, action in zip(encoded, self.mapping.actions(encoded.items()), strict=True):
             require_fits(pack([action]), row, self.max_cell_bytes)

@@ -1,6 +1,6 @@
 """The sink's own table: its names, and its slices, which a task writes once and only the driver reads.
 
-A slice is one row, so that one step sweeps it: a task writes each chunk on the condition that the slice is open, and finds it
+A slice is one row, so that one step sweeps it. A task writes each chunk on the condition that the slice is open, and finds it
 closed after the sweep. Every cell of a slice has the same timestamp, so that a deletion does not depend on the clocks of region
 servers.
 """
@@ -30,7 +30,7 @@ _SLICE_AT: Final = 1
 REACH: Final = struct.Struct(">qq")
 REACH_OF_CHUNK: Final = b"r"
 _OPEN: Final[Column] = (STATE, b"open")
-#: A chunk without mutations; the region comes when it is applied.
+#: A chunk without mutations; the region is filled in when it is applied.
 _CHUNK: Final[bytes] = client_pb.RegionAction(region=region(b"")).SerializeToString()
 
 
@@ -53,23 +53,23 @@ class HBaseHandle(StagedHandle):
     distinct: bool
 
     def row(self, sink: str) -> bytes:
-        """Its row in the sink's own table."""
+        """The slice's row in the sink's own table."""
         return slice_row(sink, self.entry)
 
 
 def own_row(sink: str, name: str) -> bytes:
-    """The row of the control record (``control``) or of the fence; ``slice/`` is the prefix of all slices' rows."""
+    """The row of the control record (``control``) or of the fence; all slices' rows have the prefix ``slice/``."""
     return f"{sink}/{name}".encode()
 
 
 def slice_row(sink: str, entry: str) -> bytes:
-    """A slice's row, from its entry."""
+    """Build a slice's row from its entry."""
     driver_epoch, _, uuid = entry.partition(":")
     return own_row(sink, f"slice/{int(driver_epoch):020d}/{uuid}")
 
 
 def entry_of_row(row: bytes) -> str:
-    """A slice's entry, from its row."""
+    """Extract a slice's entry from its row."""
     driver_epoch, uuid = row.decode().split("/")[-2:]
     return entry_of(int(driver_epoch), uuid)
 
@@ -88,7 +88,7 @@ def add_chunk(table: str, row: bytes, number: int, data: bytes, reach: tuple[int
 
 
 def digests_of(result: Message) -> list[bytes]:
-    """Read the digests of a slice's chunks from its state, in order. A chunk without one was not written."""
+    """Read the digests of a slice's chunks from its state, in order. A chunk without a digest was not written."""
     cells = sorted((column, cell.value) for column, cell in cells_of(result).items() if column[1].startswith(b"h"))
     return [value for _, value in cells]
 
@@ -104,7 +104,7 @@ def remove_slice(table: str, row: bytes) -> Op:
 
 
 def digest(data: bytes) -> bytes:
-    """A chunk's digest."""
+    """Compute a chunk's digest."""
     return hashlib.sha256(data).hexdigest().encode()
 
 
@@ -124,6 +124,6 @@ def unpack(data: bytes) -> Message:
 
 
 def families() -> list[Message]:
-    """Define the table's column families: one version of everything, kept forever."""
+    """Define the table's column families: one version of each cell, kept forever."""
     one_version = [hbase_pb.BytesBytesPair(first=b"VERSIONS", second=b"1")]
     return [hbase_pb.ColumnFamilySchema(name=name, attributes=one_version) for name in (STATE, DATA)]

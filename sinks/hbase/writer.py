@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from twopc.sinks.hbase.check import Reach
     from twopc.sinks.hbase.settings import HBaseSettings
 
-#: About 10 MB of hashes.
+#: At most about 10 MB of hashes.
 _WATCHED_KEYS: Final = 100_000
 
 
@@ -35,7 +35,7 @@ class HBaseWriter(StagedWriter[HBaseHandle]):
         self._table = settings.staging_table
         self._row = staging.slice_row(settings.name, self._entry)
         self._digests: list[bytes] = []
-        self._seen: set[int] | None = set()  # hashes of row keys; None: too many, or one came twice
+        self._seen: set[int] | None = set()  # hashes of row keys; None if there are too many, or one occurred twice
 
     def _register(self) -> None:
         self._execute([staging.open_slice(self._table, self._row)], "opening")
@@ -69,7 +69,7 @@ class HBaseWriter(StagedWriter[HBaseHandle]):
         return self._client.execute([staging.remove_slice(self._table, self._row)])
 
     def _watch(self, keys: Iterable[bytes]) -> None:
-        """Watch for a row key that comes twice, while that takes little memory."""
+        """Watch for a duplicate row key, as long as that takes little memory."""
         if self._seen is not None:
             before = len(self._seen)
             fresh = {hash(key) for key in keys}
@@ -87,7 +87,7 @@ class HBaseWriter(StagedWriter[HBaseHandle]):
             [is_open] = self._execute([chunk], "writing")
             if not is_open:
                 raise RetriableError(
-                    f"sink {self._sink!r}: slice {self._entry} was swept, because the driver gave up its attempt. Nothing of "
+                    f"sink {self._sink!r}: slice {self._entry} was swept, because the driver abandoned its attempt. Nothing of "
                     "it was applied"
                 )
             self._digests.append(staging.digest(data))

@@ -1,4 +1,4 @@
-"""Wait for acknowledgements. The wait lasts as long as they arrive; only silence or the deadline ends it."""
+"""Wait for acknowledgements. The wait continues as long as they arrive; only silence or the deadline ends it."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-#: How long a failed record may go unnoticed while others are sent.
+#: How long a failed record may stay unnoticed while others are sent.
 _SLICE_S: Final = 0.5
 
 
@@ -19,12 +19,12 @@ def flush_all(flush: Callable[[float], int], *, silence_s: float, until: float =
     With a quota or a slow link, a batch may take minutes although acknowledgements arrive every second.
 
     Args:
-        flush: waits for at most the given number of seconds; returns how many records have no report yet.
+        flush: waits for at most the given number of seconds; returns the number of records without a report.
         silence_s: how long to wait without a single acknowledgement.
         until: the deadline, by ``time.monotonic()``.
 
     Returns:
-        how many records have no report.
+        the number of records without a report.
     """
     left, fewest = 1, math.inf
     deadline = time.monotonic() + silence_s

@@ -1,6 +1,6 @@
-"""Convert Arrow rows to librdkafka's structures, whose addresses numpy fills in; no row becomes a Python object.
+"""Convert Arrow rows to librdkafka's structures, with addresses filled in by numpy; no row becomes a Python object.
 
-Who owns what: the structures hold addresses in Arrow's buffers. An object of this module keeps those arrays, and its caller
+Ownership: the structures hold addresses in Arrow's buffers. An object of this module keeps those arrays alive, and its caller
 keeps the object until librdkafka has copied the rows, which it does within each call.
 """
 
@@ -29,9 +29,9 @@ if TYPE_CHECKING:
 Numbers: TypeAlias = "np.ndarray[Any, Any]"
 Column: TypeAlias = Any  #: an Arrow array of any type
 
-#: Bytes of an offset, by the types that have offsets.
+#: The size of an offset in bytes, for the types that have offsets.
 _OFFSETS: Final = {pa.binary(): 4, pa.string(): 4, pa.large_binary(): 8, pa.large_string(): 8}
-#: Where an empty value lies whose array has no buffer: an address of 0 would make it null.
+#: The address of an empty value whose array has no buffer; an address of 0 would make it null.
 _NOWHERE: Final = ctypes.create_string_buffer(1)
 #: Each record's arguments before its headers.
 _FIXED: Final = 6
@@ -74,7 +74,7 @@ class PlainRecords:
 
 
 class DetailedRecords:
-    """Rows with topics, partitions, timestamps or headers. Each takes one call, with arguments that numpy has filled in."""
+    """Rows with topics, partitions, timestamps or headers. Each takes one call, with arguments filled in by numpy."""
 
     stopped = True
 
@@ -171,7 +171,7 @@ def records_of(
 class Spans:
     """The address and size of each element of a column of bytes or text; null has address 0.
 
-    Keeps the column that the addresses point into.
+    Keeps alive the column that the addresses point into.
     """
 
     def __init__(self, column: Column) -> None:
@@ -206,7 +206,7 @@ class Headers:
         self.values = Spans(pairs.field("value"))
 
 
-# Not by ``pa.scalar`` or ``pa.array``: they import pandas, a second of work in every new Python worker.
+# Not with ``pa.scalar`` or ``pa.array``: they import pandas, which takes a second in every new Python worker.
 
 
 def _text(value: str, kind: pa.DataType) -> Column:
@@ -218,7 +218,7 @@ def _text(value: str, kind: pa.DataType) -> Column:
 def _edges(column: Column, width: int) -> Numbers:
     """The start of each element, and the end of the last one."""
     if not len(column):
-        return np.zeros(1, np.int64)  # there need not be a buffer
+        return np.zeros(1, np.int64)  # there may be no buffer
     edges = np.frombuffer(column.buffers()[1], f"<i{width}", len(column) + 1, column.offset * width)
     return edges.astype(np.int64)
 

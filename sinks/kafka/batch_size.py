@@ -28,12 +28,12 @@ if TYPE_CHECKING:
 
 #: librdkafka's own default.
 _DEFAULT: Final = 1_000_000
-#: Java's default, which every topic takes that Spark's own sink can write to with its defaults.
+#: Java's default, which is accepted by every topic that Spark's own sink can write to with its defaults.
 _CAUTIOUS: Final = 16_384
-#: What bounds a batch in a topic: the second one, because a batch lies in one segment.
+#: The settings that limit a topic's batches; the second one does because a batch lies in one segment.
 _LIMITS: Final = ("max.message.bytes", "segment.bytes")
 _REQUEST_S: Final = 5.0
-#: What a broker refuses a batch with.
+#: The errors with which a broker refuses a batch.
 _REFUSALS: Final = frozenset({KafkaError.MSG_SIZE_TOO_LARGE, KafkaError.RECORD_LIST_TOO_LARGE})
 
 #: A topic's limit, and its name.
@@ -41,7 +41,7 @@ Limit = tuple[int, str]
 
 
 class BatchSize:
-    """What this process has learned in one run of a sink about the batch sizes that its topics take."""
+    """The batch sizes that a sink's topics take, as far as this process has learned them in one run."""
 
     def __init__(self, settings: KafkaSettings) -> None:
         self._settings = settings
@@ -79,7 +79,7 @@ class BatchSize:
         Args:
             error: the error in the delivery report.
             topic: the topic that it was sent to.
-            sent_bytes: the ``batch.size`` that the producer had.
+            sent_bytes: the producer's ``batch.size``.
             largest: the bytes of the largest row's key and value.
             doing: the action that failed, and its object.
         """
@@ -95,7 +95,7 @@ class BatchSize:
             return RetriableError(f"{text}: {self._lowered(topic)}")
         takes = f"{known[1]}={known[0]}" if known and known[1] else "a limit that this principal may not read"
         return BadRecordError(
-            f"{text}: a record is larger than the topic {topic} takes, which has {takes}. The largest row of this task has "
+            f"{text}: a record is larger than the topic {topic} accepts, which has {takes}. The largest row of this task has "
             f"{largest} bytes in key and value. Raise the topic's max.message.bytes, or make the record smaller"
         )
 
@@ -103,11 +103,11 @@ class BatchSize:
         limit, setting = self._limits[topic] or (0, "")
         if setting:
             return (
-                f"the topic {topic} takes batches of at most {limit} bytes (its {setting}); the next attempt keeps to that "
+                f"the topic {topic} accepts batches of at most {limit} bytes (its {setting}); the next attempt keeps to that "
                 "limit"
             )
         return (
-            f"the topic {topic} takes only smaller batches, and its limit could not be read: the next attempt sends at most "
+            f"the topic {topic} accepts only smaller batches, and its limit could not be read: the next attempt sends at most "
             f"{limit} bytes. To avoid the failed first attempt, allow DescribeConfigs on the topic {topic}, or set "
             "kafka.batch.size"
         )
@@ -129,14 +129,14 @@ def _ask(settings: KafkaSettings, topics: Collection[str]) -> dict[str, Limit | 
             except KafkaException as error:
                 if error.args[0].code() != KafkaError.UNKNOWN_TOPIC_OR_PART:
                     found[resource.name] = None
-    except (KafkaException, TwoPhaseCommitError):  # the producer meets the same, and says it better
+    except (KafkaException, TwoPhaseCommitError):  # the producer gets the same error, and reports it better
         return dict.fromkeys(topics)
     return found
 
 
-#: A process outlives many queries.
+#: A limit, because a process outlives many queries.
 _MOST_SINKS: Final = 64
-#: By process and sink: the driver's epoch, and what was learned in its run.
+#: By process and sink: the driver's epoch, and the limits learned in its run.
 _known: dict[tuple[int, str], tuple[int, BatchSize]] = {}
 
 

@@ -34,9 +34,9 @@ _SETUP_TIMEOUTS_MS: Final = {
     "socket_connection_setup_timeout_ms": 10_000,
     "socket_connection_setup_timeout_max_ms": 30_000,
 }
-#: How the time is divided if there are several servers: short rounds first, so that silent ones cost little.
+#: How the time is divided among several servers: short rounds first, so that silent servers cost little.
 _ROUNDS: Final = (1, 2, 4)
-#: How long a broker that joins (a rolling restart) may be left out of a question to all brokers; kafka-python has 5 minutes.
+#: How long a broker that joins (a rolling restart) may be left out of a request to all brokers; kafka-python allows 5 minutes.
 _METADATA_MAX_AGE_MS: Final = 30_000
 _SASL: Final = (SaslAuthenticateRequest, SaslAuthenticateResponse, SaslBytesRequest, SaslBytesResponse)
 
@@ -54,7 +54,7 @@ class _WithoutSecrets(logging.Filter):
         return not is_secret
 
 
-#: The loggers of kafka-python 3.0 that print what is sent, received or set.
+#: The loggers of kafka-python 3.0 that log data sent or received, or settings.
 for _name in ("kafka.net.connection", "kafka.protocol.parser", "kafka.admin.client"):
     logging.getLogger(_name).addFilter(_WithoutSecrets())
 
@@ -68,11 +68,11 @@ class BrokerConnection:
         Raises:
             UnavailableError: no broker responds.
             ConfigurationError: the connection's options are wrong.
-            TwoPhaseCommitError: no token for SASL/OAUTHBEARER can be had.
+            TwoPhaseCommitError: no token for SASL/OAUTHBEARER is available.
         """
         tokens = config.get("sasl_oauth_token_provider")
         if tokens is not None:
-            tokens()  # raises what is wrong; the client would log it and run into its timeout
+            tokens()  # raises the error; the client would only log it and run into its timeout
             config = {**config, "sasl_oauth_token_provider": _TokenProvider(tokens)}
         try:
             self.admin = _open_in_turn(config)
@@ -128,7 +128,7 @@ class BrokerConnection:
         try:
             return self._manager.send(request, *node)
         except kafka_errors.UnknownBrokerIdError as error:
-            # It has left, or joined after the metadata was read. The caller retries.
+            # The broker has left, or joined after the metadata was read. The caller retries.
             self._manager.cluster.request_update()
             return error
         except kafka_errors.KafkaError as error:  # such as a node that is not ready
@@ -152,7 +152,7 @@ class _TokenProvider(AbstractTokenProvider):  # type: ignore[misc] # kafka-pytho
     def _granted(self) -> Granted:
         try:
             return self._tokens()
-        except TwoPhaseCommitError as error:  # to kafka-python a broker that cannot be reached, which it may be later
+        except TwoPhaseCommitError as error:  # kafka-python sees an unreachable broker, and retries it
             raise kafka_errors.SaslAuthenticationFailedError(str(error)) from error
 
 
@@ -167,7 +167,7 @@ def _open_in_turn(config: Mapping[str, Any]) -> KafkaAdminClient:
     shares = [weight / sum(_ROUNDS) / count for weight in _ROUNDS for _ in range(count)] if count > 1 else [1.0]
     tries = [({**config, "bootstrap_timeout_ms": total_ms * share}, n % count) for n, share in enumerate(shares)]
     for settings, first in tries[:-1]:
-        # The next one may respond, or be no controller.
+        # The next one may respond, or may not be a controller.
         with suppress(kafka_errors.KafkaTimeoutError, kafka_errors.IncompatibleBrokerVersion):
             return _open(settings, first)
     return _open(*tries[-1])
@@ -175,7 +175,7 @@ def _open_in_turn(config: Mapping[str, Any]) -> KafkaAdminClient:
 
 def _open(config: Mapping[str, Any], first: int) -> KafkaAdminClient:
     opened: list[KafkaNetClient] = []
-    # A request waits for its connection first. Unless set, kafka-python gives a silent broker 10 s, then up to 30 s (KIP-601).
+    # A request first waits for its connection. By default kafka-python waits for a silent broker 10 s, then up to 30 s (KIP-601).
     patience_ms = config.get("request_timeout_ms", math.inf)
     patience = {name: min(ms, patience_ms) for name, ms in _SETUP_TIMEOUTS_MS.items()}
 
@@ -200,7 +200,7 @@ def _open(config: Mapping[str, Any], first: int) -> KafkaAdminClient:
 
 
 def _take_turns(cluster: Any, servers: Sequence[str], first: int) -> None:
-    """Offer kafka-python one server at a time, so that the next one is tried after a refusal."""
+    """Pass kafka-python one server at a time, so that it tries the next one after a refusal."""
     places = {get_ip_port_afi(server)[:2]: place for place, server in enumerate(servers)}
     ordered = sorted(cluster.bootstrap_brokers(), key=lambda broker: places[broker.host, broker.port])
     turns = cycle(ordered[first:] + ordered[:first])

@@ -6,7 +6,7 @@ import logging
 from collections import deque
 from typing import Final
 
-#: librdkafka's own log lines. Without it a dropped producer that outlives its broker would write to stderr forever.
+#: librdkafka's own log lines. Without this logger, a dropped producer that outlives its broker would write to stderr forever.
 client_logger = logging.getLogger("twopc.librdkafka")
 
 _KEPT: Final = 3

@@ -18,16 +18,16 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
 HEADER_WITHOUT_KEY: Final = "a header without a key in the column 'headers'"
-#: What librdkafka counts besides key, value and headers (``RD_KAFKAP_MESSAGE_V2_MAX_OVERHEAD``).
+#: The bytes that librdkafka counts besides key, value and headers (``RD_KAFKAP_MESSAGE_V2_MAX_OVERHEAD``).
 _RECORD_OVERHEAD_BYTES: Final = 36
-#: From these lengths on a length takes another byte: it is a zigzag varint.
+#: From each of these lengths on, the length itself takes another byte, because it is a zigzag varint.
 _LONGER: Final = (1 << 6, 1 << 13, 1 << 20, 1 << 27)
 _STRING: Final = (pa.string(), pa.large_string())
 _BINARY: Final = (pa.binary(), pa.large_binary())
 
 
 def kafka_columns(schema: pa.Schema, *, has_topic: bool) -> tuple[SinkColumn, ...]:
-    """Choose the columns of the records, ignoring the case of their names; ``has_topic``: the sink has a topic of its own.
+    """Choose the columns of the records, ignoring the case of their names; ``has_topic``: the sink has its own topic.
 
     Raises:
         SchemaError: a column is missing, exists twice or has a type that cannot be written; the message names it.
@@ -39,14 +39,14 @@ def kafka_columns(schema: pa.Schema, *, has_topic: bool) -> tuple[SinkColumn, ..
         )
     if not has_topic and found["topic"] is None:
         raise SchemaError(
-            f"no topic: neither the sink nor the DataFrame (it has {listed(schema.names)}) gives one: set KafkaSink(topic=…) or "
+            f"no topic: neither the sink nor the DataFrame (it has {listed(schema.names)}) names one. Set KafkaSink(topic=…) or "
             "select a column AS topic"
         )
     return tuple(_column(name, schema.field(source)) for name, source in found.items() if source is not None)
 
 
 def named(name: str, names: Sequence[str]) -> str | None:
-    """Find the column: the one of exactly this name, as Spark's own writer demands, or the only one that differs in case.
+    """Find the column with exactly this name, as Spark's own writer requires, or the only one whose name differs in case.
 
     Raises:
         SchemaError: several columns match.
@@ -80,9 +80,7 @@ def require_writable(rows: pa.RecordBatch, *, max_bytes: int) -> None:
     if "headers" in columns:
         size = pc.add(size, _header_bytes(columns["headers"]))
     if (pc.max(size).as_py() or 0) > max_bytes:
-        raise BadRecordError(
-            f"the record has more than kafka.message.max.bytes={max_bytes} bytes: key, value and headers"
-        )
+        raise BadRecordError(f"the record's key, value and headers exceed kafka.message.max.bytes={max_bytes} bytes")
 
 
 def require_exact(rows: pa.RecordBatch) -> None:
@@ -99,7 +97,7 @@ def require_exact(rows: pa.RecordBatch) -> None:
         BadRecordError: at least one of the rows cannot be written unchanged; the message has the reason.
     """
     columns = {name: rows.column(name) for name in rows.schema.names}
-    # Python compares: a scalar made by ``pa.scalar`` imports pandas, a second of work in every new Python worker.
+    # The comparison is in Python, because ``pa.scalar`` imports pandas, which takes a second in every new Python worker.
     if "partition" in columns and (pc.min(columns["partition"]).as_py() or 0) < 0:
         raise BadRecordError("a negative number in the column 'partition': use null to let the client choose")
     earliest_ms = pc.min(columns["timestamp"]).as_py() if "timestamp" in columns else None
@@ -128,14 +126,14 @@ def _require_names(headers: Any) -> None:
         raise BadRecordError(f"a header's key in the column 'headers' is not UTF-8: {error}") from error
     if pc.any(pc.match_substring(names, "\0"), min_count=0).as_py():
         raise BadRecordError(
-            "a header's key in the column 'headers' has a NUL character, where Kafka's client would end it"
+            "a header's key in the column 'headers' has a NUL character, where Kafka's client would cut it off"
         )
 
 
 def _column(name: str, field: pa.Field[Any]) -> SinkColumn:
     fits, wanted, form = _RULES[name]
     if not fits(field.type):
-        raise SchemaError(f"column '{field.name}' is {type_name(field)}, it must be {wanted}: cast it")
+        raise SchemaError(f"column '{field.name}' is {type_name(field)}, but it must be {wanted}: cast it")
     return SinkColumn(name, field.name, Form.AS_IS if field.type in _BINARY else form)
 
 
@@ -144,7 +142,7 @@ def _is_text(kind: pa.DataType) -> bool:
 
 
 def _is_instant(kind: pa.DataType) -> bool:
-    # Without a zone it is a wall clock's reading (Spark's timestamp_ntz), which is not a point in time.
+    # A time without a zone (Spark's timestamp_ntz) is a wall-clock reading, not a point in time.
     return isinstance(kind, pa.TimestampType) and kind.tz is not None
 
 
@@ -155,7 +153,7 @@ def _is_headers(kind: pa.DataType) -> bool:
     return inner == [("key", True, False), ("value", False, True)]
 
 
-#: For each column: whether a type fits, the types that do in Spark's words, and the form that the producer takes.
+#: For each column: whether a type fits, the fitting types by Spark's names, and the form that the producer takes.
 _RULES: Final[dict[str, tuple[Callable[[Any], bool], str, Form]]] = {
     "key": (_is_text, "string or binary", Form.BINARY),
     "value": (_is_text, "string or binary", Form.BINARY),
@@ -173,7 +171,7 @@ def _bytes_of(column: Any) -> Any:
 def _header_bytes(headers: Any) -> Any:
     """The size of each row's headers as sent: each key and value, and the lengths of both."""
     pairs = headers.flatten()
-    sizes = pa.repeat(pa.scalar(2, pa.int64()), len(pairs))  # a byte for each length, of null, too
+    sizes = pa.repeat(pa.scalar(2, pa.int64()), len(pairs))  # a byte for each length, including that of null
     for length in (_bytes_of(pairs.field("key")), _bytes_of(pairs.field("value"))):
         for longer in _LONGER:
             sizes = pc.add(sizes, pc.greater_equal(length, pa.scalar(longer)).cast(pa.int64()))

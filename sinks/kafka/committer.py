@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-#: Reports that need more than their name.
+#: The reports whose names need an explanation.
 _ANSWERS: Final = {
     NO_ANSWER: "no answer",
     NOT_AUTHORIZED: "not authorized; allow Write and Describe on the transactional ids that start with the sink's name and a dot",
@@ -44,7 +44,7 @@ class KafkaCommitter(SinkCommitter[KafkaHandle]):
         self._settings = settings
         if settings.guarantee != EXACTLY_ONCE:
             text = "sink %r has guarantee=%r: readers see rows before the batch is decided, and a failure %s rows"
-            what = "doubles" if settings.guarantee == AT_LEAST_ONCE else "loses or doubles"
+            what = "duplicates" if settings.guarantee == AT_LEAST_ONCE else "loses or duplicates"
             logger.warning(text, settings.name, settings.guarantee, what)
         self._timeout_ms = settings.timeout_ms
         self._client = TransactionClient(settings.committing_config())
@@ -77,7 +77,7 @@ class KafkaCommitter(SinkCommitter[KafkaHandle]):
         probe = task_id(sink, 0, "preflight", 0)
         report = until_final([probe], look, timeout_ms=self._timeout_ms)[probe]
         if report == NO_ANSWER:
-            silent = f"no transaction coordinator responds at {self._settings.bootstrap_servers} within {self._timeout_ms} ms"
+            silent = f"no transaction coordinator responded at {self._settings.bootstrap_servers} within {self._timeout_ms} ms"
             raise UnavailableError("; ".join([silent, *failures()]))
         if report == NOT_AUTHORIZED:
             raise ConfigurationError(
@@ -99,7 +99,7 @@ class KafkaCommitter(SinkCommitter[KafkaHandle]):
             confirm(self._client, self._settings, handles, age_ms)
 
     def commit(self, handles: Sequence[KafkaHandle], scan_start: Mapping[str, Any]) -> dict[KafkaHandle, Evidence]:
-        """See :class:`SinkCommitter`: NONE proves a commit; after any other report the markers decide (rule 4)."""
+        """See :class:`SinkCommitter`: NONE proves a commit; after any other report, the markers decide (rule 4)."""
         reports = end_all(self._client, handles, timeout_ms=self._timeout_ms)
         proven = {handle: Evidence.COMMITTED for handle, report in reports.items() if report == NONE}
         unclear = [handle for handle in handles if handle not in proven]
@@ -147,7 +147,7 @@ class KafkaCommitter(SinkCommitter[KafkaHandle]):
         return found
 
     def recover_and_abort(self, decided: Collection[KafkaHandle]) -> None:
-        """See :class:`SinkCommitter`: rule 7. This is the last act of each batch."""
+        """See :class:`SinkCommitter`: rule 7. This is each batch's last step."""
         below = self._log.driver_epoch + 1
         self._orphans_ended += sweep(self._client, self._settings, spared=decided, below=below)
         self._scan_start.request()
@@ -164,8 +164,8 @@ class KafkaCommitter(SinkCommitter[KafkaHandle]):
         for topic in sorted(set(before) & set(now)):
             if before[topic] != now[topic]:
                 logger.warning(
-                    "%s had %d partitions and now has %d, so keys move to other partitions. No row is lost or doubled, but "
-                    "the order of one key's records holds only within the old ones and within the new ones",
+                    "%s had %d partitions and now has %d, so keys move to other partitions. No row is lost or duplicated, but "
+                    "the order of a key's records holds only among the old records and among the new ones",
                     topic,
                     before[topic],
                     now[topic],

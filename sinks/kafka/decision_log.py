@@ -44,23 +44,23 @@ logger = logging.getLogger(__name__)
 #: Below the default limit of brokers and clients (about 1 MiB), headers included (rule 14). A ledger with a lower limit
 #: gets smaller frames.
 _FRAME_BYTES: Final = 900_000
-#: What a batch of one record adds to its value; an upper bound.
+#: The upper bound on the bytes that a batch of one record adds to its value.
 _BATCH_OVERHEAD_BYTES: Final = 1_000
 #: A commit slower than half of the producer's backoff may be a retry whose first response was lost, so the record is read
 #: back (rule 12).
 _SLOW_COMMIT_S: Final = RETRY_BACKOFF_MS / 2 / 1000
 _READ_BACK_PAUSE_S: Final = 0.005
-#: A longer ledger is searched for its newest truncation, this many offsets at a time to begin with. Shorter is what is left of
-#: a ledger that is truncated (200 decisions, each with its control record).
+#: A longer ledger is searched for its newest truncation, at first this many offsets at a time. A ledger that is truncated
+#: is shorter (200 decisions, each with its control record).
 _PART: Final = 512
-#: How long a connected broker may be silent, for example paused, or on a lost host: by then another one leads or
-#: coordinates. librdkafka's default is a minute, the whole life of the driver's transaction.
+#: How long a connected broker may be silent, for example paused, or on a lost host: by then another broker leads or
+#: coordinates. librdkafka's default is a minute, as long as the driver's transaction lives.
 _SILENCE_MS: Final = 10_000
 _SHORTEST_SILENCE_MS: Final = 2_000
 
 
 class KafkaDecisionLog(DecisionLog):
-    """Decisions in partition 0 of the ledger. The committer also writes barriers into the marker partitions with it."""
+    """Decisions in partition 0 of the ledger. The committer also uses it to write barriers into the marker partitions."""
 
     def __init__(self, settings: KafkaSettings, *, verified: bool = True) -> None:
         """``verified``: whether brokers refuse a record whose transaction has ended."""
@@ -121,7 +121,7 @@ class KafkaDecisionLog(DecisionLog):
         """See :class:`DecisionLog`. Drops the producer, which ends no transaction."""
         self._producer = None
         self.reader.close()
-        # librdkafka's admin client ends when nobody has it; an error's traceback may have this object as long as the session.
+        # librdkafka's admin client ends with its last reference; an error's traceback may hold this object all session long.
         with contextlib.suppress(AttributeError):  # closed before
             del self.admin, self.topic
 
@@ -135,14 +135,14 @@ class KafkaDecisionLog(DecisionLog):
         first, last, took_s = self._producer.write(values, point=point)
         # Partition 0 only: a barrier may stand behind an open transaction, and its writer reads up to it anyway.
         partition, value = values[-1]
-        # A late EndTxn of the record before may have committed this one before its end was written (KAFKA-17754). Where brokers
-        # do not verify, they take the end all the same, and this commit is answered NONE and leaves the end unstable.
+        # A late EndTxn of the previous record may have committed this one before its end was written (KAFKA-17754). Brokers that
+        # do not verify accept the end anyway; this commit is then answered NONE and leaves the end unstable.
         if partition == DRIVER_PARTITION and (took_s > _SLOW_COMMIT_S or not self._verified):
             self._read_back(last, value)
         return first
 
     def delete_before(self, starts: Mapping[int, int]) -> None:
-        """Delete the records below each partition's offset. Best effort: the next call repeats what failed.
+        """Delete the records below each partition's offset. Best effort: the next call retries what failed.
 
         An offset of 0 deletes nothing; it only reveals a later obstacle, such as a missing right, in a warning.
         """
@@ -156,11 +156,11 @@ class KafkaDecisionLog(DecisionLog):
             except KafkaException as error:
                 doing = f"deleting old records of {where.topic}/{where.partition}"
                 found = translate(error, doing, on_topic("Delete", self.name))
-                if starts[where.partition] or not is_retriable(found):  # a new topic's leader may not be one yet
+                if starts[where.partition] or not is_retriable(found):  # a new topic's leader may not lead yet
                     logger.warning("%s. Until this succeeds the ledger grows", found)
 
     def _read_back(self, offset: int, value: bytes) -> None:
-        """Prove that the record was committed: wait until the last stable offset is above it, then read it."""
+        """Prove that the record was committed. Wait until the last stable offset is above it, then read it."""
         where = f"{self.name}/{DRIVER_PARTITION}/{offset}"
         deadline = time.monotonic() + self._timeout_ms / 1000
 
@@ -182,19 +182,19 @@ class KafkaDecisionLog(DecisionLog):
         if rows and (rows[0].offset, rows[0].value) == (offset, value):
             return
         raise FencedError(
-            f"the record at {where} was aborted, although its commit succeeded for librdkafka: a newer driver has acquired the "
+            f"the record at {where} was aborted, although librdkafka reported success: a newer driver has acquired the "
             "sink. Restart the query, unless the newer driver is meant to run"
         )
 
     def contents(self, until: int | None, *, whoever: bool = False) -> LogContents:
-        """Read the ledger up to the record at ``until``, or to its end; ``whoever``: even if it belongs to another sink."""
+        """Read the ledger up to the record at ``until``, or to its end; ``whoever`` allows another sink's ledger."""
         start = self._recorded_start(self._offset(OffsetSpec.earliest(), committed=False, timeout_ms=self._timeout_ms))
         return LogContents(start, Entries(lambda: self._entries(start, until, whoever=whoever)))
 
     def _recorded_start(self, earliest: int) -> int:
         """Find the newest truncation of a long ledger, even if nobody may delete the records below it.
 
-        The truncation is nearer to the end than to such a beginning: it is searched backwards, in growing parts.
+        The truncation is nearer to the end than to the beginning, so the search goes backwards, in growing parts.
         """
         upper = end = self._offset(OffsetSpec.latest(), committed=True, timeout_ms=self._timeout_ms)
         part = _PART
@@ -216,7 +216,7 @@ class KafkaDecisionLog(DecisionLog):
             if not is_known and (owners := _owners(entry.record)):
                 is_known = True
                 self._require_own(owners)
-            # The first sink that acquired a ledger owns it. A later one was refused, and its record says nothing.
+            # The first sink that acquired a ledger owns it. A later one was refused, and its record means nothing.
             if whoever or not isinstance(entry.record, Acquired) or entry.record.sink in {"", self._settings.name}:
                 yield entry
 
@@ -235,10 +235,10 @@ class KafkaDecisionLog(DecisionLog):
         return self.reader.rows(self.name, DRIVER_PARTITION, start, last, timeout_ms=self._timeout_ms)
 
     def _require_original(self, acquired: int, entry: LogEntry) -> None:
-        """Raises a DecisionLogDamagedError if a mirror wrote the record; ``acquired``: where the one before acquires the ledger.
+        """Raise a DecisionLogDamagedError if a mirror wrote the record. The ledger is acquired at ``acquired``.
 
-        A driver acquires in a transaction of its own, so a control record follows. A mirror copies no control records. Offsets in
-        its copy are not those that the records speak of, and evidence would be searched for where it is not.
+        A driver acquires in its own transaction, so a control record follows. A mirror copies no control records. The offsets in
+        its copy differ from those in the records, so evidence would be searched for in the wrong place.
         """
         if entry.offset == acquired + 1 and not isinstance(entry.record, Acquired):
             raise DecisionLogDamagedError(
@@ -247,7 +247,7 @@ class KafkaDecisionLog(DecisionLog):
             )
 
     def _require_own(self, owners: Collection[str]) -> None:
-        """Raises a ConfigurationError if the ledger belongs to another sink."""
+        """Raise a ConfigurationError if the ledger belongs to another sink."""
         if self._settings.name not in owners:
             raise ConfigurationError(
                 f"the ledger {self.name} belongs to sink {' or '.join(map(repr, sorted(owners)))}, so sink "
@@ -261,7 +261,7 @@ class KafkaDecisionLog(DecisionLog):
 
 
 def _owners(record: Record) -> Collection[str]:
-    """Return the sinks of which one owns the ledger that begins with this record; empty if the record names no sink.
+    """Return the sinks that may own the ledger that begins with this record; empty if the record names no sink.
 
     A truncated ledger begins with a decision, whose ``scan_start`` names the query's sinks.
     """
@@ -276,6 +276,6 @@ def _is_below(offset: int, row: Row) -> bool:
 
 def _truncated_by(row: Row) -> int:
     """The truncation offset in a record; 0 if it has none, or if it is only a part of a record."""
-    with contextlib.suppress(DecisionLogDamagedError):  # below the truncation, damage does not count
+    with contextlib.suppress(DecisionLogDamagedError):  # damage below the truncation does not count
         return truncated_to(decode([(row.offset, row.value)]))
     return 0

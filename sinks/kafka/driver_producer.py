@@ -42,7 +42,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 _DRIVER_TRANSACTION_TIMEOUT_MS: Final = 60_000
-#: How long librdkafka waits before it sends a request again, less 20 % of jitter. A commit that took less was sent once
+#: How long librdkafka waits before it resends a request, minus 20 % jitter. A commit that took less time was sent once
 #: (rule 12; ``rd_kafka_buf_retry``).
 RETRY_BACKOFF_MS: Final = 100
 
@@ -65,7 +65,7 @@ class DriverProducer:
                 "transactional.id": self._transactional_id,
                 "transaction.timeout.ms": str(self._lives_ms),
                 "message.timeout.ms": str(self._lives_ms),
-                # librdkafka refuses to wait longer than the transaction lives.
+                # librdkafka refuses a wait that is longer than the transaction timeout.
                 "socket.timeout.ms": str(min(int(silence_ms), self._lives_ms)),
                 "retry.backoff.ms": str(RETRY_BACKOFF_MS),
                 "retry.backoff.max.ms": str(10 * RETRY_BACKOFF_MS),
@@ -86,7 +86,7 @@ class DriverProducer:
 
     @property
     def _lives_ms(self) -> int:
-        # Not longer than the tasks': the brokers allow theirs, and may not allow a minute (transaction.max.timeout.ms).
+        # Not longer than the tasks' timeout: the brokers allow that, but may not allow a minute (transaction.max.timeout.ms).
         return min(_DRIVER_TRANSACTION_TIMEOUT_MS, self._settings.transaction_timeout_ms)
 
     def write(self, values: Sequence[tuple[int, bytes]], *, point: str | None) -> tuple[int, int, float]:
@@ -113,7 +113,7 @@ class DriverProducer:
                 raise KafkaException(found)
         except SERVING as error:
             refused = self._refused(error)
-            # A late EndTxn of the previous record may have committed this one (KAFKA-17754). Only an abort that succeeds
+            # A late EndTxn of the previous record may have committed this one (KAFKA-17754). Only a successful abort
             # disproves it.
             if not self._abort() and not isinstance(refused, FencedError):
                 raise DecisionInDoubtError(
@@ -136,7 +136,7 @@ class DriverProducer:
         return type(found)(f"{found}{self._client_log.said()}") if isinstance(found, RetriableError) else found
 
     def _commit(self) -> None:
-        """Commit, and repeat the commit while its error is retriable; the decision itself is never repeated (rule 12)."""
+        """Commit, and retry the commit while its error is retriable. The decision itself is never retried (rule 12)."""
         lives_s = self._lives_ms / 1000
         deadline = time.monotonic() + lives_s
 
@@ -151,7 +151,7 @@ class DriverProducer:
                         "has acquired the sink and reads the outcome, or this driver was paused past its transaction "
                         "timeout. Restart the query, unless the newer driver is meant to run"
                     ) from error
-                # Only an abort that succeeds proves that the commit before it failed.
+                # Only a successful abort proves that the commit before it failed.
                 if inner.txn_requires_abort() and self._abort():
                     raise RetriableError(f"the ledger {self._ledger} refused a record: {inner.str()}") from error
                 raise

@@ -1,4 +1,4 @@
-"""Translates Kafka's errors: what happened, to what, and what to do."""
+"""Translate Kafka's errors: what happened, to what, and what to do."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ if TYPE_CHECKING:
 
 _FENCED: Final = frozenset({KafkaError._FENCED, KafkaError.INVALID_PRODUCER_EPOCH, KafkaError.PRODUCER_FENCED})
 
-#: What a call that serves callbacks raises. confluent-kafka raises a fatal error (fenced) inside its own callback. If a
+#: The exceptions of a call that serves callbacks. confluent-kafka raises a fatal error (fenced) inside its own callback. If a
 #: delivery report follows in the same call, Python makes it a SystemError, with the fatal error as its cause.
 SERVING: Final = (KafkaException, SystemError)
 
 #: The error of records whose transaction has failed; it does not say why.
 _GIVEN_UP: Final = frozenset({KafkaError._PURGE_QUEUE, KafkaError._PURGE_INFLIGHT})
 
-#: What a client reports that has no token.
+#: The error of a client that has no token.
 _NOT_CONNECTED: Final = frozenset(
     {
         KafkaError._TIMED_OUT,
@@ -43,7 +43,7 @@ _NOT_CONNECTED: Final = frozenset(
     }
 )
 
-#: The brokers do not answer, or not in time.
+#: The brokers did not answer in time.
 _UNAVAILABLE: Final = frozenset(
     {
         KafkaError._TIMED_OUT,
@@ -61,20 +61,20 @@ _UNAVAILABLE: Final = frozenset(
     }
 )
 
-#: Why brokers may take nothing in time. librdkafka retries the last two, and does not log why.
+#: Why brokers may not accept records in time. librdkafka retries in the last two cases, and does not log why.
 _SILENT: Final = (
-    "look at the brokers, the network, and the topic's replicas: a partition takes no record while too few replicas are in sync "
+    "check the brokers, the network, and the topic's replicas: a partition accepts no record while too few replicas are in sync "
     "(fewer than its min.insync.replicas), or while it has no leader. If the brokers are only slow, raise timeout_ms of the sink"
 )
 _LARGER_REQUESTS: Final = "send fewer, larger requests: kafka.batch.size, kafka.linger.ms, kafka.compression.type"
-#: What to do when brokers take records, but too slowly for all of them.
-TOO_MUCH: Final = f"look at the network and at quotas; {_LARGER_REQUESTS}"
-#: What to do when brokers do not take records in time.
+#: What to do when brokers accept records, but too slowly.
+TOO_MUCH: Final = f"check the network and the quotas; {_LARGER_REQUESTS}"
+#: What to do when brokers do not accept records in time.
 SLOW_DELIVERY: Final = (
     f"{_SILENT}, and {_LARGER_REQUESTS}. A record may wait for kafka.transaction.timeout.ms: the sink sets "
     "delivery.timeout.ms (message.timeout.ms) to it"
 )
-#: What to do about what may pass.
+#: What to do about transient errors.
 _PASSING: Final = {
     KafkaError._MSG_TIMED_OUT: SLOW_DELIVERY,
     KafkaError.INVALID_PRODUCER_ID_MAPPING: "the brokers have forgotten the transactional id: it was idle for longer than "
@@ -82,7 +82,7 @@ _PASSING: Final = {
     "raise that setting if batches are further apart",
     KafkaError._TIMED_OUT: _SILENT,
 }
-#: What a client reports of a topic that was deleted.
+#: The errors that a client reports for a deleted topic.
 _GONE: Final = frozenset(
     {
         KafkaError.UNKNOWN_TOPIC_OR_PART,
@@ -92,13 +92,13 @@ _GONE: Final = frozenset(
     }
 )
 _CREDENTIALS: Final = "the broker refused the credentials: check kafka.sasl.*"
-#: What to do, by error, as a user of the sink can do it.
+#: What a user of the sink can do, by error.
 _BAD_RECORD: Final = {
     KafkaError.MSG_SIZE_TOO_LARGE: "a record is larger than the topic or the client allows: raise the topic's "
     "max.message.bytes and kafka.message.max.bytes, or make the record smaller",
     KafkaError.RECORD_LIST_TOO_LARGE: "a batch of records is larger than the topic allows: raise its max.message.bytes, or "
     "lower kafka.batch.size",
-    KafkaError.INVALID_RECORD: "the topic refuses the record: give it a key if the topic is compacted, or a timestamp in the "
+    KafkaError.INVALID_RECORD: "the topic refuses the record: set a key if the topic is compacted, or a timestamp in the "
     "topic's range",
     KafkaError.INVALID_TIMESTAMP: "the topic refuses the record's time: correct the column 'timestamp', leave it out, or raise "
     "the topic's message.timestamp.before.max.ms or message.timestamp.after.max.ms",
@@ -117,7 +117,7 @@ _CONFIGURATION: Final = {
 }
 
 
-#: What to allow, by error, where the caller does not know it better.
+#: The right to allow, by error, unless the caller knows more precisely.
 _DENIED: Final = {
     KafkaError.TRANSACTIONAL_ID_AUTHORIZATION_FAILED: "Write on the transactional ids whose prefix is the sink's name and a dot",
     KafkaError.TOPIC_AUTHORIZATION_FAILED: "the rights that docs/security.md lists for the topic",
@@ -133,7 +133,7 @@ def on_topic(right: str, topic: str) -> str:
 
 
 def on_ids(right: str, transactional_id: str) -> str:
-    """Describe a right on a sink's transactional ids, given one of them."""
+    """Describe a right on a sink's transactional ids, from one of them."""
     return f"{right} on transactional ids with the prefix '{transactional_id.partition('.')[0]}.'"
 
 
@@ -150,7 +150,7 @@ def cause_of(producer: Any, error: KafkaError) -> KafkaError:
     """Find out why the transaction failed if the record's own error says only that the record was purged.
 
     Args:
-        producer: has a transaction. If it has failed, an attempt to begin another one gives the reason
+        producer: has a transaction. If that has failed, an attempt to begin another one returns the reason
             (``rd_kafka_txn_require_state``). The attempt changes nothing, whether or not the transaction has failed.
         error: the record's error.
     """
@@ -235,7 +235,7 @@ def translate_in_task(
 
 
 def is_retriable(error: BaseException) -> bool:
-    """Whether one of our errors may pass."""
+    """Whether one of our errors may be transient."""
     return isinstance(error, RetriableError)
 
 
@@ -246,7 +246,7 @@ def translated(
     *,
     right: str = "",
 ) -> Iterator[None]:
-    """Raise our errors in place of librdkafka's, translated by ``by``; ``right``: see :func:`translate`."""
+    """Raise our errors instead of librdkafka's, translated by ``by``; ``right``: see :func:`translate`."""
     try:
         yield
     except SERVING as error:

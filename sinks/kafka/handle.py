@@ -43,11 +43,11 @@ class KafkaHandle:
 
     Attributes:
         uuid: the transaction's UUID, the key of its marker.
-        producer_id: reported by the producer itself.
+        producer_id: as reported by the producer itself.
         producer_epoch: likewise; it serves only one transaction (rule 5).
         marker_partition: the ledger partition that holds its marker.
         rows: records written, without the marker.
-        partitions: the partitions written to, as ``topic:0-3,7``, the marker's included.
+        partitions: the partitions written to, including the marker's, as ``topic:0-3,7``.
     """
 
     uuid: str

@@ -2,7 +2,7 @@
 
 No function of librdkafka returns them. It logs them, before ``init_transactions()`` returns (``rd_kafka_idemp_pid_update`` in
 ``rdkafka_idempotence.c``). Its statistics have them, too, but each of those lists every partition of every topic that the
-client knows, and once begun they do not stop. So they are collected only if a librdkafka words that line differently.
+client knows, and they cannot be stopped. So they are collected only if librdkafka words that line differently.
 """
 
 from __future__ import annotations
@@ -16,20 +16,20 @@ if TYPE_CHECKING:
 
     from twopc.sinks.kafka.client_log import ClientLog
 
-#: syslog's levels, as librdkafka uses them, in Python's.
+#: Syslog's levels, which librdkafka uses, as Python's.
 LEVELS: Final = (50, 50, 50, 40, 30, 20, 20, 10)
 _INFO: Final = 6  #: librdkafka's ``log_level``, unless ``debug`` is set, too
 _DEBUG: Final = 7
 _FACILITY: Final = "GETPID"
 _ACQUIRED: Final = re.compile(r"Acquired PID\{Id:(\d+),Epoch:(\d+)\}")
-_CONTEXT: Final = "eos"  #: which of librdkafka's debug lines have it
+_CONTEXT: Final = "eos"  #: the category of librdkafka's debug lines that have it
 _STATISTICS_INTERVAL_MS: Final = "100"
 
 UNKNOWN: Final = (-1, -1)
 
 
 class Identity:
-    """Reads one client's id and epoch as the logger of its lines, and passes on the lines that the user would see.
+    """The logger of one client. It reads the id and epoch from the lines, and passes on the lines that the user would see.
 
     Args:
         config: the client's options, as the user has set them.
@@ -54,12 +54,12 @@ class Identity:
 
     @property
     def awaits_statistics(self) -> bool:
-        """Whether they are to come from the statistics and have not come yet."""
+        """Whether id and epoch are expected from the statistics, but have not arrived yet."""
         return self._by_statistics and self.known == UNKNOWN
 
     @property
     def options(self) -> dict[str, str]:
-        """The options that make the client report them."""
+        """The options that make the client report its id and epoch."""
         if self._by_statistics:
             return {"statistics.interval.ms": _STATISTICS_INTERVAL_MS}
         return {"debug": ",".join(filter(None, (self._debug, _CONTEXT)))}

@@ -1,4 +1,4 @@
-"""Security options of Java's Kafka clients, and what to set instead. Neither client here is Java's.
+"""The security options of Java's Kafka clients, and what to set instead. Neither client here is a Java client.
 
 Sources: Kafka's ``SslConfigs``, ``SaslConfigs`` and login modules; librdkafka's CONFIGURATION.md.
 """
@@ -17,17 +17,17 @@ _CERTIFICATE: Final = (
     "openssl pkcs12 -in client.p12 -nokeys -out client.pem; openssl pkcs12 -in client.p12 -nocerts -out client.key"
 )
 _TLS: Final = "Remove it: OpenSSL chooses the version of TLS, 1.2 or newer"
-_REMOVE: Final = "Remove it: it concerns Java alone"
+_REMOVE: Final = "Remove it: it concerns only Java"
 _BYTES: Final = "Remove it: the sink sends bytes"
 _TOKENS: Final = "Set kafka.oauth_cb to a function that returns a token, or kafka.sasl.oauthbearer.method=oidc"
-_RENEWAL: Final = "Remove it: tokens are renewed by themselves"
+_RENEWAL: Final = "Remove it: tokens are renewed automatically"
 
 #: By Java's name, or name=value, what to do here.
 ANSWERS: Final = {
     "sasl.jaas.config": "Set the equivalent of its login module, see below",
     "sasl.mechanism=AWS_MSK_IAM": (
         "Set kafka.sasl.mechanism=OAUTHBEARER and kafka.oauth_cb to a function that calls "
-        "MSKAuthTokenProvider.generate_auth_token (docs/security.md has it)"
+        "MSKAuthTokenProvider.generate_auth_token (see docs/security.md)"
     ),
     "sasl.login.callback.handler.class": _TOKENS,
     "sasl.client.callback.handler.class": _TOKENS,
@@ -80,7 +80,7 @@ class LoginModule(NamedTuple):
     """A login module of ``sasl.jaas.config``.
 
     Attributes:
-        settings: the options to set; ``{username}`` stands for the module's option of that name. Those that may be shown are in
+        settings: the options to set; ``{username}`` stands for the module's option of that name. Options that may be shown are in
             ``shown``, the others become ``<…>``.
         advice: what else to do.
     """
@@ -118,7 +118,7 @@ _JAAS_OPTION: Final = re.compile(r"""([\w.-]+)\s*=\s*(?:"((?:[^"\\]|\\.)*)"|'((?
 
 
 def answer(name: str, value: object) -> str | None:
-    """Advice for an option, given without its prefix; None if it is not Java's. Contains no secret."""
+    """Advice for an option, named without its prefix; None if it is not one of Java's. Contains no secret."""
     if name == "sasl.jaas.config":
         return _jaas(str(value))
     return ANSWERS.get(name) or ANSWERS.get(f"{name.replace('mechanisms', 'mechanism')}={str(value).upper()}")

@@ -1,4 +1,4 @@
-"""The ledger: the topic of decisions and markers. Created with the right settings, refused with dangerous ones (rule 14).
+"""The ledger, the topic of decisions and markers: created with the right settings, refused with dangerous ones (rule 14).
 
 Partition 0 holds the driver's records, and the others hold the tasks' markers. They are never mixed, because a task's open
 transaction holds back the last stable offset of its partition.
@@ -37,7 +37,7 @@ _UNCLEAN: Final = "unclean.leader.election.enable"
 def describe(
     admin: AdminClient, topic: str, *, timeout_ms: float, with_rights: bool = False
 ) -> TopicDescription | None:
-    """Describe a topic: its id and partitions, and the client's rights on it; None if there is no such topic."""
+    """Describe a topic: its id and partitions, and the client's rights on it; None if the topic does not exist."""
     (future,) = admin.describe_topics(
         TopicCollection([topic]), request_timeout=timeout_ms / 1000, include_authorized_operations=with_rights
     ).values()
@@ -51,7 +51,7 @@ def describe(
 
 
 def settings_of(admin: AdminClient, topic: str, *, timeout_ms: float) -> dict[str, str | None] | None:
-    """Read a topic's settings; None if there is no such topic."""
+    """Read a topic's settings; None if the topic does not exist."""
     resource = ConfigResource(ResourceType.TOPIC, topic)
     (future,) = admin.describe_configs([resource], request_timeout=timeout_ms / 1000).values()
     try:
@@ -72,7 +72,7 @@ class LedgerTopic:
         self._created_id = ""
 
     def identity(self) -> str:
-        """The topic's id, which changes when it is recreated; :data:`ABSENT` if there is none."""
+        """The topic's id, which changes when it is recreated; :data:`ABSENT` if the topic does not exist."""
         # After ensure() it is known; a broker that is behind might still report the topic as absent.
         return self._created_id or self._find_id()
 
@@ -112,7 +112,7 @@ class LedgerTopic:
                 raise ConfigurationError(
                     f"the topic {name} has {_UNCLEAN}=true, so a stale leader could lose decisions. Set it to false"
                 )
-            if settings and int(settings.get("min.insync.replicas") or 1) < 2:  # noqa: PLR2004 - one copy is the last copy
+            if settings and int(settings.get("min.insync.replicas") or 1) < 2:  # noqa: PLR2004 - 1 means a single copy
                 logger.warning(
                     "%s has min.insync.replicas=1, so losing one broker's disk can lose acknowledged decisions. Set it to 2, "
                     "with 3 replicas",
@@ -155,13 +155,13 @@ class LedgerTopic:
                 raise translate(error, f"creating the ledger {self._name}", right) from error
 
     def _replicas(self) -> int:
-        """Three, or as many as the cluster gave its transaction log, which decisions depend on as much.
+        """Three, or as many as the cluster's transaction log has, on which decisions depend just as much.
 
-        Not the number of brokers that are up: a first start during a rolling restart would leave a weak ledger for good.
+        Not the number of brokers that are up: a first start during a rolling restart would leave a permanently weak ledger.
         """
         try:
             found = describe(self._admin, TRANSACTION_LOG, timeout_ms=self._timeout_s * 1000)
-        except ConfigurationError:  # no right to see it
+        except ConfigurationError:  # no right to describe it
             found = None
         return min([_REPLICAS, *(len(partition.replicas) for partition in (found.partitions if found else ()))])
 
@@ -181,7 +181,7 @@ class LedgerTopic:
     def _id_when_ready(self) -> str:
         known = self._metadata()
         if known.error is not None or not known.partitions or any(p.leader < 0 for p in known.partitions.values()):
-            raise RetriableError(f"the ledger {self._name} has no leader for every partition yet")
+            raise RetriableError(f"not every partition of the ledger {self._name} has a leader yet")
         self._settings(self._name)
         found = self._find_id()
         if found == ABSENT:
@@ -194,7 +194,7 @@ class LedgerTopic:
 
     def _settings(self, topic: str) -> dict[str, str | None]:
         found = settings_of(self._admin, topic, timeout_ms=self._timeout_s * 1000)
-        if found is None and topic != TRANSACTION_LOG:  # the cluster's first transaction creates that one
+        if found is None and topic != TRANSACTION_LOG:  # the cluster's first transaction creates that topic
             raise self._unknown()
         return found or {}
 

@@ -1,7 +1,7 @@
 """librdkafka's own C interface, from the library that confluent-kafka's extension module is linked with.
 
 Only what librdkafka documents in ``rdkafka.h`` is used, and only its versions 2.x, which keep these functions and structures.
-Anything else is detected when the library is loaded, and the caller does without it. The C library stays loaded as long as the
+Any other version is detected on loading, and the caller does without it. The C library stays loaded as long as the
 process.
 """
 
@@ -157,11 +157,11 @@ def library() -> Library | None:
 def _load() -> Library:
     if ctypes.sizeof(_PTR) != _POINTER_BYTES or sys.byteorder != "little":
         raise ImportError("this machine's pointers do not have 64 bits, lowest byte first")
-    # The extension module itself: its symbols are looked up in the very library that it uses, wherever that lies.
+    # The extension module itself: its symbols are looked up in the same library that it uses, wherever that is.
     found = ctypes.CDLL(confluent_kafka.cimpl.__file__)
     version = found.rd_kafka_version()
     if version >> 24 != _MAJOR:
-        raise ImportError(f"librdkafka {confluent_kafka.libversion()[0]} is not of version {_MAJOR}")
-    import numpy as np  # noqa: F401, PLC0415 - the base does without; pyspark[sql] brings it
+        raise ImportError(f"librdkafka {confluent_kafka.libversion()[0]} is not version {_MAJOR}")
+    import numpy as np  # noqa: F401, PLC0415 - the base install does without it; pyspark[sql] brings it
 
     return Library(found)

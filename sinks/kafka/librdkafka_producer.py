@@ -4,7 +4,7 @@ Delivery reports, statistics and log lines come as events of one queue that :met
 librdkafka never calls Python. Each accepted record has one delivery report (``delivery.report.only.error`` is off), and each is
 read. So no error is missed, and the reports name every partition that was written to (rules 2 and 3).
 
-Ownership: a client, its queue and its topics live as long as this object, and an event until it was read. All are released in
+Ownership: a client, its queue and its topics live as long as this object, and an event until it is read. All are released in
 that order. Keys and values belong to the caller, who keeps them until the call returns: librdkafka copies them.
 """
 
@@ -36,10 +36,10 @@ if TYPE_CHECKING:
 
 _TEXT_BYTES: Final = 512
 _EVENTS: Final = c.DELIVERIES | c.LOG | c.ERROR | c.STATISTICS
-#: How long librdkafka's flush may outlive ours when that ends with an error.
+#: How long librdkafka's flush may continue after ours has ended with an error.
 _FLUSH_SLICE_MS: Final = 100
 _SERVE_S: Final = 0.01
-#: What confluent-kafka serves by itself.
+#: The options that confluent-kafka serves itself.
 _CONFLUENT_ONLY: Final = ("plugin.library.paths", "sasl.oauthbearer")
 
 MESSAGE: Final = np.dtype(c.Message)
@@ -84,7 +84,7 @@ class LibrdkafkaProducer:
         self._queue = library.queue_get_main(self._client)
         weakref.finalize(
             self, _destroy, library, self._client, self._queue, self._topics, os.getpid()
-        ).atexit = False  # a process that ends has no use for it
+        ).atexit = False  # not needed when the process ends
         library.set_log_queue(self._client, None)
 
     def set_log_level(self, level: int) -> None:
@@ -166,7 +166,7 @@ class LibrdkafkaProducer:
         return self._topics[topic]
 
     def poll(self, timeout: float) -> int:
-        """Read all events; wait for the first one. Returns how many there were."""
+        """Wait for the first event, then read all. Returns the number of events."""
         events, wait_ms = 0, _milliseconds(timeout)
         while event := self._lib.queue_poll(self._queue, wait_ms):
             try:
@@ -177,12 +177,12 @@ class LibrdkafkaProducer:
         return events
 
     def flush(self, timeout: float) -> int:
-        """Send everything now; return how many records have no report when time runs out."""
+        """Send everything now; return the number of records without a report when time runs out."""
         deadline = time.monotonic() + timeout
         self.poll(0)
         if not self._unreported:
             return 0
-        # While librdkafka's flush runs, nothing lingers. It returns when somebody else has read the reports.
+        # While librdkafka's flush runs, nothing lingers. It returns when another thread has read the reports.
         done = threading.Event()
         call = threading.Thread(target=self._flush_until, args=(done,))
         call.start()
@@ -229,7 +229,7 @@ class LibrdkafkaProducer:
         self._logger.log(LEVELS[min(level.value, len(LEVELS) - 1)], "%s [%s] %s", *said)
 
     def _require_alive(self) -> None:
-        """Raise the fatal error, if there is one. Other errors pass, or end in a delivery report."""
+        """Raise the fatal error, if any. Other errors are transient, or end in a delivery report."""
         reason = ctypes.create_string_buffer(_TEXT_BYTES)
         code = self._lib.fatal_error(self._client, reason, _TEXT_BYTES)
         if code:
@@ -276,7 +276,7 @@ def _new_client(library: c.Library, config: Mapping[str, Any]) -> int:
     if client is None:
         library.conf_destroy(conf)
         raise KafkaException(KafkaError(code, reason.value.decode(errors="replace")))
-    return int(client)  # which owns the configuration now
+    return int(client)  # the client owns the configuration now
 
 
 def _destroy(library: c.Library, client: int, queue: int, topics: Mapping[str, int], pid: int) -> None:

@@ -20,7 +20,7 @@ def facts_of(messages: Numbers) -> list[tuple[tuple[int, ...], int]]:
     if not len(messages):
         return []
     rows = _words_at(messages)
-    if (rows == rows[0]).all():  # mostly: librdkafka reports a request at a time
+    if (rows == rows[0]).all():  # usually so, because librdkafka reports one request at a time
         return [(tuple(rows[0].tolist()), len(rows))]
     kinds, counts = np.unique(rows, axis=0, return_counts=True)
     return list(zip(map(tuple, kinds.tolist()), counts.tolist(), strict=True))
@@ -40,5 +40,5 @@ def _words_at(messages: Numbers) -> Numbers:
     words = np.asarray(_Region(first, int(messages.max()) + 2 * _WORD_BYTES))
     start = ((messages - np.uintp(first)) // np.uintp(_WORD_BYTES)).astype(np.intp)
     error, topic, partition = (words[start + place] for place in range(3))
-    # Two of the fields have 32 bits, and padding behind them.
+    # Two of the fields have 32 bits, followed by padding.
     return np.stack([error.astype(np.int32), topic, partition.astype(np.int32)], axis=1)

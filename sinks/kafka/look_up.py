@@ -1,7 +1,7 @@
-"""Look a topic up again before a row is refused because of what its producer knew when it was made ready.
+"""Look a topic up again before a row is refused because of its producer's outdated knowledge.
 
 librdkafka immediately refuses a partition or a topic that it does not know. It asks the brokers every five minutes
-(``topic.metadata.refresh.interval.ms``). Java's producer asks when it meets one.
+(``topic.metadata.refresh.interval.ms``). Java's producer asks when it encounters an unknown one.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 # ruff: noqa: SLF001 - librdkafka's own codes are public constants with an underscore
 _UNKNOWN: Final = frozenset({KafkaError._UNKNOWN_PARTITION, KafkaError._UNKNOWN_TOPIC})
-#: How long a broker may be behind the controller, which has added the partition.
+#: How long a broker may lag behind the controller, which has added the partition.
 _PATIENCE_S: Final = 1.0
 
 
@@ -30,7 +30,7 @@ class LookUp:
         self._until = 0.0
 
     def helps(self, records: Records, row: int, error: KafkaError) -> bool:
-        """Whether to retry a refused row and all rows after it, because its topic was looked up just now."""
+        """Whether to retry a refused row and all rows after it, because its topic was just looked up."""
         if error.code() not in _UNKNOWN or not records.stopped:
             return False
         if row != self._row:
@@ -40,12 +40,12 @@ class LookUp:
         return self._partitions(records.topic_of(row)) > 0
 
     def named(self, topic: str, error: KafkaError) -> str:
-        """The topic's name, with its number of partitions if that matters to the error."""
+        """The topic's name, with its number of partitions if that matters for the error."""
         count = self._partitions(topic) if error.code() == KafkaError._UNKNOWN_PARTITION else 0
         return f"{topic} ({topic} has {count} partitions)" if count else topic
 
     def is_gone(self, topic: str) -> bool:
-        """Whether a broker reports that there is no such topic."""
+        """Whether a broker reports that the topic does not exist."""
         try:
             found = self._producer.list_topics(topic, timeout=self._timeout_s).topics.get(topic)
         except KafkaException:
@@ -53,7 +53,7 @@ class LookUp:
         return found is None or not found.partitions
 
     def _partitions(self, topic: str) -> int:
-        """Ask a broker for the number of partitions; 0 if there is no such topic, or no answer."""
+        """Ask a broker for the number of partitions; 0 if the topic does not exist, or without an answer."""
         try:
             found = self._producer.list_topics(topic, timeout=self._timeout_s).topics.get(topic)
         except KafkaException:

@@ -63,7 +63,7 @@ def decode_marker(value: bytes) -> Marker:
 def search(
     log: KafkaDecisionLog, handles: Sequence[KafkaHandle], scan_start: Mapping[str, int], *, timeout_ms: float
 ) -> tuple[dict[KafkaHandle, Evidence], list[str]]:
-    """Find what the markers at or above ``scan_start`` prove about each transaction; ``timeout_ms`` is for each partition.
+    """Find what the markers at or above ``scan_start`` prove about each transaction; ``timeout_ms`` applies to each partition.
 
     Returns:
         the evidence, and why a partition proves nothing. After one unreadable partition the others are not tried: each could

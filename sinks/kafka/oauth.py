@@ -1,8 +1,8 @@
 """Tokens for SASL/OAUTHBEARER: one supply for both clients of a process.
 
 librdkafka calls a :class:`Tokens` as its ``oauth_cb``; kafka-python gets the same object behind its own interface
-(``twopc.sinks.kafka.broker_connection``). A token is used again until half of its life is over, since each task has a producer
-of its own and an identity provider may limit requests.
+(``twopc.sinks.kafka.broker_connection``). A token is reused for half of its lifetime, since each task has its own producer
+and an identity provider may limit requests.
 
 No error, representation or log line here holds a token or a client secret.
 """
@@ -22,13 +22,13 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-#: Token, expiry in seconds since the epoch, principal, extensions: what confluent-kafka takes from an ``oauth_cb``.
+#: Token, expiry in seconds since the epoch, principal, extensions: the result that confluent-kafka expects of an ``oauth_cb``.
 Granted: TypeAlias = "tuple[str, float, str, dict[str, str]]"
 
 _FORM: Final = "(token, expiry in seconds since the epoch), and may add the principal and a dict of extensions"
 _KINDS: Final[tuple[Any, ...]] = (str, (int, float), str, dict)
 _LONGEST_LIFE_S: Final = 10 * 365 * 86_400
-#: Those in use whose last request failed, by their Python id.
+#: The supplies in use whose last request failed, by their Python id.
 _failing: weakref.WeakValueDictionary[int, Tokens] = weakref.WeakValueDictionary()
 
 
@@ -65,7 +65,7 @@ class Tokens:
                 except TwoPhaseCommitError as error:
                     self.failure = str(error)
                     _failing[id(self)] = self
-                    # librdkafka drops what its callback raises. As text: a log handler that keeps the error keeps the client.
+                    # librdkafka drops its callback's errors. As text: a log handler that keeps the error keeps the client.
                     logger.warning("%s", self.failure)
                     if self._granted is None or now >= self._granted[1]:
                         raise
@@ -123,7 +123,7 @@ class Tokens:
 
 
 def require_token(config: Mapping[str, Any]) -> None:
-    """Request a librdkafka client's token before it is created.
+    """Request a librdkafka client's token before the client is created.
 
     The client would drop the error, wait for 10 s and give no reason.
 
@@ -134,7 +134,7 @@ def require_token(config: Mapping[str, Any]) -> None:
 
 
 def failures() -> list[str]:
-    """Why this process has no new tokens. A client that lacks one reports only a timeout."""
+    """Why this process has no new tokens; a client without a token reports only a timeout."""
     return [tokens.failure for tokens in _failing.values()]
 
 

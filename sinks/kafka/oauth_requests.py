@@ -1,4 +1,4 @@
-"""Request tokens for kafka-python in the ways that librdkafka has built in.
+"""Request tokens for kafka-python in the ways that are built into librdkafka.
 
 Source: librdkafka's CONFIGURATION.md (``sasl.oauthbearer.*``) and ``rdkafka_sasl_oauthbearer*.c``.
 """
@@ -90,7 +90,7 @@ class ClientCredentials:
                 answer = json.load(response)
         except urllib.error.HTTPError as error:
             error.close()
-            if error.code >= 500 or error.code == 429:  # noqa: PLR2004 - HTTP's
+            if error.code >= 500 or error.code == 429:  # noqa: PLR2004 - HTTP's codes
                 raise RetriableError(f"{self._endpoint} responded with HTTP {error.code}") from None
             raise ConfigurationError(
                 f"{self._endpoint} responded with HTTP {error.code}, so there is no token for SASL/OAUTHBEARER. Check "
@@ -107,7 +107,7 @@ class _NoRedirect(urllib.request.HTTPRedirectHandler):
 
 
 def diagnose(config: Mapping[str, str]) -> None:
-    """Request a token like a librdkafka client with ``method=oidc``, to find the reason for its timeout, which gives none.
+    """Request a token like a librdkafka client with ``method=oidc``, to find out why the client timed out.
 
     Raises as :class:`ClientCredentials`.
     """
@@ -148,7 +148,7 @@ def _encoded(value: Mapping[str, Any]) -> str:
 
 
 def _claims(token: object) -> dict[str, Any]:
-    """The claims of a JWT; none if it is another kind of token."""
+    """The claims of a JWT; empty for any other kind of token."""
     parts = token.split(".") if isinstance(token, str) else []
     try:
         claims = json.loads(base64.urlsafe_b64decode(f"{parts[1]}=="))

@@ -1,4 +1,4 @@
-"""librdkafka's options as a user gives them, with the prefix ``kafka.`` as in Spark, for the two clients that share them.
+"""librdkafka's options as a user sets them, with the prefix ``kafka.`` as in Spark, for the two clients that share them.
 
 librdkafka writes rows and decisions; kafka-python commits transactions of other processes (``twopc.sinks.kafka.transactions``).
 Connection options must hold for both, so an option that kafka-python cannot honour is refused by name, not dropped.
@@ -22,9 +22,9 @@ if TYPE_CHECKING:
 
 PREFIX: Final = "kafka."
 _CALLBACK: Final = f"{PREFIX}oauth_cb"
-#: Why a user must not set an option, and which.
+#: Why a user must not set these options.
 _OWNED: Final = {
-    "each producer needs its own, made of sink, driver epoch, worker and sequence": ("transactional.id",),
+    "each producer needs its own id, made of sink, driver epoch, worker and sequence": ("transactional.id",),
     "transactions need it": ("enable.idempotence",),
     "a lost record must fail only its transaction, not the producer": ("enable.gapless.guarantee",),
     "transactions need acks=all": ("acks", "request.required.acks"),
@@ -62,7 +62,7 @@ _RENAMED: Final = {
     "sasl.password": "sasl_plain_password",
     "sasl.kerberos.service.name": "sasl_kerberos_service_name",
 }
-#: Connection options that kafka-python takes as an ssl.SSLContext.
+#: Connection options that kafka-python takes in an ssl.SSLContext.
 _TLS: Final = (
     "ssl.ca.location",
     "ssl.ca.pem",
@@ -74,7 +74,7 @@ _TLS: Final = (
     "ssl.endpoint.identification.algorithm",
     "enable.ssl.certificate.verification",
 )
-#: Connection options that kafka-python takes as a supply of tokens.
+#: Connection options that kafka-python takes as a token supply.
 _OAUTH: Final = (
     "sasl.oauthbearer.method",
     "sasl.oauthbearer.client.id",
@@ -102,12 +102,12 @@ def check(options: Mapping[str, Any]) -> None:
         name, given = option.removeprefix(PREFIX), f"option {option!r}={value!r}"
         if name == option:
             raise ConfigurationError(
-                f"option {option!r} has no prefix. Set '{PREFIX}{option}' if it is an option of librdkafka; remove it otherwise"
+                f"option {option!r} has no prefix. If it is a librdkafka option, set '{PREFIX}{option}'; otherwise remove it"
             )
         if name in _REASONS:
             raise ConfigurationError(f"{given} cannot be set: {_REASONS[name]}. Remove the option")
         instead = java_options.answer(name, value)
-        if instead:  # its value may be a secret
+        if instead:  # the value may be a secret
             raise ConfigurationError(
                 f"option {option!r} belongs to Java's clients, but the sink uses librdkafka. {instead}"
             )
@@ -128,7 +128,7 @@ def with_tokens(options: Mapping[str, Any]) -> dict[str, Any]:
     """Convert a user's ``oauth_cb``, a callable or its name ``module:function``, to :class:`Tokens`.
 
     Raises:
-        ConfigurationError: it is neither of these.
+        ConfigurationError: it is neither.
     """
     callback = options.get(_CALLBACK)
     if callback is None or isinstance(callback, Tokens):

@@ -1,11 +1,11 @@
-"""Rows without a transaction, for the guarantees ``AT_LEAST_ONCE`` and ``NONE``: readers see them before anything is decided.
+"""Rows without transactions, for the guarantees ``AT_LEAST_ONCE`` and ``NONE``: readers see them before anything is decided.
 
 As in Flink's ``KafkaSink`` (``DeliveryGuarantee``, flink-connector-base; ``KafkaWriter.flush``, flink-connector-kafka): with
-``AT_LEAST_ONCE`` every record is acknowledged before the vote, with ``NONE`` nobody waits. There is no handle, so there is
+``AT_LEAST_ONCE`` every record is acknowledged before the vote, with ``NONE`` nothing waits. There is no handle, so there is
 nothing to commit, sweep or repair. The driver still decides the batch: a restart after the decision does not write it again,
 and the other sinks of the query keep their guarantee.
 
-A producer serves one task after the other in its process, like Flink's. A task that fails drops it with all unsent records.
+Like Flink's, a producer serves one task after another in its process. A task that fails drops it with all unsent records.
 """
 
 from __future__ import annotations
@@ -32,9 +32,9 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-#: By process, sink and options: between two tasks. In the order of their last use.
+#: Producers between two tasks, by process, sink and options, in the order of their last use.
 _idle: dict[tuple[Any, ...], ReadyProducer] = {}
-#: A worker outlives many queries, and a producer has three threads.
+#: A limit, because a worker outlives many queries, and a producer has three threads.
 _MOST_IDLE: Final = 16
 
 
@@ -61,7 +61,7 @@ class PlainWriter(KafkaWriter):
         self._config = self._batch_size.applied_to(self._settings.plain_config())
         return _idle.pop(self._key, None) or self._make()
 
-    def pre_commit(self) -> None:  # type: ignore[override]  # as SinkWriter has it: there is nothing to commit
+    def pre_commit(self) -> None:  # type: ignore[override]  # None, as SinkWriter allows: there is nothing to commit
         """See :class:`SinkWriter`.
 
         A vote requires that there is no delivery error and, with ``AT_LEAST_ONCE``, a report on every row (rule 2).
@@ -102,7 +102,7 @@ class PlainWriter(KafkaWriter):
 
 
 def release(settings: KafkaSettings) -> list[str]:
-    """Flush and drop this process's idle producers of a sink. Returns a text for each that could not send everything."""
+    """Flush and drop this process's idle producers of a sink. Returns a text for each one that could not send everything."""
     unsent = []
     for key in [key for key in _idle if key[:2] == (os.getpid(), settings.name)]:
         ready = _idle.pop(key)
@@ -117,6 +117,6 @@ def release(settings: KafkaSettings) -> list[str]:
 
 
 def let_go(settings: KafkaSettings) -> None:
-    """Do the same, and log what could not be sent."""
+    """Flush and drop the idle producers, and log what could not be sent."""
     for unsent in release(settings):
         logger.warning("sink %r, guarantee %s: %s", settings.name, settings.guarantee, unsent)

@@ -22,7 +22,7 @@ logger = logging.getLogger(__name__)
 
 
 def confirm(client: TransactionClient, settings: KafkaSettings, handles: Sequence[KafkaHandle], age_ms: float) -> None:
-    """Check the tasks' votes: every transaction must be whole, open, and live long enough.
+    """Check the tasks' votes: every transaction must be whole and open, and have enough time left.
 
     Raises:
         CheckpointExpiredError: too little of the transactions' time is left.
@@ -32,7 +32,7 @@ def confirm(client: TransactionClient, settings: KafkaSettings, handles: Sequenc
     if lives_ms - age_ms < settings.reserve_ms:
         raise CheckpointExpiredError(
             f"sink {settings.name!r}: preparing took {age_ms:.0f} ms; its transactions expire after {lives_ms} ms. Nothing of "
-            "this attempt is visible or decided. To give it more time, raise kafka.transaction.timeout.ms and the brokers' "
+            "this attempt is visible or decided. To allow more time, raise kafka.transaction.timeout.ms and the brokers' "
             "transaction.max.timeout.ms"
         )
     descriptions = client.describe([handle.transactional_id for handle in handles])
@@ -57,14 +57,14 @@ def why_not(handle: KafkaHandle, found: Description, ledger: str) -> str | None:
     if missing:
         topics = sorted({where.rpartition(":")[0] for where in missing})
         return (
-            f"the coordinator's transaction lacks {', '.join(sorted(missing))}: it was ended and begun again meanwhile, or "
+            f"the coordinator's transaction lacks {', '.join(sorted(missing))}: it was ended and begun again, or "
             f"the driver's principal may not see it; in that case allow Describe on the topic {' and '.join(topics)}"
         )
     return None
 
 
 def end_all(client: TransactionClient, handles: Sequence[KafkaHandle], *, timeout_ms: float) -> dict[KafkaHandle, str]:
-    """Commit transactions, all in flight together: NONE proves a commit, an error's name proves nothing."""
+    """Commit transactions, all in flight together: NONE proves a commit; an error's name proves nothing."""
     by_id = {handle.transactional_id: handle for handle in handles}
 
     def end(ids: Sequence[str]) -> dict[str, str]:
@@ -99,15 +99,15 @@ def _visibility(handle: KafkaHandle, found: Description) -> str:
 
 
 def sweep(client: TransactionClient, settings: KafkaSettings, *, spared: Collection[KafkaHandle], below: int) -> int:
-    """Fence every open task transaction of driver epochs under ``below``, except the ``spared``.
+    """Fence every open task transaction of driver epochs below ``below``, except the ``spared``.
 
-    An incomplete sweep is logged. Returns how many are proven ended.
+    An incomplete sweep is logged. Returns the number that is proven ended.
     """
     listing = client.list_open(id_prefix(settings.name))
     candidates = [
         tid for tid in listing.transactional_ids if (epoch := driver_epoch_of(tid)) is not None and epoch < below
     ]
-    # Fenced, and spared, at the epoch that it has now: the worker may use an id again before the sweep reaches it, and
+    # An id is fenced or spared at its current epoch: the worker may reuse an id before the sweep reaches it, and
     # an id whose decided transaction is proven may serve a later batch, which nobody has decided.
     opened = [
         ProducerIdentity(tid, found.producer_id, found.producer_epoch)
@@ -122,7 +122,7 @@ def sweep(client: TransactionClient, settings: KafkaSettings, *, spared: Collect
         crash_point("driver.sweeping")
     unfenced = fence(client, orphans, timeout_ms=settings.timeout_ms)
     if unfenced or len(opened) < len(candidates) or not listing.complete:
-        logger.warning("the sweep of sink %r is incomplete; the next batch repeats it", settings.name)
+        logger.warning("the sweep of sink %r is incomplete; the next batch retries it", settings.name)
     return len(orphans) - len(unfenced)
 
 

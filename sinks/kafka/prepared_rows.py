@@ -1,4 +1,4 @@
-"""Choose how rows go to librdkafka: as structures that numpy fills in, or one by one as Python objects."""
+"""Choose how rows go to librdkafka: as structures filled in by numpy, or one by one as Python objects."""
 
 from __future__ import annotations
 
@@ -23,6 +23,6 @@ def records_of(ready: ReadyProducer, topic: str | None, rows: pa.RecordBatch) ->
         topics, which = texts_of(encoded.dictionary), encoded.indices
     if ready.native is None:
         return OneByOne(ready.producer, messages_of(rows, topics, which))
-    from twopc.sinks.kafka import arrow_records  # noqa: PLC0415 - it needs numpy, as the native producer does
+    from twopc.sinks.kafka import arrow_records  # noqa: PLC0415 - it needs numpy, like the native producer
 
     return arrow_records.records_of(ready.native, rows, topics, which)

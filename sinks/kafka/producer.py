@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-#: How long to look for statistics at a time.
+#: How long to wait for statistics at a time.
 _LOOK_S: Final = 0.01
 
 _FOR_ANOTHER: Final = frozenset(
@@ -44,14 +44,14 @@ class ReadyProducer:
 
     Attributes:
         sequence: the number in its transactional id.
-        failures: each topic's first delivery error, preferably one that names the cause rather than one for a record given up
-            because of another. A vote requires that there is none (rule 2).
+        failures: each topic's first delivery error, preferably one that names the cause rather than one for a record that failed
+            because of another. A vote requires that there are none (rule 2).
         markers: how many partitions of the ledger hold markers.
         native: the producer, if it takes records that are not Python objects and reports each one's delivery; otherwise it is
             confluent-kafka's.
         delivered: how many records each topic and partition has acknowledged, by each one's delivery report.
-        identity: the id and epoch that the producer itself reports: the broker might describe another one (rule 3).
-        log: its log.
+        identity: the id and epoch that the producer itself reports, since the broker might describe another producer (rule 3).
+        log: the producer's log.
     """
 
     producer: Producer | LibrdkafkaProducer
@@ -75,7 +75,7 @@ def connect(producer: Producer | LibrdkafkaProducer, topic: str, *, timeout_s: f
     try:
         producer.list_topics(topic, timeout=timeout_s)
     except SERVING:
-        producer.poll(0)  # read what it has logged about it
+        producer.poll(0)  # read the log lines about it
         raise
     return len(producer.list_topics(topic, timeout=timeout_s).topics[topic].partitions)
 
@@ -85,8 +85,8 @@ def make_ready(
 ) -> ReadyProducer:
     """Create and initialise a producer.
 
-    ``topics`` are the ledger and the topic of the rows, if there is only one. They are a tuple because mypy takes a ``str`` for a
-    ``Sequence[str]``: a producer creates the topics that it asks for, where brokers allow that.
+    ``topics`` are the ledger and the topic of the rows, if there is only one. They are a tuple because mypy accepts ``str`` as
+    ``Sequence[str]``, and a producer creates the topics that it asks for, if brokers allow that.
 
     Raises:
         ConfigurationError, RetriableError: it cannot be initialised.
@@ -125,9 +125,9 @@ def _initialised(  # noqa: PLR0913 - as make_ready
         markers = connect(producer, topics[0], timeout_s=timeout_ms / 1000) - 1
         if native is not None:
             for topic in topics:
-                native.handle(topic)  # learns its partitions meanwhile; the first record need not wait for them
+                native.handle(topic)  # learns its partitions meanwhile, so that the first record need not wait for them
         producer.init_transactions(max(0.1, deadline - time.monotonic()))
-        producer.poll(0)  # what it has logged by now
+        producer.poll(0)  # read its log lines so far
         while identity.awaits_statistics and time.monotonic() < deadline:
             producer.poll(_LOOK_S)
     if native is not None:
@@ -204,15 +204,15 @@ def _note(failures: dict[str, KafkaError], topic: str, error: KafkaError) -> Non
 
 
 def is_for_another(error: KafkaError) -> bool:
-    """Whether another record is to blame: one that failed the transaction or was refused in the same request."""
+    """Whether another record is to blame, one that failed the transaction or was refused in the same request."""
     return error.code() in _FOR_ANOTHER
 
 
 def drop_quietly(ready: ReadyProducer, timeout_ms: float) -> None:
     """Abort a producer's own transaction. Best effort: the sweep ends what stays open.
 
-    librdkafka waits for records that are on their way; without an answer to them the transaction stays open, and the sweep
-    fences them. They must not be purged: the abort would leave the epoch as it is, and brokers before Kafka 3.6 take a record
+    librdkafka waits for records in flight. Without an answer to them, the transaction stays open, and the sweep
+    fences them. They must not be purged: the abort would leave the epoch unchanged, and brokers before Kafka 3.6 accept a record
     that arrives after it (KAFKA-14402).
     """
     with suppress(*SERVING):

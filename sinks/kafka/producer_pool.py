@@ -1,7 +1,7 @@
 """Producers prepared in advance in the idle Python worker. Each is used for one transaction (rule 5).
 
 A new producer's ``init_transactions()`` may take half a second; in the background it costs the next task nothing. An id
-is initialised again only when the batch that it last served is proven. Then nobody needs its old epoch, and the new one
+is initialised again only when the batch that it last served is proven. Then its old epoch is no longer needed, and the new one
 fences any EndTxn for it that still arrives (a retry, a paused driver, KAFKA-17754).
 """
 
@@ -69,7 +69,7 @@ class ProducerPool:
         if batch != self._in_use_batch:
             self._in_use_batch, self._used = batch, 0
         self._used += 1
-        # Waiting for the one in the making is never slower than making another.
+        # Waiting for the producer that is being created is never slower than creating another.
         if not self._ready and self._making is not None:
             self._making.join()
         with self._lock:
@@ -94,7 +94,7 @@ class ProducerPool:
         self._making.start()
 
     def serve_idle(self) -> None:
-        """Read librdkafka's events for the ready producers; drop those that nobody has used for long."""
+        """Read librdkafka's events for the ready producers; drop those that have been idle for long."""
         if time.monotonic() - self._last_use > _KEEP_S:
             self._drop_ready()
         with self._lock:
@@ -120,7 +120,7 @@ class ProducerPool:
         yield from count(len(self._served))
 
     def _make(self, sequence: int) -> ReadyProducer:
-        # Wait until the broker responds, and forever if it does not: a late InitProducerId aborts what is open under its id.
+        # Wait until the broker responds, if need be forever: a late InitProducerId aborts what is open under its id.
         self._served[sequence] = _NEVER_FREE
         tid = task_id(self.key.sink, self.key.driver_epoch, self._worker, sequence)
         topics = (self.key.ledger,) if self.key.topic is None else (self.key.ledger, self.key.topic)
@@ -145,7 +145,7 @@ class ProducerPool:
 
 
 def _serve_all() -> None:
-    # A call for each round: a variable that outlives it would keep the producers of a pool that is dropped meanwhile.
+    # One call for each round: a variable that outlives it would keep alive the producers of a pool that is dropped meanwhile.
     for pool in list(_pools.values()):
         pool.serve_idle()
 
@@ -160,18 +160,18 @@ def _serve_idle() -> None:
 def _keep_serving_idle(pid: int) -> None:
     """Start the thread of this process that serves idle producers.
 
-    Their events (a broker that went away, a token that expires) would pile up until a task takes them, which may be hours
+    Their events (a lost broker, an expiring token) would pile up until a task takes them, which may be hours
     later.
     """
     threading.Thread(target=_serve_idle, args=(), name=f"twopc-idle-producers-{pid}", daemon=True).start()
 
 
-#: In the order of their last use.
+#: The pools, in the order of their last use.
 _pools: dict[str, ProducerPool] = {}
-#: A driver has a thread for each of its queries.
+#: Needed because a driver has a thread for each of its queries.
 _pools_lock: Final = threading.Lock()
-#: A worker outlives many queries; each idle producer costs some threads and some MB. A driver drops the pools of queries that
-#: have ended, and a worker those of queries that it has long heard nothing of.
+#: A limit, because a worker outlives many queries, and each idle producer costs some threads and MB. A driver drops the pools of
+#: queries that have ended; a worker drops those of queries that it has not served for long.
 _MOST_POOLS: Final = 64
 _SERVE_EVERY_S: Final = 5.0
 #: How long an unused producer is kept ready. By then the brokers have closed its connections (``connections.max.idle.ms``, ten
@@ -180,7 +180,7 @@ _KEEP_S: Final = 600.0
 
 
 def pool_for(key: PoolKey, *, timeout_ms: float) -> ProducerPool:
-    """Return this process's pool for ``key``. Drops a pool of an earlier driver epoch, of a parent process, or long unused."""
+    """Return this process's pool for ``key``. Drops pools of an earlier driver epoch or a parent process, and unused ones."""
     _keep_serving_idle(os.getpid())
     with _pools_lock:
         pool = former = _pools.pop(key.sink, None)
@@ -195,7 +195,7 @@ def pool_for(key: PoolKey, *, timeout_ms: float) -> ProducerPool:
 
 
 def drop_pool(sink: str, driver_epoch: int) -> None:
-    """Drop this process's pool of a driver that has ended, if there is one. A working writer keeps its producer."""
+    """Drop this process's pool for a driver that has ended, if any. A working writer keeps its producer."""
     with _pools_lock:
         pool = _pools.get(sink)
         if pool is None or pool.key.driver_epoch != driver_epoch:

@@ -18,9 +18,9 @@ if TYPE_CHECKING:
 
     from confluent_kafka.admin import AdminClient, OffsetSpec
 
-    Requested = Mapping[TopicPartition, Any]  # a future for each
+    Requested = Mapping[TopicPartition, Any]  # one future each
 
-#: One request for offsets takes this part of the time at most: librdkafka waits for a dead leader even when there is a new
+#: A request for offsets takes at most this part of the time: librdkafka waits for a dead leader even if there is a new
 #: one.
 _REQUESTS: Final = 8
 _SHORTEST_REQUEST_S: Final = 1.0
@@ -78,13 +78,13 @@ def offsets(  # noqa: PLR0913 - the same
         return answered(requested, topic, timeout_ms=timeout_ms)
 
     def look_for_leaders(_: object) -> None:
-        # By itself librdkafka does so only after NOT_LEADER_OR_FOLLOWER and LEADER_NOT_AVAILABLE. After silence or
-        # FENCED_LEADER_EPOCH it keeps to the same broker (2.16; rd_kafka_ListOffsets_handle_result in rdkafka_admin.c).
+        # librdkafka itself does so only after NOT_LEADER_OR_FOLLOWER and LEADER_NOT_AVAILABLE. After silence or
+        # FENCED_LEADER_EPOCH it stays with the same broker (2.16; rd_kafka_ListOffsets_handle_result in rdkafka_admin.c).
         # All topics, because a request for one topic could create it.
         with contextlib.suppress(KafkaException):
             admin.list_topics(timeout=_request_s(timeout_ms))
 
-    # A new topic has leaders in the metadata before they know it themselves (NOT_LEADER_FOR_PARTITION).
+    # The metadata names a new topic's leaders before they know it themselves (NOT_LEADER_FOR_PARTITION).
     retry = retrying(is_retriable, timeout_s=timeout_ms / 1000, backoff=wait_fixed(0.05), before_sleep=look_for_leaders)
     return retry(request)
 
@@ -93,7 +93,7 @@ def _request_s(timeout_ms: float) -> float:
     return min(timeout_ms / 1000, max(_SHORTEST_REQUEST_S, timeout_ms / 1000 / _REQUESTS))
 
 
-#: How a consumer without a group reads committed records that are there already.
+#: How a consumer without a group reads existing committed records.
 COMMITTED: Final = {
     "group.id": "twopc",  # librdkafka requires one; nothing is ever committed under it
     "enable.auto.commit": "false",
@@ -128,13 +128,13 @@ class CommittedReader:
             topic: the topic.
             partition: its partition.
             start: the first offset.
-            last: whether to stop at a record, which is included; None stops at the last stable offset.
+            last: returns whether to stop after a record; None stops at the last stable offset.
             timeout_ms: how long to wait for the next record, or for ``end``.
-            end: a last stable offset seen before: a broker that has less is behind, so reading continues. Only without
+            end: a last stable offset seen earlier. A broker with a lower one is behind, so reading continues. Only without
                 ``last``.
 
         Raises:
-            RetriableError: time ran out, or the record at ``start`` was deleted. What was yielded is incomplete.
+            RetriableError: time ran out, or the record at ``start`` was deleted. The records yielded so far are incomplete.
             ConfigurationError: a right is missing.
         """
         self._walk = walk = object()
@@ -142,7 +142,7 @@ class CommittedReader:
         self._connect(topic, timeout_ms)
         self._consumer.assign([TopicPartition(topic, partition, start)])
         try:
-            # Not a retry: poll() waits, and each call gives the next record.
+            # Not a retry: poll() waits, and each call returns the next record.
             while (left := deadline - time.monotonic()) > 0:
                 message = self._consumer.poll(min(left, 0.5))
                 if message is None:
@@ -177,7 +177,7 @@ class CommittedReader:
         each read until it gets an answer, and takes only a part of the time: the read itself needs the rest.
         """
         if not self._is_connected:
-            with contextlib.suppress(KafkaException):  # what follows finds out, and says it better
+            with contextlib.suppress(KafkaException):  # the next request gets the error, and reports it better
                 self._consumer.list_topics(topic, timeout=_request_s(timeout_ms))
                 self._is_connected = True
 

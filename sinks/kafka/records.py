@@ -1,4 +1,4 @@
-"""Rows on their way to librdkafka: here as Python objects, one by one; :mod:`twopc.sinks.kafka.arrow_records` needs none."""
+"""Rows on their way to librdkafka, here as Python objects, one by one; :mod:`twopc.sinks.kafka.arrow_records` needs none."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class Records(Protocol):
     """Rows that are ready to be enqueued.
 
     Attributes:
-        stopped: whether no row after the first one that :meth:`enqueue` names as refused was accepted.
+        stopped: whether :meth:`enqueue` accepts no row after the first refused one.
     """
 
     stopped: bool
@@ -87,7 +87,7 @@ def messages_of(rows: pa.RecordBatch, topics: Sequence[str], which: Any) -> list
     """Convert rows to the arguments of ``produce``: topic, value, key, and then partition, two callbacks, timestamp, headers.
 
     Args:
-        rows: with the columns of :class:`twopc.sinks.kafka.writer.KafkaWriter`, and exact, see
+        rows: the rows, with the columns of :class:`twopc.sinks.kafka.writer.KafkaWriter`, and exact; see
             :mod:`twopc.sinks.kafka.columns`.
         topics: the topics of these rows.
         which: an array with the index in ``topics`` of each row's topic; None if there is only one.

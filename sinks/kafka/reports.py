@@ -19,14 +19,14 @@ NONE: Final = "NONE"
 #: No response: it is unknown what the broker did.
 NO_ANSWER: Final = "NO_ANSWER"
 CONCURRENT: Final = "ConcurrentTransactionsError"
-#: The transaction is in transition, or the response was lost: the next request may say more.
+#: The transaction is in transition, or the response was lost: the next request may tell more.
 NOT_FINAL: Final = frozenset({CONCURRENT, NO_ANSWER})
 #: A newer producer has initialised the id.
 FENCED: Final = frozenset({"ProducerFencedError", "InvalidProducerEpochError"})
 NOT_FOUND: Final = "TransactionalIdNotFoundError"
 NOT_AUTHORIZED: Final = "TransactionalIdAuthorizationFailedError"
-#: The first pause is about as long as a commit needs to reach its partitions. Longer ones grow slowly: what takes 40 ms is not
-#: found after 64.
+#: The first pause is about as long as a commit needs to reach its partitions. Pauses grow slowly, so that an outcome after
+#: 40 ms is not found only after 64 ms.
 _BACKOFF: Final = wait_exponential(0.001, exp_base=1.3, max=0.5)
 
 
@@ -69,7 +69,7 @@ def until_final(
 ) -> dict[str, str]:
     """Send the request for all ids together, then again with backoff for those whose report is in :data:`NOT_FINAL`.
 
-    Returns the last report by id, when all are final, or none has become final for ``timeout_ms``: many ids may take longer.
+    Returns the last report by id when all are final, or when none has become final for ``timeout_ms``; all may take longer.
     """
     reports = dict.fromkeys(transactional_ids, NO_ANSWER)
     deadline = time.monotonic() + timeout_ms / 1000

@@ -1,7 +1,7 @@
 """Record the state before a decision's tasks: the start of its markers, and the output's partition count.
 
-No attempt waits for the brokers: it uses the offsets that were requested at the end of the batch before. Last stable offsets
-only grow, so its markers are at or above them. A leader that lags may return a lower offset than the known one. The higher one
+No attempt waits for the brokers: it uses the offsets that were requested at the end of the previous batch. Last stable offsets
+only grow, so its markers are at or above them. A lagging leader may return a lower offset than the known one. The higher one
 counts, since records below an older start may be deleted.
 """
 
@@ -56,7 +56,7 @@ class ScanStart:
         """Return the scan start of an attempt that begins now.
 
         Raises:
-            RetriableError, ConfigurationError: no requested answer is available, and there is no answer now.
+            RetriableError, ConfigurationError: neither an earlier nor a new request was answered.
         """
         self.at_least(self._answer() or self._ask())
         self._ahead = {}
@@ -70,14 +70,14 @@ class ScanStart:
         try:
             found = describe(self._log.admin, self._output, timeout_ms=self._timeout_ms)
         except TwoPhaseCommitError:
-            found = None  # the writers report what is wrong with the topic, at their first record
+            found = None  # the writers report the topic's problem with their first record
         return {} if found is None else {self._output: len(found.partitions)}
 
     def _ask(self) -> dict[int, int]:
-        # Looked up once: a partition that is added later holds nothing older, and is searched from its first offset on.
+        # Looked up once. A partition that is added later holds nothing older, and is searched from its first offset.
         log, latest = self._log, OffsetSpec.latest()
         self._partitions = self._partitions or log.topic.marker_partitions()
-        # The last stable offsets: never above the ends, and one request returns them all.
+        # The last stable offsets: they are never above the ends, and one request returns them all.
         return offsets(log.admin, log.name, self._partitions, latest, committed=True, timeout_ms=self._timeout_ms)
 
     def _answer(self) -> dict[int, int]:

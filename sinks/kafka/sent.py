@@ -1,4 +1,4 @@
-"""Count the records that each partition got, by librdkafka's delivery reports."""
+"""Count the records that each partition got, from librdkafka's delivery reports."""
 
 from __future__ import annotations
 

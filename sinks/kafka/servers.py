@@ -13,8 +13,8 @@ _PORTS: Final = range(1, 65_536)
 def servers_of(text: str, protocol: str) -> tuple[str, ...]:
     """Split a comma-separated list into distinct servers, each without a leading listener name (``SSL://host:port``).
 
-    Java's clients skip such a name. librdkafka takes it for a protocol and connects to nothing if it differs from ``protocol``,
-    so that is refused here.
+    Java's clients skip such a name. librdkafka takes it as a protocol and connects to nothing if it differs from ``protocol``,
+    so a different name is refused here.
 
     Raises:
         ConfigurationError: it names no server, or an entry is not a server.
@@ -40,7 +40,7 @@ def servers_of(text: str, protocol: str) -> tuple[str, ...]:
 
 
 def _is_server(server: str) -> bool:
-    """Whether the text is ``host``, ``host:port``, ``[IPv6]``, ``[IPv6]:port``, or an IPv6 address alone."""
+    """Whether the text is ``host``, ``host:port``, ``[IPv6]``, ``[IPv6]:port``, or only an IPv6 address."""
     if server.startswith("["):
         host, bracket, rest = server[1:].partition("]")
         return bool(host and bracket) and (not rest or (rest.startswith(":") and _is_port(rest[1:])))

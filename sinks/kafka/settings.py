@@ -20,11 +20,11 @@ _NAME: Final = re.compile(r"[A-Za-z0-9_-]{1,100}")
 _TOPIC_RULE: Final = "Use 1 to 249 letters, digits, '.', '_' or '-', and not '.' or '..' alone"
 #: Source: Kafka's ``Topic.java``.
 _TOPIC: Final = re.compile(r"(?!\.\.?$)[A-Za-z0-9._-]{1,249}")
-#: What the name of every ledger begins with, unless its user names it.
+#: The prefix of every ledger's name, unless the user names the ledger.
 LEDGERS: Final = "twopc-ledger-"
 #: Kafka's own topics. It refuses their records, too, but only when they are sent.
 _INTERNAL: Final = frozenset({"__transaction_state", "__consumer_offsets"})
-#: Takes what Spark's own sink takes: Java's producer sends key and value of up to 1048494 bytes (max.request.size=1048576, of
+#: The limit of Spark's own sink: Java's producer sends key and value of up to 1048494 bytes (max.request.size=1048576, of
 #: which it counts 82 for itself), and brokers accept that by default. librdkafka's default is 1000000.
 _MESSAGE_MAX_BYTES: Final = 1_048_494 + 36
 #: The brokers' default maximum (transaction.max.timeout.ms). With librdkafka's default of 60 s more transactions are lost
@@ -78,7 +78,7 @@ class KafkaSettings:
                 f"KafkaSink(timeout_ms={timeout_ms!r}): timeout_ms must be a positive number of milliseconds"
             )
         if self.guarantee not in _GUARANTEES:
-            raise ConfigurationError(f"KafkaSink(guarantee={self.guarantee!r}): give one of {', '.join(_GUARANTEES)}")
+            raise ConfigurationError(f"KafkaSink(guarantee={self.guarantee!r}): set one of {', '.join(_GUARANTEES)}")
         options.check(self.options)
         object.__setattr__(self, "options", options.with_tokens(self.options))
         self.servers()
@@ -110,12 +110,12 @@ class KafkaSettings:
         """Check the column ``topic`` of rows. A row in a ledger would be read as a damaged decision.
 
         Raises:
-            BadRecordError: no row may go to one of them.
+            BadRecordError: no row may go to one of the topics.
         """
         for topic in topics:
             if topic is None:
-                raise BadRecordError("null in the column 'topic', and the sink has no topic of its own")
-            if not _TOPIC.fullmatch(topic):  # librdkafka would end it at a NUL character, and write elsewhere
+                raise BadRecordError("null in the column 'topic', and the sink has no topic")
+            if not _TOPIC.fullmatch(topic):  # librdkafka would cut it off at a NUL character, and write elsewhere
                 raise BadRecordError(f"{topic!r} in the column 'topic' is not a valid topic name. {_TOPIC_RULE}")
             if self._is_reserved(topic):
                 raise BadRecordError(
@@ -180,7 +180,7 @@ class KafkaSettings:
         return {**options.for_librdkafka(self.client_options), "bootstrap.servers": ",".join(self.servers())}
 
     def committing_config(self) -> dict[str, Any]:
-        """The options for the client that commits prepared transactions, which is kafka-python's."""
+        """The options for the client that commits prepared transactions, which is kafka-python."""
         return {
             **options.for_kafka_python(self.client_options),
             "bootstrap_servers": list(self.servers()),

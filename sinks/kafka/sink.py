@@ -28,7 +28,7 @@ class KafkaSink(KafkaSettings, TwoPhaseCommitSink[KafkaHandle]):
 
     Args:
         name: the sink's name across restarts; the prefix of its transactional ids. Letters, digits, ``_`` and ``-``.
-        bootstrap_servers: ``host:port``, several with commas.
+        bootstrap_servers: ``host:port``, several separated by commas.
         topic: the topic for the rows; overrides the column ``topic``, as in Spark. None uses that column.
         options: librdkafka's options with the prefix ``kafka.``, for example ``{"kafka.compression.type": "zstd"}``.
             ``kafka.transaction.timeout.ms`` (default 900000, the brokers' default maximum) limits how long a batch takes.
@@ -36,8 +36,8 @@ class KafkaSink(KafkaSettings, TwoPhaseCommitSink[KafkaHandle]):
         timeout_ms: how long one step may wait for the brokers.
         other_ledgers: topics that no row may go to besides this sink's own ledger and all that are called ``twopc-ledger-…``;
             :func:`twopc.integration.spark.exactly_once` names the ledgers of the query's other sinks.
-        guarantee: ``"EXACTLY_ONCE"``; ``"AT_LEAST_ONCE"``: no transactions, readers see rows at once, and **a failure doubles
-            rows**; ``"NONE"``: additionally, no task waits for the brokers, and **a failure loses or doubles rows**.
+        guarantee: ``"EXACTLY_ONCE"``; ``"AT_LEAST_ONCE"``: no transactions, readers see rows early, and **a failure duplicates
+            rows**; ``"NONE"``: additionally, no task waits for the brokers, and **a failure loses or duplicates rows**.
             Corresponds to Flink's ``DeliveryGuarantee``; see "A weaker guarantee" in ``docs/deployment.md``.
 
     Raises:
@@ -66,12 +66,12 @@ class KafkaSink(KafkaSettings, TwoPhaseCommitSink[KafkaHandle]):
 
     def choose_columns(self, schema: pa.Schema) -> Sequence[SinkColumn]:
         """See :class:`TwoPhaseCommitSink`: the columns of Spark's own Kafka writer, and ``timestamp``."""
-        from twopc.sinks.kafka.columns import kafka_columns  # noqa: PLC0415 - executors choose none
+        from twopc.sinks.kafka.columns import kafka_columns  # noqa: PLC0415 - executors choose no columns
 
         return kafka_columns(schema, has_topic=self.topic is not None)
 
     def check(self, rows: pa.RecordBatch) -> None:
-        """See :class:`TwoPhaseCommitSink`. Ignores what only brokers know: a topic's own limits and partitions."""
+        """See :class:`TwoPhaseCommitSink`. Ignores facts that only brokers know: a topic's own limits and partitions."""
         from twopc.sinks.kafka.columns import require_writable, texts_of  # noqa: PLC0415 - only for dead letters
 
         if self.topic is None:
@@ -84,7 +84,7 @@ class KafkaSink(KafkaSettings, TwoPhaseCommitSink[KafkaHandle]):
     def create_writer(self, task: TaskAttempt) -> KafkaWriter:
         """See :class:`TwoPhaseCommitSink`. Lost rows of a decision are written again as they were decided: in transactions."""
         if self.guarantee != EXACTLY_ONCE and not task.is_repair:
-            from twopc.sinks.kafka.plain_writer import PlainWriter  # noqa: PLC0415 - most sinks need none
+            from twopc.sinks.kafka.plain_writer import PlainWriter  # noqa: PLC0415 - most sinks do not need it
 
             return PlainWriter(task, self)
         return KafkaWriter(task, self)
@@ -93,7 +93,7 @@ class KafkaSink(KafkaSettings, TwoPhaseCommitSink[KafkaHandle]):
         """See :class:`TwoPhaseCommitSink`: releases the ready producers."""
         drop_pool(self.name, driver_epoch)
         if self.guarantee != EXACTLY_ONCE:
-            from twopc.sinks.kafka.plain_writer import let_go  # noqa: PLC0415 - most sinks need none
+            from twopc.sinks.kafka.plain_writer import let_go  # noqa: PLC0415 - most sinks do not need it
 
             let_go(self)
 

@@ -1,7 +1,7 @@
 """Requests about transactions of other processes: describe, end, fence, list.
 
 Each goes to the broker that coordinates the transactional id. kafka-python's admin client has its own routing, but it never
-forgets a coordinator and raises at the first bad id. Each request is sent once; ``twopc.sinks.kafka.reports.until_final`` repeats
+forgets a coordinator and raises at the first bad id. Each request is sent once; ``twopc.sinks.kafka.reports.until_final`` retries
 those without a final report.
 
 Sources: Kafka ``TransactionCoordinator.scala``; KIP-98 (EndTxn, InitProducerId), KIP-664 (Describe/ListTransactions).
@@ -29,21 +29,21 @@ if TYPE_CHECKING:
     from twopc.sinks.kafka.handle import ProducerIdentity
 
     Build = Callable[[Sequence[str]], Any]  # a request about some ids
-    #: From a response, the error code and the result by id; a response about one id has it under "".
+    #: Returns, from a response, the error code and the result by id; a response about one id has them under "".
     Read = Callable[[Any], Mapping[str, tuple[int, Any]]]
 
 #: Transactions V1, as librdkafka speaks them (its own EndTxn is <= v3): one family for a transaction's whole life, so that
-#: a repeated commit is answered NONE. v5 (KIP-890) would answer INVALID_TXN_STATE to one that v3 has committed.
+#: a retried commit is answered NONE. v5 (KIP-890) would answer INVALID_TXN_STATE for one that v3 has committed.
 _END_TXN_VERSION: Final = 3
 _INIT_PRODUCER_ID_VERSION: Final = 4
-#: Of transactions that nobody begins; brokers refuse more than their transaction.max.timeout.ms.
+#: The timeout of transactions that nobody begins; brokers refuse more than their transaction.max.timeout.ms.
 _FENCING_TIMEOUT_MS: Final = 1_000
 _TRANSACTION_COORDINATOR: Final = 1
-#: The first FindCoordinator about several ids (KIP-699).
+#: The first version of FindCoordinator that takes several ids (KIP-699).
 _MANY_IDS_VERSION: Final = 4
-#: The first that a partition's leader sends to the coordinator itself, before it takes a record (KIP-890, Kafka 3.6).
+#: The first version that a partition's leader itself sends to the coordinator before it accepts a record (KIP-890, Kafka 3.6).
 _VERIFYING_VERSION: Final = 4
-#: The first ListTransactions that takes a pattern of ids (KIP-1152, Kafka 4.1).
+#: The first version of ListTransactions that takes a pattern of ids (KIP-1152, Kafka 4.1).
 _PATTERN_VERSION: Final = 2
 #: Requests that came with Kafka 3.0 (KIP-664).
 _NEEDED: Final = {"DescribeTransactions": DescribeTransactionsRequest, "ListTransactions": ListTransactionsRequest}
@@ -140,7 +140,7 @@ class TransactionClient:
     def list_open(self, prefix: str, *, producer_ids: Collection[int] = ()) -> Listing:
         """List transactional ids that start with ``prefix`` and have an open transaction, from all brokers.
 
-        With ``producer_ids``, only those of these producers. A broker leaves out ids without the Describe right and reports no
+        With ``producer_ids``, only the ids of these producers. A broker leaves out ids without the Describe right and reports no
         error: check the right beforehand.
         """
         nodes, pattern = self._connection.nodes, self.pattern_of(prefix)
@@ -157,9 +157,9 @@ class TransactionClient:
         return Listing(ids, complete=bool(nodes) and len(listed) == len(nodes))
 
     def pattern_of(self, prefix: str) -> str | None:
-        """Build the filter that makes brokers list only the ids with ``prefix``; None if there is none, or brokers lack filters.
+        """Build the filter by which brokers list only the ids with ``prefix``; None without a prefix or if brokers lack filters.
 
-        Without it each sink gets the open transactions of all sinks with each batch.
+        Without it, each sink would list the open transactions of all sinks in each batch.
         """
         if not prefix or self._connection.does_not_know(ListTransactionsRequest, min_version=_PATTERN_VERSION):
             return None
@@ -178,14 +178,14 @@ class TransactionClient:
     def _request(
         self, transactional_ids: Sequence[str], build: Build, read: Read, *, one_by_one: bool = False
     ) -> dict[str, Any]:
-        """Send a request for every id to its coordinator, all in flight together; ``one_by_one``: about one id each.
+        """Send a request for every id to its coordinator, all in flight together; with ``one_by_one``, each is about one id.
 
         Returns:
             by id, the result of ``read``, or the error's name; NO_ANSWER if no coordinator responded.
         """
         reports: dict[str, Any] = dict.fromkeys(transactional_ids, NO_ANSWER)
         waiting = list(transactional_ids)
-        for _ in range(2):  # the second time for ids whose coordinator has moved; further retries are the caller's
+        for _ in range(2):  # the second time for ids whose coordinator has moved; the caller makes further retries
             if not waiting:
                 break
             reports.update(self._look_up(waiting))

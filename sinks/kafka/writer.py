@@ -46,9 +46,9 @@ if TYPE_CHECKING:
     from twopc.sinks.kafka.settings import KafkaSettings
 
 _ABORT_TIMEOUT_MS: Final = 5_000
-#: How often to look for a delivery report that is on its way.
+#: How often to look for an expected delivery report.
 _LOOKS: Final = 20
-#: Rows between two looks at the delivery reports: as Python objects, and as structures of 72 bytes.
+#: The number of rows between two checks of the delivery reports, as Python objects, and as structures of 72 bytes.
 _OBJECTS: Final = 1_000
 _STRUCTURES: Final = 10_000
 
@@ -71,7 +71,7 @@ class KafkaWriter(SinkWriter[KafkaHandle]):
         self._ledger = settings.ledger
         self._timeout_s = settings.timeout_ms / 1000
         self._ready: ReadyProducer | None = None
-        self._sent_bytes = 0  # at most in one batch
+        self._sent_bytes = 0  # the maximum of one batch
         self._ends_at = task.ends_at
         self._rows = 0
         self._largest = 0
@@ -162,7 +162,7 @@ class KafkaWriter(SinkWriter[KafkaHandle]):
             self._pool.replenish(self._task.committed_through)
 
     def _fit_batches(self, rows: pa.RecordBatch) -> None:
-        """Make sure that the rows' topics take the producer's batches. Before the first row, the producer can be replaced."""
+        """Make sure that the rows' topics accept the producer's batches. Before the first row, the producer can be replaced."""
         if self._topic is not None:
             return
         column = rows.column("topic")
@@ -179,7 +179,7 @@ class KafkaWriter(SinkWriter[KafkaHandle]):
     def _enqueue_all(self, ready: ReadyProducer, records: Records) -> None:
         done, deadline = 0, None
         look_up = LookUp(ready.producer, self._timeout_s)
-        while done < len(records):  # not a retry with pauses: serving the queue is what makes room
+        while done < len(records):  # not a retry with pauses: serving the queue makes room
             accepted, error = records.enqueue(done)
             if error is None:
                 return
@@ -195,7 +195,7 @@ class KafkaWriter(SinkWriter[KafkaHandle]):
                 gone = ledger_gone(error, topic) if topic == self._ledger else None
                 doing = f"writing to {look_up.named(topic, error)}"
                 raise gone or translate_in_task(error, doing, on_topic("Write", topic))
-            # The queue is full, which bounds the task's memory. Wait until the broker has taken something.
+            # The queue is full, which bounds the task's memory. Wait until the broker has accepted something.
             if deadline is None or accepted > done:
                 deadline = time.monotonic() + self._timeout_s
             done = accepted
@@ -203,7 +203,7 @@ class KafkaWriter(SinkWriter[KafkaHandle]):
             if time.monotonic() >= self._ends_at:
                 raise self._expired(f"{ready.transactional_id}: the queue of records for {topic} was still full")
             if time.monotonic() > deadline:
-                took = f"the topic {topic} took no record for {self._timeout_s:.0f} s"
+                took = f"the topic {topic} accepted no record for {self._timeout_s:.0f} s"
                 raise UnavailableError(f"{took}: {SLOW_DELIVERY}{ready.log.said()}")
 
     def _flush(self, ready: ReadyProducer) -> None:
@@ -218,7 +218,7 @@ class KafkaWriter(SinkWriter[KafkaHandle]):
         def flush(wait_s: float) -> int:
             with translated(self._doing(ready), translate_in_task):
                 left = ready.producer.flush(wait_s)
-            # Once a record has failed, librdkafka may keep those behind it until the transaction ends.
+            # Once a record has failed, librdkafka may keep later ones until the transaction ends.
             self._serve(ready, 0)
             return left
 
@@ -251,7 +251,7 @@ class KafkaWriter(SinkWriter[KafkaHandle]):
             for _ in range(_LOOKS):
                 if not ready.failures or not all(map(is_for_another, ready.failures.values())):
                     break
-                ready.producer.poll(0.05)  # the report of the record that is to blame follows
+                ready.producer.poll(0.05)  # the report of the record that caused it follows
         self._require_no_errors(ready)
 
     def _require_no_errors(self, ready: ReadyProducer) -> None:
@@ -281,7 +281,7 @@ class KafkaWriter(SinkWriter[KafkaHandle]):
         sent = by_topic(ready.delivered)
         if not self._covers(sent, marker_partition):
             raise RetriableError(
-                f"{ready.transactional_id}: librdkafka reports fewer records than the {self._rows} it was given"
+                f"{ready.transactional_id}: librdkafka reports fewer records than the {self._rows} that were passed to it"
             )
         return tuple(f"{topic}:{ranges(sorted(counts))}" for topic, counts in sorted(sent.items()))
 

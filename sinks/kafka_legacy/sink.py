@@ -1,4 +1,4 @@
-"""A Kafka sink without transactions and without idempotence: it flushes each batch, and that is all."""
+"""A Kafka sink without transactions and without idempotence: it only flushes each batch."""
 
 from __future__ import annotations
 
@@ -23,15 +23,15 @@ _ROOM_S: Final = 0.05
 
 @dataclass(frozen=True, kw_only=True)
 class AtLeastOnceKafkaSink:
-    """What teams passed to ``foreachBatch`` when brokers had no transactions (Kafka 0.10).
+    """The function that teams passed to ``foreachBatch`` when brokers had no transactions (Kafka 0.10).
 
-    A crash after the flush and before Spark has recorded the batch repeats the batch, so each of its rows is there twice. A crash
-    during the flush repeats what was sent. Nothing on such a broker can prevent it.
+    After a crash between the flush and Spark's record, the batch is written again, with duplicate rows. A crash
+    during the flush duplicates the rows that were sent. Nothing on such a broker can prevent it.
 
     Attributes:
         bootstrap_servers: host:port of a broker; several separated by commas.
-        topic: where every row goes.
-        options: librdkafka's own, without a prefix.
+        topic: the topic for every row.
+        options: librdkafka's options, without a prefix.
         timeout_ms: how long the flush at the end of a task may take.
     """
 
@@ -47,10 +47,10 @@ class AtLeastOnceKafkaSink:
         batch.selectExpr(*(f"CAST({name} AS BINARY)" for name in names)).foreachPartition(self.write)
 
     def write(self, rows: Iterable[Any]) -> None:
-        """Write the rows of one task, with a producer of its own, and flush.
+        """Write the rows of one task, with its own producer, and flush.
 
         Raises:
-            RetriableError: a row was not acknowledged; others of the task are in the topic, and stay there.
+            RetriableError: a row was not acknowledged; the task's other rows are in the topic, and stay there.
         """
         errors: list[KafkaError] = []
         producer = Producer(self._config())
@@ -67,7 +67,7 @@ class AtLeastOnceKafkaSink:
         while True:
             try:
                 producer.produce(self.topic, value, key, on_delivery=report)
-            except BufferError:  # the queue is full: wait until the broker has taken something
+            except BufferError:  # the queue is full: wait until the broker has accepted something
                 producer.poll(_ROOM_S)
             else:
                 return
@@ -75,11 +75,11 @@ class AtLeastOnceKafkaSink:
     def _config(self) -> dict[str, Any]:
         return {
             "acks": "all",
-            # Java's partitioner, which 0.10's producers had.
+            # Java's partitioner, which producers of 0.10 had.
             "partitioner": "murmur2_random",
             **self.options,
             "bootstrap.servers": self.bootstrap_servers,
             "enable.idempotence": False,
-            # The order of a key's rows, as careful pipelines kept it.
+            # Keeps the order of a key's rows, as careful pipelines did.
             "max.in.flight": 1,
         }

@@ -1,6 +1,6 @@
 """Check before the decision that every chunk exists as it was staged, and that Redis will execute its commands.
 
-A command that failed after the decision would stop the query for good. One look at every chunk is enough for almost all
+A command that failed after the decision would stop the query permanently. One look at every chunk is enough for almost all
 batches. If a counter is so near its limit that the batch could exceed it, or holds a number that Lua and the command may read
 differently, the batch's increments are rehearsed: executed on copies, in the order in which they will be applied.
 """
@@ -35,12 +35,12 @@ class Check:
         self._sink = sink
 
     def checksums(self, handles: Sequence[RedisHandle]) -> dict[RedisHandle, str | Exception]:
-        """Check the slices; return the checksum of what is staged for each now.
+        """Check the slices; return the current checksum of each one's staged data.
 
         Raises:
             BadRecordError: a command cannot be applied to its key.
-            ConfigurationError: the user may not run a command, or not on a key.
-            RetriableError: the server executes no writes now.
+            ConfigurationError: the user may not run a command, or not on a certain key.
+            RetriableError: the server does not execute writes now.
             Exception: one of the client's ``failures``.
         """
         chunks = [(handle, *chunk) for handle in handles for chunk in _chunks(handle)]
@@ -67,7 +67,7 @@ class Check:
         return {handle: fold(digests) for handle, digests in found.items()} | failed
 
     def _rehearse(self, handles: Sequence[RedisHandle]) -> None:
-        """Execute all increments on copies, one chunk after the other, each on the results of the one before."""
+        """Execute all increments on copies, one chunk after the other, each on the results of the previous one."""
         name, positions = uuid.uuid4().hex, dict.fromkeys((slot for handle in handles for slot in handle.slots), 0)
         try:
             for handle in handles:
@@ -84,7 +84,7 @@ class Check:
                         what = "Redis lost what the check before the decision had written. Nothing was decided"
                         raise RetriableError(f"sink {self._sink!r}: {what}; a new attempt checks again")
         finally:
-            # What stays behind after a failure, the next rehearsal removes.
+            # The next rehearsal removes what a failure leaves behind.
             self._client.execute([Call(slot, ("UNLINK", keys.rehearsal(self._sink, slot))) for slot in positions])
 
     def _staged(self, handle: RedisHandle, slot: int) -> str:
@@ -118,7 +118,7 @@ def _chunks(handle: RedisHandle) -> Iterator[tuple[int, int, int]]:
 
 
 def _may_pass(answer: Any) -> bool:
-    """Whether a repetition may have another answer: the error is Redis' own, or that of the rehearsed command."""
+    """Whether a retry may have another answer; the error is Redis' own, or that of the rehearsed command."""
     if isinstance(answer, Exception):
         return is_transient(answer)
     return bool(answer and answer[2] and is_transient_text(text_of(answer[2])))

@@ -3,7 +3,7 @@
 Nothing here hard-codes what a command accepts: Lua reads ``007``, ``0x10`` or 2^63 as numbers, and ``INCRBY`` does not.
 Where Lua and the command could differ, the command itself answers, on a scratch key.
 
-Only the slice is a declared key: while its hash slot moves to another node, Redis rejects a call with another that is absent.
+Only the slice is a declared key: while its hash slot moves to another node, Redis rejects a call with another key that is absent.
 """
 
 from __future__ import annotations
@@ -99,8 +99,8 @@ return {sha, '', '', string.format('%.17g', top / safe), string.format('%.17g', 
 )
 
 #: KEYS slice; ARGV chunk, position, rehearsal, values, scratch. Executes a chunk's increments on copies, which the hash
-#: ``values`` keeps from chunk to chunk, so that they meet what the chunks before have left. ``rehearsal`` is the hash's own;
-#: ``position`` counts the chunks in the order in which they are applied. May be repeated. Answers nothing if the chunk is gone,
+#: ``values`` keeps from chunk to chunk, so that they see the results of the earlier chunks. ``rehearsal`` is the hash's own;
+#: ``position`` counts the chunks in the order of application. May be called again. Answers nothing if the chunk is gone,
 #: ``LOST`` if the copies are, ``FITS``, or ``REFUSED`` with the key, the command's own error, what it would add, and to what.
 REHEARSE: Final = script(
     READ_CHUNK,

@@ -1,7 +1,7 @@
 r"""Chunks: the stored form of a slice's commands, which the scripts read.
 
 ``<command> <words> <commands>\n``, the lengths of all words as 32-bit big-endian integers, then the words. A chunk names its
-command, so that a decided chunk is applied as it was meant even if the query's code has changed since.
+command, so that a decided chunk is applied as intended even if the query's code has changed since.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ class Commands:
 
     Attributes:
         name: the command's name, such as ``HSET``.
-        words: how many arguments each command has, including the key, which is the first.
-        flat: the arguments of all commands, one after the other.
+        words: the number of arguments of each command, including the key, which comes first.
+        flat: the arguments of all commands, one after another.
     """
 
     name: str
@@ -47,7 +47,7 @@ class Commands:
 
 
 def cut(commands: Commands, *, max_commands: int, max_bytes: int) -> Iterator[tuple[int, bytes]]:
-    """Split into chunks of limited size, each with its count of commands; a larger command is a chunk of its own."""
+    """Split into chunks of limited size, each with its count of commands; a larger command is a chunk by itself."""
     every = range(commands.count)
     for start in every[::max_commands]:
         for part, data in halve(every[start : start + max_commands], commands.pack, max_bytes=max_bytes):

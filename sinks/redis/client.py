@@ -37,8 +37,8 @@ class Call(NamedTuple):
         words: the command, or the keys and arguments of ``script``.
         script: the script to run.
         keys: how many of the words are keys.
-        weight: about how many single commands it is worth.
-        durable: whether it counts as answered only once it is as safe as :class:`Safety` demands.
+        weight: its cost, in single commands, approximately.
+        durable: whether it counts as answered only when it is as safe as :class:`Safety` demands.
     """
 
     slot: int
@@ -85,7 +85,7 @@ class RedisClient(StoreClient[Call]):
     oldest = "Redis 6.2, Valkey 7.2"
     failures = FAILURES
     remedies = REMEDIES
-    #: The weight sent before an answer is read: Redis serves nobody else while it works through one read of a socket.
+    #: The weight sent before an answer is read. Redis serves no other client while it executes one read from a socket.
     limits = (4_000,)
     backoff = wait_exponential(multiplier=0.01, max=0.5)
     is_transient = staticmethod(is_transient)
@@ -139,7 +139,7 @@ class RedisClient(StoreClient[Call]):
         """Ask the cluster again which node serves which slot, or Sentinel which node is the primary."""
         del calls
         if all(isinstance(answer, NoScriptError) for answer in answers):
-            return  # a server that only forgot the scripts is the right one
+            return  # a server that has only lost the scripts is the right one
         with contextlib.suppress(*FAILURES):
             if isinstance(self._redis, RedisCluster):
                 self._redis.nodes_manager.initialize()

@@ -24,11 +24,11 @@ if TYPE_CHECKING:
     from twopc.sinks.redis.scripts import Script
     from twopc.sinks.redis.settings import RedisSettings
 
-#: How long a swept slice stays listed, so that what its task writes after the sweep is swept too.
+#: How long a swept slice stays listed, so that later writes of its task are also swept.
 _LISTED_MS: Final = 3_600_000
-#: In the list: what comes behind it is when the slice was swept.
+#: In the list, the time of the sweep follows this.
 _SWEPT_AT: Final = "@"
-#: A command that the check before the decision has found executable is not.
+#: A command that passed the check before the decision now fails.
 _CHANGED: Final = "Another client has changed the key since the check before the decision: correct, rename or delete it"
 _CONTROL_FIELDS: Final[tuple[str, ...]] = Control.__struct_fields__
 
@@ -110,7 +110,7 @@ class RedisCommitter(StagedCommitter[RedisHandle]):
                 if is_transient_text(text_of(answer[2])):
                     return True
                 blocked.append(answer)
-            # An earlier chunk has no answer yet; it will have one, unless something blocks the slice.
+            # An earlier chunk has no answer yet. It will get one unless something blocks the slice.
             return bool(answer[0] == b"EARLIER" and not blocked)
 
         answers = self._client.execute(calls, retry_if=retry_if)

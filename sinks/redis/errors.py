@@ -11,9 +11,9 @@ from redis.exceptions import RedisError
 from twopc.errors import BadRecordError, ConfigurationError, RetriableError
 from twopc.sinks.staged.client import remedies
 
-#: All that redis-py raises; some of a cluster's errors are not a RedisError.
+#: All errors that redis-py raises; some of a cluster's errors are not a RedisError.
 FAILURES: Final = (RedisError, exceptions.RedisClusterException, OSError)
-#: By text, because inside a script an error has no class.
+#: Matched by text, because an error inside a script has no class.
 REMEDIES: Final = remedies(
     (
         r"WRONGPASS|NOAUTH|[Ii]nvalid (username|password)|[Aa]uthentication",
@@ -25,7 +25,7 @@ REMEDIES: Final = remedies(
         ConfigurationError,
         "Allow the user the mapping's command and TYPE on its data, and what docs/redis.md lists on 'twopc:*'",
     ),
-    (r"\bOOM\b|maxmemory", RetriableError, "Staged rows need memory beside the data: raise maxmemory"),
+    (r"\bOOM\b|maxmemory", RetriableError, "Staged rows need memory in addition to the data: raise maxmemory"),
     (
         r"proto-max-bulk-len|invalid bulk length|exceeds maximum allowed size",
         BadRecordError,
@@ -36,7 +36,7 @@ REMEDIES: Final = remedies(
 
 
 class NotReplicatedError(RedisError):
-    """Fewer replicas or disks have the write than the sink's settings demand; a failover may lose it."""
+    """Fewer replicas or disks have the write than the sink's settings require; a failover may lose it."""
 
 
 #: These, and the classes derived from them.

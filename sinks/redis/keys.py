@@ -1,7 +1,7 @@
 """The names of the sink's own keys in Redis, and the handle of a slice. All keys begin with ``twopc:<sink>:``.
 
-The part in braces is a hash tag: in a cluster it puts a key into the hash slot of the data that it belongs to, so that one
-script can change both at once.
+The part in braces is a hash tag: in a cluster it puts a key into the hash slot of its data, so that one
+script can change both together.
 """
 
 from __future__ import annotations
@@ -29,15 +29,15 @@ class RedisHandle(StagedHandle):
     """A prepared slice; its checksum is a SHA-1 over the chunks' SHA-1, slot by slot.
 
     Attributes:
-        groups: for each hash slot its number (-1 without a cluster), its chunks, and its weight: about how many small
-            commands they are worth, by count or size. The driver limits by weight what it sends at once.
+        groups: for each hash slot its number (-1 without a cluster), its chunks, and its weight, the approximate number of small
+            commands that they amount to, by count or size. The driver limits the weight that it sends together.
     """
 
     groups: tuple[tuple[int, int, int], ...]
 
     @property
     def slots(self) -> tuple[int, ...]:
-        """The hash slots that hold a part of it."""
+        """The hash slots that hold a part of the slice."""
         return tuple(slot for slot, _, _ in self.groups)
 
 

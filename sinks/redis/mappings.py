@@ -1,7 +1,7 @@
 """Convert rows to Redis commands: one small class for each command. Choose one for a sink.
 
 ``key`` is a template over columns, such as ``"total:{id}"``; other arguments name columns. A cluster applies a task's commands
-slot by slot: give keys that belong together a hash tag (``"total:{{{shop}}}:{id}"`` is ``total:{<shop>}:<id>``).
+slot by slot: use a hash tag for keys that belong together (``"total:{{{shop}}}:{id}"`` is ``total:{<shop>}:<id>``).
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 #: Lua passes at most about 8000 arguments to a command.
 _MAX_FIELDS: Final = 1000
 _INT64: Final = range(-(2**63), 2**63)
-#: Redis adds the time of day to a time to live and rejects a sum over 64 bits, whenever the row is applied: this leaves room
+#: Redis adds the time of day to a time to live and rejects a sum over 64 bits. A row may be applied at any time; this leaves room
 #: for every day up to the end of the year 9999.
 MAX_EXPIRE_MS: Final = 2**63 - 1 - 253_402_300_799_999
 _EXPIRY_MS: Final = range(1, MAX_EXPIRE_MS + 1)
@@ -36,7 +36,7 @@ def keys(rows: pa.RecordBatch, template: str) -> Column:
     """Compute the key of every row; none may be one of the sink's own."""
     joined = columns.keys(rows, template)
     if pc.any(pc.starts_with(joined, pattern=PREFIX), min_count=0).as_py():
-        raise BadRecordError(f"key {template!r} gives a key that begins with {PREFIX!r}: these are the sink's own keys")
+        raise BadRecordError(f"key {template!r} yields a key that begins with {PREFIX!r}, which is the sink's own")
     found: Column = joined.to_pylist()
     return found
 
@@ -85,7 +85,7 @@ class Mapping:
     def __post_init__(self) -> None:
         parse_template(self.key)
         if self.key.startswith(PREFIX):
-            raise ConfigurationError(f"key {self.key!r}: give a key that does not begin with {PREFIX!r}")
+            raise ConfigurationError(f"key {self.key!r}: the key must not begin with {PREFIX!r}")
 
     @property
     def columns(self) -> frozenset[str]:
@@ -128,7 +128,7 @@ class _FieldsMapping(Mapping):
         super().__post_init__()
         if isinstance(self.fields, str) or not 1 <= len(self.fields) <= _MAX_FIELDS:
             where = f"{type(self).__name__}(fields={self.fields!r})"
-            raise ConfigurationError(f"{where}: give a tuple of 1 to {_MAX_FIELDS} columns")
+            raise ConfigurationError(f"{where}: pass a tuple of 1 to {_MAX_FIELDS} columns")
         object.__setattr__(self, "fields", tuple(self.fields))
 
     def _arguments(self, rows: pa.RecordBatch) -> list[Column]:
@@ -255,5 +255,5 @@ class Delete(Mapping):
 def _require_integer(mapping: Mapping, argument: str, value: object, valid: range) -> None:
     if not isinstance(value, int) or isinstance(value, bool) or value not in valid:
         raise ConfigurationError(
-            f"{type(mapping).__name__}({argument}={value!r}): give an integer from {valid.start} to {valid.stop - 1}"
+            f"{type(mapping).__name__}({argument}={value!r}): pass an integer from {valid.start} to {valid.stop - 1}"
         )

@@ -33,26 +33,26 @@ _ANSWERS: Final = "the sink reads and writes bytes"
 _OWNED: Final = {
     **dict.fromkeys(("retry", "retry_on_timeout", "retry_on_error", "cluster_error_retry_attempts"), _RETRIES),
     **dict.fromkeys(("decode_responses", "encoding", "encoding_errors", "parser_class", "command_packer"), _ANSWERS),
-    **dict.fromkeys(("read_from_replicas", "load_balancing_strategy"), "only the primary knows what was applied"),
+    **dict.fromkeys(("read_from_replicas", "load_balancing_strategy"), "only the primary knows which rows were applied"),
     **dict.fromkeys(
         ("connection_pool", "connection_pool_class", "connection_class", "queue_class", "single_connection_client",
          "redis_connect_func", "cache", "cache_config", "cache_factory"),
         "the sink makes its own connections",
     ),
-    **dict.fromkeys(("host", "port", "path", "unix_socket_path", "url"), "the url's own part says where Redis is"),
-    "socket_timeout": "timeout_ms sets the times",
+    **dict.fromkeys(("host", "port", "path", "unix_socket_path", "url"), "the url says where Redis is"),
+    "socket_timeout": "timeout_ms sets the timeouts",
     "ssl": "a url that begins with rediss:// sets TLS",
 }  # fmt: skip
-#: Text in a url stays text, which these take; others need a parser of redis-py's.
+#: The options that take text, as in a url. Others may be in a url only if redis-py has a parser for them.
 _TEXTS: Final = frozenset(
     {
         "username", "password", "client_name", "lib_name", "lib_version", "ssl_keyfile", "ssl_certfile", "ssl_cert_reqs",
         "ssl_ca_certs", "ssl_ca_data", "ssl_ca_path", "ssl_password", "ssl_ciphers",
     }
 )  # fmt: skip
-#: What a cluster's client takes beside its connections' options.
+#: The options of a cluster's client besides those of its connections.
 _OF_CLUSTER: Final = frozenset(inspect.signature(RedisCluster.__init__).parameters) - {"self", "kwargs"}
-#: Found in the signatures, and not for people.
+#: In the signatures, but not meant for users.
 _PRIVATE: Final = frozenset({"self", "args", "kwargs", "connection_kwargs"})
 _ESCAPES: Final = "in a user name or password write '/' as %2F, '#' as %23, '?' as %3F, '@' as %40, ':' as %3A"
 
@@ -61,7 +61,7 @@ def require_valid(url: str, options: Mapping[str, Any], *, cluster: bool) -> Non
     """Check a sink's url and options. No message shows a value, because it may contain a part of a password.
 
     Raises:
-        ConfigurationError: an option is invalid. The message names the argument and the option, and what to give instead.
+        ConfigurationError: an option is invalid. The message names the argument and the option, and what to pass instead.
     """
     scheme = urlsplit(url).scheme
     if scheme not in _CONNECTIONS:
@@ -74,7 +74,7 @@ def require_valid(url: str, options: Mapping[str, Any], *, cluster: bool) -> Non
             if why := _objection(name, scheme, cluster=cluster, is_text=argument == "url"):
                 raise _wrong(argument, f"{name!r} {why}")
     for name in sorted(in_url.keys() & options):
-        raise _wrong("options", f"{name!r} is also in the url: give it only once")
+        raise _wrong("options", f"{name!r} is also in the url: pass it only once")
     for argument, has_database in (("url", in_url.get("db", "0").strip("0")), ("options", "db" in options)):
         if cluster and has_database:
             raise _wrong(argument, "a cluster has only database 0: remove the database")
@@ -86,10 +86,10 @@ def _wrong(argument: str, advice: str) -> ConfigurationError:
 
 
 def _options_of(url: str) -> dict[str, str]:
-    """Read the options that a url gives, in its query or elsewhere, as text."""
+    """Read the options in a url, from its query or elsewhere, as text."""
     parts = urlsplit(url)
     try:
-        parts.port  # noqa: B018 - the library finds out when it is read
+        parts.port  # noqa: B018 - the library checks it when it is read
     except ValueError:
         # The library's message shows what may be a part of a password.
         raise _wrong("url", f"its port is not a number up to 65535; {_ESCAPES}") from None
@@ -105,9 +105,9 @@ def _options_of(url: str) -> dict[str, str]:
             query.setdefault(name, []).append(value)
     for name, values in query.items():
         if len(values) > 1:
-            raise _wrong("url", f"{name!r} is in it twice: give it only once")
+            raise _wrong("url", f"{name!r} is in it twice: pass it only once")
         if not values[0]:
-            raise _wrong("url", f"{name!r} has no value there: give it one, or remove it")
+            raise _wrong("url", f"{name!r} has no value: set one, or remove it")
     return {name: values[0] for name, values in query.items()}
 
 
@@ -117,7 +117,7 @@ def _known(scheme: str, *, cluster: bool) -> frozenset[str]:
     found = {
         name for kind in (*_CONNECTIONS[scheme].__mro__, ConnectionPool) for name in inspect.signature(kind).parameters
     }
-    # From what it does not know, a cluster keeps these only, and drops the others without a word.
+    # Of the options that it does not know, a cluster keeps only these, and silently drops the others.
     return frozenset((found & set(REDIS_ALLOWED_KEYS)) | _OF_CLUSTER if cluster else found) - _PRIVATE
 
 
@@ -130,7 +130,7 @@ def _objection(name: str, scheme: str, *, cluster: bool, is_text: bool) -> str:
             return "is for TLS: begin the url with rediss://"
         return f"is not an option of redis-py's {'clusters' if cluster else 'connections'}: correct it or remove it"
     if is_text and name not in _TEXTS and name not in URL_QUERY_ARGUMENT_PARSERS:
-        return "cannot be written as text: give it in options"
+        return "cannot be written as text: pass it in options"
     return ""
 
 

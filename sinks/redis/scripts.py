@@ -1,4 +1,4 @@
-"""Scripts that run inside Redis: each is one atomic step over keys of one hash slot, and may be repeated.
+"""Scripts that run inside Redis: each is one atomic step on keys of one hash slot, and may be called again.
 
 They are ``EVAL`` scripts, because Redis 6.2 has no functions. Redis does not roll a failed script back, so :data:`APPLY` never
 ends with an error once it has written: it records the row that it has reached.
@@ -23,7 +23,7 @@ def script(*parts: str) -> Script:
     return Script(text, hashlib.sha1(text.encode(), usedforsecurity=False).hexdigest())
 
 
-#: A chunk as :mod:`twopc.sinks.redis.chunks` packs it: its command, how many rows, and a function that gives the next row.
+#: A chunk as :mod:`twopc.sinks.redis.chunks` packs it: its command, the number of rows, and a function that returns the next row.
 READ_CHUNK: Final = """
 local function open_chunk(chunk)
   local head, command, words, count = string.match(chunk, '^((%u+) (%d+) (%d+)\\n)')
@@ -56,8 +56,8 @@ if base == fence then
 end
 """
 
-#: KEYS applied, slice; ARGV base, uuid, chunk. The step that raises the fence removes the markers of earlier decisions:
-#: without its marker, and below no fence, a paused driver would apply its increments again.
+#: KEYS applied, slice; ARGV base, uuid, chunk. The step that raises the fence removes the markers of earlier decisions.
+#: If they were removed without the fence, a paused driver would apply its increments again.
 APPLY: Final = script(
     READ_CHUNK,
     _READ_PROGRESS,
@@ -110,7 +110,7 @@ return untouched and 'LOST' or 'TORN'
 """,
 )
 
-#: KEYS applied, slice; ARGV base, uuid. A paused driver that wakes up must not apply a part of a slice that was lost in part.
+#: KEYS applied, slice; ARGV base, uuid. A paused driver that wakes up must not apply a part of a partly lost slice.
 TOMBSTONE: Final = script(
     _READ_PROGRESS,
     """
@@ -120,8 +120,8 @@ return 'LOST'
 """,
 )
 
-#: KEYS control; ARGV names of n fields, the n values read, the n values to write; '' stands for no field. 0: others are there.
-#: After a lost answer the new values are there already: they are written again, so that a WAIT behind it covers them.
+#: KEYS control; ARGV names of n fields, the n values read, the n values to write; '' is no field. Answers 0 if others are stored.
+#: After a lost answer, the new values are already there. They are written again, so that a later WAIT covers them.
 SWAP: Final = script(
     """
 local n = #ARGV / 3

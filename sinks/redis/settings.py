@@ -49,13 +49,13 @@ class RedisSettings(StagedSettings):
         self._require(
             isinstance(self.mapping, Mapping),
             "mapping",
-            "give one of twopc.sinks.redis.mappings, such as Set(key='total:{id}', value='sum')",
+            "pass one of twopc.sinks.redis.mappings, such as Set(key='total:{id}', value='sum')",
         )
-        self._require(self.wait_replicas >= 0, "wait_replicas", "give 0 or the number of replicas")
+        self._require(self.wait_replicas >= 0, "wait_replicas", "set 0 or the number of replicas")
         self._require(
             bool(self.sentinels) == bool(self.service) and not (self.sentinels and self.cluster),
             "sentinels",
-            "give it only together with service=…, and never with cluster=True: a cluster has no Sentinel",
+            "pass it only together with service=…, and never with cluster=True: a cluster has no Sentinel",
         )
         object.__setattr__(self, "options", dict(self.options))
         object.__setattr__(self, "sentinels", tuple((host, int(port)) for host, port in self.sentinels))
@@ -66,7 +66,7 @@ class RedisSettings(StagedSettings):
         return RedisClient(self.connect, timeout_ms=self.timeout_ms, safety=safety)
 
     def connect(self) -> redis.Redis | RedisCluster:
-        """A client of redis-py that never retries: it would apply an ``INCRBY`` twice after a lost answer."""
+        """A client of redis-py that never retries, because a retry after a lost answer would apply an ``INCRBY`` twice."""
         # A socket must outlive the WAIT that it carries.
         timeout_s = (self.timeout_ms + self.wait_timeout_ms) / 1000
         common = {"socket_timeout": timeout_s, "socket_connect_timeout": timeout_s, **self.options}
@@ -97,9 +97,9 @@ class RedisSettings(StagedSettings):
         )
         yield (
             found.get("role") != "master",
-            "the url leads to a replica: give the url of the primary, or sentinels=… with service=…",
+            "the url leads to a replica: pass the url of the primary, or sentinels=… with service=…",
         )
-        yield is_cluster and not self.cluster, "the url leads to a cluster: give cluster=True"
+        yield is_cluster and not self.cluster, "the url leads to a cluster: pass cluster=True"
         yield self.cluster and not is_cluster, "cluster=True, but the server is not a cluster: leave it out"
         yield (
             self.wait_aof and (version < _OLDEST_WITH_WAITAOF or not found.get("aof_enabled")),

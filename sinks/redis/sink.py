@@ -1,4 +1,4 @@
-"""The Redis sink: what its user describes. Redis, Valkey; alone, behind Sentinel, or a cluster."""
+"""The Redis sink, as its user describes it. It serves Redis and Valkey, alone, behind Sentinel, or as a cluster."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ class RedisSink(RedisSettings, TwoPhaseCommitSink[RedisHandle]):
     apply them chunk by chunk, each chunk in one atomic step with its marker.
 
     Args:
-        name: names the sink across restarts. Letters, digits, ``_`` and ``-``.
-        url: ``redis://user:password@host:port/database``, ``rediss://`` for TLS, ``unix://`` for a socket; of a cluster
-            any node. Behind Sentinel only user, password and database count.
-        mapping: how a row is written, one of ``twopc.sinks.redis.mappings``.
+        name: the sink's name across restarts. Letters, digits, ``_`` and ``-``.
+        url: ``redis://user:password@host:port/database``, ``rediss://`` for TLS, ``unix://`` for a socket; for a cluster,
+            any node. Behind Sentinel, only user, password and database count.
+        mapping: the conversion of rows to commands, one of ``twopc.sinks.redis.mappings``.
         cluster: whether Redis is a cluster.
         sentinels: ``(host, port)`` of each Sentinel; needs ``service``.
         service: the name by which the Sentinels know the primary.
@@ -36,18 +36,18 @@ class RedisSink(RedisSettings, TwoPhaseCommitSink[RedisHandle]):
         wait_replicas: how many replicas must have a write before it counts (``WAIT``).
         wait_aof: whether the primary must have it on disk, in its append-only file (``WAITAOF``, Redis 7.2).
         wait_timeout_ms: how long to wait for replicas and disk.
-        chunk_rows: commands applied in one step. Redis serves nobody else meanwhile.
-        chunk_bytes: the most bytes in one step; a larger row is a step of its own.
+        chunk_rows: the number of commands applied in one step. Redis serves no other client meanwhile.
+        chunk_bytes: the maximum bytes in one step; a larger row is a step by itself.
         timeout_ms: how long one step may wait for Redis.
 
     Raises:
-        ConfigurationError: names the argument or option, and what to give instead.
+        ConfigurationError: an argument is invalid. The message names it and what to pass instead.
     """
 
     handle_type = RedisHandle
 
     def check(self, rows: pa.RecordBatch) -> None:
-        """See :class:`TwoPhaseCommitSink`. What a key holds in Redis, the driver checks before the decision."""
+        """See :class:`TwoPhaseCommitSink`. The driver checks the keys' contents in Redis before the decision."""
         self.mapping.encode(rows)
 
     def create_writer(self, task: TaskAttempt) -> RedisWriter:

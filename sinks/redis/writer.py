@@ -30,7 +30,7 @@ _ALWAYS_TAKEN: Final = 1_000_000
 
 @dataclass
 class _Group:
-    """What is staged in one hash slot."""
+    """The staged commands of one hash slot."""
 
     weight: int = 0
     digests: list[str] = field(default_factory=list)  # one for each chunk
@@ -86,7 +86,7 @@ class RedisWriter(StagedWriter[RedisHandle]):
     def _require_fits(self, data: bytes) -> None:
         if len(data) <= self._largest_bytes:
             return
-        # The server hangs up on an argument that is too large, without an answer: read its limit first.
+        # The server closes the connection without an answer if an argument is too large, so read its limit first.
         self._largest_bytes = self._client.largest_argument_bytes()
         if len(data) > self._largest_bytes:
             raise BadRecordError(

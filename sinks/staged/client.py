@@ -27,7 +27,7 @@ Remedy = tuple[re.Pattern[str], type["TwoPhaseCommitError"], str]
 
 
 def remedies(*given: tuple[str, type[TwoPhaseCommitError], str]) -> tuple[Remedy, ...]:
-    """Compile the patterns; the first that matches an error counts."""
+    """Compile the patterns; the first match counts."""
     return tuple((re.compile(pattern), error, advice) for pattern, error, advice in given)
 
 
@@ -39,7 +39,7 @@ class StoreClient(ABC, Generic[CallT]):
         oldest: the oldest supported versions, for messages.
         failures: every error that a call may raise or get as its answer.
         remedies: the advice for them.
-        limits: how much is sent together, in the units of :meth:`_sizes`.
+        limits: the maximum that is sent together, in the units of :meth:`_sizes`.
         backoff: the pauses between retries.
     """
 
@@ -54,9 +54,9 @@ class StoreClient(ABC, Generic[CallT]):
         self._timeout_s = timeout_s
 
     def execute(self, calls: Sequence[CallT], *, retry_if: Callable[[Any], bool] | None = None) -> list[Any]:
-        """Execute calls that may be repeated, keeping their order within one atomic place of the store.
+        """Execute repeatable calls, keeping their order within one atomic place of the store.
 
-        Retries those that ``retry_if`` names, by default after transient errors, until no call is answered for the timeout:
+        Retries those that ``retry_if`` names, by default after transient errors, until no call has been answered for the timeout;
         every answer restarts it.
 
         Returns:
@@ -133,7 +133,7 @@ class StoreClient(ABC, Generic[CallT]):
         deadline = time.monotonic() + self._timeout_s
         for at in window:
             if failure is not None and time.monotonic() > deadline:
-                answers[at] = failure  # the same silence, which no further call needs to wait for
+                answers[at] = failure  # the same silence; no further call needs to wait for it
                 continue
             try:
                 server, place = self._find(calls[at], answers[at])
@@ -163,11 +163,11 @@ class StoreClient(ABC, Generic[CallT]):
 
     @abstractmethod
     def _find(self, call: CallT, last: Any) -> tuple[Any, Any]:
-        """Choose the server for a call, given its last answer, and its place there."""
+        """Choose the server for a call, from its last answer, and its place there."""
 
     @abstractmethod
     def _send(self, server: Any, calls: Sequence[CallT], mine: Sequence[tuple[int, Any]], answers: list[Any]) -> None:
-        """Send calls to one server, each given by its position and place, and replace their last answers."""
+        """Send calls to one server, each with its position and place, and replace their last answers."""
 
     @abstractmethod
     def _recover(self, calls: Sequence[CallT], answers: Sequence[Any]) -> None:

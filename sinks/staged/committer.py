@@ -30,8 +30,8 @@ T = TypeVar("T")
 class StagedCommitter(SinkCommitter[StagedHandleT]):
     """See :class:`SinkCommitter`. A subclass supplies a store's own steps.
 
-    Each of them may be repeated, and may raise one of the client's ``failures``. A *version* is an integer that grows with
-    every attempt: the fence under which a decision is applied.
+    Each of them must be repeatable, and may raise one of the client's ``failures``. A *version* is an integer that grows with
+    every attempt, the fence under which a decision is applied.
     """
 
     def __init__(self, settings: StagedSettings, client: StoreClient[Any], control: ControlRecord[Any]) -> None:
@@ -55,7 +55,7 @@ class StagedCommitter(SinkCommitter[StagedHandleT]):
         """See :class:`SinkCommitter`: the store's settings, and the query that owned the sink last."""
         self._try("checking the store's settings", self._require_usable)
         control = self._try("reading its owner", self._control.read)
-        # Only the first look counts: a later one could show a newer driver, which a repeated acquire must not fence.
+        # Only the first look counts: a later one could show a newer driver, which a retried acquire must not fence.
         if self._seen is None:
             self._seen = control.driver_epoch
         return control.query_id or None
@@ -83,13 +83,13 @@ class StagedCommitter(SinkCommitter[StagedHandleT]):
         return {"base": self._try("beginning an attempt", lambda: self._control.reserve(self._run, above=above))}
 
     def confirm(self, handles: Sequence[StagedHandleT], age_ms: float) -> None:
-        """See :class:`SinkCommitter`: checks that every chunk exists, as it was written."""
-        del age_ms  # what is staged does not expire
+        """See :class:`SinkCommitter`: checks that every chunk exists unchanged."""
+        del age_ms  # staged data does not expire
         for handle, checksum in self._checksums(handles).items():
             if isinstance(checksum, Exception):
                 raise self._client.translate(checksum, self._named(f"confirming {handle.transaction}")) from checksum
             if checksum != handle.checksum:
-                what = f"{handle.transaction} is not whole any more. Nothing was decided, and a new attempt rewrites it"
+                what = f"{handle.transaction} is no longer whole. Nothing was decided, and a new attempt rewrites it"
                 raise RetriableError(self._named(what))
 
     def commit(
@@ -211,7 +211,7 @@ class StagedCommitter(SinkCommitter[StagedHandleT]):
         try:
             step()
         except self._client.failures as error:
-            logger.warning("sink %r: %s failed and will be repeated. No data is at risk: %s", self.name, what, error)
+            logger.warning("sink %r: %s failed and will be retried. No data is at risk: %s", self.name, what, error)
 
     def _block(self, reason: str) -> None:
         self._blockers.append(self._named(reason))
@@ -227,7 +227,7 @@ class StagedCommitter(SinkCommitter[StagedHandleT]):
 
     @abstractmethod
     def _checksums(self, handles: Sequence[StagedHandleT]) -> Mapping[StagedHandleT, str | Exception]:
-        """Compute the checksum of what is staged for each slice now; raise BadRecordError if it cannot be applied."""
+        """Compute the current checksum of each slice's staged data; raise BadRecordError if it cannot be applied."""
 
     def _top(self, handles: Sequence[StagedHandleT], version: int) -> int:
         """The highest version that applying these slices may use."""

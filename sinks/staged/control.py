@@ -26,7 +26,7 @@ class Control(msgspec.Struct, frozen=True, kw_only=True):
         run: the owner's run, a UUID.
         query_id: the owner's query.
         driver_epoch: how often the sink was acquired.
-        version: the highest version given out.
+        version: the highest version reserved so far.
         decided: the version of this query's newest decision.
     """
 
@@ -49,7 +49,7 @@ def decode_control(fields: Mapping[str, object], kind: type[ControlT]) -> Contro
 class ControlRecord(ABC, Generic[ControlT]):
     """The record of one sink, in its store.
 
-    The loops repeat a compare-and-set without a pause: a lost round means that another driver has written.
+    The loops retry a compare-and-set without a pause, because a lost round means that another driver has written.
 
     Raises:
         Exception: one of the client's ``failures``, from every method: the record cannot be read or written now.
@@ -63,10 +63,10 @@ class ControlRecord(ABC, Generic[ControlT]):
         return self._load()[0]
 
     def acquire(self, claim: Claim, *, seen: int) -> int:
-        """Make the claimant the owner if the driver epoch is still ``seen``; return the new driver epoch. May be repeated.
+        """Make the claimant the owner if the driver epoch is still ``seen``; return the new driver epoch. May be called again.
 
         Raises:
-            FencedError: another driver has acquired the sink since.
+            FencedError: another driver has since acquired the sink.
         """
         while True:
             record, stored = self._load()
@@ -85,7 +85,7 @@ class ControlRecord(ABC, Generic[ControlT]):
             self._swap(stored, owned, durable=True)
 
     def reserve(self, run: str, *, above: int) -> int:
-        """Give out a version above ``above``, above every earlier one, and not below the time in ms.
+        """Reserve a version that is above ``above`` and every earlier one, and not below the time in ms.
 
         Raises:
             FencedError: another driver owns the sink.
@@ -103,7 +103,7 @@ class ControlRecord(ABC, Generic[ControlT]):
         Raises:
             FencedError: another driver owns the sink.
         """
-        # Not durable: the proof waits for the replicas, and what is only applied may be applied again.
+        # Not durable: the proof waits for the replicas, and unproven rows may be applied again.
         self._change(run, lambda record: replace(record, decided=max(record.decided, version)), durable=False)
 
     def _change(self, run: str, change: Callable[[ControlT], ControlT], *, durable: bool) -> ControlT:

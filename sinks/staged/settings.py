@@ -33,7 +33,7 @@ class StagedSettings(ABC):
         positive: the arguments that must be positive numbers.
 
     Raises:
-        ConfigurationError: an argument is invalid. The message names it, and what to give instead.
+        ConfigurationError: an argument is invalid. The message names it and what to pass instead.
     """
 
     positive: ClassVar[tuple[str, ...]] = ("chunk_rows", "chunk_bytes", "timeout_ms")
@@ -47,7 +47,7 @@ class StagedSettings(ABC):
     def __post_init__(self) -> None:
         self._require(_NAME.fullmatch(self.name), "name", "use 1 to 100 letters, digits, '_' or '-'")
         for argument in self.positive:
-            self._require(getattr(self, argument) > 0, argument, "give a positive number")
+            self._require(getattr(self, argument) > 0, argument, "set a positive number")
 
     @property
     def columns(self) -> frozenset[str]:
@@ -62,7 +62,7 @@ class StagedSettings(ABC):
     def objections(self, found: Any) -> Iterator[tuple[bool, str]]:
         """List what may be wrong with a store that reports these facts, and what to set.
 
-        The caller stops at the first real one.
+        The caller stops at the first one that holds.
         """
 
     def _require(self, is_valid: object, argument: str, advice: str) -> None:

@@ -17,8 +17,8 @@ class StagedHandle:
     Attributes:
         uuid: its permanent name.
         driver_epoch: the sink's driver epoch when the slice was written.
-        rows: how many rows the task wrote.
-        checksum: the checksum over all chunks of the slice.
+        rows: the number of rows that the task wrote.
+        checksum: the checksum of all chunks of the slice.
     """
 
     uuid: str
@@ -28,7 +28,7 @@ class StagedHandle:
 
     @property
     def entry(self) -> str:
-        """Its id in the sink's list of slices."""
+        """The slice's id in the sink's list of slices."""
         return entry_of(self.driver_epoch, self.uuid)
 
     @property
@@ -46,7 +46,7 @@ def entry_of(driver_epoch: int, uuid: str) -> str:
 
 
 def epoch_of(entry: str) -> int:
-    """The driver epoch in which a slice was written."""
+    """Extract the driver epoch in which a slice was written."""
     return int(entry.partition(":")[0])
 
 

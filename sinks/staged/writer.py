@@ -39,7 +39,7 @@ class StagedWriter(SinkWriter[StagedHandleT]):
         crash_point("task.began")
 
     def write(self, rows: pa.RecordBatch) -> None:
-        """See :class:`SinkWriter`. Stages rows immediately, so memory is that of one Arrow batch."""
+        """See :class:`SinkWriter`. Stages rows immediately, so it needs memory for only one Arrow batch."""
         self._stage(rows)
         self._rows += rows.num_rows
 

@@ -25,7 +25,7 @@ class Query:
     Rows are ``<source>:<offset>``. There are as many sources as tasks; batch N has offsets 3N to 3N+2 of each source.
 
     Attributes:
-        shuffled: a replay gives the rows to other tasks.
+        shuffled: a replay assigns the rows to other tasks.
         staged: tasks keep their rows until the batch is proven.
         speculates: another writer also tries a task that takes long.
     """

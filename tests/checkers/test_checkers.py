@@ -74,7 +74,7 @@ def test_a_good_history_passes_every_checker() -> None:
     ("observed", "what"),
     [
         (SEEN[:2], "lost"),
-        ([*SEEN, row(1, 9, "0:2")], "doubled"),
+        ([*SEEN, row(1, 9, "0:2")], "duplicated"),
         ([*SEEN, row(1, 9, "7:0")], "made up"),
         ([*SEEN[:2], row(1, 0, "0:2 other")], "altered"),
         ([*SEEN[:2], row(1, 0, "0:2", b"other key")], "altered"),
@@ -155,15 +155,15 @@ def test_a_transaction_ended_in_one_partition_only_is_reported() -> None:
     ("decided", "observed", "markers", "reported"),
     [
         (DECIDED, SEEN[:2], ["uuid-one"], ["3 rows decided, 2 visible"]),
-        ([], SEEN, [], ["rows are visible that no decision names"]),
+        ([], SEEN, [], ["visible rows are named by no decision"]),
         (DECIDED, SEEN, [], ["decided, and its marker is not visible"]),
-        (DECIDED, SEEN, ["uuid-one", "uuid-two"], ["a visible marker is of nothing decided"]),
-        (DECIDED, SEEN, ["uuid-one"] * 2, ["a visible marker is of nothing decided"]),
+        (DECIDED, SEEN, ["uuid-one", "uuid-two"], ["a visible marker belongs to no decision"]),
+        (DECIDED, SEEN, ["uuid-one"] * 2, ["a visible marker belongs to no decision"]),
         (
             [*DECIDED, *DECIDED],
             SEEN,
             ["uuid-one"] * 2,
-            ["one epoch of a producer is that of several decided transactions"],
+            ["several decided transactions share one epoch of a producer"],
         ),
         (DECIDED, [*SEEN, row(7, 0, "0:2")], ["uuid-one"], ["was read, and is not in the log"]),
         ([*DECIDED, Decided("uuid-two", TWO, 2)], SEEN, ["uuid-one", "uuid-two"], ["2 rows decided, 0 visible"]),

@@ -138,8 +138,8 @@ def test_a_foreign_row_and_an_open_transaction_are_found_in_a_real_run(kafka: Ka
         write(orphan, play.sink.ledger, "0:1")
         found = verdict(play.sink, kafka.bootstrap_servers, watcher, ROWS, stall_bound_s=5)
         assert {(violation.checker, violation.what) for violation in found} == {
-            ("equality", "doubled"),
-            ("ledger", "rows are visible that no decision names"),
+            ("equality", "duplicated"),
+            ("ledger", "visible rows are named by no decision"),
             ("open transactions", f"{play.name}.orphan is Ongoing"),
         }
         orphan.abort_transaction(10)

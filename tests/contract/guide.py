@@ -14,7 +14,7 @@ _BLOCK: Final = re.compile(r"^```python\n(.*?)^```", re.MULTILINE | re.DOTALL)
 
 
 def code(*, until: str | None = None) -> CodeType:
-    """The document's Python up to a heading, at the document's own line numbers, so that tracebacks point into it."""
+    """The document's Python code up to a heading, with the document's own line numbers, so that tracebacks point into it."""
     text = DOCUMENT.read_text()
     end = len(text) if until is None else text.index(until)
     source: list[str] = []

@@ -1,4 +1,4 @@
-"""What the guide's sink promises beyond the contract: fencing, votes, blockers, and atomic commits."""
+"""The promises of the guide's sink beyond the contract: fencing, votes, blockers, and atomic commits."""
 
 from __future__ import annotations
 

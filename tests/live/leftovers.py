@@ -1,4 +1,4 @@
-"""What a process holds, kind by kind: the product's threads, librdkafka's, and open files."""
+"""The resources of a process, kind by kind: the product's threads, librdkafka's, and open files."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def clients(pid: int | None = None) -> int:
 
 
 def held(broker: int) -> collections.Counter[str]:
-    """What this process holds.
+    """The resources of this process.
 
     Args:
         broker: its port.

@@ -1,4 +1,4 @@
-"""The protocol on a real broker without Spark: real sinks, a real coordinator, tasks that run one after the other."""
+"""The protocol on a real broker without Spark: real sinks, a real coordinator, tasks that run one after another."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ class Query:
         self.offsets: dict[int, tuple[str, ...]] = {}
 
     def driver(self, settings: Settings | None = None, staging: StagedRows | None = None) -> Coordinator:
-        """A new run. It fences the one before when it processes its first batch."""
+        """A new run. It fences the previous run when it processes its first batch."""
         opened.append(Coordinator([self.sink], LocalFiles(self.root / "twopc"), settings=settings, staging=staging))
         return opened[-1]
 
@@ -75,7 +75,7 @@ class Query:
         return Batch(query_id or self.query_id, batch, self.offsets[batch], self.offsets.get)
 
     def visible(self) -> Counter[str]:
-        """What readers see in the output."""
+        """The output as readers see it."""
         return committed(self.bootstrap_servers, self.topic)
 
 

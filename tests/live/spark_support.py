@@ -148,7 +148,7 @@ class Run:
         self._process.kill()
 
     def kill_all(self) -> None:
-        """Kill everything at once, as a power failure does."""
+        """Kill everything together, as a power failure does."""
         with contextlib.suppress(ProcessLookupError):
             os.killpg(self._group, signal.SIGKILL)
         self._process.wait(10)

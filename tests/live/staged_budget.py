@@ -36,7 +36,7 @@ class Steps(OneTask):
         self.counted: Counter[str] = Counter()
 
     def note(self, step: str) -> None:
-        """What was sent since the last one belongs to this step."""
+        """Everything sent since the last step belongs to this one."""
         self.counted[step] += len(self._sent) - self._before
         self._before = len(self._sent)
 

@@ -35,7 +35,7 @@ def test_a_quick_run_measures_counts_and_keeps_each_kind_of_case(tmp_path: Path)
         for case in results.cases:
             assert len(case.samples) > 1 or group == "past", case.name
             assert case.counted[TWOPC] > 0
-    assert "requests a batch" in found["rows"].cases[0].facts  # type: ignore[union-attr]
+    assert "requests per batch" in found["rows"].cases[0].facts  # type: ignore[union-attr]
     assert (tmp_path / "past.svg").exists()
     page = "".join(f"<!-- bench:{group} -->\n<!-- /bench -->\n" for group in (*_CASES, "goals"))
     assert "Not measured yet" not in filled(page, tmp_path)

@@ -35,7 +35,7 @@ METADATA = "metadata.version"
 
 
 def finalize(kafka: KafkaService | LocalKafka | LocalKafkaCluster, feature: str, level: int | None = None) -> None:
-    """What `kafka-features upgrade` or `downgrade` does; None: to the highest level that the broker supports."""
+    """Do what `kafka-features upgrade` or `downgrade` does; None: to the highest level that the broker supports."""
     with contextlib.closing(KafkaAdminClient(bootstrap_servers=kafka.bootstrap_servers.split(","))) as admin:
         wanted = admin.describe_features()[feature]["supported"][1] if level is None else level
         how = UpdateFeatureType.UPGRADE if wanted > level_of(admin, feature) else UpdateFeatureType.SAFE_DOWNGRADE
@@ -141,7 +141,7 @@ def test_a_batch_that_is_decided_under_one_version_is_committed_under_the_next(
 
 @pytest.mark.whole
 @pytest.mark.timeout(900)
-def test_a_rolling_upgrade_of_three_brokers_loses_and_doubles_nothing(tmp_path: Path) -> None:
+def test_a_rolling_upgrade_of_three_brokers_loses_and_duplicates_nothing(tmp_path: Path) -> None:
     """Each batch meets brokers of two versions. One is decided while a broker is down, and committed when it has started."""
     cluster = LocalKafkaCluster()
     for node in cluster:

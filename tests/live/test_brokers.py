@@ -1,4 +1,4 @@
-"""Three brokers without Spark: a leader or coordinator is killed or paused at any step, and nothing is lost or doubled.
+"""Three brokers without Spark: a leader or coordinator is killed or paused at any step, and nothing is lost or duplicated.
 
 The other brokers elect a new leader or coordinator within seconds. The driver waits for it, or stops with an error that says
 to restart; these tests then restart it, as an operator would.
@@ -162,7 +162,7 @@ def strike(play: Replicated, role: str, point: str, action: str) -> list[str]:
         ("task's coordinator", "driver.committing"),
     ],
 )
-def test_a_killed_node_loses_and_doubles_nothing(role: str, point: str, play: Replicated) -> None:
+def test_a_killed_node_loses_and_duplicates_nothing(role: str, point: str, play: Replicated) -> None:
     strike(play, role, point, "kill")
 
 
@@ -254,7 +254,7 @@ def test_a_restart_proves_a_decision_in_doubt_whose_replaced_coordinator_wakes(
 
 
 @pytest.mark.timeout(3600)
-def test_nodes_killed_or_paused_at_any_step_lose_and_double_nothing(
+def test_nodes_killed_or_paused_at_any_step_lose_and_duplicate_nothing(
     cluster: LocalKafkaCluster, tmp_path: Path, add_summary: Callable[[str], None]
 ) -> None:
     """`TWOPC_BROKER_ROUNDS` sets the number of rounds, `TWOPC_SEED` their order."""

@@ -1,4 +1,4 @@
-"""What a normal batch costs, held by bounds: a regression shows as a count, on any machine, rather than as a time."""
+"""The cost of a normal batch, limited by bounds: a regression shows as a count, on any machine, rather than as a time."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ SPARK = {
 
 
 def of_direct(sinks: int) -> dict[str, float]:
-    """What brokers are asked for a batch that the driver writes: two partitions of each output, and the decision."""
+    """The requests to brokers for a batch that the driver writes: two partitions of each output, and the decision."""
     return {
         "DESCRIBE_TRANSACTIONS": 3 * sinks,
         PARTITIONS: 1 + 3 * sinks,

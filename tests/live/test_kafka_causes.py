@@ -63,7 +63,7 @@ def test_a_ledger_that_was_deleted_is_not_taken_for_a_bad_record(
 def test_an_id_that_the_brokers_have_forgotten_is_named_with_their_setting(
     forgetful: KafkaService, monkeypatch: pytest.MonkeyPatch, *, native: bool
 ) -> None:
-    """Caught mutation: the error of the record that was given up is taken for the transaction's."""
+    """Caught mutation: the error of a purged record is taken for the transaction's."""
     way = Way(forgetful, monkeypatch, native=native)
     driver, writer = DriverProducer(way.sink, {}), way.writer()
     client = TransactionClient(way.sink.committing_config())

@@ -48,7 +48,7 @@ def test_a_coordinator_on_a_broker_that_came_back_later_is_found(
 
 
 def test_a_broker_that_came_back_later_is_asked_for_its_open_transactions(cluster: LocalKafkaCluster) -> None:
-    """A sweep that believes to have asked all brokers would leave its transactions open until they run out."""
+    """A sweep that assumes it has asked all brokers would leave its transactions open until they run out."""
     late = next(iter(cluster))
     with connected_while_away(cluster, late) as (client, admin):
         assert until(lambda: late in admin.list_topics(timeout=_TIMEOUT_S).brokers, _TIMEOUT_S)
@@ -69,7 +69,7 @@ def connected_while_away(cluster: LocalKafkaCluster, late: int) -> Iterator[tupl
 
 
 def _leads_again(admin: AdminClient, cluster: LocalKafkaCluster, tid: str, node: int) -> bool:
-    """Ask the controller to give each partition to its first replica, as it does by itself now and then."""
+    """Ask the controller to move each partition's leader to its first replica, as it does by itself from time to time."""
     count = len(admin.list_topics(_STATE, timeout=_TIMEOUT_S).topics[_STATE].partitions)
     try:
         admin.elect_leaders(ElectionType.PREFERRED, [TopicPartition(_STATE, one) for one in range(count)]).result()

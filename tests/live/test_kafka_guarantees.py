@@ -1,4 +1,4 @@
-"""A Kafka sink's weaker guarantees: what a failure doubles, exactly; switching between them loses and doubles no more."""
+"""A Kafka sink's weaker guarantees: what a failure duplicates, exactly; switching between them loses and duplicates no more."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def play(kafka: KafkaService, tmp_path: Path) -> Iterator[Play]:
 
 
 def driver(play: Play, guarantee: str, **options: Any) -> Coordinator:
-    """A new run, with another guarantee than the one before."""
+    """A new run, with a different guarantee from the previous one."""
     play.sink = replace(play.sink, guarantee=guarantee, options={**play.sink.options, **options})
     play.forget_worker()
     return play.driver(Settings(max_attempts=1))
@@ -77,7 +77,7 @@ def test_without_a_failure_each_row_is_there_once_before_the_decision_and_in_no_
 
 
 @pytest.mark.parametrize("point", each(BEFORE))
-def test_a_driver_that_dies_before_its_decision_doubles_that_batch_and_no_other(point: str, play: Play) -> None:
+def test_a_driver_that_dies_before_its_decision_duplicates_that_batch_and_no_other(point: str, play: Play) -> None:
     run = driver(play, "AT_LEAST_ONCE")
     write(run, play, 0)
     crash(run, play, 1, rows_of(1), point)
@@ -88,7 +88,7 @@ def test_a_driver_that_dies_before_its_decision_doubles_that_batch_and_no_other(
 
 
 @pytest.mark.parametrize("point", each(AFTER))
-def test_a_driver_that_dies_after_its_decision_doubles_nothing(point: str, play: Play) -> None:
+def test_a_driver_that_dies_after_its_decision_duplicates_nothing(point: str, play: Play) -> None:
     run = driver(play, "AT_LEAST_ONCE")
     crash(run, play, 0, rows_of(0), point)
     write(driver(play, "AT_LEAST_ONCE"), play, 0, 1)
@@ -124,7 +124,7 @@ def test_lost_transactions_are_repaired_in_transactions_even_under_another_guara
 
 
 @pytest.mark.parametrize("point", each([*BEFORE, *AFTER]))
-def test_an_exact_run_behind_a_weaker_one_doubles_at_most_the_batch_that_was_not_decided(
+def test_an_exact_run_behind_a_weaker_one_duplicates_at_most_the_batch_that_was_not_decided(
     point: str, play: Play
 ) -> None:
     crash(driver(play, "AT_LEAST_ONCE"), play, 0, rows_of(0), point)
@@ -166,15 +166,15 @@ def test_nobody_chooses_a_weaker_guarantee_unawares(play: Play, caplog: pytest.L
     driver(play, "AT_LEAST_ONCE").close()
     driver(play, "NONE").close()
     assert [record.message.partition(" has ")[2] for record in caplog.records if "guarantee=" in record.message] == [
-        "guarantee='AT_LEAST_ONCE': readers see rows before the batch is decided, and a failure doubles rows",
-        "guarantee='NONE': readers see rows before the batch is decided, and a failure loses or doubles rows",
+        "guarantee='AT_LEAST_ONCE': readers see rows before the batch is decided, and a failure duplicates rows",
+        "guarantee='NONE': readers see rows before the batch is decided, and a failure loses or duplicates rows",
     ]
 
 
 @pytest.mark.whole
 @pytest.mark.parametrize("direct", ["driver", "tasks"])
 @pytest.mark.parametrize("guarantee", ["AT_LEAST_ONCE", "EXACTLY_ONCE"])
-def test_a_killed_driver_doubles_exactly_what_its_guarantee_allows(
+def test_a_killed_driver_duplicates_exactly_what_its_guarantee_allows(
     guarantee: str, direct: str, kafka: KafkaService, tmp_path: Path, spark: SparkSession
 ) -> None:
     doubled = 20 if guarantee == "AT_LEAST_ONCE" else 0

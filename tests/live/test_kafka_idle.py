@@ -1,4 +1,4 @@
-"""Producers that are made ready ahead: what they cost while nobody uses them, and that nothing is left of them afterwards."""
+"""Producers that are prepared in advance: their cost while idle, and that nothing is left of them afterwards."""
 
 from __future__ import annotations
 
@@ -96,7 +96,7 @@ def test_nothing_is_left_of_a_pool_that_was_dropped(
 
 
 def test_a_producer_in_the_making_ends_with_its_pool(kafka: KafkaService, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The query ends at once after its last batch. Caught mutation: what is made for a dropped pool is kept."""
+    """The query ends immediately after its last batch. Caught mutation: a producer made for a dropped pool is kept."""
     gc.collect()
     before = clients()
     sink = sink_of(kafka)

@@ -164,7 +164,7 @@ def test_a_broker_that_takes_nothing_ends_the_wait_for_the_queue(
     writer = way.writer()
     local_kafka.pause()
     try:
-        with pytest.raises(RetriableError, match=rf"the topic {way.topics[0]} took no record for 10 s"):
+        with pytest.raises(RetriableError, match=rf"the topic {way.topics[0]} accepted no record for 10 s"):
             writer.write(rows)
     finally:
         local_kafka.resume()

@@ -48,7 +48,9 @@ def appends_to(database: Path) -> Callable[[DataFrame, int], None]:
     return append
 
 
-def test_the_kill_loop_finds_that_appending_doubles_a_batch(tmp_path: Path, add_summary: Callable[[str], None]) -> None:
+def test_the_kill_loop_finds_that_appending_duplicates_a_batch(
+    tmp_path: Path, add_summary: Callable[[str], None]
+) -> None:
     database = tmp_path / "rows.db"
     outcome = kill_loop(
         lambda: numbers_in(database), foreach_batch=appends_to(database), directory=tmp_path / "loop", rows=40, kills=1
@@ -90,7 +92,7 @@ def test_exactly_once_passes_the_kill_loop(
 
 
 @pytest.mark.whole
-def test_the_kill_loop_finds_that_sparks_own_sink_doubles_records(
+def test_the_kill_loop_finds_that_sparks_own_sink_duplicates_records(
     kafka: KafkaService, tmp_path: Path, add_summary: Callable[[str], None]
 ) -> None:
     topic, spark = kafka_options(kafka)

@@ -229,7 +229,7 @@ def test_each_fault_of_an_output_topic_has_its_line(kafka: KafkaService) -> None
 def test_a_row_whose_time_the_topic_refuses_is_a_bad_record_that_names_the_setting(
     kafka: KafkaService, tmp_path: Path
 ) -> None:
-    """What the finding warns of. Fails if the refusal is taken for a fault that passes: the batch would be repeated."""
+    """The case that the finding warns of. Fails if the refusal is taken for a transient fault: the batch would be retried."""
     with playing(kafka, tmp_path) as play:
         play.driver().process(play.batch(0), Tasks(play, [["a"]]))  # creates the ledger
         topic = f"{play.name}-young"
@@ -299,7 +299,7 @@ def test_an_interrupted_preflight_leaves_nothing_behind(kafka: KafkaService, tmp
 def test_a_topic_whose_creation_was_interrupted_is_waited_for_and_deleted(
     kafka: KafkaService, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The brokers may create it after the interruption. Fails if the clean-up only looks whether it is there."""
+    """The brokers may create it after the interruption. Fails if the clean-up only checks whether it exists."""
     really, asked = LedgerTopic._create, []
 
     def create(topic: LedgerTopic, *, validate_only: bool = False) -> None:

@@ -154,7 +154,7 @@ def _representations(play: Play, *drivers: Any) -> Iterator[str]:
 
 
 def _commands(play: Play, root: Path) -> Iterator[str]:
-    """What the commands print, with and without ``--json``, and when they fail."""
+    """The output of the commands, with and without ``--json``, and when they fail."""
     file = root / "client.properties"
     file.write_text("".join(f"{name}={value}\n" for name, value in play.sink.options.items()))
     given = [

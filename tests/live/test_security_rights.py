@@ -90,7 +90,7 @@ class Part:
         return result.exit_code, " ".join(result.output.split())
 
     def prepare(self) -> None:
-        """What is there before, made by somebody who may do everything."""
+        """Create the existing topics, as somebody who may do everything."""
 
     def work(self) -> str:
         """Do all of its work; returns what goes wrong."""
@@ -273,7 +273,7 @@ def test_with_its_rights_alone_a_part_does_all_of_its_work(part: Part, caplog: p
     ],
     indirect=["part"],
 )
-def test_without_a_single_right_a_part_names_it_and_once_it_is_allowed_nothing_is_lost_or_doubled(
+def test_without_a_single_right_a_part_names_it_and_once_it_is_allowed_nothing_is_lost_or_duplicated(
     part: Part, right: Right, caplog: pytest.LogCaptureFixture
 ) -> None:
     for role in part.roles:

@@ -1,4 +1,4 @@
-"""Brokers are killed under a real query: it continues or is restarted, and nothing is lost or doubled."""
+"""Brokers are killed under a real query: it continues or is restarted, and nothing is lost or duplicated."""
 
 from __future__ import annotations
 
@@ -137,7 +137,7 @@ def _number(value: bytes) -> Position:
 
 @pytest.mark.whole
 @pytest.mark.timeout(3600)
-def test_a_broker_killed_and_restarted_loses_and_doubles_nothing(
+def test_a_broker_killed_and_restarted_loses_and_duplicates_nothing(
     fresh_kafka: LocalKafka, tmp_path: Path, spark: SparkSession, add_summary: Callable[[str], None]
 ) -> None:
     kills = int(os.environ.get("TWOPC_KILLS", "2"))

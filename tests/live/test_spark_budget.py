@@ -1,4 +1,4 @@
-"""What keeps each task to the bytes that the driver may collect: its rows pass until they have spent them."""
+"""The bound on the bytes that each task sends the driver: its rows pass until they have used them up."""
 
 from __future__ import annotations
 
@@ -90,7 +90,7 @@ def random_value(chance: random.Random, kind: st.DataType) -> Any:
 
 @pytest.mark.parametrize("_number", range(3))
 def test_the_driver_counts_the_same_bytes_as_spark(_number: int, spark: SparkSession, chance: random.Random) -> None:
-    """Else a row that a task has held back would not be missed."""
+    """Otherwise a row that a task has held back would not be missed."""
     frame = random_rows(spark, chance)
     counted = frame.selectExpr(f"SUM({budgets._bytes_of_row(frame.schema)})").head()
     assert counted is not None

@@ -269,7 +269,7 @@ def test_two_queries_of_a_session_may_share_a_function_but_not_an_object(
     finally:
         is_refused.set()
         first.join()
-    assert "which still runs. Nothing of this call was written. Make one object for each query" in message
+    assert "which is still running. Nothing of this call was written. Make one object for each query" in message
     assert values(queries[0].sinks[0]) == Counter(["2", "3"])
     assert not values(queries[1].sinks[0])
 
@@ -318,7 +318,7 @@ def test_a_checkpoint_that_is_named_must_be_that_of_the_query_that_calls(
     one.run()
     message = two.refused()
     assert "belongs to query" in message and str(tmp_path / "two" / "checkpoint") in message
-    assert "Leave checkpoint_location out" in message
+    assert "Omit checkpoint_location" in message
     assert values(one.sinks[0]) == Counter(["2", "3"])
     assert not values(two.sinks[0])
 

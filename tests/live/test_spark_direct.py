@@ -309,7 +309,7 @@ def test_a_lost_direct_batch_is_published_from_what_the_driver_has_staged(
         pytest.param("shuffle", STEPS, marks=pytest.mark.whole),
     ],
 )
-def test_a_driver_killed_at_any_point_of_a_direct_batch_loses_and_doubles_nothing(
+def test_a_driver_killed_at_any_point_of_a_direct_batch_loses_and_duplicates_nothing(
     plan: str, points: Sequence[str], kafka: KafkaService, tmp_path: Path
 ) -> None:
     pipeline = Pipeline(kafka.bootstrap_servers, tmp_path, plan=plan, max_offsets=40, settings=DIRECT)

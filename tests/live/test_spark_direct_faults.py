@@ -53,7 +53,7 @@ def test_a_driver_paused_in_a_direct_batch_is_fenced_by_one_that_ran_meanwhile(
 @pytest.mark.parametrize(
     "point", [step if step == "driver.decided" else pytest.param(step, marks=pytest.mark.whole) for step in STEPS]
 )
-def test_a_broker_that_restarts_in_a_direct_batch_loses_and_doubles_nothing(
+def test_a_broker_that_restarts_in_a_direct_batch_loses_and_duplicates_nothing(
     point: str, fresh_kafka: LocalKafka, tmp_path: Path, spark: SparkSession
 ) -> None:
     pipeline = Pipeline(fresh_kafka.bootstrap_servers, tmp_path, max_offsets=20)

@@ -1,4 +1,4 @@
-"""A small batch is collected as it is: without a plan of our own, and so without the tasks' bound."""
+"""A small batch is collected unchanged, without our own plan, and so without the tasks' bound."""
 
 from __future__ import annotations
 
@@ -141,7 +141,7 @@ def test_the_tasks_bound_what_a_query_with_state_gives_and_the_first_batch_of_a_
     spark: SparkSession,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """What a state gives has little to do with the records that come: one may end a thousand windows."""
+    """A state's output has little to do with the incoming records: one record may end a thousand windows."""
     bounded: list[bool] = []
 
     def noting(rows: Rows, *, budget: Budget | None, **others: Any) -> Any:

@@ -56,7 +56,7 @@ def _fail_in_the_last(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBa
 
 
 @pytest.mark.whole
-def test_a_task_that_fails_for_good_fails_the_batch_although_the_rows_of_others_have_come(
+def test_a_task_that_fails_permanently_fails_the_batch_although_the_rows_of_others_have_arrived(
     kafka: KafkaService, spark: SparkSession, tmp_path: Path
 ) -> None:
     """Spark ends the stream of rows as if it were whole, and reports the failure after it."""

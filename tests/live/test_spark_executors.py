@@ -1,4 +1,4 @@
-"""Executors, each with its own JVM, die, are fenced and repeat their tasks; nothing is lost or doubled."""
+"""Executors, each with its own JVM, die, are fenced and retry their tasks; nothing is lost or duplicated."""
 
 from __future__ import annotations
 
@@ -116,7 +116,7 @@ def test_a_stage_repeated_because_an_executor_lost_its_shuffle_leads_to_a_new_at
 def test_rows_of_two_shuffles_that_a_stage_between_them_has_mixed_stop_the_query_and_a_restart_writes_them_once(
     kafka: KafkaService, tmp_path: Path
 ) -> None:
-    """The result stage is in its first attempt: the stage before it lost an executor, and was repeated in part."""
+    """The result stage is in its first attempt: the previous stage lost an executor, and was partly rerun."""
     pipeline = Pipeline(
         kafka.bootstrap_servers, tmp_path, spark=_CLUSTER, plan="two_shuffles", partitions=4, settings=BY_TASKS
     )

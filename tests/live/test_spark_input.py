@@ -237,7 +237,10 @@ def test_the_checkpoint_of_another_query_is_refused_and_nothing_is_written(
     other.run(spark)
     pipeline = Pipeline(kafka.bootstrap_servers, tmp_path)
     pipeline.feed(5)
-    for location, named in ((other.options.checkpoint, "belongs to query"), (str(tmp_path / "none"), "holds no")):
+    for location, named in (
+        (other.options.checkpoint, "belongs to query"),
+        (str(tmp_path / "none"), "is not the checkpoint"),
+    ):
         message = pipeline.fail(spark, settings={"checkpoint_location": location})
         assert "ConfigurationError" in message
         assert named in message

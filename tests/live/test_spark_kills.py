@@ -1,4 +1,4 @@
-"""Drivers and workers are killed at every step and at random times; nothing is lost or doubled."""
+"""Drivers and workers are killed at every step and at random times; nothing is lost or duplicated."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ TASK = [point for point in POINTS if point.startswith("task.")]
         pytest.param("shuffle", DRIVER, marks=pytest.mark.whole),
     ],
 )
-def test_a_driver_killed_at_any_point_loses_and_doubles_nothing(
+def test_a_driver_killed_at_any_point_loses_and_duplicates_nothing(
     plan: str, points: list[str], kafka: KafkaService, tmp_path: Path
 ) -> None:
     """One process per point takes long, so only `make whole` tries all of them. Tests without Spark try all every time."""
@@ -68,7 +68,7 @@ def test_spark_retries_a_task_of_a_killed_worker_and_its_transaction_is_swept(
 
 
 @pytest.mark.parametrize("points", [["task.flushed"], pytest.param(TASK, marks=pytest.mark.whole)])
-def test_a_query_whose_workers_all_die_stops_and_a_restart_loses_and_doubles_nothing(
+def test_a_query_whose_workers_all_die_stops_and_a_restart_loses_and_duplicates_nothing(
     points: list[str], kafka: KafkaService, tmp_path: Path, spark: SparkSession
 ) -> None:
     pipeline = Pipeline(kafka.bootstrap_servers, tmp_path, settings=BY_TASKS)
@@ -84,10 +84,10 @@ def test_a_query_whose_workers_all_die_stops_and_a_restart_loses_and_doubles_not
 @pytest.mark.whole
 @pytest.mark.timeout(3600)
 @pytest.mark.parametrize("plan", ["rows", pytest.param("shuffle", marks=pytest.mark.whole)])
-def test_drivers_killed_at_random_times_lose_and_double_nothing(
+def test_drivers_killed_at_random_times_lose_and_duplicate_nothing(
     plan: str, kafka: KafkaService, tmp_path: Path, add_summary: Callable[[str], None]
 ) -> None:
-    """Kills either the driver alone, whose JVM and workers outlive it for a while, or everything at once.
+    """Kills either the driver alone, whose JVM and workers outlive it for a while, or everything together.
 
     The runs write their batches in the driver, by tasks, or as it suits.
     """

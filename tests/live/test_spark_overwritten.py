@@ -31,7 +31,7 @@ __all__ = ["spark"]
 def test_a_batch_runs_with_the_offsets_in_its_checkpoint_or_stops(
     spark: SparkSession, kafka: KafkaService, tmp_path: Path
 ) -> None:
-    """A file and a topic as the sources. Fails if only the checkpoint is asked."""
+    """A file and a topic as the sources. Fails if only the checkpoint is read."""
     topic = create_topic(kafka.bootstrap_servers, f"p{uuid.uuid4().hex[:10]}", 2)
     producer = Producer({"bootstrap.servers": kafka.bootstrap_servers})
     producer.produce(topic, b"from the topic")

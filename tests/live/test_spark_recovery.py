@@ -1,4 +1,4 @@
-"""What a restart may find, with Spark: replays, expired transactions, rival drivers, copied checkpoints."""
+"""The situations that a restart may find, with Spark: replays, expired transactions, rival drivers, copied checkpoints."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def prompt_kafka() -> Iterator[str]:
 @pytest.mark.parametrize(
     "plan", ["rows", *(pytest.param(plan, marks=pytest.mark.whole) for plan in ("unstable", "shuffle"))]
 )
-def test_a_restart_without_the_newest_commit_file_doubles_no_record(
+def test_a_restart_without_the_newest_commit_file_duplicates_no_record(
     plan: str, kafka: KafkaService, tmp_path: Path, spark: SparkSession
 ) -> None:
     """This is the state after a crash between foreachBatch's return and Spark's commit (apache/paimon#9666)."""

@@ -1,4 +1,4 @@
-"""What a query keeps: it deletes only the decisions of completed batches, and leaves everything else to its users."""
+"""The data that a query keeps: it deletes only the decisions of completed batches, and leaves everything else to its users."""
 
 from __future__ import annotations
 

@@ -98,7 +98,7 @@ def sink(name: str) -> FakeSink:
 
 
 def taken(rows: Rows) -> dict[str, list[dict[str, str]]]:
-    """What each sink is given of the rows, in any order, as text: of a struct two fields may have one name."""
+    """The rows that each sink receives, in any order, as text, because two fields of a struct may have the same name."""
     [batch] = as_arrow(rows.frame()).combine_chunks().to_batches()
     return {
         name: sorted(

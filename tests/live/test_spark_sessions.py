@@ -1,4 +1,4 @@
-"""A process that runs many queries, one after the other: nothing of those that have ended is left in it, or in its workers.
+"""A process that runs many queries, one after another: nothing is left of ended ones in it, or in its workers.
 
 PySpark itself leaves a thread and a socket for each query that has called Python. What else there is must be exactly what
 was there before.

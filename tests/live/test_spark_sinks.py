@@ -240,7 +240,7 @@ def test_a_bad_rows_columns_of_any_type_are_in_its_dead_letter(
 
 
 @pytest.mark.whole
-def test_a_weaker_guarantee_of_a_sink_doubles_its_own_rows_and_nobody_elses(
+def test_a_weaker_guarantee_of_a_sink_duplicates_its_own_rows_and_nobody_elses(
     kafka: KafkaService, redis_server: RedisService, spark: SparkSession, tmp_path: Path
 ) -> None:
     events, letters = (kafka_sink(kafka.bootstrap_servers, guarantee="AT_LEAST_ONCE") for _ in range(2))
@@ -260,7 +260,7 @@ def test_a_weaker_guarantee_of_a_sink_doubles_its_own_rows_and_nobody_elses(
     assert [json.loads(letter.value() or b"")["n"] for letter in found] == [2, 2]
 
 
-def test_a_row_that_is_no_longer_bad_in_a_replay_is_not_doubled(
+def test_a_row_that_is_no_longer_bad_in_a_replay_is_not_duplicated(
     kafka: KafkaService, spark: SparkSession, tmp_path: Path
 ) -> None:
     """Its dead letter is committed, so the lost transaction may only be rewritten without it (rule 9)."""

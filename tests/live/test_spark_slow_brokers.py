@@ -123,7 +123,7 @@ def test_a_topic_that_takes_small_batches_gets_them_with_default_options(
 
 
 class _Grow(Listener):
-    """Adds partitions to a topic behind the first batch, when its producers have long been made ready."""
+    """Adds partitions to a topic after the first batch, when its producers have long been ready."""
 
     def __init__(self, servers: str, topic: str) -> None:
         self._servers, self._topic = servers, topic

@@ -304,7 +304,7 @@ PLANS: dict[str, Callable[[DataFrame], DataFrame]] = {
 def test_a_cut_batch_changes_no_other_batch_of_a_stateful_query(
     plan: str, kafka: KafkaService, spark: SparkSession, tmp_path: Path
 ) -> None:
-    """The rows of the others, and so the watermark, are those that Spark gives where each batch is taken whole."""
+    """The rows of the others, and so the watermark, are those that Spark produces if each batch is read whole."""
     sink, taken, alone = kafka_sink(kafka.bootstrap_servers), tmp_path / "taken", Counter[str]()
     taken.mkdir()
 

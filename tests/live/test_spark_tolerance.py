@@ -1,4 +1,4 @@
-"""Checkpoints that fail before their decision are triggered again by a real query; nothing is lost or doubled."""
+"""Checkpoints that fail before their decision are triggered again by a real query; nothing is lost or duplicated."""
 
 from __future__ import annotations
 
@@ -116,7 +116,7 @@ def test_a_broadcast_that_failed_is_made_again_for_the_next_checkpoint(
 def test_workers_that_die_cost_a_checkpoint_and_no_record(
     point: str, kafka: KafkaService, tmp_path: Path, spark: SparkSession
 ) -> None:
-    """Each try of Spark at a task ends with its worker, so Spark gives the job up."""
+    """Each try of Spark at a task ends with its worker, so Spark gives up the job."""
     pipeline = Pipeline(kafka.bootstrap_servers, tmp_path)
     pipeline.feed(20)
     healed = AtFirstFailure(lambda: spark.sparkContext.environment.update(TWOPC_CRASH_POINTS=""))
@@ -178,7 +178,7 @@ def test_an_error_of_the_users_own_function_is_not_tolerated(
 
 @pytest.mark.whole
 @pytest.mark.timeout(900)
-def test_a_driver_killed_at_any_point_of_the_second_checkpoint_loses_and_doubles_nothing(
+def test_a_driver_killed_at_any_point_of_the_second_checkpoint_loses_and_duplicates_nothing(
     kafka: KafkaService, tmp_path: Path
 ) -> None:
     settings = tolerating(1, write_by="driver")

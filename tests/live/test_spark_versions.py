@@ -1,4 +1,4 @@
-"""What `make matrix` runs on every Spark: a source of files, for which no Spark needs a connector."""
+"""The tests that `make matrix` runs on every Spark: a source of files, for which no Spark needs a connector."""
 
 from __future__ import annotations
 

@@ -419,7 +419,7 @@ def test_a_query_that_writes_during_the_checks_causes_no_errors(play: Play) -> N
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (("--sink", "nobody"), "there is no topic twopc-ledger-nobody"),
+        (("--sink", "nobody"), "topic twopc-ledger-nobody does not exist"),
         (("--topic", "no-such-topic"), "has not written to no-such-topic but to"),
         (("--key", "json:n"), "'json:n' is not an expression"),
         (("--by", "key"), "add --sequence"),

@@ -110,7 +110,7 @@ def environment(spark: Spark, python: str, uv: str) -> Path:
 
 
 def cells(options: argparse.Namespace) -> Iterator[Cell]:
-    """What to run; an option for Sparks alone leaves the Kafkas out, and the other way round."""
+    """The runs to make; an option for only Spark leaves out Kafka, and the other way round."""
     tests = tuple(options.tests.split())
     for spark in SPARKS if options.kafka is None else ():
         for python in spark.pythons:

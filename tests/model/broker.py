@@ -69,7 +69,7 @@ class Log:
 
 @dataclass
 class Transaction:
-    """What a coordinator knows about a transactional id."""
+    """The state of a transactional id in its coordinator."""
 
     transactional_id: str
     producer_id: int
@@ -234,7 +234,7 @@ class Cluster:
         log.entries.append(Entry(log.end, known.producer_id, None, None, committed=False))
 
     def fetch(self, where: TopicPartition, start: int, *, until: int | None = None) -> tuple[list[Entry], int]:
-        """What a ``read_committed`` reader gets from ``start`` on, and its position afterwards."""
+        """The records that a ``read_committed`` reader gets from ``start`` on, and its position afterwards."""
         log = self.logs[where]
         stable = log.stable if until is None else min(until, log.stable)
         return [entry for entry in log.entries[start:stable] if entry.committed], max(start, stable)

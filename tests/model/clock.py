@@ -42,7 +42,7 @@ class Time:
 
 
 class Names:
-    """Replaces a module's ``uuid``: the same seed gives the same names."""
+    """Replaces a module's ``uuid``: the same seed yields the same names."""
 
     def __init__(self, scheduler: Callable[[], Scheduler]) -> None:
         self._scheduler = scheduler

@@ -55,7 +55,7 @@ class Verdict:
         seed: plays it again.
         shape: what the query looked like.
         violation: the broken promise; None if none was broken.
-        in_doubt: in the end a batch had to be given up, which is allowed for a shuffled plan without staging.
+        in_doubt: whether a batch had to be abandoned in the end, which is allowed for a shuffled plan without staging.
         drivers: how many were started.
         struck: number of faults by kind.
         trace: every step.

@@ -23,7 +23,7 @@ class Judge:
 
     Attributes:
         allowed: what the user has allowed so far: the name of the setting, and the batch.
-        abandoned: the batches that are on record as given up.
+        abandoned: the batches that are recorded as abandoned.
     """
 
     def __init__(self, cluster: Cluster) -> None:
@@ -96,7 +96,7 @@ class Judge:
             raise ModelViolation("a start that must be refused fenced the healthy driver")
 
     def require_all_visible_once(self, kept: Checkpointed, partitions: int) -> None:
-        """Check the end of a history against the checkpoint's plan: of a batch that was given up, any row may be missing."""
+        """Check the end of a history against the checkpoint's plan: of an abandoned batch, any row may be missing."""
         wanted, optional = Counter[int](), Counter[int]()
         for batch in kept.offsets.keys() - kept.skipped:
             (optional if batch in self.abandoned else wanted).update(kept.rows_of(batch))

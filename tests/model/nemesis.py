@@ -1,4 +1,4 @@
-"""What breaks, and when: a budget of faults that strike at requests, drawn from the history's seed."""
+"""The faults, and when they strike: a budget of faults that strike at requests, drawn from the history's seed."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _DONE: Final = 0.5
 
 
 class Fault(Enum):
-    """What may break."""
+    """The kinds of faults."""
 
     CRASH = "the process dies before its request"
     CRASH_AFTER = "the process dies after its request, before the answer"

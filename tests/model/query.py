@@ -54,9 +54,9 @@ class ModelViolation(AssertionError):  # noqa: N818 - a verdict
 
 @dataclass(frozen=True, kw_only=True)
 class Shape:
-    """What a history's query looks like.
+    """The shape of a history's query.
 
-    ``shuffled``: a replay gives the rows to other tasks. ``staged``: tasks keep their rows until the batch is proven. ``skips``:
+    ``shuffled``: a replay moves rows to other tasks. ``staged``: tasks keep their rows until the batch is proven. ``skips``:
     the user's function leaves some batches out. ``objects``: the checkpoint is on an object store.
     ``tolerable``: how many checkpoints may fail in a row before a driver stops.
     """
@@ -74,7 +74,7 @@ class Shape:
 
 @dataclass
 class Checkpointed:
-    """What survives every process: the query's checkpoint directory and its source's plan."""
+    """The data that survives every process: the query's checkpoint directory and its source's plan."""
 
     offsets: dict[int, int] = field(default_factory=dict)  #: batch -> its end offset in the source
     commits: set[int] = field(default_factory=set)

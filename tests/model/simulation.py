@@ -42,7 +42,7 @@ class RefusedError(Exception):
 
 
 class Interrupt(BaseException):
-    """What nobody expects: a bug, or somebody who stops the query. The process lives on and handles it."""
+    """An unexpected error: a bug, or somebody who stops the query. The process lives on and handles it."""
 
 
 class EndlessError(AssertionError):
@@ -51,7 +51,7 @@ class EndlessError(AssertionError):
 
 @dataclass(eq=False)
 class Process:
-    """What dies together. ``pools`` is the product's module state; each real process has its own."""
+    """The processes that die together. ``pools`` is the product's module state; each real process has its own."""
 
     name: str
     alive: bool = True

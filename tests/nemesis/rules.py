@@ -18,7 +18,7 @@ LONGEST_HOLD_S: Final = 60.0
 
 
 class Fault(Enum):
-    """What the network does to a request or to its response."""
+    """The effect of the network on a request or its response."""
 
     NOTHING = "only watched"
     DROP_REQUEST = "the broker never gets the request"

@@ -63,7 +63,7 @@ class VoidFirst(Tasks):
 
 
 def let_a_commit_arrive_late(play: Play, proxy: KafkaProxy) -> None:
-    """A task's EndTxn of batch 0 is held, repeated, answered; it arrives when its id serves a later batch, and does nothing."""
+    """A task's EndTxn of batch 0 is held, retried, answered; it arrives when its id serves a later batch, and does nothing."""
     held = proxy.on(Api.END_TXN, transactional_id=of_tasks(play)).hold()
     driver = play.driver()
     process(driver, play, 0)

@@ -1,6 +1,6 @@
-"""The network between the driver's producer and the broker: the commit of a decision is lost, repeated, or late.
+"""The network between the driver's producer and the broker: the commit of a decision is lost, duplicated, or late.
 
-Rule 12. librdkafka repeats EndTxn by itself; the driver must neither trust it blindly nor decide twice.
+Rule 12. librdkafka retries EndTxn by itself; the driver must neither trust it blindly nor decide twice.
 """
 
 from __future__ import annotations

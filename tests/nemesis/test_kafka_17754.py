@@ -121,7 +121,7 @@ def test_a_late_commit_of_the_driver_cannot_publish_a_partial_decision(
 ) -> None:
     """Rules 12 and 14: the commit of the previous decision arrives when the next one, in several parts, is half written.
 
-    An incomplete decision is ignored: the batch is neither lost nor doubled, and the next driver starts. Brokers before 3.6 take
+    An incomplete decision is ignored; the batch is neither lost nor duplicated, the next driver starts. Brokers before 3.6 take
     the rest of the decision, too, so the next driver's first record completes it.
     """
     with_small_ledger(play)

@@ -70,7 +70,7 @@ def test_orphans_of_a_lost_listing_are_left_to_the_next_sweep(play: Play, proxy:
     "api", [Api.INIT_PRODUCER_ID, Api.ADD_PARTITIONS_TO_TXN, Api.PRODUCE], ids=lambda api: api.name
 )
 def test_a_tasks_request_that_arrives_twice_changes_nothing(play: Play, proxy: KafkaProxy, api: Api) -> None:
-    """The first copy is held and its client repeats it; the first copy arrives long after the transaction is committed.
+    """The first copy is held and its client retries it; the first copy arrives long after the transaction is committed.
 
     A late InitProducerId meets a producer that is no longer needed, a late AddPartitionsToTxn opens an empty transaction
     (KAFKA-14402) that the next sweep ends, a late Produce belongs to no transaction.

@@ -36,7 +36,7 @@ def name() -> str:
 
 
 def producer_of(proxy: KafkaProxy, transactional_id: str, **config: Any) -> Producer:
-    """A producer that repeats a request after a second without an answer."""
+    """A producer that retries a request after a second without an answer."""
     producer = Producer(
         {
             "bootstrap.servers": proxy.bootstrap_servers,
@@ -64,7 +64,7 @@ def commit(producer: Producer, topic: str, value: str) -> None:
 
 
 def assert_repeated_until_complete(ends: list[Exchange]) -> None:
-    """A broker that has acted answers CONCURRENT_TRANSACTIONS until the markers are written; the client repeats that, too."""
+    """A broker that has acted answers CONCURRENT_TRANSACTIONS until the markers are written; the client also retries then."""
     *early, last = [(end.fault, end.answer()) for end in ends]
     assert set(early) <= {(None, "ConcurrentTransactionsError")}
     assert last == (None, "NONE")

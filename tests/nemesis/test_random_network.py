@@ -1,6 +1,6 @@
 """The network loses, delays and breaks requests at random for some batches; then every checker judges the result.
 
-The seed is in the test's name. It gives the same faults in every run, as far as threads allow.
+The seed is in the test's name. It causes the same faults in every run, as far as threads allow.
 """
 
 from __future__ import annotations

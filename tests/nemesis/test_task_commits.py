@@ -1,6 +1,6 @@
-"""The network between the driver's committing client and the broker loses, breaks or repeats EndTxn of tasks.
+"""The network between the driver's committing client and the broker loses, breaks or duplicates EndTxn of tasks.
 
-Rules 4 and 5: unanswered requests are repeated; late and repeated ones meet a past epoch or a committed transaction.
+Rules 4 and 5: unanswered requests are retried; late and duplicate ones meet a past epoch or a committed transaction.
 """
 
 from __future__ import annotations

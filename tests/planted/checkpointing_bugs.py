@@ -1,4 +1,4 @@
-"""What a tolerated failure, a pause or a weaker guarantee could do wrong."""
+"""Bugs of a tolerated failure, a pause or a weaker guarantee."""
 
 from __future__ import annotations
 
@@ -133,8 +133,8 @@ CHECKPOINTING_BUGS: Final[tuple[Bug, ...]] = (
         "a name that is taken counts, whether it is durable or not",
         11,
         "twopc/files.py",
-        "        self._sync(target.parent)  # also what is taken",
-        "        is_new and self._sync(target.parent)  # also what is taken",
+        "        self._sync(target.parent)  # also if the name is taken",
+        "        is_new and self._sync(target.parent)  # also if the name is taken",
         model=False,
         protocol=_NOT_DURABLE,
     ),

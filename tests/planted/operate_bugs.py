@@ -1,4 +1,4 @@
-"""What an operator could do wrong if the commands let him."""
+"""Mistakes that an operator could make if the commands allowed them."""
 
 from __future__ import annotations
 

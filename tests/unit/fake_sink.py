@@ -1,6 +1,6 @@
 """In-memory sink, engine and staged rows that the coordinator tests run on.
 
-A :class:`World` outlives its drivers. ``World.crash()`` kills every process at once: objects created before the crash
+A :class:`World` outlives its drivers. ``World.crash()`` kills every process together: objects created before the crash
 can do nothing afterwards, not even clean up.
 """
 
@@ -45,7 +45,7 @@ PARTITIONS = 3
 
 @dataclass
 class Transaction:
-    """One transaction in the outside world."""
+    """One transaction outside any process."""
 
     driver_epoch: int
     state: str = "open"
@@ -238,7 +238,7 @@ def record_batch(rows: list[int]) -> pa.RecordBatch:
 
 
 class FakeEngine:
-    """Runs a batch's tasks one after the other: partition p of batch n writes n*100 + p*10 + 0, 1."""
+    """Runs a batch's tasks one after another: partition p of batch n writes n*100 + p*10 + 0, 1."""
 
     def __init__(self, *sinks: FakeSink, staging: bool = False) -> None:
         self._sinks = sinks
@@ -283,7 +283,7 @@ def offsets_of(batch: int) -> tuple[str, ...]:
 
 
 def batch_of(batch: int, *, query_id: str = QUERY_ID, history: str = "") -> Batch:
-    """A batch of the checkpoint; a different ``history`` gives it different planned offsets."""
+    """A batch of the checkpoint; a different ``history`` has different planned offsets."""
 
     def offsets(of: int) -> tuple[str, ...]:
         return tuple(history + offset for offset in offsets_of(of))

@@ -1,4 +1,4 @@
-"""Rules and their episodes, at times that the tests say."""
+"""Rules and their episodes, at times that the tests set."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``twopc alerts``: over the history of a running query or a dead one."""
+"""``twopc alerts``: on the history of a running query or a dead one."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def _told(endpoint: Endpoint) -> list[tuple[str, str]]:
 
 
 def _watch(checkpoint: Path, rules: Path, *steps: Callable[[], object], state: Path | None = None) -> int:
-    """Look, do the first step in place of the pause, look again …; a minute passes with each."""
+    """Look, do the first step instead of the pause, look again …; each pause takes a minute."""
     now, left = [T0 / 1000 + 10], list(steps)
 
     def pause(_: float) -> None:

@@ -132,7 +132,7 @@ def test_a_query_that_failed_and_was_closed_is_missed() -> None:
 
 
 def test_no_thread_watches_a_query_that_was_closed_normally() -> None:
-    """Neither its thread is left, nor a channel's, nor what the end of the process would call. A later run is watched again."""
+    """Neither its thread nor a channel's is left, nor any call at the end of the process. A later run is watched again."""
     before = threading.enumerate()
     told: queue.Queue[Alert] = queue.Queue()
     alerts = _alerts(told, BROKEN)
@@ -154,7 +154,7 @@ def test_no_thread_watches_a_query_that_was_closed_normally() -> None:
 
 
 def test_an_alert_on_its_way_keeps_its_query_watched_until_it_is_delivered() -> None:
-    """So the end of the process waits for it. Caught mutation: the watching thread ends with the query."""
+    """The end of the process therefore waits for it. Caught mutation: the watching thread ends with the query."""
     before = threading.enumerate()
     asked, free = threading.Event(), threading.Event()
 
@@ -177,7 +177,7 @@ def test_an_alert_on_its_way_keeps_its_query_watched_until_it_is_delivered() -> 
 
 
 def test_a_query_that_failed_is_not_missed_once_another_object_watches_its_next_run() -> None:
-    """People make new objects for each run. A run of another query changes nothing."""
+    """Some users make new objects for each run. A run of another query changes nothing."""
     told: queue.Queue[Alert] = queue.Queue()
     clock = Clock()
     before = threading.enumerate()

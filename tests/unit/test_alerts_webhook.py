@@ -23,7 +23,7 @@ ALERT = Alert(rule="broken", status="firing", query="orders", at_ms=2, since_ms=
 
 
 class Endpoint:
-    """Answers with these statuses, one after the other, then with 204."""
+    """Answers with these statuses, one after another, then with 204."""
 
     location = ""
     gets = 0
@@ -87,14 +87,14 @@ def test_an_alert_is_posted_as_json_with_the_headers() -> None:
     assert endpoint.headers[0]["Authorization"] == "Bearer x"
 
 
-def test_a_server_in_trouble_is_asked_again() -> None:
+def test_a_failing_server_is_asked_again() -> None:
     endpoint = Endpoint(500, 429)
     with serving(endpoint) as url:
         _webhook(url)(ALERT)
     assert len(endpoint.bodies) == 3
 
 
-def test_it_is_given_up_after_its_attempts_and_the_secret_path_is_not_said() -> None:
+def test_an_alert_is_dropped_after_its_attempts_and_the_secret_path_is_not_shown() -> None:
     endpoint = Endpoint(500, 502, 503, 500)
     with serving(endpoint) as url, pytest.raises(OSError, match=r"^webhook 127\.0\.0\.1 answers 503") as found:
         _webhook(url)(ALERT)
@@ -102,7 +102,7 @@ def test_it_is_given_up_after_its_attempts_and_the_secret_path_is_not_said() -> 
     assert "secret" not in str(found.value)
 
 
-def test_a_refusal_is_not_repeated() -> None:
+def test_a_refusal_is_not_retried() -> None:
     endpoint = Endpoint(404)
     with serving(endpoint) as url, pytest.raises(OSError, match="answers 404"):
         _webhook(url)(ALERT)
@@ -111,7 +111,7 @@ def test_a_refusal_is_not_repeated() -> None:
 
 @pytest.mark.parametrize("status", [301, 302, 303, 307, 308])
 def test_a_redirection_is_a_refusal(status: int) -> None:
-    """It may lead anywhere, and urllib follows it by a GET without the alert."""
+    """It may lead anywhere, and urllib follows it with a GET without the alert."""
     elsewhere, endpoint = Endpoint(), Endpoint(status)
     with serving(elsewhere) as other:
         endpoint.location = other

@@ -1,4 +1,4 @@
-"""What brokers before 0.11 have stored is read from the log of an upgraded one."""
+"""Records that brokers before 0.11 have stored are read from the log of an upgraded broker."""
 
 from __future__ import annotations
 

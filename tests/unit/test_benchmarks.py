@@ -32,7 +32,7 @@ SPARK = "Spark's own sink (at least once)"
 
 @pytest.fixture(autouse=True)
 def _level_of_a_process_of_its_own() -> Iterator[None]:
-    """A group sets it in the process that runs it, which is this one here."""
+    """A group sets it in the process that runs it, which here is this one."""
     sinks = logging.getLogger("sinks")
     before = sinks.level
     yield
@@ -227,7 +227,7 @@ def test_the_planning_table_lies_on_the_lines_through_what_was_measured() -> Non
 
 
 class Message:
-    """A record as librdkafka's consumer gives it."""
+    """A record as librdkafka's consumer returns it."""
 
     def __init__(self, key: bytes | None, at_ms: int = 0) -> None:
         self._key, self._at_ms = key, at_ms
@@ -240,11 +240,11 @@ class Message:
 
 
 @pytest.mark.parametrize("key", [b"0", b"3", b"-1", None])
-def test_a_record_that_comes_twice_or_does_not_belong_fails_the_run(key: bytes | None) -> None:
+def test_a_duplicate_or_foreign_record_fails_the_run(key: bytes | None) -> None:
     seen = bytearray(3)
     seen[0] = 1
     counting._mark(seen, Message(b"1"), "t")  # type: ignore[arg-type]
-    with pytest.raises(WrongCountError, match="twice, or where it does not belong"):
+    with pytest.raises(WrongCountError, match="twice, or in the wrong place"):
         counting._mark(seen, Message(key), "t")  # type: ignore[arg-type]
 
 
@@ -256,7 +256,7 @@ def test_the_rate_is_taken_between_the_first_and_the_last_record() -> None:
     assert (found.rate(), found.rate(without=3), found.rate(without=4)) == (2.0, 0.5, 2.0)
 
 
-def test_sides_run_in_turn_each_once_a_round_and_the_warm_up_does_not_count() -> None:
+def test_sides_alternate_each_once_per_round_and_the_warm_up_does_not_count() -> None:
     order: list[str] = []
     found, missing = in_turn(2, {name: lambda name=name: order.append(name) or len(order) for name in "abc"}, warm_up=1)  # type: ignore[misc,func-returns-value] # mypy cannot infer a default's type
     assert "".join(order) == "cbaabccba"

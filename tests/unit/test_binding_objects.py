@@ -20,7 +20,7 @@ def files() -> Objects:
 
 
 def bind(files: Objects, bound: Bound, log_epoch: int, decided: int = 0) -> int:
-    """A driver binds the checkpoint; returns the number that its decisions have."""
+    """Bind the checkpoint as a driver; return the number that its decisions have."""
     binding = Binding(files)
     binding.check(bound, add_sink="r", decided=decided)
     binding.bind(bound, log_epoch)
@@ -36,7 +36,7 @@ def test_the_next_run_finds_the_binding_although_nothing_is_listed(log_epoch: in
 
 
 def test_the_last_decision_finds_a_later_binding_although_nothing_is_listed(files: Objects) -> None:
-    """Fails if ``_load`` only asks for what is listed: the added sink would be new at each start."""
+    """Fails if ``_load`` reads only listed files: the added sink would be new at each start."""
     first = bind(files, BOUND, 3)
     second = bind(files, WITH_REDIS, 7, decided=first)
     Binding(files).check(WITH_REDIS, add_sink=None, decided=second)

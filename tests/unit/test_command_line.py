@@ -35,7 +35,7 @@ words=(${(s: :)LINE}); [[ "$LINE" = *" " ]] && words+=(""); CURRENT=${#words}; _
 
 
 def _twopc(*words: str, **environment: str) -> str:
-    """What the installed command prints."""
+    """The output of the installed command."""
     command = [str(Path(sys.executable).parent / "twopc"), *words]
     done = subprocess.run(command, env=os.environ | environment, capture_output=True, text=True, check=False)
     assert "Traceback" not in done.stderr, done.stderr
@@ -43,7 +43,7 @@ def _twopc(*words: str, **environment: str) -> str:
 
 
 def _in_shell(shell: str, script: str, line: str) -> str:
-    """What the shell's own completion function answers to a line."""
+    """The answer of the shell's own completion function to a line."""
     if shutil.which(shell) is None:
         pytest.skip(f"{shell} is not installed: only what its function would call is tested")
     path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
@@ -60,7 +60,7 @@ def _in_shell(shell: str, script: str, line: str) -> str:
 
 
 def _of_zsh(said: str) -> list[str]:
-    """The words that ``_arguments`` is given, without their explanations."""
+    """The words that ``_arguments`` receives, without their explanations."""
     return sorted(re.findall(r'(?:\(\(|\s)"([\w-]+)":"', said))
 
 
@@ -99,7 +99,7 @@ _COMMANDS: Final = dict(_leaves(get_command(app)))
 
 
 def _table() -> dict[str, dict[int, str]]:
-    """What the table of the page on the command line says: for each command, what an exit status means."""
+    """The meaning of each command's exit statuses, from the table of the page on the command line."""
     lines = (_DOCS / "command-line.md").read_text().partition("## Exit status")[2].splitlines()
     _, _, *rows = [[cell.strip() for cell in line.strip("|").split("|")] for line in lines if line.startswith("|")]
     return {name: dict(enumerate(cells)) for names, *cells in rows for name in re.findall(r"`([\w -]+)`", names)}
@@ -122,7 +122,7 @@ def test_wrong_usage_is_2_and_help_is_0(name: str) -> None:
 
 @pytest.mark.parametrize("name", [name for name, cells in _table().items() if cells[2]])
 def test_a_command_that_cannot_check_its_target_exits_with_2(name: str, tmp_path: Path) -> None:
-    """Names that nothing has: no such directory, no option that is one."""
+    """The names belong to nothing: neither a directory nor an option."""
     words = name.split()
     for parameter in _COMMANDS[name].params:
         if not parameter.required:

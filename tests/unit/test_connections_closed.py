@@ -1,4 +1,4 @@
-"""A start that fails half-way leaves no connection open, and an error of one close does not keep the others open."""
+"""A start that fails half-way leaves no connection open, and an error in one close does not keep the others open."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def test_a_place_that_cannot_hold_decisions_closes_every_sink() -> None:
     assert not only.is_open
 
 
-def test_an_error_of_one_close_closes_the_others_all_the_same() -> None:
+def test_an_error_in_one_close_still_closes_the_others() -> None:
     connected = [Connected(), Connected(OSError("reset")), Connected()]
     with pytest.raises(OSError, match="reset"):
         Coordinator(sinks(*connected), MemoryFiles()).close()

@@ -148,7 +148,7 @@ def test_a_failed_attempt_leaves_no_transaction_open(cluster: Cluster) -> None:
 
 
 def test_every_run_acquires_its_sinks_under_its_own_name(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
-    """By that name, a sink recognizes a repeated acquisition, and a new owner."""
+    """By that name, a sink recognizes a retried acquisition, and a new owner."""
     names: list[str] = []
     really = FakeCommitter.acquire
 
@@ -309,7 +309,7 @@ def test_an_object_store_holds_the_checkpoint_of_a_query_whose_sink_keeps_the_de
 
 
 def test_a_sink_added_on_an_object_store_is_bound_although_nothing_is_listed(cluster: Cluster, tmp_path: Path) -> None:
-    """Fails if a decision does not say which binding it was made under."""
+    """Fails if a decision does not name its binding."""
     cluster.world.logs["two"] = LocalFiles(tmp_path / "own")
     files = Objects()
     cluster.start("two", files=files).run(0)

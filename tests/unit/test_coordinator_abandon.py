@@ -1,4 +1,4 @@
-"""A decided batch that nothing can complete is given up when the user names it, and only then (rule 9)."""
+"""A decided batch that nothing can complete is abandoned if the user names it, and only then (rule 9)."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def test_a_loss_that_was_left_behind_is_given_up_by_the_setting_that_the_error_n
 
 
 def test_a_new_checkpoint_may_give_up_what_the_query_that_it_ends_has_lost(cluster: Cluster) -> None:
-    """The way out of most refusals is a new checkpoint: it must not end in the old query's doubt."""
+    """A new checkpoint resolves most refusals, so it must not be blocked by the old query's doubt."""
     kept = lose_some(cluster)
     ending = Settings(overrides=Overrides(end_query_id=QUERY_ID))
     with pytest.raises(InDoubtError, match=r"restart with override=Abandon\(0\):"):
@@ -116,7 +116,7 @@ def test_a_setting_left_in_the_code_gives_up_no_other_batch(cluster: Cluster) ->
 
 
 def test_a_batch_is_not_given_up_by_the_run_that_decides_it(cluster: Cluster) -> None:
-    """A commit that is slow for once must stop the query, even if somebody has left a setting in the code."""
+    """A commit that is slow only once must stop the query, even if somebody has left a setting in the code."""
     cluster.store.unreachable = True
     with pytest.raises(CommitBlockedError):
         cluster.start(settings=abandoning(0)).run(0)

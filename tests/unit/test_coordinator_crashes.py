@@ -108,7 +108,7 @@ def test_the_fenced_one_of_two_drivers_changes_nothing(cluster: Cluster) -> None
 
 
 @pytest.mark.parametrize("point", DRIVER_POINTS)
-def test_a_second_driver_that_runs_while_the_first_is_paused_doubles_nothing(point: str, cluster: Cluster) -> None:
+def test_a_second_driver_that_runs_while_the_first_is_paused_duplicates_nothing(point: str, cluster: Cluster) -> None:
     cluster.start().run(0)
     paused, other = cluster.start(), cluster.start()
     arm(point, lambda: other.run(1))

@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 
 @pytest.fixture
 def owned(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> Cluster:
-    """A sink that knows which query owned it last, and whether that has decided since."""
+    """A sink that knows which query owned it last, and whether that query has decided since."""
 
     def newer(committer: FakeCommitter, scan_start: Mapping[str, int]) -> bool:
         known = scan_start["at"] + PARTITIONS if scan_start else 0
@@ -122,7 +122,7 @@ def test_an_override_for_another_query_has_no_effect(cluster: Cluster) -> None:
         cluster.start(settings=Settings(overrides=Overrides(end_query_id="query-c"))).run(0, query_id=OTHER)
 
 
-def test_end_query_id_ends_the_old_query_for_good(cluster: Cluster) -> None:
+def test_end_query_id_ends_the_old_query_permanently(cluster: Cluster) -> None:
     cluster.start().run(0, 1)
     overriding = Settings(overrides=Overrides(end_query_id=QUERY_ID))
     cluster.start(settings=overriding).run(0, query_id=OTHER)
@@ -169,7 +169,7 @@ def test_a_refusal_warns_of_nothing_where_nothing_was_decided(cluster: Cluster) 
 
 
 def test_the_setting_that_a_gap_asks_for_lets_the_query_resume_once(cluster: Cluster) -> None:
-    """A query that calls us for its non-empty batches only skips the others."""
+    """A query that calls us only for its non-empty batches skips the others."""
     cluster.start().run(0, 1)
     with pytest.raises(RefusedStartError, match=r"override=ResumeAt\(4\);"):
         cluster.start().run(4)

@@ -114,7 +114,7 @@ def test_a_fenced_driver_ends_in_every_sink_what_its_successor_does_not_find(clu
 
 
 def test_a_fenced_driver_ends_nothing_if_the_log_no_longer_shows_what_it_may_have_decided(cluster: Cluster) -> None:
-    """Its successor has truncated the log, and has a successor. Fails if what is not found there counts as never written."""
+    """Its successor has truncated the log, and has a successor. Fails if a missing decision counts as never written."""
     first, second, third = cluster.start(), cluster.start(settings=Settings(keep_batches=1)), cluster.start()
     first.run(0)
 

@@ -1,4 +1,4 @@
-"""The board and the alert rules in ``deploy/`` speak of metrics that the driver exports, and of all of them."""
+"""The board and the alert rules in ``deploy/`` use only metrics that the driver exports, and use all of them."""
 
 from __future__ import annotations
 
@@ -31,12 +31,12 @@ IN_RULES: Final = [rule["expr"] for rule in RULES]
 
 
 def _parsed(expression: str) -> promql_parser.Expr:
-    """As Grafana sends it."""
+    """The expression as Grafana sends it."""
     return promql_parser.parse(expression.replace("$__rate_interval", "1m").replace("$query", ".*"))
 
 
 def _selected(expression: str) -> Iterator[tuple[str, set[str]]]:
-    """Each metric that an expression reads, with the labels that it is chosen by."""
+    """Each metric that an expression reads, with the labels that select it."""
     found: list[promql_parser.VectorSelector] = []
 
     class Reader:
@@ -141,8 +141,8 @@ def test_prometheus_own_tool_agrees(arguments: tuple[str, ...]) -> None:
     assert done.returncode == 0, done.stdout + done.stderr
 
 
-def test_the_spark_application_restarts_for_ever_and_its_probe_sees_the_last_batch(tmp_path: Path) -> None:
-    """Not run on a cluster: what is checked is that it is YAML with the operator's fields, and the probe's command itself."""
+def test_the_spark_application_restarts_forever_and_its_probe_sees_the_last_batch(tmp_path: Path) -> None:
+    """Not run on a cluster. The test checks that it is YAML with the operator's fields, and runs the probe's command."""
     found = yaml.safe_load((ROOT / "deploy" / "kubernetes" / "orders.yaml").read_text())
     assert (found["apiVersion"], found["kind"]) == ("sparkoperator.k8s.io/v1beta2", "SparkApplication")
     policy = found["spec"]["restartPolicy"]

@@ -61,14 +61,14 @@ def test_memory_is_limited_and_the_error_says_by_how_much_and_where_there_is_mor
     memory = MemoryFiles(limit_bytes=10)
     assert memory.put_if_absent("x", b"1234567")
     with pytest.raises(
-        ConfigurationError, match=r"y was not written.* would have 11 bytes, and limit_bytes is 10.*LocalFiles"
+        ConfigurationError, match=r"y was not written.* would take 11 bytes, but limit_bytes is 10.*LocalFiles"
     ):
         memory.put_if_absent("y", b"1234")
     assert memory.read("y") is None
     assert memory.put_if_absent("y", b"123")
     with pytest.raises(ConfigurationError, match="limit_bytes=0"):
         MemoryFiles(limit_bytes=0)
-    with pytest.raises(ConfigurationError, match="would have 5,242,881 bytes, and limit_bytes is 5,242,880"):
+    with pytest.raises(ConfigurationError, match="would take 5,242,881 bytes, but limit_bytes is 5,242,880"):
         MemoryFiles().put_if_absent("x", bytes(5 * 1024 * 1024 + 1))
 
 
@@ -82,7 +82,7 @@ def test_decisions_that_memory_has_no_room_for_stop_the_query_and_nothing_is_vis
     query.run(0, 1)
     assert cluster.store.visible() == all_rows(0, 1)
     cluster.files = MemoryFiles()  # the process has ended
-    with pytest.raises(RefusedStartError, match="has no record of the batches before"):
+    with pytest.raises(RefusedStartError, match="has no record of the earlier batches"):
         cluster.start().run(2)
     assert cluster.store.visible() == all_rows(0, 1)
 

@@ -1,4 +1,4 @@
-"""What a task stages for HBase has the bytes of HBase's own messages, as the versions before staged them."""
+"""The staged data of a task has the bytes of HBase's own messages, as in former versions."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``twopc history``, ``show``, ``report``, ``diagnose``: what they print, and their exit status."""
+"""``twopc history``, ``show``, ``report``, ``diagnose``: their output and exit status."""
 
 from __future__ import annotations
 
@@ -53,9 +53,7 @@ def test_show_names_tasks_that_were_tried_again_orphans_and_how_large_the_state_
     tried = vote(partition=3, attempt=2)
     write(tmp_path, [ended(0, retried=(tried,), state=(state,), orphans_ended=3), ended(1)])
     shown = _run("show", tmp_path, 0).stdout
-    assert (
-        "Task 3: Spark's attempt 2 counts, on a; the earlier attempts failed, and what they wrote was aborted." in shown
-    )
+    assert "Task 3: Spark's attempt 2 counts, on a; the earlier attempts failed, and their rows were aborted." in shown
     assert (
         "State when it was triggered: stateStoreSave with 1,000 rows, 65,536 bytes in memory, rocksdbSstFileSize 12,345; "
         "committed in 40 ms." in shown
@@ -107,7 +105,7 @@ def test_show_says_everything_of_one(checkpoint: Path) -> None:
     assert f"BadRecordError in prepare: {EVIL}" in _run("show", checkpoint, 10).stdout
 
 
-def test_show_of_one_that_is_not_there_names_those_that_are(checkpoint: Path) -> None:
+def test_show_of_a_missing_checkpoint_names_the_existing_ones(checkpoint: Path) -> None:
     result = _run("show", checkpoint, 77)
     assert (result.exit_code, result.stdout) == (2, "")
     assert "has no checkpoint 77: it has 0 to 10" in result.stderr
@@ -180,7 +178,7 @@ def test_the_timeline_has_a_bar_for_each_phase_and_a_mark_for_each_failure(html:
     assert len(str(line.get("points")).split()) == 11
 
 
-def test_one_that_took_minutes_is_cut_and_does_not_hide_the_others(tmp_path: Path) -> None:
+def test_a_bar_of_minutes_is_cut_and_does_not_dwarf_the_others(tmp_path: Path) -> None:
     slow = failed(20, "CheckpointExpiredError", "too slow", "expired", took_ms=600_000.0, phases={"prepare": 600_000.0})
     out = tmp_path / "page.html"
     _run("report", write(tmp_path / "c", [*[ended(number) for number in range(20)], slow]), "--out", out)

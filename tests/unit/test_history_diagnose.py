@@ -1,4 +1,4 @@
-"""Every rule of ``twopc diagnose`` holds for a history of its kind, and not for one that looks like it and is not."""
+"""Every rule of ``twopc diagnose`` holds for a history of its kind, and not for one that only looks like it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The history's files: bounded, torn lines are skipped, what cannot be written stops nothing."""
+"""The history's files: they are bounded, torn lines are skipped, and a failed write stops nothing."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def test_written_checkpoints_are_read_back_over_several_runs(tmp_path: Path) -> 
     assert len(list(_directory(tmp_path).iterdir())) == 1
 
 
-def test_a_torn_last_line_is_skipped_and_said_and_does_not_spoil_the_next(tmp_path: Path) -> None:
+def test_a_torn_last_line_is_skipped_and_reported_and_does_not_spoil_the_next(tmp_path: Path) -> None:
     _append(tmp_path, 0, 1)
     (file,) = _directory(tmp_path).iterdir()
     os.truncate(file, file.stat().st_size - 40)
@@ -157,7 +157,7 @@ def test_files_that_are_not_a_history_of_this_release_are_named(lines: list[byte
 
 
 def test_a_missing_directory_and_one_without_a_history_give_different_errors(tmp_path: Path) -> None:
-    with pytest.raises(HistoryError, match="is not a directory: give the query's checkpointLocation"):
+    with pytest.raises(HistoryError, match="is not a directory: pass the query's checkpointLocation"):
         read(tmp_path / "absent")
     with pytest.raises(HistoryError, match="not a checkpoint of exactly_once"):
         read(tmp_path)

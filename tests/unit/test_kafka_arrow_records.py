@@ -42,7 +42,7 @@ def as_bytes(array: Any) -> list[bytes | None]:
 
 
 class Recorder:
-    """Takes the place of the producer: reads the structures while the call lasts, and accepts or refuses."""
+    """Replaces the producer: reads the structures while the call lasts, and accepts or refuses."""
 
     def __init__(self, refuse: Callable[[int], int] = lambda _: 0) -> None:
         self._refuse = refuse
@@ -108,7 +108,7 @@ def test_every_type_shows_its_bytes_with_nulls_empty_values_and_slices(
 
 def test_an_empty_value_without_a_buffer_is_not_null() -> None:
     class Column:
-        """Another Arrow library may hand it over so; pyarrow always makes a buffer."""
+        """Another Arrow library may pass it like this; pyarrow always makes a buffer."""
 
         type, offset = pa.binary(), 0
 
@@ -237,7 +237,7 @@ def test_rows_go_together_unless_they_have_details() -> None:
 
 
 def test_the_structures_are_those_of_the_c_header() -> None:
-    """Sizes and offsets as a C compiler gives them for ``rdkafka.h`` where pointers have 64 bits."""
+    """Sizes and offsets as a C compiler lays them out for ``rdkafka.h`` where pointers have 64 bits."""
     message = {name: getattr(c.Message, name).offset for name, _ in c.Message._fields_}
     assert message == {
         "err": 0, "topic": 8, "partition": 16, "value": 24, "value_size": 32, "key": 40, "key_size": 48, "offset": 56,
@@ -249,7 +249,7 @@ def test_the_structures_are_those_of_the_c_header() -> None:
 
 
 def test_the_structures_are_filled_without_pandas() -> None:
-    """Its import would take a new Python worker a second or two."""
+    """Its import would take a second or two in each new Python worker."""
     values = pa.array([b"v", None], pa.binary())
     columns = {
         "value": values,

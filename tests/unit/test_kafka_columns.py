@@ -1,4 +1,4 @@
-"""The columns of a Kafka record are found in any letter case. Spark's own writer knows the lower case only, so that one wins."""
+"""The columns of a Kafka record are found in any letter case. Spark's own writer knows only lower case, which wins."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ def test_each_column_has_the_form_that_the_producer_needs(name: str, kind: Any, 
 )
 def test_a_wrong_type_is_reported_under_its_spark_name(name: str, kind: Any) -> None:
     columns = {"value": pa.field("value", pa.binary()), name: pa.field(name, kind, metadata={TYPE_NAME: "odd"})}
-    with pytest.raises(SchemaError, match=f"column '{name}' is odd, it must be "):
+    with pytest.raises(SchemaError, match=f"column '{name}' is odd, but it must be "):
         WITH_TOPIC.choose_columns(pa.schema(columns.values()))
 
 

@@ -1,4 +1,4 @@
-"""Rule 12: the outcome that is reported for a decision's commit, and for a slow commit that is read back."""
+"""Rule 12: the reported outcome of a decision's commit, and of a slow commit that is read back."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ def test_a_record_that_is_found_was_committed(log: KafkaDecisionLog, monkeypatch
 
 
 def test_reading_back_waits_until_the_record_is_stable(log: KafkaDecisionLog, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The coordinator has the commit but the partition does not yet: so far the record is the first unstable one."""
+    """The coordinator has the commit but the partition does not yet: the record is still the first unstable one."""
     partition = Partition(OURS, stable=(OFFSET - 2, OFFSET, OFFSET, OFFSET + 2))
     read_back(log, partition, monkeypatch)
     assert partition.requests == 4
@@ -89,7 +89,7 @@ def test_reading_back_waits_until_the_record_is_stable(log: KafkaDecisionLog, mo
 def test_a_record_that_is_not_found_was_aborted(
     rows: tuple[Row, ...], log: KafkaDecisionLog, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    with pytest.raises(FencedError, match="was aborted, although its commit succeeded"):
+    with pytest.raises(FencedError, match="was aborted, although librdkafka reported success"):
         read_back(log, Partition(*rows), monkeypatch)
 
 
@@ -133,7 +133,7 @@ def test_where_brokers_verify_nothing_the_end_of_every_record_is_read_back(
 
 
 class Producer:
-    """Raises the given errors when it commits, one after the other; then it succeeds."""
+    """Raises these errors when it commits, one after another; then it succeeds."""
 
     def __init__(self, *errors: KafkaError, abort: KafkaError | None = None) -> None:
         self.left = list(errors)
@@ -210,7 +210,7 @@ def acquired_by(*sinks: str) -> list[Record]:
 def test_a_ledger_belongs_to_the_first_sink_that_acquired_it_and_a_refused_guest_harms_it_no_more(
     log: KafkaDecisionLog, monkeypatch: pytest.MonkeyPatch, sinks: tuple[str, ...]
 ) -> None:
-    """Two sinks that start at once both find it empty; a record may name no sink."""
+    """Two sinks that start together both find it empty; a record may name no sink."""
     found = [entry.record for entry in ledger_of(log, monkeypatch, *acquired_by(*sinks)).inspect().entries]
     assert found == acquired_by(*(sink for sink in sinks if sink != "t"))
 

@@ -19,7 +19,7 @@ SETTINGS = KafkaSettings(name="s", bootstrap_servers="127.0.0.1:1", topic="t")
 def config_of_driver(
     options: dict[str, str], defaults: dict[str, str], monkeypatch: pytest.MonkeyPatch
 ) -> dict[str, str]:
-    """What the drivers' producer is made with."""
+    """The options of the drivers' producer."""
     given: dict[str, str] = {}
 
     def producer(config: dict[str, str], **_: object) -> Any:

@@ -1,4 +1,4 @@
-"""What the Kafka sink's errors advise."""
+"""The advice of the Kafka sink's errors."""
 
 from __future__ import annotations
 

@@ -53,7 +53,7 @@ def test_a_header_whose_key_is_not_utf8_is_refused() -> None:
     ],
 )
 def test_a_row_whose_topic_nobody_can_have_is_a_bad_record(topic: bytes | None, why: str) -> None:
-    """Caught mutation: a name is not checked, and librdkafka ends it at a NUL character: the row goes to another topic."""
+    """Caught mutation: a name is not checked, librdkafka cuts it off at a NUL character, and the row goes to another topic."""
     topics = raw(b"fine", b"fine") if topic is None else raw(b"fine", topic)
     if topic is None:
         topics = pa.array(["fine", None], pa.string())
@@ -75,7 +75,7 @@ def test_a_sinks_topic_is_one_that_kafka_allows(name: str) -> None:
 
 
 def test_rows_count_as_too_large_exactly_if_librdkafka_refuses_them(add_summary: Callable[[str], None]) -> None:
-    """Caught mutations: the record's own bytes, its headers or their lengths are left out: such a row would stop the query."""
+    """Caught mutations: the record's own bytes, its headers or their lengths are left out; such a row would stop the query."""
     add_summary(f"seed {SEED}")
     chance = random.Random(SEED)
     sink = KafkaSink(name="orders", bootstrap_servers="broker:9092", topic="out")
@@ -123,5 +123,5 @@ def test_a_record_of_the_size_that_sparks_own_sink_takes_is_taken() -> None:
     sink = KafkaSink(name="orders", bootstrap_servers="broker:9092", topic="out")
     largest = 1_048_576 - 61 - 21
     sink.check(pa.record_batch({"value": pa.array([b"v" * largest], pa.binary())}))
-    with pytest.raises(BadRecordError, match=r"more than kafka\.message\.max\.bytes=1048530 bytes"):
+    with pytest.raises(BadRecordError, match=r"exceed kafka\.message\.max\.bytes=1048530 bytes"):
         sink.check(pa.record_batch({"value": pa.array([b"v" * (largest + 1)], pa.binary())}))

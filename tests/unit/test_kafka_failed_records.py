@@ -1,4 +1,4 @@
-"""The record that is to blame is named, though librdkafka reports it after others or refuses others for it (rule 2)."""
+"""The record that is to blame is named, although librdkafka reports it after others, or refuses others because of it (rule 2)."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ TOO_LARGE = KafkaError(KafkaError.MSG_SIZE_TOO_LARGE)
 
 @pytest.fixture(autouse=True)
 def _nobody_to_ask(monkeypatch: pytest.MonkeyPatch) -> None:
-    """An error asks the brokers for a topic's limit; here are none."""
+    """An error asks the brokers for a topic's limit; here there are none."""
     monkeypatch.setattr("twopc.sinks.kafka.batch_size._REQUEST_S", 0.01)
 
 
@@ -68,7 +68,7 @@ def test_a_record_given_up_for_another_does_not_hide_the_one_that_failed(
 
 
 def serve(ready: ReadyProducer) -> None:
-    """As a writer does that has begun its transaction with this producer."""
+    """Behave like a writer that has begun its transaction with this producer."""
     writer = writer_of_three()
     writer._ready = ready
     writer._serve(ready, 0)
@@ -92,14 +92,14 @@ def test_a_record_that_is_refused_for_an_earlier_one_names_that_one() -> None:
         writer_of_three()._enqueue_all(ready, OneByOne(ready.producer, [("other", b"v")]))
 
 
-def test_a_record_that_is_refused_without_a_report_is_an_error_all_the_same() -> None:
+def test_a_record_refused_without_a_report_is_still_an_error() -> None:
     ready = reporting()
     with pytest.raises(RetriableError, match=r"writing to other: .*_STATE"):
         writer_of_three()._enqueue_all(ready, OneByOne(ready.producer, [("other", b"v")]))
 
 
 def test_the_flush_ends_as_soon_as_a_record_has_failed() -> None:
-    """Those behind it are not sent until the transaction ends, so waiting for them would take the whole time."""
+    """Later records are not sent until the transaction ends, so waiting for them would take the whole time."""
     ready = reporting([], [("out", TOO_LARGE)])
     waited_s: list[float] = []
     ready.producer.flush = lambda timeout: waited_s.append(timeout) or 1  # type: ignore[method-assign, func-returns-value]

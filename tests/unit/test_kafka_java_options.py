@@ -1,4 +1,4 @@
-"""Options that people bring from Java are refused with what to set instead, and without their secrets."""
+"""Options that people bring from Java are refused with the option to set instead, and without their secrets."""
 
 from __future__ import annotations
 

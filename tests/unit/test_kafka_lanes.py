@@ -31,7 +31,7 @@ class Connection:
 
 
 class Opened:
-    """Opens further connections, when it may."""
+    """Opens further connections if it may."""
 
     def __init__(self) -> None:
         self.connections: list[Connection] = []

@@ -1,4 +1,4 @@
-"""Which librdkafka is used directly, and what its reports say."""
+"""The librdkafka that is used directly, and its reports."""
 
 from __future__ import annotations
 
@@ -38,13 +38,13 @@ def test_the_installed_library_is_used() -> None:
 @pytest.mark.parametrize(
     ("found", "why"),
     [
-        (SimpleNamespace(rd_kafka_version=lambda: 0x030000FF), "not of version 2"),
+        (SimpleNamespace(rd_kafka_version=lambda: 0x030000FF), "not version 2"),
         (SimpleNamespace(rd_kafka_version=lambda: 0x020500FF), "rd_kafka_conf_new"),
         (SimpleNamespace(), "rd_kafka_version"),
     ],
     ids=["another version", "no such function", "another library"],
 )
-def test_another_library_is_noticed_and_said_once(
+def test_another_library_is_detected_and_logged_once(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, found: Any, why: str
 ) -> None:
     monkeypatch.setattr(ctypes, "CDLL", lambda _path: found)

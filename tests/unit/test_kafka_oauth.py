@@ -1,4 +1,4 @@
-"""Tokens for both clients: what supplies them, when they are renewed, and the errors without them."""
+"""Tokens for both clients: their supply, their renewal, and the errors without them."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def endpoint() -> Iterator[TokenEndpoint]:
 
 @pytest.fixture(autouse=True)
 def _nothing_fails() -> Iterator[None]:
-    """Each test begins and ends without a failure of another one's supply."""
+    """Each test begins and ends without a failure of another test's supply."""
     from twopc.sinks.kafka import oauth  # noqa: PLC0415 - its state is private
 
     oauth._failing.clear()
@@ -156,7 +156,7 @@ def test_a_token_is_used_for_half_of_its_life_and_then_renewed(clock: Clock) -> 
     assert tokens()[0] == "token 2"
 
 
-def test_an_old_token_serves_until_it_expires_when_a_new_one_cannot_be_had(
+def test_an_old_token_serves_until_it_expires_if_no_new_one_is_available(
     clock: Clock, caplog: pytest.LogCaptureFixture
 ) -> None:
     broken: list[bool] = []

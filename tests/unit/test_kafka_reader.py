@@ -24,7 +24,7 @@ TIMEOUT_MS = 30
 
 
 class Consumer:
-    """Returns the given messages one after the other, then nothing."""
+    """Returns these messages one after another, then nothing."""
 
     messages: tuple[Row | int, ...] = ()
     config: dict[str, Any]

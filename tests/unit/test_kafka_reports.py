@@ -15,7 +15,7 @@ IDS = [f"s.1.w.{number}" for number in range(5)]
 
 
 def test_each_final_report_renews_the_time() -> None:
-    """Caught mutation: one deadline for all requests. Each takes over half of it, and all together take three times as much."""
+    """Caught mutation: one deadline for all requests. Each takes over half of it, and together they take three times as long."""
 
     def end_first(ids: Sequence[str]) -> dict[str, str]:
         time.sleep(TIMEOUT_MS / 1000 * 0.6)

@@ -1,4 +1,4 @@
-"""Where an attempt's markers begin: requested when the batch before is over, so that nobody waits."""
+"""The start of an attempt's markers is requested when the previous batch is over, so that nothing waits for it."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ MARKERS = [1, 2]
 
 
 class Brokers:
-    """Answers a request for offsets when the test lets it; the test sets the partitions' ends."""
+    """Answers a request for offsets when the test allows it; the test sets the partitions' ends."""
 
     def __init__(self) -> None:
         self.ends = {1: 10, 2: 20}

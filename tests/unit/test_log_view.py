@@ -204,7 +204,7 @@ def test_only_the_parts_of_older_decisions_that_a_truncation_needs_are_held() ->
 
 
 def reachable(view: LogView) -> list[object]:
-    """The view and all that it refers to, classes left out."""
+    """The view and everything that it refers to, except classes."""
     found: dict[int, object] = {}
     ahead: list[object] = [view]
     while ahead:

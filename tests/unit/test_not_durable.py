@@ -1,4 +1,4 @@
-"""A directory whose sync fails: what was written is there and may not survive a power failure, so it never counts as written."""
+"""If a directory's sync fails, a written file is there but may not survive a power failure, so it never counts as written."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ def test_no_driver_acquires_a_log_that_does_not_sync(cluster: Cluster, disk: Dis
 
 @pytest.mark.parametrize("write", ["put", "bind", "id"])
 def test_a_file_that_is_already_there_is_synced_before_it_counts(tmp_path: Path, disk: Disk, write: str) -> None:
-    """The first try was there, and not durable. Fails if the second one finds it and is content."""
+    """The first try's file was there, but not durable. Fails if the second try finds it and accepts it."""
     files = LocalFiles(tmp_path)
     files.put_if_absent("registers/x", b"")
     binding = Binding(files)
@@ -99,7 +99,7 @@ def test_a_file_that_is_already_there_is_synced_before_it_counts(tmp_path: Path,
 
 
 def test_a_new_directory_that_was_not_synced_is_not_there(tmp_path: Path, disk: Disk) -> None:
-    """Fails if the next try takes it for one that is durable, and syncs only what is in it."""
+    """Fails if the next try takes it for a durable one, and syncs only its content."""
     files = LocalFiles(tmp_path / "a" / "b")
     disk.is_broken = True
     for _ in range(2):
@@ -111,7 +111,7 @@ def test_a_new_directory_that_was_not_synced_is_not_there(tmp_path: Path, disk: 
 
 
 def test_a_directory_that_cannot_be_synced_for_now_is_refused_at_the_start(tmp_path: Path, disk: Disk) -> None:
-    """So what a new driver finds there, such as a binding, is durable by then, whoever wrote it."""
+    """A file that a new driver finds there, such as a binding, is then durable, whoever wrote it."""
     files = LocalFiles(tmp_path)
     disk.is_broken = True
     with pytest.raises(ConfigurationError, match=r"creating a file failed.*Input/output error"):

@@ -1,4 +1,4 @@
-"""What a sink's state means, and what an operator may do about it: pure."""
+"""The meaning of a sink's state, and what an operator may do about it. Pure."""
 
 from __future__ import annotations
 
@@ -179,7 +179,9 @@ def test_the_advice_says_when_the_first_transaction_expires() -> None:
         ("other", 4, 4, "the checkpoint belongs to query other"),
     ],
 )
-def test_a_checkpoint_that_does_not_fit_is_said(query_id: str, planned: int, finished: int, what: str | None) -> None:
+def test_a_checkpoint_that_does_not_fit_is_reported(
+    query_id: str, planned: int, finished: int, what: str | None
+) -> None:
     checkpoint = CheckpointState(location="c", query_id=query_id, planned=planned, finished=finished, log="l", sinks={})
     [found] = advise(STATE, checkpoint)
     if what is None:

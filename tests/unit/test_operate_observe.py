@@ -1,4 +1,4 @@
-"""A look at all sinks of a cluster; what it finds in each: ``tests/live/operate``."""
+"""A look at all sinks of a cluster. For the findings in each, see ``tests/live/operate``."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ SINKS = [KafkaSink(name=name, bootstrap_servers="localhost:1", topic="t") for na
 
 
 def test_sinks_are_observed_together_and_returned_in_their_order(monkeypatch: pytest.MonkeyPatch) -> None:
-    """One that waits for a driver to commit must not keep a thousand others waiting."""
+    """A sink that waits for a driver to commit must not keep a thousand others waiting."""
     together = threading.Barrier(len(SINKS), timeout=30)
 
     def look(sink: KafkaSink) -> SinkState:

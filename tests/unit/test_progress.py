@@ -1,4 +1,4 @@
-"""What a coordinator reports to its listeners, and the text of a failure."""
+"""The reports of a coordinator to its listeners, and the text of a failure."""
 
 from __future__ import annotations
 
@@ -120,7 +120,7 @@ def test_a_failed_checkpoint_is_reported_and_its_error_has_the_facts(query: Quer
 
 
 def test_the_orphans_that_sweeps_have_ended_are_counted_once(cluster: Cluster, seen: Recording) -> None:
-    """Those of a dead driver at the start, and those of an attempt that failed; also in two sinks."""
+    """They include those of a dead driver at the start, and those of a failed attempt, also in two sinks."""
     die_at(cluster, cluster.start("one", "two"), "driver.confirmed", 0)
     query = cluster.start("one", "two", listeners=[seen])
     query.run(0)
@@ -239,9 +239,7 @@ class NamelessError(Exception):
         raise OSError("the JVM is gone")
 
 
-def test_an_error_that_cannot_say_what_it_is_is_raised_all_the_same(
-    query: Query, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_an_error_without_a_readable_text_is_still_raised(query: Query, caplog: pytest.LogCaptureFixture) -> None:
     query.engine.failures = [NamelessError()]
     with pytest.raises(NamelessError):
         query.run(0)

@@ -1,4 +1,4 @@
-"""A Redis sink's options go through one check, whether they stand in ``options`` or in the url."""
+"""A Redis sink's options go through one check, whether they are in ``options`` or in the url."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def sink(url: str, options: dict[str, Any] | None = None, *, cluster: bool = Fal
             "false",
             "'retry_on_timeout' is set by the sink: redis-py's retries would apply a command twice",
         ),
-        ("socket_timeout", "3", "'socket_timeout' is set by the sink: timeout_ms sets the times"),
+        ("socket_timeout", "3", "'socket_timeout' is set by the sink: timeout_ms sets the timeouts"),
         ("host", "h", "'host' is set by the sink"),
         ("ssl", "true", "'ssl' is set by the sink: a url that begins with rediss://"),
         ("ssl_ca_certs", "/ca.pem", "'ssl_ca_certs' is for TLS: begin the url with rediss://"),
@@ -52,7 +52,7 @@ def test_an_option_is_refused_alike_in_the_url_and_in_options(option: str, value
         ("redis://h?db=1&db=2", "'db' is in it twice"),
         ("redis://h?db=x", "redis-py rejected a value: Invalid value for 'db'"),
         ("redis://h?health_check_interval=often", "Invalid value for 'health_check_interval'"),
-        ("redis://h?credential_provider=x", "'credential_provider' cannot be written as text: give it in options"),
+        ("redis://h?credential_provider=x", "'credential_provider' cannot be written as text: pass it in options"),
         ("redis://h/prod", "its path is not the number of a database"),
         ("redis://h/0/1", "its path is not the number of a database"),
         ("redis://h/1?db=2", "'db' is in it twice"),

@@ -129,7 +129,7 @@ def test_a_fenced_driver_stays_fenced_and_learns_who_fenced_it(log: RegisterLog,
     assert [type(record) for record in records(log)] == [Acquired, Acquired]
 
 
-def test_a_driver_that_appends_all_the_while_is_fenced_in_the_end(files: FaultyFiles) -> None:
+def test_a_driver_that_keeps_appending_is_fenced_in_the_end(files: FaultyFiles) -> None:
     owner = RegisterLog(LocalFiles(files.location))
     owner.acquire(claim("busy"))
 

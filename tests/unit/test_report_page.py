@@ -93,13 +93,13 @@ def sink(name: str, transactions: int = 0, **changed: Any) -> SinkState:
 SINKS: Final = (
     sink("orders-enriched-by-customer-and-product-in-all-of-europe", 3, last_committed=40),
     sink("audit"),
-    sink("lost", problem="there is no topic twopc-ledger-lost on this cluster"),
+    sink("lost", problem="topic twopc-ledger-lost does not exist on this cluster"),
 )
 
 
 @pytest.fixture(scope="module", params=[1, 3, 100, 1000])
 def written(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, int]:
-    """A page, and how many checkpoints it has."""
+    """A page, and the number of its checkpoints."""
     directory = tmp_path_factory.mktemp("page")
     lines = list(checkpoints(request.param))
     history = read(write(directory / "checkpoint", lines))

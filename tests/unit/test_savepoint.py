@@ -33,7 +33,7 @@ _ROOT = Path(__file__).parents[2]
 
 
 def add_batch(checkpoint: Path, batch: int, *, is_finished: bool = True) -> None:
-    """What Spark adds: offsets, then state, then commits."""
+    """Add the files as Spark does: offsets, then state, then commits."""
     put(checkpoint / "offsets" / str(batch), f'v1\n{{}}\n{{"in":{{"0":{batch}}}}}')
     put(checkpoint / "state/0/0" / f"{batch + 1}.delta", f"delta {batch}")
     put(checkpoint / "state/1/0" / f"{batch + 1}_0a-1b.changelog", f"changes {batch}")
@@ -153,7 +153,9 @@ def test_a_savepoint_begins_again_if_spark_deletes_a_file_that_its_batch_needs(
     assert (deleted in caplog.text) is not is_harmless
 
 
-def test_it_ends_if_spark_is_always_faster(checkpoint: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_savepoint_ends_with_an_error_if_spark_is_always_faster(
+    checkpoint: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def delete(name: str) -> None:
         if name == "offsets/2":
             (checkpoint / name).unlink(missing_ok=True)
@@ -179,7 +181,7 @@ def test_a_savepoint_is_restored_elsewhere_as_a_separate_query(checkpoint: Path,
     assert not (tmp_path / "new/offsets/4").exists()
 
 
-def test_a_checkpoint_that_is_there_is_not_written_over(checkpoint: Path, tmp_path: Path) -> None:
+def test_an_existing_checkpoint_is_not_overwritten(checkpoint: Path, tmp_path: Path) -> None:
     taken = create_savepoint(checkpoint, tmp_path / "kept")
     with pytest.raises(ConfigurationError, match="is not empty"):
         restore_savepoint(taken.path, checkpoint)
@@ -276,7 +278,7 @@ def test_a_query_stops_with_a_savepoint_when_it_is_asked(checkpoint: Path, tmp_p
     put(checkpoint / "commits/4", "v1\n{}")
 
     def go_on() -> bool:
-        """The query, while the command waits."""
+        """Act as the query while the command waits."""
         each(4)  # the first of a run may be a replay: nothing is served before it
         assert not (tmp_path / "kept").exists()
         with pytest.raises(StoppedWithSavepointError, match="stopped with savepoint"):
@@ -309,7 +311,7 @@ def test_a_request_that_is_withdrawn_while_it_is_served_stops_nothing_and_leaves
         return take(query, directory)
 
     def go_on() -> bool:
-        """The query, while the command waits."""
+        """Act as the query while the command waits."""
         each(4)
         each(5)
         return True
@@ -355,10 +357,7 @@ def test_the_commands_take_and_restore(checkpoint: Path, tmp_path: Path) -> None
     assert taken.status == 0
     restored = command("savepoint", "restore", taken.facts["path"], str(tmp_path / "new"))
     assert restored.status == 0
-    assert (
-        "EndQuery('old')]" in restored.out
-        and "were not asked what is repeated: add --bootstrap-servers" in restored.out
-    )
+    assert "EndQuery('old')]" in restored.out and "To see which output that is, add --bootstrap-servers" in restored.out
     assert command("savepoint", "restore", str(tmp_path / "none"), str(tmp_path / "x")).status == 2
     assert command("savepoint", "create", str(tmp_path / "none"), str(tmp_path / "x")).status == 2
 

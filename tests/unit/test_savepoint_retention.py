@@ -1,4 +1,4 @@
-"""How many periodic savepoints stay; and a process that is killed at any step of deleting one."""
+"""The number of periodic savepoints that stay, and a process that is killed at any step of deleting one."""
 
 from __future__ import annotations
 

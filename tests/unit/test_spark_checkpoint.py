@@ -1,4 +1,4 @@
-"""Source offsets are compared as text: equal offsets must give equal text, and different ones different text (rule 10)."""
+"""Source offsets are compared as text: equal offsets must yield equal text, and different ones different text (rule 10)."""
 
 from __future__ import annotations
 
@@ -135,7 +135,7 @@ def test_a_torn_file_is_refused(text: str, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", ["1", "1.compact"])
 def test_the_files_of_a_batch_are_compared_although_the_store_lists_none(name: str) -> None:
-    """Fails if the log or its entry is looked for in a listing: a replay would look like another history."""
+    """Fails if the log or its entry is searched for in a listing: a replay would look like another history."""
     files = Objects(location="s3a://bucket/checkpoint")
     entry = json.dumps({"path": "/in/a", "timestamp": 1, "batchId": 1}).encode()
     files.content = {"offsets/5": b'v1\n{}\n{"logOffset":1}\n{"t":{"0":7}}', f"sources/0/{name}": b"v1\n" + entry}

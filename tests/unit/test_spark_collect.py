@@ -20,7 +20,7 @@ REFUSED = "Total size of serialized results of 3 tasks (2.9 MiB) is bigger than 
 def collected(
     error: str, max_bytes: int | None, monkeypatch: pytest.MonkeyPatch, *, budget: Any = None
 ) -> list[pa.RecordBatch] | None:
-    """The result of a DataFrame if Spark has sent none of its rows when its job failed."""
+    """The result of a DataFrame whose job fails before Spark has sent any of its rows."""
 
     def fail() -> None:
         raise RuntimeError(error)

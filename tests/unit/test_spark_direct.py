@@ -1,4 +1,4 @@
-"""Which way a batch goes: through the driver, or through tasks."""
+"""The way of a batch: through the driver, or through tasks."""
 
 from __future__ import annotations
 

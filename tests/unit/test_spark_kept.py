@@ -1,4 +1,4 @@
-"""What a worker's sinks keep for a run of a query goes when the run has ended."""
+"""Anything that a worker's sinks keep for a run of a query is released when the run has ended."""
 
 from __future__ import annotations
 

@@ -54,20 +54,20 @@ def test_a_misspelt_setting_is_an_error_in_the_editor_and_at_run_time(tmp_path: 
         ({"dead_letter": KafkaSink(name="s", bootstrap_servers="x:1", topic="t")}, "two sinks have the same name"),
         ({"dead_letter": "letters"}, "KafkaSink with a topic"),
         ({"select": {"other": ["1 AS value"]}}, "no sink is called 'other'"),
-        ({"select": {"s": "1 AS value"}}, "give a list of SQL expressions"),
-        ({"select": {"s": []}}, "give a list of SQL expressions"),
+        ({"select": {"s": "1 AS value"}}, "pass a list of SQL expressions"),
+        ({"select": {"s": []}}, "pass a list of SQL expressions"),
         *(
-            ({"write_by": wrong}, "give one of 'auto', 'driver', 'tasks', or DriverUpTo")
+            ({"write_by": wrong}, "pass one of 'auto', 'driver', 'tasks', or DriverUpTo")
             for wrong in ("sometimes", None, True, 1024)
         ),
-        *(({"staging": wrong}, r"staging=.*: give True .* or the path") for wrong in ("", None, 1)),
-        ({"checkpoints": {"timeout_ms": 5}}, r"give a CheckpointConfig\(…\)"),
+        *(({"staging": wrong}, r"staging=.*: pass True .* or the path") for wrong in ("", None, 1)),
+        ({"checkpoints": {"timeout_ms": 5}}, r"pass a CheckpointConfig\(…\)"),
         ({"listeners": [print]}, "inherit from twopc.Listener"),
         *(
-            ({"override": wrong}, r"is not an override: give EndQuery\(id\)")
+            ({"override": wrong}, r"is not an override: pass EndQuery\(id\)")
             for wrong in (None, "query", [AdoptQuery("a"), "b"], Abandon("17"), ResumeAt(2.0), EndQuery(17))  # type: ignore[arg-type]
         ),
-        ({"override": [EndQuery("a"), EndQuery("b")]}, "each kind of override once"),
+        ({"override": [EndQuery("a"), EndQuery("b")]}, "each kind of override only once"),
     ],
 )
 def test_invalid_settings_are_refused_by_name(settings: dict[str, Any], named: str) -> None:

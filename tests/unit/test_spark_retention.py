@@ -1,4 +1,4 @@
-"""How many decisions are kept: never fewer than Spark keeps batches."""
+"""The number of kept decisions is never less than the number of batches that Spark keeps."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the callable refuses before it looks at a batch."""
+"""The calls that the callable refuses before it examines a batch."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 class ConnectFrame(DataFrame):
-    """Stands for ``pyspark.sql.connect.dataframe.DataFrame``, which cannot be imported without grpc."""
+    """Stands in for ``pyspark.sql.connect.dataframe.DataFrame``, which cannot be imported without grpc."""
 
     __module__ = "pyspark.sql.connect.dataframe"
 

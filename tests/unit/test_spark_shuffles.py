@@ -49,7 +49,7 @@ def result(stage: int, rdd: int, *, reads: int = 9, attempts: int = 1) -> list[S
 
 @dataclass
 class Store:
-    """Spark's status store: the jobs of each tag, and those of others under the tag ``""``."""
+    """Spark's status store, with the jobs of each tag, and those of others under the tag ``""``."""
 
     jobs: dict[str, list[Job]]
     stages: dict[int, list[StageAttempt]] = field(default_factory=plain)
@@ -112,7 +112,7 @@ def test_a_batch_of_stages_that_ran_once_is_decided_without_a_look_at_other_jobs
 
 
 def test_a_job_whose_rows_were_collected_is_checked_once_a_mark_behind_it_is_reported() -> None:
-    """Such rows do not say which stage they are from, so the mark says that everything before it is reported."""
+    """Such rows do not show which stage they come from, so the mark shows that everything before it is reported."""
     store = Store({}, {**plain(), M2: attempts_at(M2, 2)}, marked=ONE_JOB)
     with pytest.raises(FatalError, match="Spark ran stage 1 again"):
         marked(store).check("a", ())
@@ -134,7 +134,7 @@ def test_the_jobs_of_collected_rows_are_read_once_their_mark_is_reported() -> No
 
 
 def test_observations_of_collected_rows_do_not_count_for_a_later_job_of_tasks() -> None:
-    """Two DataFrames: the driver collects one, tasks write the other, in a stage that ran again."""
+    """There are two DataFrames: the driver collects one, and tasks write the other, in a stage that ran again."""
     store = Store(dict(ONE_JOB), {**plain(), 3: attempts_at(3, 2, of=M2), 4: attempts_at(4, of=RESULT)})
     watched = marked(store)
     store.jobs["a"] = [*ONE_JOB["a"], Job(2, (3, 4), is_over=True)]
@@ -191,7 +191,7 @@ def test_a_result_stage_that_ran_again_is_repeated_and_the_repetition_is_decided
 
 
 def test_a_result_stage_that_cached_its_rows_and_ran_again_stops_the_query() -> None:
-    """The cache keeps what it read of the first shuffle, for the repetition, too."""
+    """The cache keeps the rows that it read from the first shuffle, even for the retry."""
     store = Store(ONE_JOB, {**plain(), RESULT: attempts_at(RESULT, 2)}, cached={3})
     with pytest.raises(FatalError):
         watching(store).check("a", {RESULT})
@@ -286,7 +286,7 @@ def test_a_job_is_examined_once_and_its_shuffles_are_remembered() -> None:
 
 
 def test_a_job_that_runs_at_the_same_moment_and_shares_a_stage_that_ran_again_stops_the_query() -> None:
-    """It may have written the shuffle again while a task of the batch had read the first writing."""
+    """It may have written the shuffle again while a task of the batch had read the first write."""
     jobs = {"": [Job(0, (M1, RESULT), is_over=False)], "b": [Job(1, (M1, 5), is_over=True)]}
     store = Store(jobs, {M1: attempts_at(M1, 2), RESULT: attempts_at(RESULT), 5: result(5, 6)})
     with pytest.raises(FatalError, match="Spark ran stage 0 again"):
@@ -315,7 +315,7 @@ def filled(*stages: int, of: int = 3) -> dict[int, list[StageAttempt]]:
 
 
 def test_a_cache_that_was_filled_before_and_after_its_shuffle_was_written_again_stops_the_query() -> None:
-    """One stage of two jobs at the same moment wrote it, so nothing but the order of the readers shows it."""
+    """One stage of two concurrent jobs wrote it, so nothing but the order of the readers shows it."""
     again = [StageAttempt("COMPLETE", M1, number, (1,), 0, 9, time) for number, time in enumerate((0, 45))]
     jobs = {"": [Job(0, (M1, 4), is_over=True)], "b": [Job(1, (3, 5), is_over=True)]}
     stages = {M1: again, 3: attempts_at(3, of=M1, status="SKIPPED"), **filled(4, 5)}

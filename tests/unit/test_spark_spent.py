@@ -1,4 +1,4 @@
-"""What rows have spent of a budget, as the driver counts it; ``tests/live/test_spark_budget.py`` compares it with Spark."""
+"""The part of a budget that rows use, as the driver counts it; ``tests/live/test_spark_budget.py`` compares it with Spark."""
 
 from __future__ import annotations
 

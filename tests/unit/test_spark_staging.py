@@ -1,4 +1,4 @@
-"""Where staged rows are kept, and for how long."""
+"""The place where staged rows are kept, and for how long."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def test_releasing_a_location_without_staged_files_does_nothing(tmp_path: Path) 
 
 
 def test_a_staged_file_that_is_deleted_before_it_is_read_says_who_may_have_deleted_it(tmp_path: Path) -> None:
-    """As by a newer driver, while one that has found the staged file is paused."""
+    """A newer driver may do so while a driver that has found the staged file is paused."""
     name = staged(str(tmp_path), 3, 6)
     staging = Staging(str(tmp_path))
     assert staging.has(name)

@@ -1,4 +1,4 @@
-"""What a task does with its rows and what it reports, outside of a Spark worker."""
+"""A task's work with its rows, and its report, outside of a Spark worker."""
 
 from __future__ import annotations
 
@@ -176,7 +176,7 @@ def test_a_handed_over_transaction_outlives_its_task(world: World) -> None:
 def publishing(
     tmp_path: Path, *sinks: FakeSink, lost: frozenset[tuple[str, int]]
 ) -> tuple[PrepareTask, tuple[TaskReport, ...]]:
-    """A task that publishes the staged file of partition 5, the second one that was lost; and the decided reports."""
+    """A task that publishes the staged file of partition 5, the second lost one, and the decided reports."""
     made = task_of(*sinks, staging=Staging(str(tmp_path)))
     staged = reported(replace(made, mode=NOTHING), given((1, 5), (2, 6)))
     tasks = tuple(msgspec.structs.replace(staged, partition=partition) for partition in (2, 5))

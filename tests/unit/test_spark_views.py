@@ -64,7 +64,10 @@ def test_a_row_that_one_sink_cannot_store_goes_to_no_sink_and_becomes_a_dead_let
     }
     assert b"sink 'totals': column 'id' is null" in null["headers"][0]["value"]
     assert json.loads(large["value"])["count"] == 3
-    assert b"sink 'events': the record has more than kafka.message.max.bytes=1000" in large["headers"][0]["value"]
+    assert (
+        b"sink 'events': the record's key, value and headers exceed kafka.message.max.bytes=1000"
+        in large["headers"][0]["value"]
+    )
 
 
 def test_a_row_that_several_sinks_cannot_store_has_the_first_sinks_reason() -> None:
@@ -214,7 +217,7 @@ def test_a_task_stages_screened_rows(tmp_path: Path) -> None:
             {"headers": pa.array([None, [{"key": None, "value": b""}]], HEADERS)},
             "header without a key",
         ),
-        ({"key": pa.array([b"", b"1234567"])}, "more than kafka.message.max.bytes=46"),
+        ({"key": pa.array([b"", b"1234567"])}, "exceed kafka.message.max.bytes=46"),
     ],
 )
 def test_a_row_that_no_producer_can_send_is_rejected_with_the_reason(column: dict[str, Any], why: str) -> None:

@@ -1,4 +1,4 @@
-"""What a Python worker keeps of the archives on its path, from task to task."""
+"""The data about the archives on its path that a Python worker keeps from task to task."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ class Archive:
         return importlib.util.find_spec(f"{self.package}.{module}") is not None
 
     def begin_task(self) -> int:
-        """What a worker does before it reads the task's function; returns how often the directory was read."""
+        """Do what a worker does before it reads the task's function; return how often the directory was read."""
         self.read.clear()
         importlib.invalidate_caches()
         self.has("nothing")  # newer Pythons wait until something is looked for

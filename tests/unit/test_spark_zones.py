@@ -35,6 +35,6 @@ def test_the_same_instants_have_the_label_utc(kind: str, zone: str) -> None:
 @pytest.mark.parametrize(
     "kind", [pa.timestamp("us"), pa.timestamp("us", "UTC"), pa.date32(), pa.list_(pa.timestamp("us")), pa.string()]
 )
-def test_a_value_without_a_zone_stays_as_it_is(kind: Any) -> None:
+def test_a_value_without_a_zone_stays_unchanged(kind: Any) -> None:
     rows = pa.RecordBatch.from_arrays([pa.array([None], kind)], names=["at"])
     assert in_utc(rows) is rows

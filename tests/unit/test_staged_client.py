@@ -1,4 +1,4 @@
-"""Translating a store's errors: known errors get a remedy, transient ones a retry; for the rest the store is blamed."""
+"""Translating a store's errors: known errors get a remedy, transient ones a retry; the rest is blamed on the store."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ HBASE = HBaseClient(Cluster("h:1", user="u", timeout_s=1), timeout_s=1)
         (REDIS, exceptions.MasterDownError("link with MASTER is down"), UnavailableError, "MASTER"),
         (REDIS, exceptions.ResponseError("unknown command"), ConfigurationError, "Redis 6.2, Valkey 7.2 or newer"),
         (HBASE, AbsentTableError("there is no table 't'"), ConfigurationError, "Create it"),
-        (HBASE, RemoteError("o.a.h.AccessDeniedException", "no\n at x"), ConfigurationError, "no. Give .*docs/hbase.md"),
+        (HBASE, RemoteError("o.a.h.AccessDeniedException", "no\n at x"), ConfigurationError, "no. Grant .*docs/hbase.md"),
         (HBASE, RemoteError("o.a.h.NotServingRegionException", ""), UnavailableError, "NotServingRegionException"),
         (HBASE, RemoteError("o.a.h.DoNotRetryIOException", "exceeds limit of 10"), BadRecordError, "maxsize"),
         (HBASE, RemoteError("o.a.h.Odd", "boom"), ConfigurationError, "HBase rejected the call: .*2.4 or newer"),

@@ -1,4 +1,4 @@
-"""The control record changes by compare-and-set: whoever loses a round reads again before writing."""
+"""The control record changes by compare-and-set: a client that loses a round reads again before writing."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the states of a slice's parts prove about the whole slice."""
+"""The proof about a whole slice from the states of its parts."""
 
 from __future__ import annotations
 

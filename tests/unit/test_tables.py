@@ -1,4 +1,4 @@
-"""What the commands print in a narrow window, in a wide one, and into a pipe."""
+"""The output of the commands in a narrow window, in a wide one, and into a pipe."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Each file that is kept, cut at each byte and with another bit in each: no duplicate, no loss, or a clear error."""
+"""Each stored file, cut at each byte and with one bit flipped in each: no duplicate, no loss, or a clear error."""
 
 from __future__ import annotations
 
@@ -36,13 +36,13 @@ if TYPE_CHECKING:
 
 
 class Kept(NamedTuple):
-    """What survives a driver."""
+    """The state that survives a driver."""
 
     world: World
     files: dict[str, bytes]
 
     def restart(self, name: str, data: bytes) -> Cluster:
-        """A cluster as it was, but for one file."""
+        """A cluster as it was, except for one file."""
         return _cluster(deepcopy(self.world), {**self.files, name: data})
 
 
@@ -87,7 +87,7 @@ def _truncated(cluster: Cluster) -> None:
 
 
 def _damaged(data: bytes) -> Iterator[bytes]:
-    """Cut anywhere; another bit anywhere."""
+    """The content cut anywhere, or with a bit flipped anywhere."""
     for position in range(len(data)):
         yield data[:position]
         altered = bytearray(data)
@@ -96,7 +96,7 @@ def _damaged(data: bytes) -> Iterator[bytes]:
 
 
 def _error_of(act: Callable[[], object]) -> str | None:
-    """What one of our errors says; None if there was none."""
+    """The text of one of our errors; None if there was none."""
     try:
         act()
     except TwoPhaseCommitError as error:
@@ -114,7 +114,7 @@ def _require_equal(found: object, expected: object) -> None:
 
 @pytest.mark.parametrize("file", ["newest", "id", "binding"])
 @pytest.mark.parametrize("leave", [_finished, _decided, _repaired, _acquired, _truncated])
-def test_a_damaged_decision_doubles_and_loses_nothing_and_the_error_says_which_file_and_what_to_do(
+def test_a_damaged_decision_duplicates_and_loses_nothing_and_the_error_says_which_file_and_what_to_do(
     leave: Callable[[Cluster], None], file: str
 ) -> None:
     cluster = _cluster(World(), {})
@@ -152,7 +152,7 @@ def test_the_id_of_the_registers_is_written_again_as_the_error_says() -> None:
 
 
 def test_a_handover_that_is_damaged_is_never_taken_for_another_one() -> None:
-    """With another batch in it, rows that are in the output already would be written again."""
+    """With another batch in it, rows that are already in the output would be written again."""
     files, batch = MemoryFiles(), batch_of(7)
     bounds = {"out": {0: Bounds(start=10, exact=11, end=20)}}
     kept = Handover(query_id=batch.query_id, batch_id=7, offsets=batch.offsets, kind=Kind.REST, topics=bounds)

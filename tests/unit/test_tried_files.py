@@ -40,7 +40,7 @@ def small(tmp_path: Path) -> Iterator[Path]:
 @pytest.mark.parametrize(
     "make", [lambda path: LocalFiles(path / "twopc"), lambda _: MemoryFiles()], ids=["local", "memory"]
 )
-def test_a_directory_that_can_do_everything_is_used_as_it_is(tmp_path: Path, make: Callable[[Path], Files]) -> None:
+def test_a_directory_that_can_do_everything_is_used_unchanged(tmp_path: Path, make: Callable[[Path], Files]) -> None:
     files = make(tmp_path)
     assert tried(files) is files
     assert list(tmp_path.rglob(".*")) == []
@@ -71,7 +71,7 @@ def decide_without_links(root: str) -> str:
 
 
 def test_decisions_are_not_kept_where_two_drivers_could_both_write_them(tmp_path: Path) -> None:
-    """Fails if what has no links counts as atomic."""
+    """Fails if a file system without links counts as atomic."""
     said = run_without_links(errno.EOPNOTSUPP, decide_without_links, str(tmp_path))
     assert "Nothing was written" in said and "Add a Kafka sink" in said
     assert list(tmp_path.iterdir()) == []

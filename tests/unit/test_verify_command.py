@@ -1,4 +1,4 @@
-"""What a series of checks reports, however it ends."""
+"""The report of a series of checks, however it ends."""
 
 from __future__ import annotations
 

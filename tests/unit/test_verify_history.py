@@ -193,7 +193,7 @@ def test_the_checkpoint_of_another_query_or_ledger_is_an_error(checkpoint: Path)
 
 
 def test_a_directory_without_a_checkpoint_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(ConfigurationError, match="no streaming query's checkpoint"):
+    with pytest.raises(ConfigurationError, match="not the checkpoint of a streaming query"):
         compared(tmp_path, *THREE)
 
 

@@ -1,4 +1,4 @@
-"""What the commands and a running query write beside a checkpoint, on a share that has no hard links, and on one that is full."""
+"""The files that the commands and a running query write beside a checkpoint, on a share without hard links, and on a full one."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ __all__ = ["checkpoint"]
 
 
 def query_of(location: Path) -> Callable[[int], None]:
-    """A query between two batches is all that is needed."""
+    """A query between two batches is sufficient."""
     query = saving(lambda *_: None, location)
     query(3)
     return query
@@ -38,7 +38,7 @@ def stop_with_savepoint(root: str) -> list[str]:
     query = query_of(location)
 
     def go_on() -> bool:
-        """The query, while the command waits."""
+        """Act as the query while the command waits."""
         with pytest.raises(StoppedWithSavepointError):
             query(4)
         return False
@@ -92,7 +92,7 @@ def test_no_request_stops_a_query_because_its_files_fail(
     query = query_of(checkpoint)
 
     def go_on() -> bool:
-        """The query, while the command waits."""
+        """Act as the query while the command waits."""
         with monkeypatch.context() as patched:
             patched.setattr(LocalFiles, name, refuse)
             for batch in (4, 5, 6):

@@ -40,7 +40,7 @@ _POLL_S: Final = 1.0
 
 @dataclass
 class Totals:
-    """What a run found."""
+    """The findings of a run."""
 
     programs: int = 0
     refused: int = 0

@@ -1,4 +1,4 @@
-"""Draws a program from a seed; the same seed always gives the same program."""
+"""Draws a program from a seed; the same seed always yields the same program."""
 
 from __future__ import annotations
 

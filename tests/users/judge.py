@@ -21,8 +21,8 @@ if TYPE_CHECKING:
 
 #: What tells somebody what to do.
 _ADVICE: Final = re.compile(
-    r"\b(add|await|call|cast|change|correct|create|give|join|keep|leave|let|look|make|pass|persist|put|raise|read|remove|rename|"
-    r"repeat|replace|restart|return|run|select|set|start|stop|unset|use|wait|wrap|write)\b",
+    r"\b(add|allow|await|call|cast|change|correct|create|fill|filter|give|join|keep|leave|let|look|make|pass|persist|put|raise|read|remove|rename|"
+    r"omit|repeat|replace|rerun|restart|return|run|select|set|start|stop|unset|use|wait|wrap|write)\b",
     re.IGNORECASE,
 )
 _SHOWN: Final = 6
@@ -89,7 +89,7 @@ def _allowed(calls: Sequence[Call], events: Sequence[Event]) -> Iterator[list[Ca
 
 
 def _has_gap(places: Sequence[tuple[int, int]], chosen: Sequence[Sequence[Call]], calls: Sequence[Call]) -> bool:
-    """Whether a batch is visible behind one that had rows and is not."""
+    """Whether a batch is visible after one that had rows and is not visible."""
     missing = set()
     for place, of_batch in zip(places, chosen, strict=True):
         if of_batch:

@@ -1,4 +1,4 @@
-"""Plays programs one after the other in one Spark session, and appends a line of JSON to a file before and after each.
+"""Plays programs one after another in one Spark session, and appends a line of JSON to a file before and after each.
 
 Run ``python -m tests.users.lane '<a JSON object>'``. ``tests.users.__main__`` restarts it now and then, so that what a session
 keeps of thousands of programs never matters.

@@ -1,4 +1,4 @@
-"""What people do with a batch before they write it, and after."""
+"""The things that people do with a batch before and after they write it."""
 
 from __future__ import annotations
 

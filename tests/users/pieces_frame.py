@@ -1,4 +1,4 @@
-"""What people make of a batch's rows. All keep the columns ``id``, ``tenant`` and ``n``."""
+"""The transformations that people apply to a batch's rows. All keep the columns ``id``, ``tenant`` and ``n``."""
 
 from __future__ import annotations
 

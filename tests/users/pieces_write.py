@@ -1,6 +1,6 @@
 """How people call what ``exactly_once`` returns, and where they make it.
 
-``{make}`` makes it, ``{each}`` is it, ``{id}`` is the number that they give it.
+``{make}`` makes it, ``{each}`` is it, ``{id}`` is the number that they pass to it.
 """
 
 from __future__ import annotations

@@ -50,7 +50,7 @@ class Event:
 
 
 def program_name(seed: int) -> str:
-    """What tracebacks call the text of a program."""
+    """The name of a program's text in tracebacks."""
     return f"{_PROGRAM}{seed}>"
 
 
@@ -72,7 +72,7 @@ def _is_own(error: BaseException) -> bool:
 
 
 class Recorder:
-    """What happened to one program over all its runs. With ``log``, in a file that survives the process."""
+    """The events of one program over all its runs. With ``log``, in a file that survives the process."""
 
     def __init__(self, log: Path | None = None) -> None:
         self.events: list[Event] = []
@@ -146,7 +146,7 @@ class Recorder:
 
 
 class Watched:
-    """What ``exactly_once`` returns, watched."""
+    """The object that ``exactly_once`` returns, watched."""
 
     def __init__(self, recorder: Recorder, each: Any) -> None:
         self._recorder = recorder

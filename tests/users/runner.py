@@ -58,7 +58,7 @@ _ERROR: Final = re.compile(r"[\w.$]*(?:Exception|Error)\b")
 
 @dataclass
 class Expected:
-    """What the reference saw."""
+    """The outcome of the reference."""
 
     calls: list[Call]
     events: list[Event]
@@ -66,7 +66,7 @@ class Expected:
 
 @dataclass
 class Outcome:
-    """What the product did, over all runs of a program."""
+    """The outcome of the product, over all runs of a program."""
 
     events: list[Event]
     visible: dict[str, Rows] = field(default_factory=dict)
@@ -235,7 +235,7 @@ def _evaluating(function: Callable[[DataFrame, int], Any]) -> Callable[[DataFram
 
 @contextlib.contextmanager
 def _quiet_threads() -> Iterator[None]:
-    """What ends a thread of a program, and what it is warned of, is its own affair; what the product raised is known."""
+    """An error that ends a program's thread, or a warning, is its own affair; the product's errors are known."""
     before = threading.excepthook
     threading.excepthook = lambda _: None
     try:

@@ -111,7 +111,7 @@ def test_a_query_that_dies_with_another_one_is_not_an_error(
 
 
 class Broken:
-    """In the place of ``exactly_once``: Spark's own Kafka sink, which passes the crash point behind its write."""
+    """Replaces ``exactly_once``: Spark's own Kafka sink, which passes the crash point behind its write."""
 
     def __init__(self, *sinks: Any, checkpoint_location: str) -> None:
         assert checkpoint_location

@@ -76,14 +76,14 @@ class World:
         return parsed.select("row.*")
 
     def visible(self) -> dict[str, Rows]:
-        """What readers see of each sink."""
+        """The rows that readers see in each sink."""
         return {
             topic: Counter((one.key() or b"", one.value() or b"") for one in records(self.bootstrap_servers, topic))
             for topic in self.topics
         }
 
     def open_transactions(self) -> list[str]:
-        """Find what holds readers back: transactions that are not at rest, and partitions whose stable offset is behind."""
+        """Find what holds back readers: transactions that are not at rest, and partitions whose stable offset is behind."""
         found = [violation.what for violation in left_open(states_of(self.bootstrap_servers, self.name))]
         return found + [behind for topic in self.topics for behind in self._behind(topic)]
 

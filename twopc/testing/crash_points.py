@@ -9,7 +9,7 @@ kill       SIGKILL to this process
 stop       SIGSTOP to this process, until it receives SIGCONT
 raise      :class:`InjectedFault`, an error that the product does not expect
 drop       :class:`InjectedLoss`, an error that may be retried: the answer was lost
-delay:MS   a pause of so many milliseconds
+delay:MS   a pause of this many milliseconds
 ========== =============================================================================
 
 The product itself never reads the environment. A process under test calls :func:`arm_from_environment`; Spark's Python
@@ -69,7 +69,7 @@ def _drop() -> None:
 
 _ACTIONS: Final[dict[str, Callable[[], None]]] = {
     "kill": lambda: os.kill(os.getpid(), signal.SIGKILL),
-    # Signal this thread. The main thread would take a signal to the process, and this one would run on for milliseconds.
+    # Signal this thread. The main thread would take a signal to the process, and this one would continue for milliseconds.
     "stop": lambda: signal.pthread_kill(threading.get_ident(), signal.SIGSTOP),
     "raise": _fail,
     "drop": _drop,

@@ -1,4 +1,4 @@
-"""The pytest plugin: the fixtures ``kill_loop`` and ``crash_points``, and options that repeat a kill loop.
+"""The pytest plugin: the fixtures ``kill_loop`` and ``crash_points``, and options that reproduce a kill loop.
 
 It imports neither Spark nor any client until a test uses a fixture.
 """

@@ -38,7 +38,7 @@ def test_the_sink_is_exactly_once(kill_loop: Callable[..., Outcome], tmp_path: P
 
 
 def test_a_function_that_appends_is_not(kill_loop: Callable[..., Outcome], tmp_path: Path) -> None:
-    """Spark calls it again with a batch that it has written."""
+    """Spark calls it again with a batch that it has already written."""
     output = tmp_path / "output"
     output.mkdir()
     directory = str(output)

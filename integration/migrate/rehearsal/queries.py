@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 def old_query(servers: str, topic: str) -> Query:
-    """Make the query as it was, which writes at least once."""
+    """Make the original query, which writes at least once."""
 
     def query(frame: DataFrame, _: str) -> DataStreamWriter:
         from twopc.sinks.kafka_legacy import AtLeastOnceKafkaSink  # noqa: PLC0415 - in the query's own process

@@ -40,7 +40,7 @@ def show(console: Console, scale: Scale, ways: Mapping[str, Sequence[Step]], sec
         table = Table(title=f"twopc migrate rehearse: {name}, seed {scale.seed}", title_justify="left")
         for column in ("step", "what was done"):
             table.add_column(column)
-        for column in ("records", "lost", "doubled"):
+        for column in ("records", "lost", "duplicated"):
             table.add_column(column, justify="right")
         for step in steps:
             style = "bold red" if step.problem else None
@@ -52,8 +52,8 @@ def show(console: Console, scale: Scale, ways: Mapping[str, Sequence[Step]], sec
     for what, why in NOT_RUN.items():
         console.print(f"- {what}: {why}.", markup=False)
     verdict = (
-        "[green]Passed:[/] after the cut-over and after the way back, nothing is lost and nothing is there twice."
+        "[green]Passed:[/] after the cut-over and after the way back, nothing is lost and nothing is duplicated."
         if is_passed(ways)
-        else f"[bold red]FAILED.[/] Repeat it with --seed {scale.seed}, and please report it."
+        else f"[bold red]FAILED.[/] Rerun it with --seed {scale.seed}, and please report it."
     )
     console.print(f"{verdict} {seconds:.0f} s")

@@ -1,4 +1,4 @@
-"""Run ``twopc migrate rehearse`` with parsed options: go the ways, print the report, return the exit status."""
+"""Run ``twopc migrate rehearse`` with parsed options: take each way, print the report, return the exit status."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def main(names: Sequence[str], scale: Scale, *, as_json: bool) -> int:
     """Rehearse; return the exit status.
 
     Args:
-        names: the names of the ways to go.
+        names: the names of the ways to rehearse.
         scale: how much to do.
         as_json: print one JSON object to stdout, everything else to stderr.
     """
@@ -53,7 +53,7 @@ def main(names: Sequence[str], scale: Scale, *, as_json: bool) -> int:
 
 
 def _rehearse(names: Sequence[str], scale: Scale, console: Console) -> dict[str, list[Step]]:
-    """Go the ways one after the other. Everything that it started has ended when it returns or raises."""
+    """Rehearse the ways one after another. Everything that it started has ended when it returns or raises."""
     ways: dict[str, list[Step]] = {}
     console.print(f"twopc migrate rehearse: {', '.join(names)}; {scale.kills} kills of each sink, seed {scale.seed}")
     with contextlib.ExitStack() as cleanup:

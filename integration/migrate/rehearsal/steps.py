@@ -42,7 +42,7 @@ class Step:
         name: the step's name.
         done: what was done and found, in words.
         records: the number of records that readers get from the output; None: not counted.
-        lost: the number of given records that are missing; None: not counted, because more must still be written.
+        lost: the number of input records that are missing; None: not counted, because more must still be written.
         doubled: the number of records beyond the expected number.
         problem: the checks that failed, in words; "" if all passed.
         seconds: how long the step took, in s.
@@ -59,7 +59,7 @@ class Step:
 
 @dataclass
 class Rehearsal:
-    """One query on its way.
+    """One query on its way from the old sink to the new one and back.
 
     Attributes:
         directory: the directory of the checkpoint and logs.
@@ -98,15 +98,15 @@ class Rehearsal:
     # -- before --------------------------------------------------------------------------------------------------------
 
     def run_old(self, kills: int) -> None:
-        """Run the old query under kills. It loses nothing, and doubles what it wrote before a kill."""
-        # The first kill comes when a batch is written but not recorded, so something is certainly doubled.
+        """Run the old query under kills. It loses nothing, and duplicates the rows that it wrote before a kill."""
+        # The first kill comes when a batch is written but not recorded, so some rows are certainly duplicated.
         happened = self._run("old", self._old(), planned(self.seed, kills, moments=(Moment.AFTER,), crash_points=()))
         found = numbers_of(self.output.records())
         lost, doubled = difference(Counter(range(self.source.fed)), found)
-        problem = f"{lost} records lost" if lost else ("" if doubled or not kills else "nothing is doubled")
+        problem = f"{lost} records lost" if lost else ("" if doubled or not kills else "nothing is duplicated")
         self.add(
             "the old sink, killed",
-            f"{happened}; whole or half batches are there twice, as always with this sink",
+            f"{happened}; whole or half batches are duplicated, as always with this sink",
             records=found.total(),
             lost=lost,
             doubled=doubled,
@@ -153,7 +153,7 @@ class Rehearsal:
             problem = f"status {status}, {first}, {second}; {dry} {recorded} {again}"
         elif recorded["handover"]["kind"] != "rest":
             problem = "no batch is unfinished"
-        # From here on each number is expected once, or as often as it is in the output now.
+        # After this, each number is expected once, or as often as it is in the output now.
         self._expected = numbers_of(self.output.records())
         self._batch = dry.get("handover", {}).get("batch_id", -1)
         done = f"batch {self._batch}: {dry.get('output_records')} of its {dry.get('source_records')} records are there"
@@ -198,7 +198,7 @@ class Rehearsal:
     # -- helpers -------------------------------------------------------------------------------------------------------
 
     def _count(self, name: str, done: str) -> None:
-        """Check that each given record is there once, or as often as at the cut-over, and that each key is in one partition."""
+        """Check that each input record is there once, or as often as at the cut-over, and that each key is in one partition."""
         records = self.output.records()
         found = numbers_of(records)
         once = Counter(range(self.source.fed))
@@ -227,7 +227,7 @@ class Rehearsal:
             how it was killed, in words.
         """
         self.source.next_step()
-        # Each run gets its share of the rows. A query that stays killed gets one batch.
+        # Each run gets its share of the rows. A query that is not restarted gets one batch.
         batches = BATCHES_A_KILL * (len(kills) + 1) if ends else len(kills) + 1
         loop = KillLoop(
             read=list,
@@ -263,7 +263,7 @@ class Rehearsal:
 
 
 def difference(expected: Counter[int], found: Counter[int]) -> tuple[int, int]:
-    """Return how many numbers are missing, and how many are too many."""
+    """Return the number of missing numbers, and the number of surplus ones."""
     return (expected - found).total(), (found - expected).total()
 
 

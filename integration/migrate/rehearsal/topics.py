@@ -40,7 +40,7 @@ class Record(NamedTuple):
 
 @dataclass(frozen=True)
 class Output:
-    """A topic as a reader sees it that does not know how it was written, on brokers of any age.
+    """A topic on brokers of any age, as a reader sees it without knowing how it was written.
 
     Attributes:
         servers: the addresses of the topic's cluster.
@@ -103,7 +103,7 @@ class Output:
         """Return every readable record.
 
         Raises:
-            ServiceError: the broker does not answer, or the query was never given one of the records.
+            ServiceError: the broker does not answer, or the query never received one of the records.
         """
         connection = {"bootstrap.servers": self.servers, "log_level": 0}
         ends = self.ends()
@@ -159,7 +159,7 @@ class LiveReader:
                         self._seen.append(_record(message))
                         at[message.partition() or 0] = offset + 1
                     elif error.code() == KafkaError._PARTITION_EOF:  # noqa: SLF001 - a public constant
-                        # The last offset of a transaction is not a record.
+                        # A transaction's last offset is not a record.
                         at[message.partition() or 0] = offset
         except Exception as error:  # noqa: BLE001 - the main thread raises it
             self._error = error
@@ -173,10 +173,10 @@ class OldTopic(KafkaTopic):
         """See :class:`twopc.testing.kill_loop.Source`.
 
         Raises:
-            ServiceError: the broker did not take every record.
+            ServiceError: the broker did not accept every record.
         """
         refused: list[object] = []
-        one_by_one = {"max.in.flight.requests.per.connection": 1}  # a repeated request may not overtake the next
+        one_by_one = {"max.in.flight.requests.per.connection": 1}  # a retried request may not overtake the next
         producer = Producer({"bootstrap.servers": self.bootstrap_servers, "acks": "all", "log_level": 0, **one_by_one})
         for number in numbers:
             producer.produce(
@@ -187,12 +187,12 @@ class OldTopic(KafkaTopic):
                 on_delivery=lambda error, _: refused.append(error) if error else None,
             )
         if producer.flush(_TIMEOUT_S) or refused:
-            raise ServiceError(f"{self.bootstrap_servers} did not take every record of {self.topic}: {refused[:1]}")
+            raise ServiceError(f"{self.bootstrap_servers} did not accept every record of {self.topic}: {refused[:1]}")
 
 
 @dataclass
 class Continued:
-    """A source that continues with the numbers where the previous step ended.
+    """A source that continues its numbers where the previous step ended.
 
     Attributes:
         source: the source that gets the records.
@@ -204,7 +204,7 @@ class Continued:
     _first: int = field(default=0, repr=False)
 
     def next_step(self) -> None:
-        """Begin a step: its number 0 stands for the next number."""
+        """Begin a step, whose number 0 stands for the next number."""
         self._first = self.fed
 
     def feed(self, numbers: range) -> None:
@@ -251,5 +251,5 @@ def _record(message: Any) -> Record:
     number = int(value) if value.isdigit() else _NOWHERE
     record = Record(message.partition(), message.offset(), key.decode(errors="replace"), number)
     if record.number == _NOWHERE or record.key != key_of(number):
-        raise ServiceError(f"{message.topic()} has a record that the query was never given: {key!r}, {value!r}")
+        raise ServiceError(f"{message.topic()} has a record that the query never received: {key!r}, {value!r}")
     return record

@@ -25,7 +25,7 @@ _SOURCE: Final = "orders"
 _OUTPUT: Final = "orders-enriched"
 _MIRROR_TIMEOUT_S: Final = 120
 
-#: What a rehearsal does not run, and why. The report prints it.
+#: The cases that a rehearsal does not run, and why. The report prints them.
 NOT_RUN: Final = {
     "the source moves to another cluster, too": (
         "its offsets change there, so a checkpoint of the old cluster does not fit. Move the output first. Then move the source "
@@ -40,7 +40,7 @@ NOT_RUN: Final = {
 
 @dataclass(frozen=True, kw_only=True)
 class Scale:
-    """How much a rehearsal does.
+    """The scale of a rehearsal.
 
     Attributes:
         seed: the seed of the kills.
@@ -163,7 +163,9 @@ def _cut_over_and_back(rehearsal: Rehearsal, scale: Scale, stack: contextlib.Exi
     is_same = sorted(seen) == sorted(there)
     rehearsal.add(
         "a reader, throughout",
-        "read with read_committed from before the cut-over; it got each record once, and none that is not there",
+        "read with read_committed from before the cut-over; it got each record once, and no others",
         records=len(seen),
-        problem="" if is_same else f"{len(set(seen) - set(there))} of its records are not there, or it missed some",
+        problem=""
+        if is_same
+        else f"{len(set(seen) - set(there))} of its records are not in the topic, or it missed some",
     )

@@ -191,7 +191,7 @@ class Sleeper:
         self._applier = Applier(self._client, self.fence, table=sink.staging_table, sink=sink.name)
 
     def begin(self, handle: HBaseHandle, scan_start: dict[str, Any]) -> None:
-        """Do everything that comes before the first chunk."""
+        """Do everything before the first chunk."""
         self.fence.raise_to(scan_start["base"], scan_start["base"])
         self.fence.begin(handle.uuid, scan_start["base"])
 

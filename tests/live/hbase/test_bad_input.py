@@ -192,7 +192,7 @@ def test_a_sink_of_another_query_is_refused(store: Store, tmp_path: Path) -> Non
         ({"znode": "hbase"}, "znode='hbase'"),
         ({"znode": "/hbase/"}, "znode='/hbase/'"),
         ({"table": "a b"}, "table='a b'"),
-        ({"table": "twopc"}, "table of its own"),
+        ({"table": "twopc"}, "own table"),
         ({"mapping": "Put"}, "mapping='Put'"),
         ({"chunk_rows": 0}, "chunk_rows=0"),
     ],

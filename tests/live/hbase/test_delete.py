@@ -1,4 +1,4 @@
-"""A deletion removes cells up to its decision's version and no newer ones, however late and often it is repeated."""
+"""A deletion removes cells up to its decision's version and no newer ones, however late and often it is retried."""
 
 from __future__ import annotations
 

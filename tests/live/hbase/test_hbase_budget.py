@@ -1,4 +1,4 @@
-"""What a batch costs HBase, held by bounds on its calls: they do not depend on the machine."""
+"""The cost of a batch for HBase, limited by bounds on its calls, which do not depend on the machine."""
 
 from __future__ import annotations
 

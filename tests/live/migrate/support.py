@@ -39,7 +39,7 @@ FOR_OLD_BROKERS: Final = {"spark.sql.streaming.kafka.useDeprecatedOffsetFetching
 
 
 class StopError(Exception):
-    """What ends a query in these tests: where a crash would."""
+    """The error that ends a query in these tests, like a crash."""
 
 
 class OldPipeline:
@@ -47,7 +47,7 @@ class OldPipeline:
 
     Attributes:
         given: every value that it was fed.
-        location: the checkpoint, as it is given to the commands.
+        location: the checkpoint, as it is passed to the commands.
     """
 
     def __init__(self, source_servers: str, root: Path, *, servers: str | None = None, partitions: int = 4) -> None:
@@ -124,7 +124,7 @@ class OldPipeline:
         return str(json.loads((self.checkpoint / "metadata").read_text())["id"])
 
     def command(self, name: str, *words: str) -> dict[str, Any]:
-        """What ``twopc migrate`` prints as JSON."""
+        """The JSON output of ``twopc migrate``."""
         given = ["--bootstrap-servers", self.servers, "--sink", self.name, "--checkpoint", self.location]
         result = CliRunner().invoke(app, ["migrate", name, *given, "--json", *words])
         assert result.exit_code == 0, result.output
@@ -177,7 +177,7 @@ class OldPipeline:
         self.run(spark, intercepted(self.sink(), TakeOver(self.new_sink())), max_offsets=max_offsets)
 
     def write_directly(self, value: str) -> None:
-        """A record of somebody else."""
+        """A record from somebody else."""
         producer = Producer({"bootstrap.servers": self.servers, "log_level": 0})
         producer.produce(self.topic, value)
         assert producer.flush(60) == 0
@@ -208,7 +208,7 @@ class OldPipeline:
         return dict(json.loads(file.read_text().splitlines()[-1])[self.source])
 
     def visible(self) -> Counter[str]:
-        """What an independent reader sees of the output."""
+        """The output as an independent reader sees it."""
         return committed(self.servers, self.topic)
 
     def visible_ids(self) -> Counter[str]:

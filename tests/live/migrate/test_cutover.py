@@ -92,7 +92,7 @@ def test_a_crash_in_the_first_batch_changes_nothing(point: str, pipeline: OldPip
 
 @pytest.mark.whole
 def test_equal_rows_and_earlier_duplicates_are_counted(pipeline: OldPipeline, spark: SparkSession) -> None:
-    """Seven different rows only. The old sink doubled batch 0, and tried batch 1 twice."""
+    """Seven different rows only. The old sink duplicated batch 0, and tried batch 1 twice."""
     sink, attempts = pipeline.sink(), Counter[int]()
     pipeline.feed(100, values=7)
 
@@ -155,7 +155,7 @@ def test_a_key_that_is_not_unique_is_refused(pipeline: OldPipeline, spark: Spark
     pipeline.feed(100)
     write_half_of_batch_1(pipeline, spark)
     pipeline.cut_over("--apply", "--key", "key")
-    assert "belong to rows that differ" in pipeline.fail_new(spark)
+    assert "belong to different rows" in pipeline.fail_new(spark)
 
 
 @pytest.mark.whole
@@ -193,7 +193,7 @@ def test_an_old_query_that_ran_meanwhile_is_noticed(pipeline: OldPipeline, spark
 
     pipeline.fail(spark, write, max_offsets=40)
     before = pipeline.visible()
-    assert "the old query ran meanwhile" in pipeline.fail_new(spark)
+    assert "the old query ran in the meantime" in pipeline.fail_new(spark)
     assert pipeline.visible() == before
     pipeline.cut_over("--apply")
     pipeline.run_new(spark)

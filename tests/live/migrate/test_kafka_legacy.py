@@ -1,4 +1,4 @@
-"""The old way, on a real broker of 0.10: what a crash doubles, counted by a reader that shares no code with the sink."""
+"""The old way, on a real broker of 0.10: what a crash duplicates, counted by a reader that shares no code with the sink."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ pytestmark = [pytest.mark.timeout(900), pytest.mark.filterwarnings("ignore:unclo
 
 
 @pytest.mark.whole
-def test_a_checkpoint_that_fails_after_the_flush_doubles_exactly_the_records_of_that_batch(
+def test_a_checkpoint_that_fails_after_the_flush_duplicates_exactly_the_records_of_that_batch(
     old_kafka: LocalOldKafka, tmp_path: Path, spark: SparkSession
 ) -> None:
     pipeline = OldPipeline(old_kafka.bootstrap_servers, tmp_path)
@@ -55,7 +55,7 @@ def test_a_checkpoint_that_fails_after_the_flush_doubles_exactly_the_records_of_
 
 
 @pytest.mark.whole
-def test_random_kills_double_records_and_lose_none(
+def test_random_kills_duplicate_records_and_lose_none(
     old_kafka: LocalOldKafka, tmp_path: Path, add_summary: Callable[[str], None]
 ) -> None:
     servers, name = old_kafka.bootstrap_servers, f"k{uuid.uuid4().hex[:10]}"
@@ -78,6 +78,6 @@ def test_random_kills_double_records_and_lose_none(
     )
     add_summary(str(outcome))
     assert outcome.lost == ()
-    assert len(outcome.duplicated) >= 96 // 4 // 2  # the kill after the flush doubles a whole batch
+    assert len(outcome.duplicated) >= 96 // 4 // 2  # the kill after the flush duplicates a whole batch
     with pytest.raises(AssertionError, match="duplicated"):
         outcome.require_exactly_once()

@@ -1,4 +1,4 @@
-"""A batch that was handed over, and a new query without ``take_over``: it is refused, and no row is there twice."""
+"""A batch that was handed over, and a new query without ``take_over``: it is refused, and no row is duplicated."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def test_a_new_query_without_take_over_is_refused_and_writes_nothing(
     assert pipeline.visible() == Counter(pipeline.given)
     pipeline.command("rollback")
     pipeline.feed(20)
-    assert "has given this checkpoint back to the old sink" in fail_without_take_over(pipeline, spark)
+    assert "has returned this checkpoint to the old sink" in fail_without_take_over(pipeline, spark)
     assert pipeline.visible().total() == 120
     pipeline.run_old(spark)
     assert pipeline.visible() == Counter(pipeline.given)

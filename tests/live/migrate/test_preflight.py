@@ -71,7 +71,7 @@ def test_a_source_of_0_10_and_a_current_output_pass_with_warnings(
     assert "useDeprecatedOffsetFetching" in why(report, "source")
     assert findings(report, "readers") == [(topic, "pass")]
     assert findings(report, "partitioner") == [(topic, "pass")]
-    assert "puts the keys of 40 sampled records where they are" in why(report, "partitioner")
+    assert "puts the keys of 40 sampled records into the same partitions" in why(report, "partitioner")
     assert findings(report, "quotas") == [(kafka.bootstrap_servers, "pass")]
     assert findings(report, "clock") == [(kafka.bootstrap_servers, "pass")]
     assert not report["counts"]["fail"]

@@ -57,7 +57,7 @@ def reading(read: Any, *arguments: str, **options: Any) -> Iterator[None]:
 
 
 def probed(servers: str, group: str, *words: str) -> tuple[int, dict[str, Any], str]:
-    """Exit status, JSON, and what was said on the way."""
+    """The exit status, the JSON, and the messages on the way."""
     given = ["--bootstrap-servers", servers, "--sink", f"p{group}", "--group", group, "--json"]
     result = CliRunner().invoke(app, ["migrate", "probe", *given, *words])
     return result.exit_code, json.loads(result.stdout) if result.stdout else {}, result.stderr
@@ -121,7 +121,7 @@ def test_a_group_that_commits_nothing_is_not_judged(kafka: KafkaService) -> None
 def test_wrong_arguments_say_what_to_correct(kafka: KafkaService) -> None:
     status, found, said = probed(kafka.bootstrap_servers, "g", "--topic", "no-such-topic")
     assert (status, found) == (2, {})
-    assert "there is no topic no-such-topic" in said
+    assert "topic no-such-topic does not exist" in said
     status, _, said = probed(kafka.bootstrap_servers, "g", "--config", "transaction.timeout.ms=30000")
     assert status == 2
     assert "Lower --wait or --hold" in " ".join(said.split())

@@ -1,4 +1,4 @@
-"""Random pipelines are cut over and taken back: other keys, no natural key, doubled rows, headers, several attempts."""
+"""Random pipelines are cut over and taken back: other keys, no natural key, duplicate rows, headers, several attempts."""
 
 from __future__ import annotations
 
@@ -107,7 +107,7 @@ def write_in_part(pipeline: OldPipeline, spark: SparkSession, shape: Shape, seed
 
 
 def ids(pipeline: OldPipeline, shape: Shape) -> Counter[str]:
-    """What identifies a row, however it was written: the value that the source had."""
+    """The identity of a row, however it was written: the source's value."""
     return pipeline.visible_ids() if shape.values == "new in each attempt" else pipeline.visible()
 
 
@@ -152,7 +152,7 @@ def cut_over_and_back(pipeline: OldPipeline, spark: SparkSession, shape: Shape, 
 
 
 @pytest.mark.parametrize("pipelines", [1, pytest.param(_PIPELINES, marks=pytest.mark.whole)], ids=["one", "many"])
-def test_random_pipelines_lose_and_double_nothing(
+def test_random_pipelines_lose_and_duplicate_nothing(
     pipelines: int,
     old_kafka: LocalOldKafka,
     kafka: KafkaService,

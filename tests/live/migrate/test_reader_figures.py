@@ -30,7 +30,7 @@ LAST_STABLE, END = 4, 5
 
 
 class Figures(NamedTuple):
-    """What a reader says when it has read what it may read."""
+    """The figures of a reader that has read everything it may read."""
 
     values: list[str]
     position: int

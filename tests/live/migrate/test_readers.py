@@ -1,4 +1,4 @@
-"""What each kind of reader sees of a transaction that was aborted: the table of readers in docs/migration.md."""
+"""The rows that each kind of reader sees of an aborted transaction: the table of readers in docs/migration.md."""
 
 from __future__ import annotations
 

@@ -145,14 +145,14 @@ def test_a_faithful_output_passes(rehearsal: Rehearsal) -> None:
     assert (step.records, step.lost, step.doubled, step.problem) == (20, 0, 0, "")
 
 
-def test_a_lost_and_a_doubled_record_do_not_cancel_out(rehearsal: Rehearsal) -> None:
+def test_a_lost_and_a_duplicated_record_do_not_cancel_out(rehearsal: Rehearsal) -> None:
     write(rehearsal.output, [*range(19), 3])
     step = judged(rehearsal)
     assert (step.records, step.lost, step.doubled) == (20, 1, 1)
     assert "NOT exactly once" in step.problem
 
 
-def test_what_was_doubled_before_the_cut_over_stays_and_a_third_one_is_seen(rehearsal: Rehearsal) -> None:
+def test_what_was_duplicated_before_the_cut_over_stays_and_a_third_one_is_seen(rehearsal: Rehearsal) -> None:
     write(rehearsal.output, [*range(20), 3])
     rehearsal._expected[3] = 2
     assert not judged(rehearsal).problem
@@ -184,7 +184,7 @@ def test_a_record_that_the_query_was_never_given_ends_the_rehearsal(rehearsal: R
     producer = Producer({"bootstrap.servers": rehearsal.output.servers, "log_level": 0})
     producer.produce(rehearsal.output.topic, "another", "key-0")
     assert producer.flush(_TIMEOUT_S) == 0
-    with pytest.raises(ServiceError, match="was never given"):
+    with pytest.raises(ServiceError, match="never received"):
         judged(rehearsal)
 
 

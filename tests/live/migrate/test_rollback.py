@@ -1,4 +1,4 @@
-"""`twopc migrate rollback`: the old sink takes the checkpoint back; no batch is repeated and none is skipped."""
+"""`twopc migrate rollback`: the old sink takes the checkpoint back; no batch is duplicated and none is skipped."""
 
 from __future__ import annotations
 

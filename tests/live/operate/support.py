@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 class Said(NamedTuple):
-    """What a command has printed, and its exit status."""
+    """The output of a command, and its exit status."""
 
     status: int
     out: str
@@ -39,7 +39,7 @@ def ask(play: Play, *words: str, answer: str | None = None) -> Said:
 
 
 def spark_files(play: Play, *, finished: int, planned: int | None = None) -> Path:
-    """What Spark would have left in the play's checkpoint; returns its path."""
+    """Write the files that Spark would have left in the play's checkpoint; return its path."""
     play.root.mkdir(exist_ok=True)
     (play.root / "metadata").write_text(json.dumps({"id": play.query_id}))
     for directory, last in (("offsets", finished if planned is None else planned), ("commits", finished)):

@@ -1,4 +1,4 @@
-"""A sink among many on one cluster: what is asked about it does not grow with the others' open transactions."""
+"""A sink among many on one cluster: the requests about it do not grow with the others' open transactions."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 @pytest.fixture
 def other(kafka: KafkaService, tmp_path: Path) -> Iterator[Play]:
-    """Another sink on the same cluster, whose driver has died behind a decision."""
+    """Another sink on the same cluster, whose driver has died after a decision."""
     with playing(kafka, tmp_path / "other") as other:
         crash(other.driver(), other, 0, ROWS, "driver.decided")
         yield other

@@ -210,7 +210,7 @@ class Failover:
         return max(int(path.name) for path in directory.iterdir() if path.name.isdigit())
 
     def missing(self) -> int:
-        """How many records have no output on the mirror. What is there is there once."""
+        """The number of records without output on the mirror. Those with output have it once."""
         found = committed(self.servers, self.output)
         assert not found - self.pipeline.given
         return (self.pipeline.given - found).total()
@@ -288,7 +288,7 @@ def failover(fresh_kafka: LocalKafka, mirror: LocalKafka, tmp_path: Path, spark:
 @pytest.mark.whole
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("case", ["decided", "output behind", "source behind"])
-def test_a_new_query_that_leaves_out_what_the_mirror_has_loses_and_doubles_nothing(
+def test_a_new_query_that_leaves_out_what_the_mirror_has_loses_and_duplicates_nothing(
     failover: Failover, case: str
 ) -> None:
     """The first cluster dies with a decided batch, or before the mirror has copied some output, or some of its source."""

@@ -28,7 +28,7 @@ __all__ = ["spark"]
 
 
 def lagless(pipeline: Pipeline, group: str) -> int:
-    """How many records the group has behind it."""
+    """The number of records that the group has passed."""
     admin = AdminClient({"bootstrap.servers": pipeline.bootstrap_servers, "log_level": 0})
     found = admin.list_consumer_group_offsets([ConsumerGroupTopicPartitions(group)])[group].result()
     return sum(max(0, where.offset) for where in found.topic_partitions)

@@ -1,4 +1,4 @@
-"""``twopc report`` with a cluster: what is open, and how far readers are behind."""
+"""``twopc report`` with a cluster: the open transactions, and the lag of readers."""
 
 from __future__ import annotations
 

@@ -135,7 +135,7 @@ def test_an_older_copy_of_the_checkpoint_is_noticed(play: Play) -> None:
     assert (found.status, anchors(found.facts, play)) == (1, ["the-start-is-refused"])
 
 
-def test_a_lost_transaction_is_said(play: Play) -> None:
+def test_a_lost_transaction_is_reported(play: Play) -> None:
     crash(play.driver(), play, 0, ROWS, "driver.decided")
     for handle in play.decided(0):
         play.fence(handle.transactional_id)
@@ -228,7 +228,7 @@ def test_bad_input_is_one_line(checkpoint: Path, name: str, text: str | None, sa
 def test_a_missing_directory_is_reported(tmp_path: Path) -> None:
     found = command("status", str(tmp_path / "none"))
     assert (found.status, found.error.count("\n")) == (2, 1)
-    assert "there is no directory" in found.error
+    assert "does not exist" in found.error
     assert command("status").status == 2
 
 

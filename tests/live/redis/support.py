@@ -55,7 +55,7 @@ def replication(server: LocalRedis) -> bytes:
 
 
 class Decided:
-    """One task of a new driver, prepared and confirmed; ``commit`` applies its rows and may be repeated.
+    """One task of a new driver, prepared and confirmed; ``commit`` applies its rows and may be called again.
 
     Attributes:
         handle: of the task.

@@ -221,12 +221,12 @@ def test_an_invalid_argument_is_named(arguments: dict[str, Any], words: str) -> 
 @pytest.mark.parametrize("make", [lambda ms: Set("k", "v", expire_ms=ms), lambda ms: Expire("k", ms)])
 def test_a_time_to_live_that_redis_would_reject_is_named(make: Callable[[Any], Mapping], expire_ms: Any) -> None:
     with pytest.raises(
-        ConfigurationError, match=rf"expire_ms={expire_ms}\): give an integer from 1 to 9223118634553975808"
+        ConfigurationError, match=rf"expire_ms={expire_ms}\): pass an integer from 1 to 9223118634553975808"
     ):
         make(expire_ms)
 
 
 @pytest.mark.parametrize("by", [2**63, -(2**63) - 1, 1.5, True, None])
 def test_an_increment_that_redis_would_reject_is_named(by: Any) -> None:
-    with pytest.raises(ConfigurationError, match=rf"IncrBy\(by={by}\): give an integer from -9223372036854775808"):
+    with pytest.raises(ConfigurationError, match=rf"IncrBy\(by={by}\): pass an integer from -9223372036854775808"):
         IncrBy("k", by)

@@ -1,4 +1,4 @@
-"""What survives the death of a server, and what ``wait_replicas`` and ``wait_aof`` add."""
+"""The data that survives the death of a server, and the effect of ``wait_replicas`` and ``wait_aof``."""
 
 from __future__ import annotations
 

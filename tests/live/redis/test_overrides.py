@@ -1,4 +1,4 @@
-"""What a user allows by name neither opens the sink to an older copy of the checkpoint, nor locks its own query out."""
+"""An override by name neither opens the sink to an older copy of the checkpoint, nor locks its own query out."""
 
 from __future__ import annotations
 

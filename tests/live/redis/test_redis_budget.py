@@ -1,4 +1,4 @@
-"""What a batch costs Redis, held by bounds on its round trips: they do not depend on the machine."""
+"""The cost of a batch for Redis, limited by bounds on its round trips, which do not depend on the machine."""
 
 from __future__ import annotations
 

@@ -141,7 +141,7 @@ def test_a_right_taken_away_after_the_check_blocks_the_batch_and_says_what_to_do
 
 
 def test_a_missing_right_is_never_taken_for_a_bad_row(users: Users) -> None:
-    """Dead letters take bad rows away; a missing right is nobody's row."""
+    """Dead letters take bad rows away; a missing right is not the fault of a row."""
     sink = sink_of(users.url_with(f"~twopc:* {COMMANDS} +hset"), HashSet("other:{k}", ("n",)))
     with pytest.raises(ConfigurationError) as caught:
         apply(sink, batch(k=["a"], n=[1]))

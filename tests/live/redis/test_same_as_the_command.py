@@ -1,7 +1,7 @@
 """The check before the decision says yes if and only if the real commands succeed, over generated keys and rows.
 
 Rows are staged once, and checked against everything that their key may hold. The bare commands run on a twin of the key: if one
-fails there, the sink must refuse the batch before its decision; if none does, it must not. What it confirmed is also applied.
+fails there, the sink must refuse the batch before its decision; if none does, it must not. Every confirmed batch is also applied.
 """
 
 from __future__ import annotations
@@ -167,7 +167,7 @@ class Twins:
         return f"{self._kind.mapping}, key holding {held}, {words}: command {error or 'succeeds'}, sink {refusal or 'confirms'}"
 
     def _apply(self, handles: list[Any], held: Any, words: list[tuple[Any, ...]]) -> list[str]:
-        """What was confirmed is applicable, and does what the commands do."""
+        """A confirmed batch can be applied, and has the effect of the commands."""
         self._hold(self._key, held)
         self._hold(self._twin, held)
         found = self._driver.committer.commit(handles, self._scan_start)

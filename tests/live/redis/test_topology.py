@@ -98,7 +98,7 @@ def slices(servers: list[LocalRedis], sink: RedisSink) -> list[str]:
 
 @pytest.fixture
 def task(redis_cluster: list[LocalRedis]) -> Iterator[tuple[RedisSink, Driver, RedisWriter]]:
-    """A task that wrote to three slots one after the other, and its driver."""
+    """A task that wrote to three slots one after another, and its driver."""
     sink = cluster_sink(redis_cluster, unique())
     driver = Driver(sink)
     driver.begin()
@@ -130,7 +130,7 @@ def test_the_sweep_removes_an_orphans_rows_from_every_slot(
 def test_a_task_applied_in_one_slot_and_lost_in_another_is_left_unchanged(
     redis_cluster: list[LocalRedis],
 ) -> None:
-    """One slot has its rows, one still needs them, one has lost them. A tombstone in the second would lose its rows for good."""
+    """One slot has its rows, one still needs them, one has lost them. A tombstone in the second would lose its rows forever."""
     sink = cluster_sink(redis_cluster, unique())
     driver = Driver(sink)
     scan_start = driver.begin()
@@ -171,7 +171,7 @@ def _owner(servers: list[LocalRedis], slot: int) -> bytes:
 
 
 @pytest.mark.whole
-def test_a_slot_in_the_middle_of_a_move_delays_its_rows_and_doubles_none(
+def test_a_slot_in_the_middle_of_a_move_delays_its_rows_and_duplicates_none(
     own_cluster: list[LocalRedis],
 ) -> None:
     key = unique()
@@ -242,7 +242,7 @@ def test_a_commit_is_unknown_while_a_node_is_down(own_cluster: list[LocalRedis])
 def test_a_cluster_and_a_single_server_are_distinguished(
     redis_cluster: list[LocalRedis], redis_server: RedisService
 ) -> None:
-    with pytest.raises(ConfigurationError, match="give cluster=True"):
+    with pytest.raises(ConfigurationError, match="pass cluster=True"):
         sink_of(redis_cluster[0].url, ListPush("rows", "v")).create_committer().inspect()
     with pytest.raises(ConfigurationError, match="remove cluster=True"):
         sink_of(redis_server.url, ListPush("rows", "v"), cluster=True).create_committer().inspect()
@@ -281,7 +281,7 @@ def test_a_commit_follows_the_primary_named_by_sentinel() -> None:
         assert (second.execute("GET", "n"), first.execute("GET", "n")) == (b"200", b"200")
 
 
-def test_behind_sentinel_the_url_gives_user_database_and_tls() -> None:
+def test_behind_sentinel_the_url_supplies_user_database_and_tls() -> None:
     sink = sink_of("rediss://ann:secret@ignored:1/3", IncrBy("n"), sentinels=(("h", 1),), service="shop")
     client: Any = sink.connect()
     given = client.connection_pool.connection_kwargs

@@ -22,7 +22,7 @@ def rows_of(batch: int) -> list[list[str]]:
 
 
 def seen(batches: int) -> Counter[str]:
-    """What readers see after this many batches."""
+    """The rows that readers see after this many batches."""
     return Counter(row for batch in range(batches) for task in rows_of(batch) for row in task)
 
 

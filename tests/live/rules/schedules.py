@@ -193,7 +193,7 @@ def spied_read_backs(monkeypatch: pytest.MonkeyPatch) -> list[int]:
 
 
 def work_of(play: Play, batch: int, *, driver_epoch: int, counter: int = 1, committed_through: int = -1) -> Work:
-    """The work that a driver of ``driver_epoch`` gives its tasks."""
+    """The work that a driver of ``driver_epoch`` hands its tasks."""
     return Work(
         batch=play.batch(batch),
         attempt=Attempt(driver_epoch, counter),

@@ -104,7 +104,7 @@ def test_a_pending_decision_is_aborted_by_the_acquisition_and_its_driver_fenced(
 
 
 def test_a_driver_may_commit_its_decision_beside_its_successor_but_decide_no_more(play: Play) -> None:
-    """Both commit the same decision: nothing is torn or doubled, and only the successor continues."""
+    """Both commit the same decision: nothing is torn or duplicated, and only the successor continues."""
     first, second = play.driver(), play.driver()
     replay = Tasks(play, ZERO)
     with at("driver.decided", lambda: second.process(play.batch(0), replay)):

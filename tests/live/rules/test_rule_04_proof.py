@@ -126,7 +126,7 @@ def test_a_marker_hidden_by_a_foreign_open_transaction_blocks_the_commit(
 
 
 def test_a_deleted_marker_is_not_an_absent_one(play: Play) -> None:
-    """The transaction is committed, but its proof was deleted. Fails if deletions are ignored: the batch would be doubled."""
+    """The transaction is committed, but its proof was deleted. Fails if deletions are ignored: the batch would be duplicated."""
     crash(play.driver(), play, 0, ROWS, "driver.committed")
     initialise_again(play)
     delete_before_end(play, [handle.marker_partition for handle in play.decided(0)])

@@ -1,6 +1,6 @@
 """Rule 5: one producer, one transaction, one epoch.
 
-Otherwise B repeats COMMIT for N at (producer id, epoch) while A already writes N+1 there: half of N+1 is published.
+Otherwise B retries COMMIT for N at (producer id, epoch) while A already writes N+1 there: half of N+1 is published.
 """
 
 from __future__ import annotations
@@ -98,7 +98,7 @@ def test_a_late_commit_publishes_nothing_of_an_undecided_batch(play: Play) -> No
 
 
 def test_an_id_is_not_initialised_again_before_its_batch_is_proven(play: Play) -> None:
-    """A worker takes batches that its driver has not proven yet: every prepared transaction stays as it is.
+    """A worker takes batches that its driver has not proven yet: every prepared transaction stays unchanged.
 
     Fails if ids become free before their batch is proven: the next producer would abort a prepared transaction.
     """
@@ -116,7 +116,7 @@ def test_an_id_is_not_initialised_again_before_its_batch_is_proven(play: Play) -
 
 
 def test_producers_prepared_together_never_share_an_id(play: Play) -> None:
-    """A worker whose pool has run out prepares several producers at once, with ids whose batch is proven.
+    """A worker whose pool has run out prepares several producers together, with ids whose batch is proven.
 
     Fails if the pool hands out an id twice before the first producer is ready: the second would fence the first.
     """

@@ -1,6 +1,6 @@
-"""Rule 7: what a driver had prepared when it was fenced stays open for nobody, even if its successor waits for input for hours.
+"""Rule 7: transactions that a fenced driver had prepared do not stay open, even if its successor waits for input for hours.
 
-Its successor ends at its start what is there. What comes later is ended by the fenced driver itself, once it has read the record
+Its successor ends at its start those that exist. Later ones are ended by the fenced driver itself, once it has read the record
 of its successor: before that record stands everything that it can have decided (rule 1).
 """
 
@@ -58,7 +58,7 @@ def test_a_successor_ends_at_its_start_what_its_predecessor_prepared(play: Play)
 
 @pytest.mark.parametrize("batch", [0, 1])
 def test_a_fenced_driver_ends_what_it_prepared_after_its_successors_start(play: Play, batch: int) -> None:
-    """Fails if it spares what it was about to decide, and nobody is left to end it."""
+    """Fails if it spares the transactions that it was about to decide, because nobody else would end them."""
     first, second = play.driver(), play.driver()
     for done in range(batch):
         first.process(play.batch(done), Tasks(play, rows_of(done)))

@@ -1,7 +1,7 @@
 """Rule 9: a decided transaction that is proven lost is repaired, with exactly the rows that were decided.
 
 Otherwise a driver decides and dies, and before the restart some or all of the decided transactions time out or are ended from
-outside. If that is ignored, their rows are missing for good; if the batch is rewritten unchecked, committed rows are doubled.
+outside. If that is ignored, their rows are missing forever; if the batch is rewritten unchecked, committed rows are duplicated.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ def test_a_batch_with_every_transaction_lost_is_rewritten_as_a_new_attempt(play:
 
 
 def test_only_lost_tasks_are_written_again_if_the_replay_has_the_same_rows(play: Play) -> None:
-    """Fails if a partly lost batch is rewritten (doubles a, b) or only evaluated (c, d and e stay lost)."""
+    """Fails if a partly lost batch is rewritten (duplicates a, b) or only evaluated (c, d and e stay lost)."""
     decided = decide_and_die(play, 1, 2)
     play.driver().process(play.batch(0), Tasks(play, ROWS))
     assert play.visible() == ONCE
@@ -95,7 +95,7 @@ def test_the_repair_is_recorded_before_any_of_its_rows_is_visible(play: Play) ->
 def test_a_crash_after_the_repairs_record_does_not_repeat_the_repair(point: str, play: Play) -> None:
     """Fails if folding the log ignores the repair.
 
-    The replaced transaction stays lost for good, so each restart would write its rows again.
+    The replaced transaction stays lost permanently, so each restart would write its rows again.
     """
     decide_and_die(play, 1)
     crash(play.driver(), play, 0, ROWS, point)
@@ -108,7 +108,7 @@ def test_a_crash_after_the_repairs_record_does_not_repeat_the_repair(point: str,
 
 
 def test_a_crash_before_the_repairs_record_repeats_the_repair(play: Play) -> None:
-    """Fails if the repair's transactions are committed before its record: c would be doubled."""
+    """Fails if the repair's transactions are committed before its record: c would be duplicated."""
     decide_and_die(play, 1)
     crash(play.driver(), play, 0, ROWS, "driver.deciding")
     play.driver().process(play.batch(0), Tasks(play, ROWS))

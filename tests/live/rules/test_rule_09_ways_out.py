@@ -1,7 +1,7 @@
-"""Rule 9, the way out: a decided batch that nothing can complete is given up by name, and its visible rows stay.
+"""Rule 9, the way out: a decided batch that nothing can complete is abandoned by name, and its visible rows stay.
 
 The schedule that breaks it: every start finds the same doubt and stops, also that of a new checkpoint, and the query never
-runs again; or a setting left in the code gives up what a restart would have completed.
+runs again; or a setting left in the code abandons a batch that a restart would have completed.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ def named_setting(error: object) -> Settings:
 
 
 def test_a_lost_batch_that_was_left_behind_is_given_up_with_the_setting_that_the_error_names(play: Play) -> None:
-    """Rule 9. Caught mutations: the setting gives up any batch (``is_abandoned``), or its record is not read again."""
+    """Rule 9. Caught mutations: the setting abandons any batch (``is_abandoned``), or its record is not read again."""
     decide_and_die(play, 1)
     for _ in range(2):
         with pytest.raises(InDoubtError, match="cannot replay") as caught:
@@ -52,7 +52,7 @@ def test_a_lost_batch_that_was_left_behind_is_given_up_with_the_setting_that_the
 
 
 def test_other_rows_are_evaluated_without_being_written_once_the_batch_is_given_up(play: Play) -> None:
-    """Rule 9. Caught mutation: a batch that was given up is written again (a, b, d and e come twice)."""
+    """Rule 9. Caught mutation: an abandoned batch is written again (a, b, d and e are duplicated)."""
     decide_and_die(play, 1)
     with pytest.raises(InDoubtError, match="other rows") as caught:
         play.driver().process(play.batch(0), Tasks(play, [["x"]]))

@@ -1,7 +1,7 @@
 """Rule 10: the same batch id is not the same batch.
 
 Otherwise a checkpoint is copied, restored from a backup, rewound, deleted, or used without the sink. The ledger may have decided
-its next batch id, so its rows are skipped and lost, or may not, so its rows are doubled. A start that must be refused must not
+its next batch id, so its rows are skipped and lost, or may not, so its rows are duplicated. A start that must be refused must not
 fence a healthy driver, and must leave the ledger unchanged.
 """
 
@@ -151,7 +151,7 @@ def test_end_query_id_commits_the_old_decision_and_records_the_end(play: Play, t
     assert [(begin.query_id, begin.ends) for begin in begins] == [(play.query_id, None), ("new", play.query_id)]
 
 
-def test_an_ended_query_is_refused_for_good(play: Play, tmp_path: Path) -> None:
+def test_an_ended_query_is_refused_permanently(play: Play, tmp_path: Path) -> None:
     """Fails if ended queries are ignored: an override would bring the query back."""
     play.driver().process(play.batch(0), Tasks(play, [["0"]]))
     new = elsewhere(play, tmp_path, Overrides(end_query_id=play.query_id))

@@ -1,4 +1,4 @@
-"""Rule 12: a decision whose commit is not answered has neither failed nor may it be repeated; only a restart resolves it.
+"""Rule 12: a decision whose commit is not answered has not failed and must not be retried; only a restart resolves it.
 
 Otherwise the broker commits the decision, its answer is lost, and the batch is decided again or swept. Or librdkafka repeats
 EndTxn inside ``commit_transaction()``, a successor has aborted the record in between, and the retry reports success.
@@ -195,14 +195,14 @@ def test_a_slow_commit_is_read_back(play: Play, monkeypatch: pytest.MonkeyPatch)
 
 
 def test_a_commit_that_succeeds_for_an_aborted_record_is_detected(play: Play, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Fails if a slow commit is not read back: rows of an undecided batch would be published, then doubled."""
+    """Fails if a slow commit is not read back: rows of an undecided batch would be published, then duplicated."""
     fenced = play.driver()
     fenced.initialize_state(play.batch(0))
     with monkeypatch.context() as patched:
         patched.setattr(decision_log, "_SLOW_COMMIT_S", -1)
         # The worst case of a repeated EndTxn: a newer driver has acquired the sink, and the call returns without an error.
         patched.setattr(DriverProducer, "_commit", lambda *_: play.fence(f"{play.name}.driver"))
-        with pytest.raises(FencedError, match="was aborted, although its commit succeeded"):
+        with pytest.raises(FencedError, match="was aborted, although librdkafka reported success"):
             fenced.process(play.batch(0), Tasks(play, ROWS))
     assert play.decisions() == []
     assert play.visible() == {}
@@ -243,7 +243,7 @@ def test_a_commit_that_cannot_be_read_back_is_in_doubt(
 
 
 def test_a_driver_fenced_while_it_decides_has_decided_nothing(play: Play) -> None:
-    """Fails if a fenced commit is repeated as an unanswered one, or counts as in doubt."""
+    """Fails if a fenced commit is retried like an unanswered one, or counts as in doubt."""
     fenced, successor = play.driver(), play.driver()
 
     def acquire() -> None:

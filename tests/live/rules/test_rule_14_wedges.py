@@ -1,4 +1,4 @@
-"""Rule 14: a setting that would lose decisions or block the query for good is refused or warned about by name.
+"""Rule 14: a setting that would lose decisions or block the query permanently is refused or warned about by name.
 
 Otherwise retention deletes the ledger, and the next start finds an empty one; a batch that takes longer than its transactions
 live is replayed forever; a decision above the record limit can never be written; a ledger that only grows takes longer to
@@ -338,7 +338,7 @@ def test_a_start_reads_what_the_kept_batches_need_even_if_nothing_may_be_deleted
 
 
 def test_kept_batches_are_still_proven_by_their_markers_after_a_truncation(play: Play) -> None:
-    """Fails if ``forget`` deletes markers of kept batches: the restart would be blocked for good."""
+    """Fails if ``forget`` deletes markers of kept batches: the restart would be blocked permanently."""
     driver = play.driver(Settings(keep_batches=1))
     for batch in range(3):
         driver.process(play.batch(batch), Tasks(play, [[f"{batch}"], [f"{batch}'"]]))
@@ -387,7 +387,7 @@ def test_a_crash_between_the_truncations_record_and_the_truncation_does_no_damag
 
 
 def test_a_foreign_truncation_is_damage(play: Play, admin: AdminClient) -> None:
-    """Fails if ``fold`` does not compare the log's start with the recorded one: batch 0 would be doubled."""
+    """Fails if ``fold`` does not compare the log's start with the recorded one: batch 0 would be duplicated."""
     play.driver().process(play.batch(0), Tasks(play, [["0"]]))
     (where,) = admin.delete_records([TopicPartition(play.sink.ledger, 0, -1)]).values()
     where.result()

@@ -24,7 +24,7 @@ _CHECKER = "equality"
 def unequal(
     given: Mapping[Position, Row], observed: Sequence[Observation], source_of: SourceOf = source_in_value
 ) -> list[Violation]:
-    """Find each record that is lost, doubled, made up or altered.
+    """Find each record that is lost, duplicated, made up or altered.
 
     Args:
         given: what the output should hold for each source record.
@@ -42,7 +42,7 @@ def unequal(
         if source not in given:
             violations.append(Violation(_CHECKER, "made up", (source, *rows)))
         elif times[source] > 1:
-            violations.append(Violation(_CHECKER, "doubled", (source, *rows)))
+            violations.append(Violation(_CHECKER, "duplicated", (source, *rows)))
         elif Row(rows[0].key, rows[0].value) != given[source]:
             violations.append(Violation(_CHECKER, "altered", (source, given[source], rows[0])))
     return violations

@@ -1,4 +1,4 @@
-"""The parts of a history. Checkers are pure functions over lists of these, so a test can write a bad history by hand."""
+"""The parts of a history. Checkers are pure functions of lists of these, so a test can write a bad history by hand."""
 
 from __future__ import annotations
 
@@ -110,7 +110,7 @@ def source_in_value(observation: Observation) -> Position:
     """Return the source record of a value that begins with ``<partition>:<offset>`` and a space or its end.
 
     Raises:
-        ValueError: the value does not begin so.
+        ValueError: the value does not begin like that.
     """
     partition, _, offset = (observation.value or b"").partition(b" ")[0].partition(b":")
     return Position(int(partition), int(offset))

@@ -36,17 +36,17 @@ def disagreeing(
     ]
     used = Counter(handle.producer for handle in decided)
     violations += [
-        Violation(_CHECKER, "one epoch of a producer is that of several decided transactions", (producer, times))
+        Violation(_CHECKER, "several decided transactions share one epoch of a producer", (producer, times))
         for producer, times in sorted(used.items())
         if times > 1
     ]
     known = {handle.producer for handle in decided}
     violations += [
-        Violation(_CHECKER, "rows are visible that no decision names", (producer, rows))
+        Violation(_CHECKER, "visible rows are named by no decision", (producer, rows))
         for producer, rows in sorted(visible.items())
         if producer not in known
     ]
     times, wanted = Counter(markers), Counter(handle.uuid for handle in decided)
     violations += [Violation(_CHECKER, "decided, and its marker is not visible", (uuid,)) for uuid in wanted - times]
-    violations += [Violation(_CHECKER, "a visible marker is of nothing decided", (uuid,)) for uuid in times - wanted]
+    violations += [Violation(_CHECKER, "a visible marker belongs to no decision", (uuid,)) for uuid in times - wanted]
     return violations

@@ -1,4 +1,4 @@
-"""Read what a topic's partitions really hold: rows with their producers, and the markers that end transactions.
+"""Read the real contents of a topic's partitions: rows with their producers, and the markers that end transactions.
 
 The batches of a Fetch response name the producer of a record; a consumer does not.
 

@@ -1,4 +1,4 @@
-"""Run all checkers over one Kafka sink, after the nemesis has ended and the cluster is at rest."""
+"""Run all checkers on one Kafka sink, after the nemesis has ended and the cluster is at rest."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def verdict(  # noqa: PLR0913 - a history has that many parts
         sink: the sink to check, with its output, ledger and transactions. Its ledger must never have been truncated.
         bootstrap_servers: the addresses of the cluster itself, not of a proxy.
         watcher: a watcher that has read the output from the start.
-        given: what each source record should be in the output.
+        given: the expected output for each source record.
         source_of: returns the source record of an output record.
         stall_bound_s: how long open transactions may hold readers back, in s.
     """
@@ -68,7 +68,7 @@ def verdict(  # noqa: PLR0913 - a history has that many parts
 
 
 def _left_open(sink: KafkaSink, bootstrap_servers: str) -> list[Violation]:
-    """Find what is still open after a while. Kafka answers EndTxn before it writes the markers."""
+    """Find transactions that are still open after a while. Kafka answers EndTxn before it writes the markers."""
     deadline = time.monotonic() + _COMES_TO_REST_S
     while (left := left_open(states_of(bootstrap_servers, f"{sink.name}."))) and time.monotonic() < deadline:
         time.sleep(0.1)
@@ -85,7 +85,7 @@ def decided_of(sink: KafkaSink) -> list[Decided]:
 
 
 def _holding(sink: KafkaSink, records: Iterable[Record]) -> list[Decided]:
-    """Return the handles that hold in the end. A later decision replaces an earlier one; a repair replaces it task by task."""
+    """Return the finally valid handles. A later decision replaces an earlier one; a repair replaces it task by task."""
     held: dict[tuple[str, int], dict[int, Decided]] = {}
     for record in records:
         if not isinstance(record, (Decision, Repair)):

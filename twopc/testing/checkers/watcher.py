@@ -1,4 +1,4 @@
-"""A ``read_committed`` reader that polls while something happens to the cluster, and remembers what it saw."""
+"""A ``read_committed`` reader that polls while something happens to the cluster, and remembers the records that it saw."""
 
 from __future__ import annotations
 
@@ -47,10 +47,10 @@ class Watcher:
         self._consumer = Consumer(
             {
                 "bootstrap.servers": bootstrap_servers,
-                "log_level": 0,  # here it is normal that brokers go away
+                "log_level": 0,  # here, brokers are expected to disappear
                 "group.id": f"watcher-{uuid.uuid4().hex}",
                 "isolation.level": "read_committed",
-                "auto.offset.reset": "error",  # a silent jump would hide what was lost
+                "auto.offset.reset": "error",  # a silent jump would hide a loss
                 "enable.partition.eof": True,
                 "enable.auto.commit": False,
                 "fetch.wait.max.ms": 50,

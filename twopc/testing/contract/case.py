@@ -1,4 +1,4 @@
-"""What the contract suite must know about a sink under test."""
+"""The facts that the contract suite needs about a sink under test."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 class Crash(BaseException):
-    """The death of a process, simulated within one process. No ``except Exception`` of a product can swallow it."""
+    """The death of a process, simulated within one process. No ``except Exception`` in the product can swallow it."""
 
 
 def die() -> None:
@@ -29,14 +29,14 @@ def die() -> None:
 
 @dataclass
 class Case:
-    """A sink with an empty output of its own, and the way in which the suite writes to it and reads from it.
+    """A sink with its own empty output, and the way in which the suite writes to it and reads from it.
 
     Attributes:
         sink: the sink.
         rows: turns numbers into rows that the sink accepts.
         visible: returns the numbers that a reader sees now, sorted, each as often as it was applied.
         crash: ends this process, as far as the sink and everything made from it can see. Raises :class:`Crash`.
-        silence: makes the outside world stop answering while the context lasts; None if that is not possible.
+        silence: makes the store stop answering while the context lasts; None if that is impossible.
         is_outside: whether a prepared transaction outlives the process that prepared it. False skips that test.
         notices_copies: whether the sink notices drivers on copies of a checkpoint (``has_newer_decision``). False skips
             those tests, which a sink with its own decision log does not need.

@@ -37,7 +37,7 @@ def close_opened() -> None:
 
 
 def attempt_of(work: Work, sink: str, partition: int) -> TaskAttempt:
-    """Return what the named sink gets for one task of ``work``."""
+    """Return the arguments of the named sink for one task of ``work``."""
     return TaskAttempt(
         query_id=work.batch.query_id,
         batch_id=work.batch.batch_id,
@@ -50,7 +50,7 @@ def attempt_of(work: Work, sink: str, partition: int) -> TaskAttempt:
 
 
 def is_wanted(work: Work, sink: str, partition: int) -> bool:
-    """Whether the task writes to the named sink. It is evaluated and reported in any case (rule 9)."""
+    """Whether the task writes to the named sink. It is evaluated and reported either way (rule 9)."""
     return work.mode.includes((sink, partition))
 
 
@@ -147,7 +147,7 @@ def batch_of(batch: int, query_id: str = QUERY_ID) -> Batch:
 
 
 class DecidingFiles(LocalFiles):
-    """A checkpoint's files that pass ``driver.deciding`` once the decision is written and its writer does not know it yet."""
+    """A checkpoint's files that pass ``driver.deciding`` once the decision is written but its writer does not know it yet."""
 
     def put_if_absent(self, name: str, data: bytes) -> bool:
         """See :class:`twopc.files.Files`."""
@@ -184,6 +184,6 @@ class Query:
         return engine
 
     def copied(self, directory: Path) -> Query:
-        """Return a query on a copy of the checkpoint as it is now."""
+        """Return a query on a copy of the current checkpoint."""
         shutil.copytree(self._directory, directory / "checkpoint")
         return Query(self._case, directory)

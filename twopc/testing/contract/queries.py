@@ -40,7 +40,7 @@ class QueryContract:
         assert case.visible() == all_rows(0, 1, 2)
 
     def test_every_row_is_visible_once_after_a_crash_during_its_first_commit(self, case: Case, tmp_path: Path) -> None:
-        # There is no earlier batch, because the restart would commit that one again, and pass the point then.
+        # There is no earlier batch, because the restart would commit it again and pass the point then.
         query = Query(case, tmp_path)
         crash_points.arm("driver.committing", case.crash)
         with contextlib.suppress(Crash):

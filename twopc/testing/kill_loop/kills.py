@@ -1,4 +1,4 @@
-"""The kills of a query: drawn from a seed, or at a fixed place of the batch where a wrong sink shows its fault."""
+"""The kills of a query: drawn from a seed, or at a fixed place of the batch where a faulty sink shows its fault."""
 
 from __future__ import annotations
 
@@ -28,11 +28,11 @@ class Moment(Enum):
     POINT = "point"
 
 
-#: The first kills of a query. With these two, a sink that writes a replayed batch again always shows it.
+#: The first kills of a query. With these two, a sink that writes a replayed batch again always reveals it.
 ALWAYS_SHOWS = (Moment.AFTER, Moment.DURING)
 _DRAWN = (Moment.AFTER, Moment.DURING, Moment.BEFORE, Moment.RANDOM, Moment.RANDOM)
 _LONGEST_DELAY_S = 1.5
-#: A run gets about this number of batches, so that its kill finds its moment.
+#: A run gets about this number of batches, so that its kill can reach its moment.
 BATCHES_A_KILL = 2
 
 
@@ -46,7 +46,7 @@ class Kill:
         passage: the passage of the point with POINT, or the batch of the run with BEFORE and AFTER.
         delay_s: how long after the beginning of the task, in s, with RANDOM.
         progress: the share of the run's first batches by which the output has grown, with OUTSIDE.
-        records: the same in records; the loop computes it.
+        records: the same share in records; the loop computes it.
     """
 
     moment: Moment
@@ -82,7 +82,7 @@ class Kill:
 
 
 def planned(seed: int, count: int, *, moments: Sequence[Moment], crash_points: Sequence[str]) -> list[Kill]:
-    """Plan the kills: each crash point, then each moment, in the given order. The seed gives the rest."""
+    """Plan the kills: each crash point, then each moment, in the given order. The seed determines the rest."""
     chance = random.Random(f"kill loop {seed}")  # noqa: S311 - chaos, not cryptography
     fixed = [Kill(moment=Moment.POINT, point=point) for point in crash_points]
     fixed += [_kill(moment, chance) for moment in moments]

@@ -27,9 +27,9 @@ if TYPE_CHECKING:
 
 _KILLED: Final = 128 + 9
 _POLL_S: Final = 0.02
-#: The longest time without a finished batch. Spark starts in 5 s on a quiet machine, and a batch takes a second.
+#: The maximum time without a finished batch. Spark starts in 5 s on a quiet machine, and a batch takes a second.
 _STUCK_S: Final = 300
-#: The time that the other tasks of a held batch have to show their rows.
+#: The time in which the other tasks of a held batch may show their rows.
 _SETTLE_S: Final = 5.0
 _LOG_LINES: Final = 40
 _WORKER_DIED: Final = "Python worker exited unexpectedly"
@@ -56,11 +56,11 @@ def kill_loop(  # noqa: PLR0913 - all but the first two by name, most of them wi
     """Run a query until it has processed all its input, kill it on the way, and count the records in its output.
 
     Every run is a separate process with a real Spark (``local[2]``), and gets only its share of the input, so that every
-    kill finds work in progress. A kill ends the driver, its JVM and its Python workers at once.
+    kill finds work in progress. A kill ends the driver, its JVM and its Python workers together.
 
     Args:
-        read: returns the numbers that the output holds now (the column ``number`` or ``value``), each as often as it is
-            there. It is also called while the query runs, when the output may not exist yet.
+        read: returns the numbers that the output holds now (the column ``number`` or ``value``), each as often as it
+            occurs. It is also called while the query runs, when the output may not exist yet.
         directory: an empty directory for the input, the checkpoint and the logs.
         foreach_batch: the function that ``foreachBatch`` calls, ``function(frame, batch_id)``; a callable or
             ``"module:name"``.
@@ -152,7 +152,7 @@ class KillLoop:
 
         Args:
             kills: the kills, in their order.
-            ends: run the query to its end after the kills; else it stays as the last kill left it.
+            ends: run the query to its end after the kills; otherwise it stays as the last kill left it.
 
         Raises:
             QueryFailedError: the query ended or hung by itself, or it processed all rows before every kill happened.

@@ -1,6 +1,6 @@
 """Make a query stand still at the moment of its kill, inside the process that will be killed.
 
-A moment that is reached writes a file. The loop watches that file and kills the whole session; nothing here returns before.
+When a moment is reached, a file is written. The loop watches that file and kills the whole session; nothing here returns before.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql import DataFrame
 
-#: This is longer than any kill takes. After it, the moment fails, and the query with it.
+#: This is longer than any kill takes. After this time, the moment fails, and the query with it.
 _HELD_S: Final = 600
 
 

@@ -64,7 +64,7 @@ class Outcome:
             raise AssertionError(f"no kill happened, so this proves nothing: {self}")
 
     def __str__(self) -> str:
-        """Describe in one line what was found, and how to repeat it."""
+        """Describe the result in one line, and how to reproduce it."""
         parts = [
             f"{self.given} records in, {self.found} out",
             *(f"{len(rows)} {what} ({_some(rows)})" for what, rows in self._wrong() if rows),
