@@ -17,7 +17,6 @@ from twopc.engine import Publish, Repair
 from twopc.errors import CheckpointExpiredError, TwoPhaseCommitError
 from twopc.integration.spark.collect import collect
 from twopc.integration.spark.jobs import cancelled_after, named_error, translated
-from twopc.integration.spark.slots import most_writers
 from twopc.integration.spark.task import PrepareTask, TaskResult
 
 if TYPE_CHECKING:
@@ -32,6 +31,7 @@ if TYPE_CHECKING:
     from twopc.integration.spark.frame import Rows
     from twopc.integration.spark.kept import Runs
     from twopc.integration.spark.shuffles import Shuffles
+    from twopc.integration.spark.slots import Slots
     from twopc.integration.spark.staging import Staging
     from twopc.integration.spark.stateful import BatchState
     from twopc.records import TaskReport
@@ -67,6 +67,7 @@ class SparkEngine:
         sinks: all sinks of the query, including those that get nothing from this batch.
         runs: this run of the query, and the others.
         shuffles: the shuffles of this run.
+        slots: the cluster's task slots.
         staging: the place where the tasks keep their rows, if they do.
         way: who writes a DataFrame: the driver or the tasks.
         budget: limits the tasks to the amount that the driver may collect.
@@ -79,6 +80,7 @@ class SparkEngine:
     sinks: tuple[TwoPhaseCommitSink[Any], ...]
     runs: Runs
     shuffles: Shuffles
+    slots: Slots
     staging: Staging | None
     way: Way
     budget: Budget
@@ -185,7 +187,8 @@ class SparkEngine:
                 return [result]
             self.way.learn_over(rows.name)
         with self._watching(rows):
-            results = _run(rows.for_tasks(most_writers(self._context, self.max_writers)), task)
+            most = self.slots.most_writers() if self.max_writers is None else self.max_writers
+            results = _run(rows.for_tasks(most), task)
         self.way.learn(rows.name, sum(result.size_bytes for result in results))
         return results
 

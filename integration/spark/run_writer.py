@@ -20,6 +20,7 @@ from twopc.integration.spark.options import Options, participants
 from twopc.integration.spark.overwritten import require_not_overwritten
 from twopc.integration.spark.repeated import Repeated
 from twopc.integration.spark.retention import decisions_kept
+from twopc.integration.spark.slots import Slots
 from twopc.integration.spark.staging import Staging, as_uri
 from twopc.integration.spark.state_sizes import StateSizes
 from twopc.integration.spark.stateful import StatefulOperators
@@ -77,6 +78,7 @@ class RunWriter:
         self._state_sizes = StateSizes()
         self._repeated = Repeated()
         self._stateful = StatefulOperators()
+        self._slots = Slots(context)
         self._last_batch: Batch | None = None
 
     def write(self, frames: Sequence[SinkFrame], batch_id: int) -> None:
@@ -129,6 +131,7 @@ class RunWriter:
             sinks=self._participants,
             runs=run.among_others,
             shuffles=run.shuffles,
+            slots=self._slots,
             staging=staging,
             way=Way(self._direct, self._input_of(batch), self._state_sizes.is_stateless),
             budget=self._budget,

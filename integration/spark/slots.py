@@ -1,4 +1,4 @@
-"""How many tasks write a batch: as many as the cluster has use for, and not as many as the plan happens to have."""
+"""How many tasks write a batch: as many as the cluster can use, whatever number of partitions the plan has."""
 
 from __future__ import annotations
 
@@ -11,32 +11,37 @@ if TYPE_CHECKING:
 _TASKS_PER_SLOT: Final = 2
 
 
-def most_writers(context: SparkContext, chosen: int | None) -> int | None:
-    """The most tasks that write one DataFrame of a batch.
+class Slots:
+    """The task slots of a cluster, for one run of a query.
 
     Args:
         context: Spark's context.
-        chosen: the user's own choice.
-
-    Returns:
-        Unless chosen, twice the number of tasks that the cluster can run at the same time. None: no limit, because the cluster
-        grows with the tasks that wait.
     """
-    if chosen is not None:
-        return chosen
-    slots = _slots(context)
-    return None if slots is None else _TASKS_PER_SLOT * max(1, slots)
 
+    def __init__(self, context: SparkContext) -> None:
+        self._conf = context.getConf()
+        self._scala: Any = context._jsc.sc()  # noqa: SLF001 - no public way: spark.default.parallelism may be anything
+        self._profile = self._scala.resourceProfileManager().defaultResourceProfile()
 
-def _slots(context: SparkContext) -> int | None:
-    """Those of the executors that Spark has now, or is going to have: at the start, few may have registered."""
-    conf = context.getConf()
-    if _is_dynamic(conf):
-        most = conf.get("spark.dynamicAllocation.maxExecutors", "")
-        return _of_executors(conf, int(most)) if most and most.isdecimal() else None
-    wanted = _of_executors(conf, int(conf.get("spark.executor.instances", "0") or 0))
-    of_application = int(conf.get("spark.cores.max", "0") or 0) // _cpus(conf)  # standalone mode
-    return max(_running(context), wanted, of_application)
+    def most_writers(self) -> int | None:
+        """The maximum number of tasks that write one DataFrame of a batch.
+
+        Returns:
+            twice the number of tasks that the cluster can run at the same time. None: no limit, because the cluster grows with
+            the number of waiting tasks.
+        """
+        slots = self._slots()
+        return None if slots is None else _TASKS_PER_SLOT * max(1, slots)
+
+    def _slots(self) -> int | None:
+        """The slots of the executors that Spark has or has asked for: at the start, few of them may have registered."""
+        conf = self._conf
+        if _is_dynamic(conf):
+            most = conf.get("spark.dynamicAllocation.maxExecutors", "")
+            return _of_executors(conf, int(most)) if most and most.isdecimal() else None
+        wanted = _of_executors(conf, int(conf.get("spark.executor.instances", "0") or 0))
+        of_application = int(conf.get("spark.cores.max", "0") or 0) // _cpus(conf)  # standalone mode
+        return max(int(self._scala.maxNumConcurrentTasks(self._profile)), wanted, of_application)
 
 
 def _is_dynamic(conf: SparkConf) -> bool:
@@ -50,9 +55,3 @@ def _of_executors(conf: SparkConf, count: int) -> int:
 def _cpus(conf: SparkConf) -> int:
     """The cores that a task takes."""
     return max(1, int(conf.get("spark.task.cpus", "1") or 1))
-
-
-def _running(context: SparkContext) -> int:
-    """How many tasks the present executors can run (``SchedulerBackend.maxNumConcurrentTasks``)."""
-    scala: Any = context._jsc.sc()  # noqa: SLF001 - no public way: spark.default.parallelism may be anything
-    return int(scala.maxNumConcurrentTasks(scala.resourceProfileManager().defaultResourceProfile()))

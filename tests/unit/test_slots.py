@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from twopc.integration.spark.slots import most_writers
+from twopc.integration.spark.slots import Slots
 
 
 def context_of(running: int, conf: dict[str, str]) -> Any:
@@ -42,8 +42,4 @@ def context_of(running: int, conf: dict[str, str]) -> Any:
 )
 def test_a_batch_has_two_tasks_for_each_slot(running: int, conf: dict[str, str], expected: int | None) -> None:
     """A cluster with dynamic allocation grows with the tasks that wait: without a limit of its own, the plan's count stays."""
-    assert most_writers(context_of(running, conf), None) == expected
-
-
-def test_the_users_own_number_counts_under_any_cluster() -> None:
-    assert most_writers(context_of(2, {"spark.dynamicAllocation.enabled": "true"}), 7) == 7
+    assert Slots(context_of(running, conf)).most_writers() == expected
