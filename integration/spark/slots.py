@@ -19,29 +19,34 @@ class Slots:
     """
 
     def __init__(self, context: SparkContext) -> None:
-        self._conf = context.getConf()
+        conf = context.getConf()
+        self._is_elastic = _is_dynamic(conf)
+        # At the start, few of the executors that the application has asked for may have registered.
+        self._asked_for = _most_slots(conf) if self._is_elastic else _slots(conf)
         self._scala: Any = context._jsc.sc()  # noqa: SLF001 - no public way: spark.default.parallelism may be anything
         self._profile = self._scala.resourceProfileManager().defaultResourceProfile()
 
     def most_writers(self) -> int | None:
-        """The maximum number of tasks that write one DataFrame of a batch.
+        """The maximum number of tasks that write one DataFrame of a batch. Makes one call to the JVM at most.
 
         Returns:
             twice the number of tasks that the cluster can run at the same time. None: no limit, because the cluster grows with
             the number of waiting tasks.
         """
-        slots = self._slots()
-        return None if slots is None else _TASKS_PER_SLOT * max(1, slots)
+        if self._asked_for is None:
+            return None
+        running = 0 if self._is_elastic else int(self._scala.maxNumConcurrentTasks(self._profile))
+        return _TASKS_PER_SLOT * max(1, running, self._asked_for)
 
-    def _slots(self) -> int | None:
-        """The slots of the executors that Spark has or has asked for: at the start, few of them may have registered."""
-        conf = self._conf
-        if _is_dynamic(conf):
-            most = conf.get("spark.dynamicAllocation.maxExecutors", "")
-            return _of_executors(conf, int(most)) if most and most.isdecimal() else None
-        wanted = _of_executors(conf, int(conf.get("spark.executor.instances", "0") or 0))
-        of_application = int(conf.get("spark.cores.max", "0") or 0) // _cpus(conf)  # standalone mode
-        return max(int(self._scala.maxNumConcurrentTasks(self._profile)), wanted, of_application)
+
+def _slots(conf: SparkConf) -> int:
+    of_executors = _of_executors(conf, int(conf.get("spark.executor.instances", "0") or 0))
+    return max(of_executors, int(conf.get("spark.cores.max", "0") or 0) // _cpus(conf))  # the latter in standalone mode
+
+
+def _most_slots(conf: SparkConf) -> int | None:
+    most = conf.get("spark.dynamicAllocation.maxExecutors", "")
+    return _of_executors(conf, int(most)) if most and most.isdecimal() else None
 
 
 def _is_dynamic(conf: SparkConf) -> bool:

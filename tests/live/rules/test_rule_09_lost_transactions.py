@@ -37,7 +37,7 @@ def repairs(play: Play) -> list[Repair]:
 
 def repaired(play: Play) -> list[list[int]]:
     """The tasks that each repair record replaces."""
-    return [[task.partition for task in repair.tasks if task.handles] for repair in repairs(play)]
+    return [[part.index for task in repair.tasks for part in task.by_part] for repair in repairs(play)]
 
 
 def commit(play: Play, handle: KafkaHandle) -> None:
