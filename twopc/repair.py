@@ -36,7 +36,7 @@ def match_rows(
     fitting: dict[tuple[str, int, int], list[Place]] = {}
     for place, rows in _rows_by_place(replayed).items():
         fitting.setdefault(rows, []).append(place)
-    decided = _rows_by_place(task for task in decision.tasks if not task.is_repair)
+    decided = _rows_by_place(decision.tasks)
     found: dict[Place, Place] = {}
     for wanted_place in (True, False):
         for place, rows in decided.items():
@@ -48,7 +48,7 @@ def match_rows(
 
 
 def _rows_by_place(tasks: Iterable[TaskReport]) -> dict[Place, tuple[str, int, int]]:
-    # Equal rows in another DataFrame are for other sinks.
+    # Equal rows in another DataFrame are for other sinks. A repair has the places of what it repairs.
     return {
         (task.frame_name, part.index): (task.frame_name, part.rows, part.checksum)
         for task in tasks

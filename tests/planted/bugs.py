@@ -638,14 +638,6 @@ BUGS: Final = (
         protocol="tests/unit/test_repair.py",
     ),
     _bug(
-        "the tasks of a replay count as further rows of the batch",
-        9,
-        "twopc/repair.py",
-        "for task in decision.tasks if not task.is_repair)",
-        "for task in decision.tasks)",
-        protocol="tests/unit/test_coordinator_losses.py -k is_lost_again",
-    ),
-    _bug(
         "rows of another DataFrame repair a lost transaction",
         9,
         "twopc/repair.py",
