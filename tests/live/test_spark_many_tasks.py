@@ -82,6 +82,24 @@ def test_a_lost_transaction_is_repaired_from_a_replay_that_is_grouped_otherwise(
     assert len(kept) == before // 2
 
 
+@pytest.mark.whole
+@pytest.mark.timeout(900)
+def test_a_third_of_sixty_transactions_over_a_thousand_partitions_is_repaired(
+    kafka: KafkaService, tmp_path: Path, spark: SparkSession
+) -> None:
+    """The replay has seven writers: each has partitions of many of the lost transactions."""
+    pipeline = Pipeline(kafka.bootstrap_servers, tmp_path, plan="shuffle")
+    pipeline.feed(5_000, keys=2_500)
+    pipeline.change(settings=writers(60), partitions=1_000)
+    decide_and_lose(pipeline, spark, but=40)
+    pipeline.run(spark, settings=writers(7))
+    pipeline.require_exactly_once()
+    decision, repair = log_of(pipeline)
+    assert isinstance(decision, Decision)
+    assert isinstance(repair, Repair)
+    assert (len(decision.tasks), len(repair.replaces), len(repair.tasks)) == (60, 20, 7)
+
+
 @pytest.mark.parametrize("store", ["", pytest.param("RocksDBStateStoreProvider", marks=pytest.mark.whole)])
 def test_a_stateful_query_keeps_its_counts_though_its_partitions_are_grouped_otherwise(
     store: str, kafka: KafkaService, tmp_path: Path, spark: SparkSession
