@@ -65,7 +65,7 @@ class Participants:
     # -- recovery ------------------------------------------------------------------------------------------------------
 
     def inspect(self) -> dict[str, str | None]:
-        """Check every sink, read-only; return the last owner of each, where the sink itself knows."""
+        """Check every sink without changing it; return the last owner of each one that knows its owner."""
         return {name: committer.inspect() for name, committer in self.committers.items()}
 
     def bindings(self) -> dict[str, dict[str, str]]:

@@ -34,7 +34,7 @@ def to_log(alert: Alert) -> None:
 
 
 def line(alert: Alert) -> str:
-    """Format an alert for people."""
+    """Format an alert as readable text."""
     return f"{alert.status} {alert.rule}, query {alert.query}: {alert.text} See {alert.runbook}"
 
 

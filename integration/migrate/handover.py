@@ -6,7 +6,7 @@ output. A sink without transactions leaves no record of which rows those are.
 
 So the command ``twopc migrate cutover`` writes a file ``<checkpoint>/twopc/handover-<n>.json`` after the old query has ended. It
 holds the number of the batch, its source offsets, and *bounds*, the offsets of the output between which the batch's rows are.
-:class:`twopc.integration.migrate.TakeOver` stands before the new sink. It compares batch N with the records within the bounds, as
+:class:`twopc.integration.migrate.TakeOver` comes before the new sink. It compares batch N with the records within the bounds, as
 multisets, and passes on the rest. Every other batch passes unchanged.
 
 The protocol needs no second path. The bounds are fixed before the new sink writes its first row, so they never contain its own

@@ -16,7 +16,7 @@ app = typer.Typer(
 _Checkpoint = Annotated[
     Path, typer.Argument(help="The query's checkpoint, a local directory. The query may be running.")
 ]
-_Directory = Annotated[Path, typer.Argument(help="The directory of the savepoints. Each has a subdirectory.")]
+_Directory = Annotated[Path, typer.Argument(help="The directory for savepoints. Each has a subdirectory.")]
 _Servers = Annotated[str | None, connection(help="host:port of a broker, to query the sinks' ledgers, too.")]
 
 

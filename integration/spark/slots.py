@@ -1,4 +1,4 @@
-"""How many tasks write a batch: as many as the cluster has use for, and not as many as the plan happens to have."""
+"""How many tasks write a batch: as many as the cluster can use, rather than one for each partition of the plan."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ _TASKS_PER_SLOT: Final = 2
 
 
 def most_writers(context: SparkContext, chosen: int | None) -> int | None:
-    """The most tasks that write one DataFrame of a batch.
+    """The maximum number of tasks that write one DataFrame of a batch.
 
     Args:
         context: Spark's context.
         chosen: the user's own choice.
 
     Returns:
-        Unless chosen, twice the number of tasks that the cluster can run at the same time. None: no limit, because the cluster
-        grows with the tasks that wait.
+        The chosen number, or else twice the number of tasks that the cluster can run at the same time. None: no limit, because
+        the cluster grows with the tasks that wait.
     """
     if chosen is not None:
         return chosen
@@ -29,7 +29,7 @@ def most_writers(context: SparkContext, chosen: int | None) -> int | None:
 
 
 def _slots(context: SparkContext) -> int | None:
-    """Those of the executors that Spark has now, or is going to have: at the start, few may have registered."""
+    """The slots of the executors that Spark has or will have: at the start, only a few may have registered."""
     conf = context.getConf()
     if _is_dynamic(conf):
         most = conf.get("spark.dynamicAllocation.maxExecutors", "")

@@ -1,6 +1,6 @@
 """The executor's side: one pass over a task's rows into every sink, one result back to the driver.
 
-Every Python worker imports this module, so it must stay light: nothing of the driver's side is imported from here.
+Every Python worker imports this module, so it must stay light: it imports nothing from the driver's side.
 """
 
 from __future__ import annotations
