@@ -49,7 +49,7 @@ class StateSize(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     Attributes:
         operator: the engine's name for the operator.
         memory_bytes: the store's memory, as the engine counts it.
-        commit_ms: how long the tasks took in all to commit the last version.
+        commit_ms: how long the tasks took in total to commit the last version.
         sizes: further sizes under the store's own names, such as RocksDB's files.
     """
 

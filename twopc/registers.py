@@ -259,7 +259,7 @@ class RegisterLog(DecisionLog):
         )
 
     def _recorded_start(self, numbers: Sequence[int]) -> int:
-        """Find the newest truncation. Reads only the registers above it, each once in the life of this object."""
+        """Find the newest truncation. Reads only the registers above it, and each only once in this object's lifetime."""
         for number in reversed(numbers):
             if number <= self._searched:
                 break

@@ -98,8 +98,8 @@ FAILING: Final = (
     ),
     Rule(
         "two drivers",
-        "Another driver has taken the sink over.",
-        "Two processes run the query with one sink name, or one was restarted while the other was still running. End one of "
+        "Another driver has taken over the sink.",
+        "Two processes run the query with the same sink name, or one was restarted while the other was still running. End one of "
         "them; use a different sink name for each query.",
         failures(["FencedError"]),
     ),

@@ -20,7 +20,7 @@ def most_writers(context: SparkContext, chosen: int | None) -> int | None:
 
     Returns:
         The chosen number, or else twice the number of tasks that the cluster can run at the same time. None: no limit, because
-        the cluster grows with the tasks that wait.
+        the cluster grows with the number of waiting tasks.
     """
     if chosen is not None:
         return chosen

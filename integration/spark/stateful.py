@@ -44,7 +44,7 @@ _NODE: Final = re.compile(r"^[\s:+-]*'?(\w+)", re.MULTILINE)
 
 
 class StatefulOperators:
-    """The operators that keep state, in the plan of one run of a query. A query without any is asked only once."""
+    """The operators that keep state, in the plan of one run of a query. A query without any is checked only once."""
 
     def __init__(self) -> None:
         self._places: tuple[int, ...] | None = None

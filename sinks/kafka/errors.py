@@ -133,7 +133,7 @@ def on_topic(right: str, topic: str) -> str:
 
 
 def on_ids(right: str, transactional_id: str) -> str:
-    """Describe a right on a sink's transactional ids, from one of them."""
+    """Describe a right on a sink's transactional ids, given one of them."""
     return f"{right} on transactional ids with the prefix '{transactional_id.partition('.')[0]}.'"
 
 

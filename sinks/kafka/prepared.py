@@ -101,7 +101,7 @@ def _visibility(handle: KafkaHandle, found: Description) -> str:
 def sweep(client: TransactionClient, settings: KafkaSettings, *, spared: Collection[KafkaHandle], below: int) -> int:
     """Fence every open task transaction of driver epochs below ``below``, except the ``spared``.
 
-    An incomplete sweep is logged. Returns the number that is proven ended.
+    An incomplete sweep is logged. Returns the number proven to have ended.
     """
     listing = client.list_open(id_prefix(settings.name))
     candidates = [

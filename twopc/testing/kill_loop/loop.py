@@ -67,7 +67,7 @@ def kill_loop(  # noqa: PLR0913 - all but the first two by name, most of them wi
         query: instead of ``foreach_batch``, a function ``function(frame, checkpoint)`` that returns the
             ``DataStreamWriter``. The loop adds the checkpoint and the trigger, and starts it.
         source: the source that the query reads; JSON files by default. See :mod:`twopc.testing.kill_loop.records`.
-        rows: the number of records that the query is fed in all.
+        rows: the total number of records that the query is fed.
         kills: the number of kills.
         seed: the seed of the kills; a random one by default.
         moments: the first kills, before the drawn ones.
@@ -143,7 +143,7 @@ class KillLoop:
     def __post_init__(self) -> None:
         function = self.foreach_batch if self.query is None else self.query
         if function is None or (self.foreach_batch is not None and self.query is not None):
-            raise ValueError("kill_loop() takes either foreach_batch=… or query=…, and exactly one of them")
+            raise ValueError("kill_loop() needs exactly one of foreach_batch=… and query=…")
         self.directory.mkdir(parents=True, exist_ok=True)
         self._target = function if isinstance(function, str) else pickled(function, self.directory)
 
