@@ -164,7 +164,7 @@ def check_quotas(target: Target) -> Iterator[Finding]:
     unknown = (
         ""
         if ours["user"]
-        else ". Quotas of its user were not looked up: the sink's user is known only for SASL with a user name"
+        else ". Quotas of its user were not looked up: the user is known only for SASL with a user name, or without a login"
     )
     if found:
         why = (
