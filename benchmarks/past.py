@@ -1,6 +1,6 @@
 """Recovery by the number of batches behind a query: a new driver completes a batch that was decided and not committed.
 
-All batches are real: decided, and truncated from the ledger as in a long life. Those behind are empty, which makes their
+All batches are real: decided, and truncated from the ledger as in a long life. The earlier ones are empty, which makes their
 records short and a hundred thousand of them affordable; the last one has two transactions.
 """
 

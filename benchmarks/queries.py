@@ -25,7 +25,8 @@ if TYPE_CHECKING:
     from benchmarks.topics import Topics
 
 WARM_UP_BATCHES = 3
-#: Spark's source fetches ahead. Near the topic's end a batch, whoever writes it, waits for a fetch of records that never come,
+#: Spark's source fetches ahead. Near the topic's end a batch, no matter who writes it, waits for a fetch of records that never
+#: come,
 #: half a second by default.
 _FETCH_WAIT_MS = 20
 _WHOLE_TRIGGER = "ms of the whole trigger"

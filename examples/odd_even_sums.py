@@ -254,7 +254,7 @@ def _watch(processes: QueryProcesses, spec: Spec, moves: int) -> bool:
 
 def main(
     numbers: Annotated[int, typer.Option(min=100, help="How many integers.")] = 6000,
-    kills: Annotated[int, typer.Option(min=0, help="How often each pipeline is killed.")] = 3,
+    kills: Annotated[int, typer.Option(min=0, help="How many times each pipeline is killed.")] = 3,
     seed: Annotated[int | None, typer.Option(help="The seed of the kills.")] = None,
     skip_usual: Annotated[bool, typer.Option("--skip-usual", help="Only this toolkit's sinks.")] = False,  # noqa: FBT002
 ) -> None:

@@ -55,7 +55,7 @@ def main() -> None:
 def demo(  # noqa: PLR0913 - options of a command line, each with a default
     *,
     rows: Annotated[int, typer.Option(min=1, max=10_000_000, help="Records for each query.")] = 200_000,
-    kills: Annotated[int, typer.Option(min=0, max=1_000, help="How often to kill each query (SIGKILL).")] = 5,
+    kills: Annotated[int, typer.Option(min=0, max=1_000, help="How many times to kill each query (SIGKILL).")] = 5,
     seed: Seed = None,
     partitions: Annotated[int, typer.Option(min=1, max=100, help="Partitions of each topic.")] = 4,
     batch_rows: Annotated[

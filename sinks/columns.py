@@ -69,7 +69,7 @@ def keys(rows: pa.RecordBatch, template: str) -> Any:
 
 @cache
 def parse_template(template: str) -> tuple[tuple[str, bool], ...]:
-    """Split a key template into parts; each is a text, and whether it names a column.
+    """Split a key template into parts: each is a string, and a flag for whether it names a column.
 
     Raises:
         ConfigurationError: the template is not valid.

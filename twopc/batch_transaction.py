@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-#: How often one batch is written again after losses before the rest is left to a restart.
+#: How many times one batch is written again after losses before the rest is left to a restart.
 _MAX_LOSSES: Final = 3
 _REPAIRS: Final = frozenset({Step.REPAIR, Step.PUBLISH})
 _AFTER_A_LOSS: Final = _REPAIRS | {Step.REWRITE}

@@ -151,7 +151,7 @@ class Binding:
         except Exception as error:  # any error of the file system; the next try finds a file that was written anyway
             raise RetriableError(
                 f"{self._files.location}/{_name(number)} (the checkpoint's log and sinks) could not be written: {error}. "
-                "Nothing of this batch is visible or decided. Restart the query when the file system accepts files again"
+                "No part of this batch is visible or decided. Restart the query when the file system accepts files again"
             ) from error
 
     def _listed(self) -> set[int]:

@@ -13,13 +13,13 @@ class CheckpointConfig:
     """The settings of a query's checkpoints. Each batch has one checkpoint.
 
     Attributes:
-        timeout_ms: a checkpoint that is not prepared by then is cancelled, and nothing of it becomes visible. None: the
+        timeout_ms: a checkpoint that is not prepared by then is cancelled, and none of it becomes visible. None: the
             lifetime of the sinks' transactions, which is a limit in any case.
         tolerable_failures: how many checkpoints may fail in a row, before their decision and for a transient cause, before
             the query stops. The batch is then written again. Flink's default is 0, too.
         min_pause_ms: the minimum time from the end of a checkpoint to the trigger of the next. Spark has planned that batch by
             then, so its rows wait.
-        max_attempts: how often the tasks of one checkpoint may write the batch, if the error may be transient.
+        max_attempts: how many times the tasks of one checkpoint may write the batch, if the error may be transient.
         max_writers: the maximum number of tasks that write a batch. Each task has its own transaction and writes one or more
             partitions of the plan. None: twice the number of tasks that the cluster can run at the same time.
         num_retained: how many decisions are kept. None: 10. Never fewer than Spark keeps batches

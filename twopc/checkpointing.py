@@ -1,9 +1,9 @@
 """When a batch's checkpoint is triggered, and when it is triggered again.
 
-Flink counts *continuous* failures: a checkpoint that was declined, that expired, or that an I/O error ended counts, a completed
-one sets the count to 0, and a job fails with the first failure above ``tolerable-failed-checkpoints``. A failed task does not
-count: that is for the restart strategy (``CheckpointFailureManager.checkFailureCounter``, flink-runtime). Flink then continues
-with the rows that have arrived since. Spark hands over a batch once, so here the same batch is written again.
+Flink counts *continuous* failures. A checkpoint counts if it was declined, if it expired, or if an I/O error ended it. A
+completed one resets the count to 0. A job fails with the first failure above ``tolerable-failed-checkpoints``. A failed task
+does not count: the restart strategy handles it (``CheckpointFailureManager.checkFailureCounter``, flink-runtime). Flink then
+continues with the rows that have arrived since. Spark hands over a batch once, so here the same batch is written again.
 
 Flink's ``min-pause`` counts from the end of one checkpoint to the trigger of the next (``CheckpointRequestDecider.
 nextTriggerDelayMillis``). The same holds here, and after a failed checkpoint the pause is the backoff.

@@ -29,7 +29,7 @@ class SinkCommitter(ABC, Generic[HandleT]):
 
     @abstractmethod
     def inspect(self) -> str | None:
-        """Check, read-only, that this sink can be used: settings and rights.
+        """Check that this sink can be used: its settings and rights. Changes nothing.
 
         Called before :meth:`acquire`, so that a start which will be refused does not fence a healthy driver.
 
@@ -94,7 +94,7 @@ class SinkCommitter(ABC, Generic[HandleT]):
         """
 
     def blockers(self) -> Sequence[str]:
-        """The reasons why the last :meth:`commit` could not be proven, for people; the error that stops the query quotes them."""
+        """The reasons why the last :meth:`commit` could not be proven, in words; the error that stops the query quotes them."""
         return ()
 
     @abstractmethod

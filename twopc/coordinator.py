@@ -91,7 +91,7 @@ class Coordinator:
         ``pending`` records what happens, for the listeners (:meth:`twopc.listeners.Listeners.watching`).
 
         Raises:
-            TwoPhaseCommitError: ``twopc.errors`` says what each kind means; nothing half-decided is left behind.
+            TwoPhaseCommitError: ``twopc.errors`` says what each kind means; nothing is left half-decided.
         """
         pending = pending or Pending()
         pending.counting(self.participants.take_orphans_ended)

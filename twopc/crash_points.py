@@ -37,7 +37,7 @@ OCCASIONAL: Final = (
     "task.staged",  # the task's rows are kept (``staging=True``), its report has not left
     "driver.bound",  # the checkpoint is bound to its sinks for the first time, nothing is decided
     "driver.sweeping",  # orphans are found, none is ended
-    "driver.barred",  # a barrier is written behind the expected markers, and nothing has been read up to it yet
+    "driver.barred",  # a barrier is written after the expected markers, and nothing has been read up to it yet
     "driver.truncating",  # a truncation of the decision log is recorded, nothing is deleted
 )
 

@@ -42,7 +42,7 @@ class Repair:
     direct: frozenset[str]
 
     def includes(self, transaction: TaskKey) -> bool:
-        """Whether a task writes to a sink, if the batch has one DataFrame and each task has the partition of its own number."""
+        """Whether a task writes to a sink, for a batch with one DataFrame in which a task's number is its partition's number."""
         sink, partition = transaction
         return ("", partition) in self.lost.get(sink, ())
 
@@ -75,7 +75,7 @@ class Work:
         driver_epochs: by sink name, the epoch that this driver acquired there.
         committed_through: the highest batch of which this driver has proven every transaction, or -1.
         mode: what is written, and from where.
-        timeout_ms: how long pre-commit may take in all; None where no sink's transactions expire.
+        timeout_ms: how long pre-commit may take in total; None where no sink's transactions expire.
         pending: records the tasks' votes, and a task that votes no.
     """
 

@@ -34,13 +34,13 @@ class TwoPhaseCommitError(Exception):
 
 
 class RetriableError(TwoPhaseCommitError):
-    """The attempt failed before its decision. Nothing of it is or will be visible. A new attempt may succeed."""
+    """The attempt failed before its decision. None of it is or will be visible. A new attempt may succeed."""
 
     retriable = True
 
 
 class UnavailableError(RetriableError):
-    """A server that the batch needs did not answer in time. Nothing of the attempt is or will be visible."""
+    """A server that the batch needs did not answer in time. No part of the attempt is or will be visible."""
 
 
 class FatalError(TwoPhaseCommitError):

@@ -1,6 +1,6 @@
 """Prove, for a fenced driver, that the decision it was about to write never got into the log.
 
-An error of the append does not prove it: the record may have been written before the fence, and only the answer was late.
+An error from the append does not prove it: the record may have been written before the fence, with only the answer arriving late.
 The log does prove it, by rule 1 seen from the other side. The successor's record was written after the fence, so everything that
 this driver ever decided comes before it. A reader who reaches that record without finding the decision knows that it
 was not written.

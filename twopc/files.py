@@ -162,7 +162,7 @@ class MemoryFiles:
     A query whose decisions died with its driver is refused when it restarts; what was decided and not committed is lost.
 
     Args:
-        limit_bytes: the most that it may hold in all.
+        limit_bytes: the most bytes that it may hold in total.
     """
 
     is_atomic = True

@@ -95,7 +95,7 @@ class Listeners:
             explain(error, checkpoint)
 
     def _tell(self, one: object, tell: Callable[..., None], *facts: object) -> None:
-        """Call a listener. No error of it stops the query: the checkpoint may already be committed."""
+        """Call a listener. Its errors never stop the query: the checkpoint may already be committed."""
         try:
             tell(*facts)
         except Exception as error:  # noqa: BLE001 - see above

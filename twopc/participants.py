@@ -65,7 +65,7 @@ class Participants:
     # -- recovery ------------------------------------------------------------------------------------------------------
 
     def inspect(self) -> dict[str, str | None]:
-        """Check every sink, read-only; return the last owner of each, where the sink itself knows."""
+        """Check every sink without changing it; return the last owner of each one that knows its owner."""
         return {name: committer.inspect() for name, committer in self.committers.items()}
 
     def bindings(self) -> dict[str, dict[str, str]]:
@@ -139,7 +139,7 @@ class Participants:
         return [reason for committer in self.committers.values() for reason in committer.blockers()]
 
     def take_orphans_ended(self) -> int:
-        """How many open transactions the sinks' sweeps have ended since this was last asked. Asks no store."""
+        """How many open transactions the sinks' sweeps have ended since the last call. Asks no store."""
         told, self._orphans_told = self._orphans_told, sum(one.orphans_ended() for one in self.committers.values())
         return self._orphans_told - told
 

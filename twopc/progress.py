@@ -1,4 +1,4 @@
-"""A checkpoint's outcome: its record, and a description for people. The terms are Flink's; here a checkpoint is a batch.
+"""A checkpoint's outcome: its record, and a readable description. The terms are Flink's; here a checkpoint is a batch.
 
 A checkpoint is *triggered*, its tasks *acknowledge* it, and it is *completed*; or a task *declines* it, or it *expires*, or it
 *fails* otherwise. ``twopc.pending`` records what happens until then.
@@ -49,7 +49,7 @@ class StateSize(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     Attributes:
         operator: the engine's name for the operator.
         memory_bytes: the store's memory, as the engine counts it.
-        commit_ms: how long the tasks took in all to commit the last version.
+        commit_ms: how long the tasks took in total to commit the last version.
         sizes: further sizes under the store's own names, such as RocksDB's files.
     """
 
@@ -166,10 +166,10 @@ def describe(checkpoint: Checkpoint) -> str:
 
 
 def seconds(ms: float) -> str:
-    """A duration for people."""
+    """A human-readable duration."""
     return f"{ms:.0f} ms" if ms < 1000 else f"{ms / 1000:.1f} s"  # noqa: PLR2004 - a second
 
 
 def utc(ms: float) -> str:
-    """A time since 1970 for people: UTC, to the second."""
+    """A human-readable time, from one since 1970: UTC, to the second."""
     return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(ms / 1000))

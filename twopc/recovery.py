@@ -31,7 +31,7 @@ class Step(Enum):
     """What the coordinator does next."""
 
     WRITE = "write"  #: prepare, decide, commit
-    REWRITE = "rewrite"  #: nothing of the batch is or will be visible: write it again, as a new attempt
+    REWRITE = "rewrite"  #: no part of the batch is or will be visible: write it again, as a new attempt
     REPAIR = "repair"  #: write only what was lost, after checking that the replay yields the decided rows
     PUBLISH = "publish"  #: write the lost rows from the staged ones, even if the plan would now yield others
     ABANDON = "abandon"  #: record that the rest of the last decision is abandoned, then look again
@@ -101,7 +101,7 @@ RECOVERY_TABLE: Final[tuple[Case, ...]] = (
     # The arrival of the next batch does not prove this one: the engine also moves on if a function swallows our error.
     Case("decided, not proven", _ANY_DECISION, _UNKNOWN, _RUNNING, Step.BLOCKED, abandoned=False),
     Case("not proven, abandoned", _ANY_DECISION, _UNKNOWN, _RUNNING, Step.ABANDON, abandoned=True),
-    # A batch that can be written again completely is never abandoned, whatever the user sets.
+    # A batch that can be written again completely is never abandoned, no matter what the user sets.
     Case("lost, but staged", _ANY_DECISION, _LOSSES, _RUNNING, Step.PUBLISH, staged=True),
     Case("all lost", _ANY_DECISION, _ALL_LOST, _SAME, Step.REWRITE, staged=False),
     Case("some lost", _ANY_DECISION, _SOME_LOST, _SAME, Step.REPAIR, staged=False, abandoned=False),

@@ -56,6 +56,6 @@ def create_id(files: Files) -> None:
         raise
     except Exception as error:  # any error of the file system; the next try finds a file that was written anyway
         raise RetriableError(
-            f"{files.location}/{FILE}, the id of the decision log, could not be written: {error}. Nothing of this batch was "
+            f"{files.location}/{FILE}, the id of the decision log, could not be written: {error}. No part of this batch was "
             "written. Restart the query when the file system accepts files again"
         ) from error

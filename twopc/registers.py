@@ -49,9 +49,9 @@ logger = logging.getLogger(__name__)
 FORMAT: Final = "twopc-register/1"
 _DIRECTORY: Final = "registers"
 _NUMBER: Final = re.compile(r"[0-9]{20}")
-#: How often a reader starts again because a driver appended or truncated meanwhile.
+#: How many times a reader starts again because a driver appended or truncated meanwhile.
 _TRIES: Final = 8
-#: How often a claimant tries the next register after losing one. The driver that it fences may keep appending, so this
+#: How many times a claimant tries the next register after losing one. The driver that it fences may keep appending, so this
 #: is far more than a query writes in that time; it ends only where a file system refuses every name.
 _CLAIMS: Final = 100
 
@@ -259,7 +259,7 @@ class RegisterLog(DecisionLog):
         )
 
     def _recorded_start(self, numbers: Sequence[int]) -> int:
-        """Find the newest truncation. Reads only the registers above it, each once in the life of this object."""
+        """Find the newest truncation. Reads only the registers above it, and each only once in this object's lifetime."""
         for number in reversed(numbers):
             if number <= self._searched:
                 break

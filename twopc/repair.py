@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 def match_rows(
     decision: Decision, replayed: Sequence[TaskReport], *, expected: Mapping[Place, Place]
 ) -> dict[Place, Place] | None:
-    """Find, for each partition of the plan that was decided, the one of the replay that has its rows.
+    """Find, for each decided partition of the plan, the partition of the replay that has its rows.
 
     The replay must yield the decided rows for *all* partitions; otherwise the lost rows may now belong to other partitions. A
     partition may be in another task now. The order may differ: Spark plans the partitions of a source with few

@@ -77,7 +77,7 @@ class TwoPhaseCommitSink(ABC, Generic[HandleT]):
 
     @property
     def prepare_timeout_ms(self) -> float | None:
-        """How long pre-commit may take in all before the sink's transactions expire; None if they never expire."""
+        """How long pre-commit may take in total before the sink's transactions expire; None if they never expire."""
         return None
 
     @property
@@ -141,7 +141,7 @@ class TwoPhaseCommitSink(ABC, Generic[HandleT]):
         """Create the writer of one task attempt, on an executor."""
 
     def release(self, driver_epoch: int) -> None:
-        """Release what this process keeps for later writers of a driver that will have none. Ends no transaction.
+        """Release what this process keeps for later writers of a driver, because there will be none. Ends no transaction.
 
         Args:
             driver_epoch: see :class:`TaskAttempt`.

@@ -1,4 +1,4 @@
-"""The query of ``benchmarks.peers.flink``: runs in an environment that has apache-flink, and nothing of this project."""
+"""The query of ``benchmarks.peers.flink``: runs in an environment that has apache-flink, and nothing from this project."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The query of ``benchmarks.peers.quix``: runs in an environment that has quixstreams, and nothing of this project."""
+"""The query of ``benchmarks.peers.quix``: runs in an environment that has quixstreams, and nothing from this project."""
 
 from __future__ import annotations
 

@@ -34,7 +34,7 @@ def to_log(alert: Alert) -> None:
 
 
 def line(alert: Alert) -> str:
-    """Format an alert for people."""
+    """Format an alert as readable text."""
     return f"{alert.status} {alert.rule}, query {alert.query}: {alert.text} See {alert.runbook}"
 
 
@@ -165,7 +165,7 @@ class Post:
                 threading.Thread(target=self._run, name="twopc-alert", daemon=True).start()
 
     def flush(self, timeout_s: float) -> None:
-        """Wait until every alert is delivered or dropped, but no longer than a time limit."""
+        """Wait until every alert is delivered or dropped, or until a time limit is reached."""
         done = self._waiting.all_tasks_done
         with done:
             done.wait_for(lambda: not self._waiting.unfinished_tasks, timeout_s)

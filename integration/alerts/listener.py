@@ -134,7 +134,10 @@ class Alerts(Listener):
         try:
             self._happened.put_nowait(what)
         except queue.Full:
-            logger.warning("alerts: the watching thread hangs, so one event was dropped: rules may miss a checkpoint")
+            logger.warning(
+                "alerts: the watching thread is %d events behind, so one event was dropped: rules may miss a checkpoint",
+                _WAITING,
+            )
 
     # -- in the watching thread ----------------------------------------------------------------------------------------
 

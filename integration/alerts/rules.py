@@ -181,7 +181,7 @@ class NoCheckpoint:
 
 
 def duration(seconds: float) -> str:
-    """Format a time for people."""
+    """Format a duration in words."""
     minutes = seconds / 60
     return f"{minutes:.0f} min" if minutes >= 2 else f"{seconds:.0f} s"  # noqa: PLR2004 - two minutes
 

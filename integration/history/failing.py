@@ -69,7 +69,7 @@ FAILING: Final = (
     ),
     Rule(
         "unavailable",
-        "A server does not answer in time.",
+        "A server takes too long to answer.",
         "Check the brokers and the network first; `twopc preflight` tries each step. If they are only slow, raise timeout_ms "
         "of the sink, and send fewer, larger requests: kafka.batch.size, kafka.linger.ms, kafka.compression.type. The sink sets "
         "delivery.timeout.ms to kafka.transaction.timeout.ms, so raise that one.",
@@ -98,8 +98,8 @@ FAILING: Final = (
     ),
     Rule(
         "two drivers",
-        "Another driver has taken the sink over.",
-        "Two processes run the query with one sink name, or one was restarted while the other was still running. End one of "
+        "Another driver has taken over the sink.",
+        "Two processes run the query with the same sink name, or one was restarted while the other was still running. End one of "
         "them; use a different sink name for each query.",
         failures(["FencedError"]),
     ),

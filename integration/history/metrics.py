@@ -86,7 +86,7 @@ class PrometheusMetrics(Listener):
         )
         self._last_batch = gauge("last_completed_batch", "The last completed checkpoint's id.")
         self._last_at = gauge(
-            "last_completed_timestamp_seconds", "When the last completed checkpoint was completed, since 1970."
+            "last_completed_timestamp_seconds", "When the last checkpoint was completed, in s since 1970."
         )
         self._in_doubt = gauge("in_doubt", "1 while the last checkpoint is decided but not proven complete.")
         gauge("checkpoint_age_seconds", "Age of the checkpoint in progress; 0 without one.").set_function(self._age)

@@ -78,7 +78,7 @@ def cards(facts: Iterable[tuple[str, str, str]]) -> str:
 
 
 def table(titles: Sequence[str], rows: Iterable[Sequence[tuple[str, str]]]) -> str:
-    """Build a table. A cell is a style and a text; ``n`` is for numbers. The headings have the styles of the first row."""
+    """Build a table. A cell is a style and its text; the style ``n`` is for numbers. The first row sets the headings' styles."""
     rows = list(rows)
     is_number = [style == "n" for style, _ in rows[0]] if rows else [False] * len(titles)
     head = "".join(

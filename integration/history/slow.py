@@ -38,7 +38,7 @@ def _between_phases(window: Window) -> Evidence | None:
     if not taken or median(shares) < 0.3 or median(taken) < LEAST_MS:  # noqa: PLR2004 - a third of it
         return None
     share = median(shares)  # the first checkpoint of a run takes longer, for other reasons
-    return Evidence(0.7 * share, f"{share:.0%} of the time of a checkpoint, {seconds(median(taken))} in the median")
+    return Evidence(0.7 * share, f"{share:.0%} of the time of a checkpoint; the median is {seconds(median(taken))}")
 
 
 def _flush(window: Window) -> Evidence | None:
@@ -48,7 +48,7 @@ def _flush(window: Window) -> Evidence | None:
         return None
     share = sum(taken) / prepare
     return Evidence(
-        0.7 * min(1.0, share), f"the slowest task waits {seconds(median(taken))} for it, {share:.0%} of preparing"
+        0.7 * min(1.0, share), f"the slowest task waits {seconds(median(taken))} for them, {share:.0%} of preparing"
     )
 
 
@@ -65,7 +65,7 @@ def _reading(window: Window) -> Evidence | None:
     if not taken or not prepare or sum(taken) / prepare < 0.6 or median(taken) < 2 * LEAST_MS:  # noqa: PLR2004 - most of it
         return None
     share = sum(taken) / prepare
-    return Evidence(0.6 * min(1.0, share), f"{seconds(median(taken))} in the median, {share:.0%} of preparing")
+    return Evidence(0.6 * min(1.0, share), f"a median of {seconds(median(taken))}, {share:.0%} of preparing")
 
 
 def _behind(window: Window, *, has_more_rows: bool) -> Evidence | None:

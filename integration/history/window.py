@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 #: The number of newest checkpoints that are judged.
 LAST: Final = 50
-#: Less time than this is no problem, even if its share is large.
+#: Less time than this is not a problem, even if its share is large.
 LEAST_MS: Final = 500.0
 
 
@@ -116,7 +116,7 @@ def slow_phase(name: str, *, share: float) -> Callable[[Window], Evidence | None
         if taken < share or typical < LEAST_MS:
             return None
         return Evidence(
-            weight=taken * 0.7, text=f"{taken:.0%} of the time of a checkpoint, {seconds(typical)} in the median"
+            weight=taken * 0.7, text=f"{taken:.0%} of the time of a checkpoint; the median is {seconds(typical)}"
         )
 
     return find

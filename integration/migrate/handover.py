@@ -6,7 +6,7 @@ output. A sink without transactions leaves no record of which rows those are.
 
 So the command ``twopc migrate cutover`` writes a file ``<checkpoint>/twopc/handover-<n>.json`` after the old query has ended. It
 holds the number of the batch, its source offsets, and *bounds*, the offsets of the output between which the batch's rows are.
-:class:`twopc.integration.migrate.TakeOver` stands before the new sink. It compares batch N with the records within the bounds, as
+:class:`twopc.integration.migrate.TakeOver` comes before the new sink. It compares batch N with the records within the bounds, as
 multisets, and passes on the rest. Every other batch passes unchanged.
 
 The protocol needs no second path. The bounds are fixed before the new sink writes its first row, so they never contain its own
@@ -14,7 +14,7 @@ rows, and a replay of batch N has the same rest. ``exactly_once`` only sees a ba
 
 The bounds come from Spark. It records in ``offsets/N`` when it planned the batch, which is after every row of batch N - 1 was
 acknowledged and before the first row of batch N was sent. ``exact`` is the first offset with that time or a later one. The
-clocks of driver and executors may differ, so records between ``start`` and ``exact`` are from up to ``clock_skew_ms`` before.
+clocks of driver and executors may differ, so the records between ``start`` and ``exact`` are up to ``clock_skew_ms`` older.
 ``end`` is the end of the partition when the hand-over was recorded.
 
 The way back uses the same file with another kind: ``whole`` if the transactional sink has made all of the batch visible.

@@ -145,7 +145,11 @@ def check_partitioner(target: Target) -> Iterator[Finding]:
 
 
 def check_quotas(target: Target) -> Iterator[Finding]:
-    """Find quotas by which the brokers throttle the sink, because a throttled transaction may expire."""
+    """Find the quotas that apply to the sink, because a throttled transaction may expire.
+
+    Every quota that matches is listed, although Kafka applies only the most specific one for each rate. The sink's user is known
+    if it logs in by SASL with a user name, or does not log in. For other logins, quotas of the user are not looked up.
+    """
     request = DescribeClientQuotasRequest(components=[], strict=False)
     [answer] = target.brokers.send_all([(request,)])
     if isinstance(answer, Exception) or answer.error_code:
@@ -157,12 +161,20 @@ def check_quotas(target: Target) -> Iterator[Finding]:
     nobody = "ANONYMOUS" if options.get("security.protocol", "plaintext").lower() == "plaintext" else None
     ours = {"user": options.get("sasl.username", nobody), "client-id": options.get("client.id", "rdkafka"), "ip": None}
     found = [text for entry in answer.entries or () if (text := _quota(entry, ours))]
+    unknown = (
+        ""
+        if ours["user"]
+        else ". Quotas of its user were not looked up: the user is known only for SASL with a user name, or without a login"
+    )
     if found:
-        why = f"the brokers throttle the sink: {'; '.join(found)}. A transaction that is throttled for too long expires"
+        why = (
+            f"quotas apply to the sink: {'; '.join(found)}. For each rate, Kafka applies only the most specific one. "
+            f"A transaction that is throttled for too long expires{unknown}"
+        )
         fix = "Raise the quota, or lower the query's maxOffsetsPerTrigger until a batch takes far less than its timeout"
         yield Finding("quotas", target.sink.bootstrap_servers, Result.WARN, why, fix)
     else:
-        yield Finding("quotas", target.sink.bootstrap_servers, Result.PASS, "no quota applies to the sink")
+        yield Finding("quotas", target.sink.bootstrap_servers, Result.PASS, f"no quota applies to the sink{unknown}")
 
 
 def _quota(entry: Any, ours: dict[str, Any]) -> str:

@@ -1,9 +1,9 @@
 """``twopc migrate probe`` tests by behaviour, not by settings, whether a consumer group really reads only committed records.
 
-The probe commits a record into each partition, and waits until the group has committed an offset behind it, so the group
-reads there, and this is how long it takes. Then it writes another record in a transaction that stays open for longer than
-that. A group under ``read_committed`` cannot pass it. A group under ``read_uncommitted`` reads it, and commits an offset behind
-it. Finally, the transaction is aborted.
+The probe commits a record into each partition, and waits until the group has committed an offset past it. This shows that the
+group reads there, and how long that takes. Then it writes another record in a transaction that stays open for longer than that. A
+group under ``read_committed`` cannot pass it. A group under ``read_uncommitted`` reads it, and commits an offset past it.
+Finally, the transaction is aborted.
 """
 
 from __future__ import annotations

@@ -69,7 +69,7 @@ def roll_back(place: Place, sink: KafkaSink) -> WayBack:
         # The output has the old sink's rows of the batch that was cut over.
         facts = msgspec.structs.replace(former, is_back=True)
     elif not is_finished:
-        # Nothing of the batch is visible, so the previous batch was the last to be written.
+        # No part of the batch is visible, so the previous batch was the last to be written.
         before = batch.offsets_of(batch_id - 1) or ()
         facts = Handover(query_id=name, batch_id=batch_id - 1, offsets=before, kind=Kind.NOTHING, is_back=True)
     handovers.add(facts)

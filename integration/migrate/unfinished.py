@@ -1,4 +1,4 @@
-"""``TakeOver`` stands before the writing, and removes from the handed-over batch the rows that are in the output."""
+"""``TakeOver`` runs before the batch is written, and removes from the handed-over batch the rows that are in the output."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class DryRunError(FatalError):
 class TakeOver(Interceptor):
     """Finishes a batch that another sink has begun: ``exactly_once(sink, interceptors=[TakeOver(sink)])``.
 
-    On the way back it stands before the old function: ``intercepted(old_function, TakeOver(sink))``. All batches but the
+    On the way back it wraps the old function: ``intercepted(old_function, TakeOver(sink))``. All batches but the
     handed-over one pass unchanged.
 
     Args:
@@ -106,7 +106,7 @@ class TakeOver(Interceptor):
             self._end_dry_run(f"all of batch {batch_id} is in the output, so it is not written again")
             frame.write.format("noop").mode("overwrite").save()  # a stateful plan must write its state
         else:
-            self._end_dry_run(f"nothing of batch {batch_id} is handed over, so all of it would be written")
+            self._end_dry_run(f"no part of batch {batch_id} was handed over, so the whole batch would be written")
             proceed(frame)
 
     def _require_untouched(self, handover: Handover, batch_id: int) -> None:

@@ -106,7 +106,7 @@ class Savepoints(Interceptor):
 
         Raises:
             ConfigurationError: the checkpoint is not on a local path.
-            StoppedWithSavepointError: the query was asked to stop. Nothing of this batch was written.
+            StoppedWithSavepointError: the query was asked to stop. No part of this batch was written.
             TwoPhaseCommitError: the batch failed. A failed savepoint is logged and answered; it does not stop the query.
         """
         if self._run is None or self._run.run_id != batch.run_id:
@@ -146,7 +146,7 @@ class _Run:
             answer, is_to_stop = self._answer(name)
             if self._tell(name, answer) and is_to_stop and answer.path is not None:
                 raise StoppedWithSavepointError(
-                    f"stopped with savepoint {answer.path}. Nothing of the next batch was written"
+                    f"stopped with savepoint {answer.path}. No part of the next batch was written"
                 )
 
     def _unanswered(self) -> list[str]:

@@ -1,4 +1,4 @@
-"""Record what an operator has forced, and why. Each act has a write-once file, written before it."""
+"""Record what an operator has forced, and why. Each act is recorded in a write-once file before it is carried out."""
 
 from __future__ import annotations
 

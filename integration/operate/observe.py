@@ -158,7 +158,7 @@ def _observed(cluster: Cluster) -> SinkState:
     # Earlier decisions must be visible or open. A decision made meanwhile is not missed, because the log is read again.
     before = history(cluster)
     required = decided_in(before, sink)
-    # A healthy driver commits some milliseconds after it has decided, so nobody need know of that gap.
+    # A healthy driver commits a few milliseconds after it has decided, so nobody need know of that gap.
     _let_commit(cluster, [one for one in required.values() if one.id == before.last])
     wait_for_commits(cluster, required, before.last)
     markers = Markers()

@@ -21,7 +21,7 @@ class Standing(Enum):
     DECIDED = "decided"  #: it must be committed
     ABANDONED = "abandoned"  #: decided, and abandoned by its user: it must be aborted
     ORPHAN = "orphan"  #: undecided, of an earlier driver: it can no longer be decided
-    RUNNING = "undecided"  #: of the newest driver: it may still be decided, if that driver lives
+    RUNNING = "undecided"  #: of the newest driver: it may still be decided, if that driver is alive
     DRIVER = "driver"  #: the driver's own: a decision is being written
     UNJUDGED = "unjudged"  #: there is no decision log, or it cannot be read
 

@@ -1,7 +1,7 @@
 """Publish a query's progress as consumer-group offsets of its Kafka source, for lag tools and autoscalers.
 
-The offsets are written after a batch is visible and never read back: Spark's checkpoint stays the truth. Nothing waits for
-them, and a failure does not stop the query; the lag that others see is then too high until the next batch.
+The offsets are written after a batch is visible and never read back: Spark's checkpoint remains the source of truth. Nothing
+waits for them, and a failure does not stop the query; the lag that others see is then too high until the next batch.
 """
 
 from __future__ import annotations

@@ -66,7 +66,7 @@ def write_report(checkpoint: Path, out: Path, connection: Connection, *, last: i
 
 
 def sinks_section(sinks: Sequence[tuple[SinkState, Sequence[Advice]]], at_ms: int) -> str:
-    """Render each sink: how far it is, what is open, how far readers are behind, and what to do."""
+    """Render each sink: its progress, what is open, how far behind the readers are, and what to do."""
     if not sinks:
         return none("The checkpoint is not bound to any Kafka sink.")
     return "\n".join([none(f"As the cluster showed it at {utc(at_ms)}."), *(_sink(*one) for one in sinks)])

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 _NEXT: Final = {
     Step.WRITE: "Nothing is in doubt: the next start writes the next batch. Start the query.",
     Step.FINISH: "Nothing is in doubt: the next start finishes the batch without writing. Start the query.",
-    Step.REWRITE: "The whole batch is lost, so nothing of it is visible: start the query, which writes it again.",
+    Step.REWRITE: "The whole batch is lost, so none of it is visible: start the query, which writes it again.",
     Step.PUBLISH: "The lost rows are staged: start the query, which publishes them from the staged rows.",
     Step.REPAIR: "Start the query: if the replay yields the decided rows, it rewrites the lost ones; or else it stops in doubt.",
     Step.IN_DOUBT: (

@@ -120,7 +120,7 @@ def restore_savepoint(savepoint: Path, checkpoint: Path, *, sinks: Sequence[Kafk
                     write(unfinished / file, _of_query(data, name) if file == _METADATA else data)
             write(unfinished / NOTE, msgspec.json.encode(note))
     except OSError as error:
-        raise ConfigurationError(f"{checkpoint} cannot be written: {error}. Nothing is left of it") from error
+        raise ConfigurationError(f"{checkpoint} cannot be written: {error}. No partial copy is left") from error
     return Restored(checkpoint, name, found, repeated)
 
 

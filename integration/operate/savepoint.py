@@ -1,10 +1,9 @@
 """Take a savepoint of a stopped or running query: a copy of its checkpoint at the end of a batch.
 
 Why the copy is consistent while a query runs: Spark never changes a checkpoint's files, it only adds and deletes them.
-``commits/N`` is written after everything that belongs to batch N: its offsets, its state (version N + 1), and ``foreachBatch``
-has returned, so every sink shows it. So the files up to batch N are a consistent copy, even while Spark adds others. Spark
-deletes files that are ``minBatchesToRetain`` batches old. If a file that batch N needs is deleted before it is copied, the copy
-starts again.
+``commits/N`` is written only after the offsets and the state (version N + 1) of batch N, and after ``foreachBatch`` has returned,
+so every sink shows the batch. So the files up to batch N are a consistent copy, even while Spark adds others. Spark deletes files
+that are ``minBatchesToRetain`` batches old. If a file that batch N needs is deleted before it is copied, the copy starts again.
 
 Source logs (``sources/``) are copied whole: an entry beyond batch N looks as if Spark had died before planning batch N + 1.
 """
@@ -81,7 +80,7 @@ def create_savepoint(
                 error,
             )
         except OSError as error:
-            raise ConfigurationError(f"the savepoint cannot be written: {error}. Nothing is left of it") from error
+            raise ConfigurationError(f"the savepoint cannot be written: {error}. No partial copy is left") from error
     raise RetriableError(
         f"{checkpoint}: Spark deletes files faster than they are copied. Stop the query, or raise its "
         "spark.sql.streaming.minBatchesToRetain"

@@ -16,7 +16,7 @@ app = typer.Typer(
 _Checkpoint = Annotated[
     Path, typer.Argument(help="The query's checkpoint, a local directory. The query may be running.")
 ]
-_Directory = Annotated[Path, typer.Argument(help="The directory of the savepoints. Each has a subdirectory.")]
+_Directory = Annotated[Path, typer.Argument(help="The directory for savepoints. Each has a subdirectory.")]
 _Servers = Annotated[str | None, connection(help="host:port of a broker, to query the sinks' ledgers, too.")]
 
 
@@ -33,7 +33,7 @@ def create(  # noqa: PLR0913 - options of a command line
 ) -> None:
     """Copy a checkpoint as it was at the end of its last finished batch. The copy can be moved.
 
-    Exit status: 0 taken; 2 not taken, and nothing is left of it.
+    Exit status: 0 taken; 2 not taken, and no partial copy is left.
     """
     from twopc.integration.operate import savepoints as command  # noqa: PLC0415 - slow imports that --help does not need
     from twopc.integration.operate.printing import run  # noqa: PLC0415
@@ -81,7 +81,7 @@ def restore(  # noqa: PLR0913 - options of a command line
 
     Every file is compared with its checksum. Nothing is written to the sinks.
 
-    Exit status: 0 restored; 2 not restored, and nothing is left of it.
+    Exit status: 0 restored; 2 not restored, and no partial copy is left.
     """
     from twopc.integration.operate import savepoints as command  # noqa: PLC0415 - slow imports that --help does not need
     from twopc.integration.operate.printing import run  # noqa: PLC0415

@@ -25,7 +25,7 @@ def create(checkpoint: Path, directory: Path, connection: Connection) -> Answer:
     """Take a savepoint.
 
     Raises:
-        TwoPhaseCommitError: it could not be taken; nothing is left of it.
+        TwoPhaseCommitError: it could not be taken; no partial copy is left.
     """
     sinks = subject_of(f"{checkpoint}/", connection).sinks
     return _taken(create_savepoint(checkpoint, directory, sinks=sinks))
@@ -67,7 +67,7 @@ def restore(savepoint: Path, checkpoint: Path, connection: Connection) -> Answer
     """Restore a savepoint to a new checkpoint, and show what the new query duplicates.
 
     Raises:
-        TwoPhaseCommitError: it could not be restored; nothing is left of it.
+        TwoPhaseCommitError: it could not be restored; no partial copy is left.
     """
     found = manifests.choose(savepoint)
     done = restore_savepoint(found.path, checkpoint, sinks=connection.bound_sinks(found.manifest.sinks))

@@ -48,7 +48,7 @@ NEEDS: Final = (
 
 
 def check_apis(target: Target) -> Iterator[Finding]:
-    """Compare ApiVersions of every broker with the needs."""
+    """Check that every broker reports (ApiVersions) the requests that the sink needs."""
     nodes = target.brokers.nodes
     requests = [
         (ApiVersionsRequest(client_software_name="twopc", client_software_version="preflight"), node) for node in nodes

@@ -35,7 +35,7 @@ def main(sink: Callable[[], KafkaSink], topics: Sequence[str], further: Sequence
     """Check a cluster for a sink; return the exit status.
 
     Args:
-        sink: describes the sink; its ConfigurationError is reported like an error of the checks.
+        sink: describes the sink; its ConfigurationError is reported like an error from the checks.
         topics: the output topics.
         further: checks of another command, which run last.
         as_json: print a JSON object to stdout, everything else to stderr.

@@ -71,8 +71,8 @@ def check_transaction_log(target: Target) -> Iterator[Finding]:
     idle_ms, lives_ms = settings.get(_IDLE, 0), target.sink.transaction_timeout_ms
     if 0 < idle_ms < lives_ms:
         why = (
-            f"{_IDLE}={idle_ms}: brokers forget an id that is idle for that long, which is less than the transaction timeout of "
-            f"{lives_ms} ms. After a crash, its commit cannot be retried, and must be proven by markers"
+            f"{_IDLE}={idle_ms} is less than the transaction timeout of {lives_ms} ms. Brokers forget an id that has had no open "
+            "transaction for that long; a commit that succeeded before a crash can then be proven only by its marker"
         )
         yield Finding(
             _LOG, TRANSACTION_LOG, Result.WARN, why, f"Set {_IDLE}=604800000 (7 days, the default) in the brokers"

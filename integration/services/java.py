@@ -80,7 +80,7 @@ def _installed() -> list[tuple[str, Path]]:
 
 @functools.lru_cache(maxsize=16)
 def _probe(java: Path) -> tuple[Path, int]:
-    """Run `java` once; return the home and major version that it reports, whatever shims and symlinks lead to it."""
+    """Run `java` once; return the home and major version that it reports, no matter which shims and symlinks lead to it."""
     if not (java.is_absolute() and os.access(java, os.X_OK)):
         raise ServiceError(f"there is no executable {java}")
     try:

@@ -22,7 +22,7 @@ _END_TIMEOUT_S: Final = 20
 
 
 class QueryProcesses:
-    """A running query in a separate session. Its JVM and workers stay in the session, whatever process groups they form."""
+    """A running query in a separate session, which its JVM and workers never leave, even if they form process groups."""
 
     def __init__(self, command: list[str], *, log: Path, cwd: Path) -> None:
         """Start `command` with its output appended to `log`.

@@ -1,10 +1,10 @@
-"""A bound on what each task sends to the driver: its rows pass until they have used up a budget of bytes.
+"""A limit on what each task sends to the driver: rows pass until they have used up a budget of bytes.
 
 No expression of Spark's SQL adds up rows as they come, so the plan has a counter from Java's library. ``Invoke`` (Catalyst's own
 way to call a method of an object) adds each row's bytes to it, and a filter lets rows pass until the sum is over the budget.
 Each plan has a counter, and each task has its own copy of it, because it is serialised with the plan. The filter is declared
-not to be deterministic, so Spark neither moves it nor combines it with another (``CombineFilters``).
-It reads its input to the end, unlike a limit, which would end a stateful operator before it has written its state.
+non-deterministic, so Spark neither moves it nor combines it with another (``CombineFilters``). It reads its input to the end,
+unlike a limit, which would end a stateful operator before it has written its state.
 """
 
 from __future__ import annotations

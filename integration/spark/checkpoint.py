@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 @contextlib.contextmanager
 def decoding(files: Files, name: str) -> Iterator[None]:
-    """Report an error of the body, which decodes the file ``name`` of a checkpoint.
+    """Report an error in the body, which decodes the file ``name`` of a checkpoint.
 
     Raises:
         ConfigurationError: the file does not have the content that Spark writes.
@@ -57,7 +57,7 @@ def read_batch(files: Files, query_id: str, batch_id: int) -> Batch:
     offsets = source_offsets(files, batch_id)
     if offsets is None:
         raise ConfigurationError(
-            f"{files.location}/offsets has no batch {batch_id}, so a replay of it could not be recognised. Nothing of it was "
+            f"{files.location}/offsets has no batch {batch_id}, so a replay of it could not be recognised. None of it was "
             "written. Remove .option('asyncProgressTrackingEnabled', …) from the query, because it records offsets only for "
             "some batches; or pass exactly_once() this query's checkpoint. Then restart"
         )

@@ -29,7 +29,7 @@ _MARGIN: Final = 50
 
 @dataclass(frozen=True)
 class DriverUpTo:
-    """``write_by="auto"`` with another limit: the driver writes a DataFrame that is expected to fit, the tasks any other.
+    """``write_by="auto"`` with another limit: the driver writes a DataFrame that is expected to fit, and tasks write the rest.
 
     Attributes:
         max_bytes: the maximum that the driver collects of one DataFrame of a batch. If there is more, the tasks write

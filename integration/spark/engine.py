@@ -72,7 +72,7 @@ class SparkEngine:
         way: who writes a DataFrame: the driver or the tasks.
         budget: limits the tasks to the amount that the driver may collect.
         timeout_ms: the limit for an attempt, if the user has set one.
-        max_writers: the most tasks that write a DataFrame, if the user has set a number.
+        max_writers: the maximum number of tasks that write a DataFrame, if the user has set one.
         state: the part of the query's state that the batch writes, if the query keeps any.
     """
 
@@ -159,7 +159,7 @@ class SparkEngine:
         for result in results:
             if result.error is not None:
                 error = named_error(*result.error)
-                # The driver's own writer gives up when its time is over, because Spark cannot cancel it.
+                # The driver's own writer gives up when its time runs out, because Spark cannot cancel it.
                 if isinstance(error, CheckpointExpiredError) and time.monotonic() >= limit.ends_at:
                     raise _expired(work, limit, (), f". {error}")
                 _note_vote(work, error)
@@ -232,7 +232,7 @@ class SparkEngine:
 
 def _expired(work: Work, limit: _Limit, late: Sequence[TaskReport], why: str = "") -> CheckpointExpiredError:
     return CheckpointExpiredError(
-        f"batch {work.batch.batch_id} was cancelled: its tasks did not finish within {limit.timeout_ms:.0f} ms. Nothing of this "
+        f"batch {work.batch.batch_id} was cancelled: its tasks did not finish within {limit.timeout_ms:.0f} ms. No part of this "
         f"attempt is visible or decided. Raise the limit: {limit.setting}{why}",
         late=late,
     )

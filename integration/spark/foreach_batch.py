@@ -63,7 +63,7 @@ def exactly_once(  # noqa: PLR0913 - settings, each with a default
         checkpoint_location: the query's ``checkpointLocation``. None: found from the query that makes the call.
         checkpoints: how checkpoints are made: timeouts, retries, retention, history.
         dead_letter: a sink for records about bad rows: a KafkaSink with a topic. No other sink gets a row that one of them can
-            never take. None: such a row stops the query, and nothing of its batch is visible.
+            never take. None: such a row stops the query, and no part of its batch is visible.
         select: by sink name, the SQL expressions that make its columns, such as
             ``{"events": ["CAST(id AS STRING) AS key", "to_json(struct(*)) AS value"]}``; other sinks use the batch's own columns.
         staging: keep each task's rows until its transactions are proven, so that a decided batch whose transactions timed out is
@@ -203,5 +203,5 @@ def _require_ended(former: RunningQuery, present: RunningQuery) -> None:
     if former.query_id != present.query_id and former.is_active:
         raise ConfigurationError(
             f"query {present.query_id} calls an object of exactly_once() of query {former.query_id}, which is still running. "
-            "Nothing of this call was written. Make one object for each query, with its own sinks"
+            "This call wrote nothing. Make one object for each query, with its own sinks"
         )

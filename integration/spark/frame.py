@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 #: PySpark 4.2 and newer require the zone of a timestamp; earlier versions used UTC.
 _ZONE: Final[dict[str, Any]] = {"timezone": "UTC"} if "timezone" in signature(to_arrow_type).parameters else {}
 
-#: The form of a timestamp in a dead letter, whatever the session's time zone, which a cast would use.
+#: The form of a timestamp in a dead letter, regardless of the session's time zone, which a cast would use.
 _JSON: Final = (
     "MAP('timeZone', 'UTC', 'timestampFormat', \"yyyy-MM-dd'T'HH:mm:ss.SSSSSSXXX\", "
     "'timestampNTZFormat', \"yyyy-MM-dd'T'HH:mm:ss.SSSSSS\", 'ignoreNullFields', 'false')"

@@ -58,7 +58,7 @@ def cancelled_after(context: SparkContext, tag: str, timeout_ms: float | None) -
 
 
 def named_error(name: str, message: str) -> Exception:
-    """Build an error of the class ``name`` of ``twopc.errors``, or a FatalError if a sink has its own class."""
+    """Build an error of the class ``name`` in ``twopc.errors``, or a FatalError if a sink has its own class."""
     return getattr(errors, name, FatalError)(message)
 
 

@@ -1,7 +1,7 @@
 """The columns that a sink chooses from: the DataFrame's own, or those that the sink's expressions make from them.
 
 The expressions of all sinks stand side by side in one projection of the user's DataFrame. So ``*`` is what the user sees there,
-independent of the other sinks' expressions and their order, and each expression is evaluated once.
+regardless of the other sinks' expressions and their order, and each expression is evaluated once.
 """
 
 from __future__ import annotations

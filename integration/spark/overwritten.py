@@ -34,14 +34,14 @@ def require_not_overwritten(session: SparkSession, files: Files, query_id: str, 
     except Py4JError as error:
         raise ConfigurationError(
             f"{files.location}: another driver could overwrite a batch's offsets there, and this Spark does not show the "
-            f"running query's offsets ({error}). This run has written nothing of the batch. Use a checkpoint on a POSIX path "
+            f"running query's offsets ({error}). This run has written no part of the batch. Use a checkpoint on a POSIX path "
             "or on HDFS, or Spark 3.5 or 4.0"
         ) from error
     if sorted(map(_canonical, running)) != sorted(_canonical(line) for line in written.values() if line != "-"):
         raise FatalError(
             f"{files.location}/offsets/{batch_id} has the offsets {', '.join(written.values())}, but this run planned the "
             f"batch with {', '.join(running)}: another driver of this checkpoint has overwritten them. This run has written "
-            "nothing of the batch. Make sure that only one driver runs, then restart: it uses the offsets in the checkpoint"
+            "no part of the batch. Make sure that only one driver runs, then restart: it uses the offsets in the checkpoint"
         )
 
 

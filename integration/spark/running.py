@@ -97,7 +97,7 @@ def calling_query(session: SparkSession, given: GivenCheckpoint | None) -> Runni
         return _calling_query(session, given)
     except Py4JError as error:
         raise ConfigurationError(
-            f"this Spark ({session.version}) does not show which query is calling, so it cannot be checked. Nothing was "
+            f"this Spark ({session.version}) does not show which query is calling, so the caller cannot be verified. Nothing was "
             f"written. Use a version of Spark that the documentation lists. Spark's error: {error}"
         ) from error
 
@@ -148,8 +148,8 @@ def require_number(given: Any, query: RunningQuery) -> int:
         number = None
     if number != actual:
         raise ConfigurationError(
-            f"the call names batch {given!r} ({type(given).__name__}), but Spark is processing batch {actual}. Nothing of this "
-            "call was written. Pass on the number that Spark passes to your function, unchanged: "
+            f"the call names batch {given!r} ({type(given).__name__}), but Spark is processing batch {actual}. This call "
+            "wrote nothing. Pass on the number that Spark passes to your function, unchanged: "
             "def write(batch, batch_id): each(batch, batch_id)"
         )
     return actual

@@ -166,8 +166,8 @@ class Shuffles:
 
 def _unreported(what: str) -> FatalError:
     return FatalError(
-        f"Spark's status store does not have {what}. So it cannot be checked whether a stage ran twice and mixed the rows of two "
-        "shuffles. Nothing of the batch is decided or visible. Spark kept too few jobs and stages, or its listener bus "
+        f"Spark's status store does not have {what}. So the toolkit cannot check whether a stage ran twice and mixed the rows of "
+        "two shuffles. No part of the batch is decided or visible. Spark kept too few jobs and stages, or its listener bus "
         "dropped events (Spark's log says so). Raise spark.ui.retainedJobs, spark.ui.retainedStages (default: 1000 each) and "
         "spark.scheduler.listenerbus.eventqueue.capacity (default: 10000), and restart the query"
     )

@@ -1,4 +1,4 @@
-"""How many tasks write a batch: as many as the cluster can use, whatever number of partitions the plan has."""
+"""How many tasks write a batch: as many as the cluster can use, rather than one for each partition of the plan."""
 
 from __future__ import annotations
 

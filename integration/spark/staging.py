@@ -126,12 +126,12 @@ class Staging:
         for directory in {name.rpartition("/")[0] for name in wanted}:
             listed = fs.FileSelector(f"{self._root}/{directory}", allow_not_found=True)
             seen |= {f"{directory}/{info.base_name}" for info in self._filesystem.get_file_info(listed)}
-        # A shared file system may show a directory as it was some seconds ago, but not a file.
+        # A shared file system may show a directory as it was a few seconds ago, but not a file.
         missing = next((name for name in sorted(wanted - seen) if not self.has(name)), None)
         if missing is not None:
             raise ConfigurationError(
                 f"the driver does not see {self.location}/{missing}, which a task has just written: the workers have their own "
-                "directory under this path. Nothing of the batch is decided or visible. Set staging to a path that "
+                "directory under this path. No part of the batch is decided or visible. Set staging to a path that "
                 "the driver and all workers share, such as a network file system, hdfs://, s3:// or gs://, and restart"
             )
 

@@ -23,7 +23,7 @@ _SIZE: Final = re.compile(r"Size|Bytes|Memory")
 
 
 class StateSizes:
-    """The state sizes in one run of a query. A query without state is asked only once.
+    """The state sizes in one run of a query. A query without state is checked only once.
 
     Attributes:
         is_stateless: whether Spark has reported that the query has no state; unknown in the first batch of a run.

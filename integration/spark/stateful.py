@@ -44,7 +44,7 @@ _NODE: Final = re.compile(r"^[\s:+-]*'?(\w+)", re.MULTILINE)
 
 
 class StatefulOperators:
-    """The operators that keep state, in the plan of one run of a query. A query without any is asked only once."""
+    """The operators that keep state, in the plan of one run of a query. A query without any is checked only once."""
 
     def __init__(self) -> None:
         self._places: tuple[int, ...] | None = None
@@ -71,8 +71,8 @@ class StatefulOperators:
                 return None
             raise ConfigurationError(
                 f"batch {batch_id} belongs to a query that keeps state, and this Spark does not show its plan ({error}). So "
-                "it cannot be checked whether all of the state is written, and without it the next batch could not start. "
-                "Nothing of this batch was written. Use a version of Spark that the documentation lists"
+                "the toolkit cannot check whether all of the state is written, and if some is missing, the next batch could not "
+                "start. No part of this batch was written. Use a version of Spark that the documentation lists"
             ) from error
         return BatchState(batch_id, execution, operators, self._tell) if operators else None
 
@@ -159,7 +159,7 @@ class BatchState:
             raise ConfigurationError(
                 f"batch {self._batch_id} has evaluated all of its rows, but {', '.join(missing)} has not written all of its "
                 "state, so the next batch could not start: the query's own plan cuts this operator off, for example by a join "
-                "with a table that is empty. Nothing of this batch is decided or visible. Move that part of the plan into the "
+                "with a table that is empty. No part of this batch is decided or visible. Move that part of the plan into the "
                 "foreachBatch function, and restart"
             )
         self._is_whole = True

@@ -1,6 +1,6 @@
 """The executor's side: one pass over a task's rows into every sink, one result back to the driver.
 
-Every Python worker imports this module, so it must stay light: nothing of the driver's side is imported from here.
+Every Python worker imports this module, so it must stay light: it imports nothing from the driver's side.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ _OURS: Final = (CHECKSUM, PARTITION)
 class TaskResult(msgspec.Struct, frozen=True, kw_only=True):
     """What a task sends to the driver.
 
-    A permanent error is a result, not a failure of the task: Spark would retry the task in vain, and lose the class.
+    A permanent error is a result, not a failure of the task: Spark would retry the task for nothing, and lose the error's class.
 
     Attributes:
         stage: Spark's id of the stage that the task ran in; None in the driver.

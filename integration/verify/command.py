@@ -45,7 +45,7 @@ def main(sink: Callable[[], KafkaSink], options: VerifyOptions, pace: Pace, *, a
     """Verify a sink; return the exit status.
 
     Args:
-        sink: describes the sink; its ConfigurationError is reported like an error of the check.
+        sink: describes the sink; its ConfigurationError is reported like an error from the check.
         options: what to check.
         pace: how often to check.
         as_json: print JSON objects to stdout, everything else to stderr.
@@ -64,7 +64,7 @@ def run_verify(
 ) -> bool:
     """Check a sink and print the results; return whether no check found an error.
 
-    ``emit`` gets one JSON object per check; if it is None, ``console`` gets tables for people.
+    ``emit`` gets one JSON object per check; if it is None, ``console`` gets human-readable tables.
 
     Raises:
         TwoPhaseCommitError: the last check failed, and none before it found an error.

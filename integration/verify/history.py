@@ -29,7 +29,7 @@ class Batch:
     decision: Decision  #: the latest one, with repairs merged in
     prior: tuple[str, ...] | None  #: source offsets of the previous batch; None if the log no longer has them
     repairs: int = 0  #: number of repair records of this batch
-    rewrites: int = 0  #: how often it was lost completely and decided again
+    rewrites: int = 0  #: how many times it was lost completely and decided again
     abandoned: bool = False  #: whether the user has abandoned the rows that are not visible
     #: handles, by sink, that a later record replaced; the driver proved them lost, so they must never be visible
     superseded: list[Mapping[str, Any]] = field(default_factory=list)

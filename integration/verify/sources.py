@@ -76,7 +76,7 @@ def _partitions(offsets: Sequence[str]) -> dict[tuple[str, str], int] | None:
     found = dict[tuple[str, str], int]()
     for source, text in enumerate(offsets):
         try:
-            # If the query has named the source, the name stands before its offset.
+            # If the query has named the source, the name precedes its offset.
             offset_text = text if text.startswith("{") else text.partition(":")[2]
             topics = msgspec.json.decode(offset_text, type=dict[str, dict[str, int]])
         except (msgspec.DecodeError, UnicodeError):

@@ -40,7 +40,7 @@ _SAMPLE_ROWS: Final = 100_000
 
 @contextlib.contextmanager
 def on_disk() -> Iterator[None]:
-    """Report an error of the temporary directory, which the body writes to.
+    """Report an error with the temporary directory, which the body writes to.
 
     Raises:
         ConfigurationError: there is no temporary directory, or it is full.

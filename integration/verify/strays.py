@@ -20,7 +20,7 @@ _NAMED: Final = 5
 
 
 def describe_strays(sink: KafkaSink, ends: Mapping[str, Mapping[int, int]], decided: Producers) -> str:
-    """Describe for people the records that no decided transaction wrote.
+    """Describe, in words, the records that no decided transaction wrote.
 
     Args:
         sink: describes the connection.

@@ -22,7 +22,7 @@ class State(Control, frozen=True, kw_only=True):
     """The content of the cell.
 
     Attributes:
-        revision: how often the cell was written. It is the cell's timestamp, so that clocks do not matter.
+        revision: how many times the cell was written. It is the cell's timestamp, so that clocks do not matter.
     """
 
     revision: int = 0

@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
 _PUT, _DELETE = client_pb.MutationProto.PUT, client_pb.MutationProto.DELETE
-#: A mutation is acknowledged only when it is in the write-ahead log, whatever the table's setting.
+#: A mutation is acknowledged only when it is in the write-ahead log, regardless of the table's setting.
 DURABLE: Final = client_pb.MutationProto.SYNC_WAL
 
 _BINARY: Final = "org.apache.hadoop.hbase.filter.BinaryComparator"

@@ -87,7 +87,7 @@ class HBaseWriter(StagedWriter[HBaseHandle]):
             [is_open] = self._execute([chunk], "writing")
             if not is_open:
                 raise RetriableError(
-                    f"sink {self._sink!r}: slice {self._entry} was swept, because the driver abandoned its attempt. Nothing of "
+                    f"sink {self._sink!r}: slice {self._entry} was swept, because the driver abandoned its attempt. No part of "
                     "it was applied"
                 )
             self._digests.append(staging.digest(data))

@@ -133,7 +133,7 @@ class KafkaDecisionLog(DecisionLog):
         if self._producer is None:
             raise AssertionError("acquire comes first")
         first, last, took_s = self._producer.write(values, point=point)
-        # Partition 0 only: a barrier may stand behind an open transaction, and its writer reads up to it anyway.
+        # Partition 0 only: a barrier may come after an open transaction, and its writer reads up to it anyway.
         partition, value = values[-1]
         # A late EndTxn of the previous record may have committed this one before its end was written (KAFKA-17754). Brokers that
         # do not verify accept the end anyway; this commit is then answered NONE and leaves the end unstable.

@@ -78,7 +78,7 @@ SLOW_DELIVERY: Final = (
 _PASSING: Final = {
     KafkaError._MSG_TIMED_OUT: SLOW_DELIVERY,
     KafkaError.INVALID_PRODUCER_ID_MAPPING: "the brokers have forgotten the transactional id: it was idle for longer than "
-    "their transactional.id.expiration.ms (7 days by default). Nothing of this transaction is visible. Restart the query; "
+    "their transactional.id.expiration.ms (7 days by default). No part of this transaction is visible. Restart the query; "
     "raise that setting if batches are further apart",
     KafkaError._TIMED_OUT: _SILENT,
 }
@@ -133,7 +133,7 @@ def on_topic(right: str, topic: str) -> str:
 
 
 def on_ids(right: str, transactional_id: str) -> str:
-    """Describe a right on a sink's transactional ids, from one of them."""
+    """Describe a right on a sink's transactional ids, given one of them."""
     return f"{right} on transactional ids with the prefix '{transactional_id.partition('.')[0]}.'"
 
 
@@ -177,7 +177,7 @@ def ledger_is_gone(ledger: str, why: str = "") -> ConfigurationError:
     """Build the error for a ledger that no longer exists."""
     return ConfigurationError(
         f"the ledger {ledger} is gone, or lacks a partition{why}: somebody deleted it while the query was running, and the "
-        "sink's decisions with it. Nothing of this batch is visible. Do not create it by hand. Restart the query: the error "
+        "sink's decisions with it. No part of this batch is visible. Do not create it by hand. Restart the query: the error "
         "will say what the checkpoint still knows and what to do"
     )
 
@@ -188,7 +188,7 @@ def is_fenced(error: KafkaError) -> bool:
 
 
 def translate(error: KafkaException | SystemError | KafkaError, doing: str, right: str = "") -> TwoPhaseCommitError:
-    """Translate an error of librdkafka to ours. Nothing of the attempt is visible.
+    """Translate an error from librdkafka to one of ours. No part of the attempt is visible.
 
     Args:
         error: the error.
@@ -199,7 +199,7 @@ def translate(error: KafkaException | SystemError | KafkaError, doing: str, righ
     if is_fenced(inner):
         return FencedError(
             f"{doing}: {inner.str()}: a newer driver or task has initialised the transactional id, or the transaction timed out. "
-            "Nothing of it is visible. Restart the query, unless a newer driver is meant to run"
+            "None of it is visible. Restart the query, unless a newer driver is meant to run"
         )
     text = f"{doing}: {inner.str()} ({inner.name()})"
     if inner.code() in _GIVEN_UP and right:

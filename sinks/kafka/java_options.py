@@ -137,4 +137,4 @@ def _jaas(text: str) -> str:
         return given[name] if name in module.shown and name in given else f"<{name}>"
 
     settings = re.sub(r"\{(\w+)\}", value, f"{module.settings}. {module.advice}").strip().rstrip(".")
-    return f"Set instead of its {found['module']}: {settings}"
+    return f"Instead of its {found['module']}, set {settings}"

@@ -102,7 +102,7 @@ class PlainWriter(KafkaWriter):
 
 
 def release(settings: KafkaSettings) -> list[str]:
-    """Flush and drop this process's idle producers of a sink. Returns a text for each one that could not send everything."""
+    """Flush and drop this process's idle producers of a sink. Returns a message for each one that could not send everything."""
     unsent = []
     for key in [key for key in _idle if key[:2] == (os.getpid(), settings.name)]:
         ready = _idle.pop(key)

@@ -31,7 +31,7 @@ def confirm(client: TransactionClient, settings: KafkaSettings, handles: Sequenc
     lives_ms = settings.transaction_timeout_ms
     if lives_ms - age_ms < settings.reserve_ms:
         raise CheckpointExpiredError(
-            f"sink {settings.name!r}: preparing took {age_ms:.0f} ms; its transactions expire after {lives_ms} ms. Nothing of "
+            f"sink {settings.name!r}: preparing took {age_ms:.0f} ms; its transactions expire after {lives_ms} ms. No part of "
             "this attempt is visible or decided. To allow more time, raise kafka.transaction.timeout.ms and the brokers' "
             "transaction.max.timeout.ms"
         )
@@ -101,7 +101,7 @@ def _visibility(handle: KafkaHandle, found: Description) -> str:
 def sweep(client: TransactionClient, settings: KafkaSettings, *, spared: Collection[KafkaHandle], below: int) -> int:
     """Fence every open task transaction of driver epochs below ``below``, except the ``spared``.
 
-    An incomplete sweep is logged. Returns the number that is proven ended.
+    An incomplete sweep is logged. Returns the number proven to have ended.
     """
     listing = client.list_open(id_prefix(settings.name))
     candidates = [

@@ -110,7 +110,7 @@ class KafkaSettings:
         """Check the column ``topic`` of rows. A row in a ledger would be read as a damaged decision.
 
         Raises:
-            BadRecordError: no row may go to one of the topics.
+            BadRecordError: one of the topics may not receive rows.
         """
         for topic in topics:
             if topic is None:

@@ -237,10 +237,10 @@ class KafkaWriter(SinkWriter[KafkaHandle]):
     def _expired(self, what: str) -> CheckpointExpiredError:
         """Build the error for a vote that would come too late; ``what`` was not done by then."""
         if self._ends_at >= self._task.ends_at:
-            return CheckpointExpiredError(f"{what} when the batch's time was over: {TOO_MUCH}")
+            return CheckpointExpiredError(f"{what} when the batch's time ran out: {TOO_MUCH}")
         return CheckpointExpiredError(
             f"{what} when too little was left of the transaction timeout of {self._settings.transaction_timeout_ms} ms. "
-            "Nothing of this attempt is visible or decided. Raise kafka.transaction.timeout.ms and the brokers' "
+            "No part of this attempt is visible or decided. Raise kafka.transaction.timeout.ms and the brokers' "
             f"transaction.max.timeout.ms; and {TOO_MUCH}"
         )
 

@@ -128,7 +128,7 @@ def _objection(name: str, scheme: str, *, cluster: bool, is_text: bool) -> str:
     if name not in _known(scheme, cluster=cluster):
         if name in _known("rediss", cluster=cluster):
             return "is for TLS: begin the url with rediss://"
-        return f"is not an option of redis-py's {'clusters' if cluster else 'connections'}: correct it or remove it"
+        return f"is not an option of redis-py for {'clusters' if cluster else 'connections'}: correct it or remove it"
     if is_text and name not in _TEXTS and name not in URL_QUERY_ARGUMENT_PARSERS:
         return "cannot be written as text: pass it in options"
     return ""

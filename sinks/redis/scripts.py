@@ -92,7 +92,7 @@ return {'DONE'}
 )
 
 #: KEYS applied, slice; ARGV base, uuid, chunks, touch. Answers the name of a SliceState. ``touch`` makes the script write, so
-#: that a WAIT behind it covers everything before it, on every connection that was used to write.
+#: that a WAIT after it covers everything before it, on every connection that was used to write.
 LOOK: Final = script(
     _READ_PROGRESS,
     """

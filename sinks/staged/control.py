@@ -25,7 +25,7 @@ class Control(msgspec.Struct, frozen=True, kw_only=True):
         id: the sink's id in this store; it moves with the store's data.
         run: the owner's run, a UUID.
         query_id: the owner's query.
-        driver_epoch: how often the sink was acquired.
+        driver_epoch: how many times the sink was acquired.
         version: the highest version reserved so far.
         decided: the version of this query's newest decision.
     """

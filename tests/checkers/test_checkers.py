@@ -108,7 +108,7 @@ def test_each_record_behind_a_later_one_is_reported_once() -> None:
     [
         ([*SEEN, row(0, 1, "0:3")], [*SEEN, row(0, 1, "0:3")], "read although its transaction was aborted"),
         (SEEN, SEEN[:2], "was read, and has vanished"),
-        (SEEN[:2], SEEN, "is visible, and appeared behind a reader that had caught up"),
+        (SEEN[:2], SEEN, "became visible at an offset that a reader had already passed"),
         (SEEN, [*SEEN[:2], row(1, 0, "0:9")], "was read, and has changed"),
     ],
 )

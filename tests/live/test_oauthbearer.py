@@ -147,7 +147,7 @@ def test_a_whole_play_with_tokens_prepares_decides_commits_recovers_and_sweeps(
 def test_a_driver_that_rests_outlives_its_sessions_and_tokens(
     secured: LocalKafka, tmp_path: Path, rest_s: float
 ) -> None:
-    """The broker ends sessions after some seconds: each client has to authenticate again, with a token that still counts."""
+    """The broker ends sessions after a few seconds: each client has to authenticate again, with a token that still counts."""
     callback = Callback()
     query = Query(secured.bootstrap_servers, tmp_path)
     use_tokens(query, secured, {**TOKEN, "kafka.oauth_cb": callback})

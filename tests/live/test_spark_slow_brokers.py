@@ -1,4 +1,4 @@
-"""Brokers that are slow, picky, or change while a real query writes: whoever writes, no attempt fails and no row is twice."""
+"""Brokers that are slow, picky, or change while a real query writes: no attempt fails and no row is duplicated."""
 
 from __future__ import annotations
 

@@ -34,7 +34,7 @@ def named_settings(message: str) -> dict[str, Any]:
 
 
 def expire(sink: KafkaSink) -> None:
-    """End one of the sink's open transactions, as a broker does when its time is over."""
+    """End one of the sink's open transactions, as a broker does when its time runs out."""
     with contextlib.closing(TransactionClient(sink.committing_config())) as client:
         name, *_ = client.list_open(f"{sink.name}.").transactional_ids
         assert until(lambda: client.fence([ProducerIdentity(name)])[name] == "NONE")

@@ -736,7 +736,7 @@ BUGS: Final = (
     *CHECKPOINTING_BUGS,
 )
 
-#: Bugs that some hundred histories of the model catch.
+#: Bugs that a few hundred histories of the model catch.
 QUICK: Final = (
     "the commit comes before the decision",
     "recovery is skipped",

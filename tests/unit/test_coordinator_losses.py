@@ -34,7 +34,7 @@ def test_a_batch_with_every_transaction_lost_is_rewritten(cluster: Cluster) -> N
     die_at(cluster, cluster.start(), "driver.decided", 1)
     cluster.store.expire()
     query = cluster.start()
-    query.engine.rows = {0: all_rows(1)}  # other tasks are fine, since nothing of the batch is visible
+    query.engine.rows = {0: all_rows(1)}  # other tasks are fine, since no part of the batch is visible
     query.run(1)
     assert cluster.store.visible() == all_rows(0, 1)
     assert [d.kind for d in records(cluster, Decision) if isinstance(d, Decision)] == ["write", "write", "rewrite"]

@@ -82,8 +82,8 @@ def test_order_is_required_only_on_request() -> None:
 @pytest.mark.parametrize(
     ("given", "said"),
     [
-        ({}, "one of them"),
-        ({"query": "m:q", "foreach_batch": "m:f"}, "one of them"),
+        ({}, "exactly one of"),
+        ({"query": "m:q", "foreach_batch": "m:f"}, "exactly one of"),
         ({"query": "m:q", "rows": 11}, "12"),
     ],
 )

@@ -111,7 +111,7 @@ def test_a_new_directory_that_was_not_synced_is_not_there(tmp_path: Path, disk: 
 
 
 def test_a_directory_that_cannot_be_synced_for_now_is_refused_at_the_start(tmp_path: Path, disk: Disk) -> None:
-    """A file that a new driver finds there, such as a binding, is then durable, whoever wrote it."""
+    """A file that a new driver finds there, such as a binding, is then durable, no matter who wrote it."""
     files = LocalFiles(tmp_path)
     disk.is_broken = True
     with pytest.raises(ConfigurationError, match=r"creating a file failed.*Input/output error"):

@@ -29,7 +29,7 @@ def sink(url: str, options: dict[str, Any] | None = None, *, cluster: bool = Fal
         ("host", "h", "'host' is set by the sink"),
         ("ssl", "true", "'ssl' is set by the sink: a url that begins with rediss://"),
         ("ssl_ca_certs", "/ca.pem", "'ssl_ca_certs' is for TLS: begin the url with rediss://"),
-        ("nonsense", "1", "'nonsense' is not an option of redis-py's connections"),
+        ("nonsense", "1", "'nonsense' is not an option of redis-py for connections"),
         ("timeout", "3", "'timeout' is not an option"),
         ("self", "1", "'self' is not an option"),
         ("kwargs", "1", "'kwargs' is not an option"),
@@ -95,8 +95,12 @@ def test_the_error_names_the_fault_of_the_options(url: str, options: dict[str, A
         ("redis://h", {"db": 0}, "a cluster has only database 0"),
         ("unix:///tmp/redis.sock", {}, "a cluster has no socket file"),
         # redis-py's cluster drops these without a word.
-        ("redis://h?health_check_interval=3", {}, "'health_check_interval' is not an option of redis-py's clusters"),
-        ("redis://h", {"health_check_interval": 3}, "'health_check_interval' is not an option of redis-py's clusters"),
+        ("redis://h?health_check_interval=3", {}, "'health_check_interval' is not an option of redis-py for clusters"),
+        (
+            "redis://h",
+            {"health_check_interval": 3},
+            "'health_check_interval' is not an option of redis-py for clusters",
+        ),
         ("redis://h?require_full_coverage=false", {}, "'require_full_coverage' cannot be written as text"),
     ],
 )

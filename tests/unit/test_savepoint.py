@@ -347,7 +347,7 @@ def test_a_savepoint_whose_last_sync_fails_is_not_there(
             raise OSError("the disk is gone")
 
     monkeypatch.setattr(durable, "sync", sync)
-    with pytest.raises(ConfigurationError, match=r"the disk is gone\. Nothing is left of it"):
+    with pytest.raises(ConfigurationError, match=r"the disk is gone\. No partial copy is left"):
         create_savepoint(checkpoint, kept)
     assert list(kept.iterdir()) == []
 

@@ -1,4 +1,4 @@
-"""Crash points for tests: the actions, and how a text or the environment arms a process that opts in.
+"""Crash points for tests: the actions, and how text or the environment arms a process that opts in.
 
 ``point[@passage]=action[,…]``, for example ``driver.decided@3=kill``. A passage counts from the moment of arming.
 

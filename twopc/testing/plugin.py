@@ -26,7 +26,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     group = parser.getgroup("twopc", "twopc.testing")
     group.addoption("--twopc-seed", type=int, metavar="N", help="the seed of kill_loop's kills; default: random")
     group.addoption(
-        "--twopc-kills", type=int, metavar="N", help="how often kill_loop kills; default: the number in the test"
+        "--twopc-kills", type=int, metavar="N", help="how many times kill_loop kills; default: the number in the test"
     )
 
 

@@ -98,7 +98,7 @@ class Rehearsal:
     # -- before --------------------------------------------------------------------------------------------------------
 
     def run_old(self, kills: int) -> None:
-        """Run the old query under kills. It loses nothing, and duplicates the rows that it wrote before a kill."""
+        """Run the old query, and kill it several times. It loses nothing, and duplicates the rows that it wrote before a kill."""
         # The first kill comes when a batch is written but not recorded, so some rows are certainly duplicated.
         happened = self._run("old", self._old(), planned(self.seed, kills, moments=(Moment.AFTER,), crash_points=()))
         found = numbers_of(self.output.records())
@@ -160,7 +160,7 @@ class Rehearsal:
         self.add("twopc migrate cutover", done, records=self._expected.total(), problem=problem)
 
     def run_new(self, kills: int) -> None:
-        """Run the transactional query under kills. The first kill comes in the batch that was handed over."""
+        """Run the transactional query, and kill it several times. The first kill comes in the batch that was handed over."""
         first = Kill(moment=Moment.POINT, point="driver.decided")
         wanted = [first, *protocol_kills(self.seed, kills - 1)][:kills]
         self._count("the new sink, killed", self._run("new", self._new(), wanted))

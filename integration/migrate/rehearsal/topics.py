@@ -219,7 +219,7 @@ class Continued:
 
 
 def numbers_of(records: Iterable[Record]) -> Counter[int]:
-    """Count how often each number is in the records."""
+    """Count how many times each number is in the records."""
     return Counter(record.number for record in records)
 
 

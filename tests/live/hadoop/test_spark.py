@@ -33,7 +33,7 @@ pytestmark = [pytest.mark.whole, pytest.mark.timeout(1800)]
 POINTS = ("driver.acquired", "driver.confirmed", "driver.bound", "driver.decided", "driver.committing", "driver.swept")
 #: Each start loads Hadoop's client, too; on a busy machine that took more than the two minutes that other tests wait.
 PATIENCE_S = 600
-#: A client waits for a namenode that is gone; Hadoop's default is some minutes.
+#: A client waits for a namenode that is gone; Hadoop's default is a few minutes.
 IMPATIENT = {"spark.hadoop.ipc.client.connect.max.retries": "3"}
 
 

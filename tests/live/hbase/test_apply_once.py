@@ -1,4 +1,4 @@
-"""Every row is applied once, whoever applies it, how often, and wherever a commit was interrupted."""
+"""Every row is applied once, no matter who applies it, how many times, and where a commit was interrupted."""
 
 from __future__ import annotations
 

@@ -37,7 +37,7 @@ class Output:
         self.count = 0
 
     def write(self, *records: dict[str, Any]) -> int:
-        """Returns the offset behind them."""
+        """Returns the offset after them."""
         producer = Producer({"bootstrap.servers": self.servers, "enable.idempotence": True, "log_level": 0})
         for record in records:
             producer.produce(self.topic, **record)

@@ -1,4 +1,4 @@
-"""Increments are applied once, whoever applies them, how often, and wherever a commit was interrupted."""
+"""Increments are applied once, no matter who applies them, how many times, and where a commit was interrupted."""
 
 from __future__ import annotations
 

@@ -99,7 +99,7 @@ def test_without_the_mappings_command_a_batch_stops_before_its_decision(users: U
         key = unique()
         sink = sink_of(users.url_with(f"{KEYS} {COMMANDS} {more}"), mapping)
         with pytest.raises(
-            ConfigurationError, match=rf"key 'data:{key}'.*'{command}' command.*Nothing.*Allow the user"
+            ConfigurationError, match=rf"key 'data:{key}'.*'{command}' command.*No part.*Allow the user"
         ):
             apply(sink, batch(k=[key], n=[1_000]))
         assert not users.client.exists(f"data:{key}")

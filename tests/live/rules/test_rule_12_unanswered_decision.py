@@ -68,7 +68,7 @@ def lose_commits(driver: Coordinator, play: Play, losses: float = float("inf")) 
 def decided(play: Play) -> int | None:
     """The number of decisions; None while the broker is not back in service.
 
-    Reads are answered first; the controller needs some seconds more before it answers what a start asks.
+    Reads are answered first; the controller needs a few more seconds before it answers what a start asks.
     """
     committer = play.sink.create_committer()
     try:

@@ -42,7 +42,7 @@ def aborted_reads(
         elif (now.key, now.value) != (row.key, row.value):
             violations.append(Violation(_CHECKER, "was read, and has changed", (row, now)))
     violations += [
-        Violation(_CHECKER, "is visible, and appeared behind a reader that had caught up", (row,))
+        Violation(_CHECKER, "became visible at an offset that a reader had already passed", (row,))
         for row in final
         if row.position not in seen
     ]

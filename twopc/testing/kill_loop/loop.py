@@ -67,7 +67,7 @@ def kill_loop(  # noqa: PLR0913 - all but the first two by name, most of them wi
         query: instead of ``foreach_batch``, a function ``function(frame, checkpoint)`` that returns the
             ``DataStreamWriter``. The loop adds the checkpoint and the trigger, and starts it.
         source: the source that the query reads; JSON files by default. See :mod:`twopc.testing.kill_loop.records`.
-        rows: the number of records that the query is fed in all.
+        rows: the total number of records that the query is fed.
         kills: the number of kills.
         seed: the seed of the kills; a random one by default.
         moments: the first kills, before the drawn ones.
@@ -143,7 +143,7 @@ class KillLoop:
     def __post_init__(self) -> None:
         function = self.foreach_batch if self.query is None else self.query
         if function is None or (self.foreach_batch is not None and self.query is not None):
-            raise ValueError("kill_loop() takes either foreach_batch=… or query=…, and exactly one of them")
+            raise ValueError("kill_loop() needs exactly one of foreach_batch=… and query=…")
         self.directory.mkdir(parents=True, exist_ok=True)
         self._target = function if isinstance(function, str) else pickled(function, self.directory)
 
@@ -223,7 +223,7 @@ class KillLoop:
         raise QueryFailedError(f"The query failed with exit code {code}. {_tail(log)}")
 
     def _watch(self, processes: QueryProcesses, kill: Kill | None, log: Path, reached: Path) -> str:
-        """Wait for the end, or kill the query at the moment of the kill; return how it was killed from here."""
+        """Wait for the end, or kill the query at the moment of the kill; return how the loop killed it."""
         before, finished, deadline = self._written(), -1, time.monotonic() + _STUCK_S
         while True:
             is_over = processes.exit_code is not None  # look at this before the last look at the checkpoint

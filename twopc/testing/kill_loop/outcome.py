@@ -51,7 +51,7 @@ class Outcome:
         """Fail unless every record is there once.
 
         Args:
-            in_order: also fail if a record stands behind a later one of its key.
+            in_order: also fail if a record comes after a later one of its key.
 
         Raises:
             AssertionError: a record is lost, duplicated or made up, or no kill happened. The message has the seed.
