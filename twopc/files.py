@@ -136,7 +136,7 @@ class UnlinkedFiles(LocalFiles):
     """A local directory on a file system that has no hard links, or that cannot sync a directory: gcsfuse, SMB, some FUSE.
 
     Such a share has no other reliable way to decide between two machines: ``RENAME_NOREPLACE`` is often missing, or each one
-    checks it for itself. So these files count as an object store: two callers may both get True.
+    checks it for itself. So they are treated like an object store: two callers of ``put_if_absent`` may both get True.
     """
 
     is_atomic = False

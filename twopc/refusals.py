@@ -20,9 +20,9 @@ if TYPE_CHECKING:
 
 LEFT_BEHIND: Final = "Spark has moved past this batch and cannot replay it"
 OTHER_ROWS: Final = (
-    "the replay yields other rows than were decided (a shuffle, AQE, changed partitions or a non-deterministic expression), "
-    "so the lost rows cannot be distinguished from the visible ones. For later batches, staging=True keeps the rows and "
-    "prevents this"
+    "the replay yields different rows from those decided (a shuffle, AQE, changed partitions or a non-deterministic "
+    "expression), so the lost rows cannot be told apart from the visible ones. For later batches, staging=True keeps the rows "
+    "and prevents this"
 )
 OTHER_ORDERS: Final = "each replay yields the decided rows in a different order; a restart tries again"
 LOST_AGAIN: Final = (

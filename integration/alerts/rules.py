@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Facts:
-    """The facts that rules judge. All times are in ms since 1970 UTC.
+    """The facts that the alert rules evaluate. All times are in ms since 1970 UTC.
 
     Attributes:
         failures_ms: when checkpoints failed, in order, as far back as any rule looks.

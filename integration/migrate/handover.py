@@ -14,7 +14,7 @@ rows, and a replay of batch N has the same rest. ``exactly_once`` only sees a ba
 
 The bounds come from Spark. It records in ``offsets/N`` when it planned the batch, which is after every row of batch N - 1 was
 acknowledged and before the first row of batch N was sent. ``exact`` is the first offset with that time or a later one. The
-clocks of driver and executors may differ, so the records between ``start`` and ``exact`` are up to ``clock_skew_ms`` older.
+clocks of the driver and the executors may differ, so ``start`` is placed up to ``clock_skew_ms`` before ``exact``.
 ``end`` is the end of the partition when the hand-over was recorded.
 
 The way back uses the same file with another kind: ``whole`` if the transactional sink has made all of the batch visible.

@@ -214,7 +214,7 @@ def murmur2(data: bytes) -> int:
 
 
 def fnv1a(data: bytes) -> int:
-    """Return FNV-1a as librdkafka and, by default, Sarama (Go) use it: the absolute value of a signed 32-bit number."""
+    """Return the FNV-1a hash as librdkafka and (by default) Sarama compute it: the absolute value of a signed 32-bit number."""
     found = 0x811C9DC5
     for byte in data:
         found = (found ^ byte) * 0x01000193 & 0xFFFFFFFF

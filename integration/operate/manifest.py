@@ -140,7 +140,7 @@ def contents(savepoint: Savepoint) -> Iterator[tuple[str, bytes]]:
 
 
 def savepoints_in(directory: Path) -> tuple[list[Savepoint], list[str]]:
-    """List the savepoints in a directory, the newest first, and the problems of the others.
+    """Return a directory's savepoints, newest first, and why any others could not be opened.
 
     Raises:
         ConfigurationError: the directory does not exist.

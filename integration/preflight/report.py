@@ -21,7 +21,7 @@ _SEVERITY: Final = tuple(Result)
 _VERDICTS: Final = {
     Result.PASS: "The cluster has what the sink needs.",
     Result.WARN: "The query can run. The warnings name what weakens its guarantee or was not tried.",
-    Result.FAIL: "Do not start the query before the failed checks pass.",
+    Result.FAIL: "Do not start the query until the failed checks pass.",
 }
 
 

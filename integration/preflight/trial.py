@@ -125,7 +125,7 @@ class Trial:
         return len(list(walk)) > 0
 
     def await_stable(self, task: int) -> None:
-        """Wait until readers can pass the task's rows, which shows that its transaction has ended in every partition.
+        """Wait until readers can read past the task's rows, which shows that its transaction has ended in every partition.
 
         Raises:
             RetriableError: readers cannot pass them in time.

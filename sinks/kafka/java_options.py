@@ -129,7 +129,7 @@ def _jaas(text: str) -> str:
     module = LOGIN_MODULES.get(found["module"]) if found else None
     if found is None or module is None:
         known = ", ".join(LOGIN_MODULES)
-        return f"Its login module is none of {known}. Set kafka.sasl.mechanism and the options of that mechanism"
+        return f"Its login module must be one of {known}. Set kafka.sasl.mechanism and the options of that mechanism"
     given = {name: quoted or single or bare for name, quoted, single, bare in _JAAS_OPTION.findall(found["options"])}
 
     def value(option: re.Match[str]) -> str:

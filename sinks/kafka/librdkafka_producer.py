@@ -177,7 +177,7 @@ class LibrdkafkaProducer:
         return events
 
     def flush(self, timeout: float) -> int:
-        """Send everything now; return the number of records without a report when time runs out."""
+        """Send everything now; return how many records are still unreported at the deadline."""
         deadline = time.monotonic() + timeout
         self.poll(0)
         if not self._unreported:

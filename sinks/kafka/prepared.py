@@ -99,7 +99,7 @@ def _visibility(handle: KafkaHandle, found: Description) -> str:
 
 
 def sweep(client: TransactionClient, settings: KafkaSettings, *, spared: Collection[KafkaHandle], below: int) -> int:
-    """Fence every open task transaction of driver epochs below ``below``, except the ``spared``.
+    """Fence every open task transaction from a driver epoch lower than ``below``, except those in ``spared``.
 
     An incomplete sweep is logged. Returns the number proven to have ended.
     """

@@ -1,4 +1,4 @@
-"""Record the state before a decision's tasks: the start of its markers, and the output's partition count.
+"""Record, before a decision's tasks start, from where its markers are looked for, and the output's partition count.
 
 No attempt waits for the brokers: it uses the offsets that were requested at the end of the previous batch. Last stable offsets
 only grow, so its markers are at or above them. A lagging leader may return a lower offset than the known one. The higher one

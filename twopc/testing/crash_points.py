@@ -86,7 +86,7 @@ def _action_of(text: str) -> Callable[[], None] | None:
 
 
 def arm_from(text: str) -> None:
-    """Arm the points of ``point[@passage]=action[,…]``. Points that are armed already stay armed.
+    """Arm the points of ``point[@passage]=action[,…]``. Points that are already armed stay armed.
 
     Raises:
         ConfigurationError: a point or an action is unknown, or a passage is not a number.

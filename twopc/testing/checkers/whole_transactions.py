@@ -14,7 +14,7 @@ _CHECKER = "whole transactions"
 
 
 def torn(observed: Sequence[Observation], log: Sequence[LogEntry]) -> list[Violation]:
-    """Find each transaction that is visible in part.
+    """Find each transaction that is only partly visible.
 
     Args:
         observed: everything that a reader saw at rest, because the partitions of one transaction become visible one after
@@ -32,7 +32,7 @@ def torn(observed: Sequence[Observation], log: Sequence[LogEntry]) -> list[Viola
         missing = [position for position in positions if position not in seen]
         if missing and len(missing) < len(positions):
             shown = [position for position in positions if position in seen]
-            violations.append(Violation(_CHECKER, f"{producer} is visible in part", (tuple(shown), tuple(missing))))
+            violations.append(Violation(_CHECKER, f"{producer} is only partly visible", (tuple(shown), tuple(missing))))
         how = {ended[position] for position in positions}
         if len(how) > 1:
             ends = ", ".join(sorted("open" if kind is None else kind.value for kind in how))

@@ -69,7 +69,7 @@ def gated(frame: DataFrame, kill: Kill, reached: str) -> DataFrame:
 
 
 def wrap_foreach_batch(kill: Kill, reached: str) -> None:
-    """Make every ``foreachBatch`` of this process stand still before or after its function, at the batch of the kill."""
+    """Make every ``foreachBatch`` in this process pause before or after its function, on the batch where the kill is due."""
     if kill.moment not in {Moment.BEFORE, Moment.AFTER}:
         return
     original: Any = DataStreamWriter.foreachBatch
