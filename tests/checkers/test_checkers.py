@@ -135,7 +135,7 @@ def test_a_record_may_be_read_twice() -> None:
 
 def test_a_transaction_visible_in_some_partitions_only_is_reported() -> None:
     [violation] = torn(SEEN[:2], LOG)
-    assert violation.what == f"{ONE} is visible in part"
+    assert violation.what == f"{ONE} is only partly visible"
     assert violation.evidence == ((Position(0, 0), Position(0, 2)), (Position(1, 0),))
 
 
@@ -218,7 +218,7 @@ def test_lost_duplicated_and_made_up_rows_are_named(found: list[int], wrong: lis
 def test_a_partly_visible_batch_is_named() -> None:
     batches = {0: [1, 2], 1: [3, 4], 2: [5, 6]}
     [violation] = rows.in_part(batches, [1, 2, 3])
-    assert (violation.what, violation.evidence) == ("batch 1 is visible in part", (1, (4,)))
+    assert (violation.what, violation.evidence) == ("batch 1 is only partly visible", (1, (4,)))
 
 
 def test_rows_of_a_key_out_of_order_are_named() -> None:

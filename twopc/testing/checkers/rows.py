@@ -44,7 +44,7 @@ def in_part(batches: Mapping[int, Collection[RowT]], found: Iterable[RowT]) -> l
     seen = set(found)
     missing = {batch: [row for row in rows if row not in seen] for batch, rows in batches.items()}
     return [
-        Violation(_CHECKER, f"batch {batch} is visible in part", (batch, tuple(rows)))
+        Violation(_CHECKER, f"batch {batch} is only partly visible", (batch, tuple(rows)))
         for batch, rows in sorted(missing.items())
         if 0 < len(rows) < len(batches[batch])
     ]
