@@ -30,7 +30,8 @@ class TaskAttempt:
     """One task of one attempt: everything that names a writer's transaction.
 
     Attributes:
-        partition: the task's partition index in the plan.
+        partition: the number of the task in the batch. The tasks of a repair have numbers above those of the decision (see
+            :meth:`twopc.engine.Work.number_of`).
         driver_epoch: the fencing token that this driver acquired for the sink (:meth:`SinkCommitter.acquire`).
         committed_through: the highest batch whose every transaction this driver has proven, or -1.
         is_repair: whether it rewrites lost transactions of a decision, so that it needs a handle (rule 9).

@@ -87,14 +87,14 @@ def serve_tasks(connection: Connection, sink: KafkaSink, staging: str | None, fa
     crash_points.arm_from(fault)
     with contextlib.suppress(EOFError, OSError):
         while True:
-            job, task, rows, writes = connection.recv()
+            job, number, task, rows, writes = connection.recv()
             try:
-                found: Any = _write(sink, task, rows, staging, writes=writes)
+                found: Any = _write(sink, number, task, rows, staging, writes=writes)
             except TwoPhaseCommitError as error:
                 found = (RetriableError.__name__ if error.retriable else type(error).__name__, str(error))
             except crash_points.InjectedFault:
                 found = (RetriableError.__name__, "an injected fault")
-            connection.send((job, task.partition, found))
+            connection.send((job, number, found))
     return _has_struck(fault)
 
 
@@ -103,7 +103,9 @@ def _has_struck(fault: str) -> bool:
     return bool(fault) and not crash_points.is_armed(fault.partition("@")[0])
 
 
-def _write(sink: KafkaSink, task: TaskAttempt, rows: list[bytes], staging: str | None, *, writes: bool) -> TaskReport:
+def _write(  # noqa: PLR0913 - what a task is given
+    sink: KafkaSink, number: int, task: TaskAttempt, rows: list[bytes], staging: str | None, *, writes: bool
+) -> TaskReport:
     """Does the same as ``twopc.integration.spark.task``."""
     keys = [row.partition(b":")[0] for row in rows]
     batch = pa.record_batch({"key": pa.array(keys, pa.binary()), "value": pa.array(rows, pa.binary())})
@@ -113,7 +115,7 @@ def _write(sink: KafkaSink, task: TaskAttempt, rows: list[bytes], staging: str |
     handle = prepare(sink, task, [batch]) if writes else None
     checksum = sum(int.from_bytes(row[:16].ljust(16, b"."), "big") for row in rows) % 2**64
     return TaskReport(
-        partition=task.partition,
+        partition=number,
         rows=len(rows),
         checksum=checksum,
         handles={} if handle is None else {sink.name: sink.encode_handle(handle)},
@@ -190,7 +192,8 @@ class Engine:
     def _send(self, writer: Any, work: Work, partition: int, rows: list[bytes]) -> bool:
         name = self._query.sink.name
         try:
-            writer.send((self._jobs[-1], attempt_of(work, name, partition), rows, is_wanted(work, name, partition)))
+            task, writes = attempt_of(work, name, partition), is_wanted(work, name, partition)
+            writer.send((self._jobs[-1], partition, task, rows, writes))
         except OSError:
             self._writers.remove(writer)
             return False

@@ -71,12 +71,12 @@ def plan_of(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
     ("expressions", "named"),
     [
         (("key", "value AS wert"), "no column 'value'"),
-        (("1 AS value",), "column 'value' is int, it must be string or binary"),
-        (("value", "1 AS key"), "column 'key' is int, it must be string or binary"),
-        (("value", "1 AS topic"), "column 'topic' is int, it must be string"),
-        (("value", "'1' AS partition"), "column 'partition' is string, it must be int"),
-        (("value", "1L AS timestamp"), "column 'timestamp' is bigint, it must be timestamp"),
-        (("value", "array('x') AS headers"), "column 'headers' is array<string>, it must be array<struct<"),
+        (("1 AS value",), "column 'value' is int, but it must be string or binary"),
+        (("value", "1 AS key"), "column 'key' is int, but it must be string or binary"),
+        (("value", "1 AS topic"), "column 'topic' is int, but it must be string"),
+        (("value", "'1' AS partition"), "column 'partition' is string, but it must be int"),
+        (("value", "1L AS timestamp"), "column 'timestamp' is bigint, but it must be timestamp"),
+        (("value", "array('x') AS headers"), "column 'headers' is array<string>, but it must be array<struct<"),
     ],
 )
 def test_a_missing_or_wrong_column_is_named_and_nothing_is_written(

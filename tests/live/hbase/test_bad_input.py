@@ -36,7 +36,7 @@ _BAD: list[tuple[Mapping, dict[str, Any], type[Exception], str]] = [
     (Put("bad:{id}", CELL), {"id": [1, 2], "v": ["a", ""]}, BadRecordError, "'v' is empty for row b'bad:2'"),
     (Put("{id}", CELL), {"id": ["a", ""], "v": ["a", "b"]}, BadRecordError, "0 bytes"),
     (Put("{id}", CELL), {"id": ["x" * 32_768], "v": ["a"]}, BadRecordError, "32768 bytes"),
-    (Increment("{id}", CELL), {"id": [1], "v": pa.array([2**63], pa.uint64())}, BadRecordError, "64 bits"),
+    (Increment("{id}", CELL), {"id": [1], "v": pa.array([2**63], pa.uint64())}, BadRecordError, "64-bit"),
     (Increment("{id}", CELL), {"id": [1, 1], "v": [2**62, 2**62]}, BadRecordError, "exceed 64 bits"),
     (Delete("bad:{nobody}"), {"id": [1]}, SchemaError, "no column 'nobody'"),
     (Delete("bad:{id}"), {"id": [1, None]}, BadRecordError, "null in row 1"),
@@ -139,7 +139,7 @@ def test_many_large_appends_to_different_rows_are_not_taken_for_one_cell(store: 
 
 
 def test_a_missing_table_is_named(store: Store) -> None:
-    with pytest.raises(ConfigurationError, match="no table 'nowhere'"):
+    with pytest.raises(ConfigurationError, match="table 'nowhere' does not exist"):
         Driver(sink_of(store, Put("{id}", CELL), table="nowhere"))
 
 
