@@ -103,7 +103,7 @@ def _has_struck(fault: str) -> bool:
     return bool(fault) and not crash_points.is_armed(fault.partition("@")[0])
 
 
-def _write(  # noqa: PLR0913 - what a task is given
+def _write(
     sink: KafkaSink, number: int, task: TaskAttempt, rows: list[bytes], staging: str | None, *, writes: bool
 ) -> TaskReport:
     """Does the same as ``twopc.integration.spark.task``."""

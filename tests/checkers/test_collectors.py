@@ -13,12 +13,16 @@ from confluent_kafka.admin import AdminClient
 
 from tests.live.pipeline import Tasks, create_topic
 from tests.live.rules.schedules import playing, until
+from twopc.attempt import Attempt
+from twopc.records import Decision, Repair, TaskReport
+from twopc.sinks.kafka import KafkaSink
+from twopc.sinks.kafka.handle import KafkaHandle
 from twopc.testing.checkers.aborted_reads import aborted_reads
 from twopc.testing.checkers.history import Kind, Position, Producer, Row
 from twopc.testing.checkers.log_dump import dump
 from twopc.testing.checkers.open_transactions import left_open, states_of
 from twopc.testing.checkers.stall import stalled
-from twopc.testing.checkers.verdict import verdict
+from twopc.testing.checkers.verdict import _holding, verdict
 from twopc.testing.checkers.watcher import Watcher
 
 if TYPE_CHECKING:
@@ -143,3 +147,29 @@ def test_a_foreign_row_and_an_open_transaction_are_found_in_a_real_run(kafka: Ka
             ("open transactions", f"{play.name}.orphan is Ongoing"),
         }
         orphan.abort_transaction(10)
+
+
+def test_a_repair_replaces_the_transactions_that_it_names() -> None:
+    sink = KafkaSink(name="s", bootstrap_servers="nowhere:1", topic="out")
+
+    def task(number: int, uuid: str, *, is_repair: bool = False) -> TaskReport:
+        handle = KafkaHandle(uuid, f"s.1.{uuid}.0", 7, number, 1, 3, ("out:0",))
+        handles = {"s": sink.encode_handle(handle)}
+        return TaskReport(partition=number, rows=3, checksum=0, handles=handles, is_repair=is_repair)
+
+    decision = Decision(
+        query_id="q",
+        batch_id=0,
+        attempt=Attempt(0, 1),
+        offsets=(),
+        tasks=(task(0, "a"), task(1, "b")),
+        scan_start={},
+    )
+    repair = Repair(
+        query_id="q",
+        batch_id=0,
+        attempt=Attempt(0, 2),
+        tasks=(task(2, "c", is_repair=True),),
+        replaces=(("other", 0), ("s", 1)),
+    )
+    assert [one.uuid for one in _holding(sink, [decision, repair])] == ["a", "c"]

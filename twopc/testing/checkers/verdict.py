@@ -85,7 +85,7 @@ def decided_of(sink: KafkaSink) -> list[Decided]:
 
 
 def _holding(sink: KafkaSink, records: Iterable[Record]) -> list[Decided]:
-    """Return the finally valid handles. A later decision replaces an earlier one; a repair replaces it task by task."""
+    """Return the finally valid handles. A later decision replaces an earlier one; a repair replaces the transactions it names."""
     held: dict[tuple[str, int], dict[int, Decided]] = {}
     for record in records:
         if not isinstance(record, (Decision, Repair)):
@@ -96,8 +96,13 @@ def _holding(sink: KafkaSink, records: Iterable[Record]) -> list[Decided]:
             if sink.name in task.handles
         }
         of_batch = held.setdefault((record.query_id, record.batch_id), {})
-        if isinstance(record, Decision):
-            of_batch.clear()
+        gone = (
+            of_batch.keys()
+            if isinstance(record, Decision)
+            else {task for name, task in record.replaces if name == sink.name}
+        )
+        for task in list(gone):
+            of_batch.pop(task, None)
         of_batch |= {
             task: Decided(handle.uuid, Producer(handle.producer_id, handle.producer_epoch), handle.rows)
             for task, handle in handles.items()
