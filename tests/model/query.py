@@ -7,6 +7,7 @@ that has no commit.
 from __future__ import annotations
 
 import hashlib
+import random
 from dataclasses import dataclass, field
 from functools import cache
 from typing import TYPE_CHECKING, Any, Final
@@ -41,6 +42,8 @@ _SPECULATED: Final = 0.1
 _DIRECT: Final = 0.3
 _SKIPPED: Final = 0.4
 _LISTED: Final = 0.5
+#: How often a driver plans the partitions in an order of its own.
+_REORDERED: Final = 0.2
 #: How often each task has one partition of the plan.
 _ONE_EACH: Final = 0.4
 
@@ -280,7 +283,7 @@ class Engine:
         elif "" in mode.direct if isinstance(mode, Repair) else self._draws_direct():
             return self._prepare_direct(work)
         else:
-            rows = self._query.grouped(self._query.split(self._batch))
+            rows = self._query.grouped(self._reordered(self._query.split(self._batch)))
         job = _Job(self._run, work, rows)
         for partition in rows:
             job.attempt(partition)
@@ -294,6 +297,11 @@ class Engine:
         if not isinstance(mode, Publish):
             self._write_state()
         return [job.accepted[partition] for partition in sorted(job.accepted, reverse=True)]
+
+    def _reordered(self, partitions: list[list[int]]) -> list[list[int]]:
+        """After a restart, Spark may plan the partitions of a batch in another order."""
+        chance = random.Random(f"order {self._run.driver.name} {self._batch}")
+        return chance.sample(partitions, len(partitions)) if chance.random() < _REORDERED else partitions
 
     def _staged(self, tasks: tuple[TaskReport, ...]) -> dict[int, _Given]:
         kept = self._query.kept.staged
