@@ -61,9 +61,9 @@ def test_the_error_for_each_name_says_what_to_set(name: str) -> None:
             'a.Krb5LoginModule required keyTab="/etc/job.keytab" principal="job@EXAMPLE.COM" serviceName="kafka";',
             ["kafka.sasl.mechanism=GSSAPI", "service.name=kafka", "kinit -kt /etc/job.keytab job@EXAMPLE.COM"],
         ),
-        (f'com.example.Unknown required password="{CANARY}";', ["none of PlainLoginModule"]),
-        (f"{CANARY}", ["none of PlainLoginModule"]),
-        ("", ["none of PlainLoginModule"]),
+        (f'com.example.Unknown required password="{CANARY}";', ["one of PlainLoginModule"]),
+        (f"{CANARY}", ["one of PlainLoginModule"]),
+        ("", ["one of PlainLoginModule"]),
     ],
 )
 def test_a_jaas_configuration_is_answered_with_its_options_but_never_with_a_password(

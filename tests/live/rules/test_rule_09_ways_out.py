@@ -54,7 +54,7 @@ def test_a_lost_batch_that_was_left_behind_is_given_up_with_the_setting_that_the
 def test_other_rows_are_evaluated_without_being_written_once_the_batch_is_given_up(play: Play) -> None:
     """Rule 9. Caught mutation: an abandoned batch is written again (a, b, d and e are duplicated)."""
     decide_and_die(play, 1)
-    with pytest.raises(InDoubtError, match="other rows") as caught:
+    with pytest.raises(InDoubtError, match="different rows") as caught:
         play.driver().process(play.batch(0), Tasks(play, [["x"]]))
     driver, replay = play.driver(named_setting(caught.value)), Tasks(play, [["x"]])
     driver.process(play.batch(0), replay)
