@@ -44,7 +44,7 @@ class Position(Enum):
 
 
 def locate(view: LogView, batch: Batch, overrides: Overrides) -> Position:
-    """Compare ``batch`` with the log, with the user's overrides."""
+    """Compare ``batch`` with the log, taking the user's overrides into account."""
     if batch.query_id in view.ended:
         return Position.ENDED
     highest = view.highest_batch_of(batch.query_id)

@@ -53,7 +53,7 @@ class Prepared:
 
 
 class BatchTransaction:
-    """The global transaction of one batch. An object is used once, by one thread."""
+    """The global transaction of one batch. Each object is used once, by one thread."""
 
     def __init__(self, run: Run, batch: Batch, engine: Engine, pending: Pending) -> None:
         self._run = run
@@ -104,7 +104,7 @@ class BatchTransaction:
     # -- phase one -----------------------------------------------------------------------------------------------------
 
     def prepare(self, step: Step) -> Prepared:
-        """Pre-commit in every task, collect the handles, confirm each (rule 3).
+        """Pre-commit in every task, collect the handles, and confirm each one (rule 3).
 
         Raises:
             RetriableError, FatalError: nothing is decided, and the prepared transactions are being ended.
@@ -142,7 +142,7 @@ class BatchTransaction:
         raise self._in_doubt(refusals.OTHER_ORDERS)
 
     def _publish_lost(self) -> Prepared:
-        """Write the lost rows again from what their tasks staged: those of this batch, or of the one before."""
+        """Write the lost rows of the last decision again, from the files that its tasks staged."""
         decision, lost = self._run.decision, self._run.lost
         batch = Batch(decision.query_id, decision.batch_id, decision.offsets, self._batch.offsets_of)
         return self._attempt_repeatedly(Step.PUBLISH, batch, Publish(lost, repair.lost_tasks(decision, lost)))

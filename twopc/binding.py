@@ -59,7 +59,7 @@ class Binding:
 
     @property
     def is_listed_at_once(self) -> bool:
-        """Whether the newest binding is found without the last decision's help."""
+        """Whether the newest binding can be found without help from the last decision."""
         return self._files.is_atomic
 
     @property

@@ -40,7 +40,7 @@ def run_checkpoints(  # noqa: PLR0913, PLR0917 - what a checkpoint is made of
     may_repeat: Callable[[Exception], bool],
     wait_ms: Callable[[int], None],
 ) -> None:
-    """Trigger the batch's checkpoint until one is completed. Each has its own record.
+    """Trigger checkpoints of the batch until one is completed. Each checkpoint has its own record.
 
     Args:
         config: the number of checkpoints that may fail, and the pause between them.

@@ -71,7 +71,7 @@ class SinkCommitter(ABC, Generic[HandleT]):
 
     @abstractmethod
     def confirm(self, handles: Sequence[HandleT], age_ms: float) -> None:
-        """Check, immediately before the decision, that every transaction is whole, is prepared and will live long enough.
+        """Check, immediately before the decision, that every transaction is whole and prepared, and will live long enough.
 
         Args:
             handles: the tasks' votes.
@@ -83,7 +83,7 @@ class SinkCommitter(ABC, Generic[HandleT]):
 
     @abstractmethod
     def commit(self, handles: Sequence[HandleT], scan_start: JsonObject) -> Mapping[HandleT, Evidence]:
-        """Commit decided transactions, all in flight together, and prove it. It must always be safe to call again.
+        """Commit decided transactions, all in flight together, and prove their commits. Must always be safe to call again.
 
         Args:
             handles: all of one decision.
@@ -110,21 +110,21 @@ class SinkCommitter(ABC, Generic[HandleT]):
 
     @abstractmethod
     def recover_and_abort(self, decided: Collection[HandleT]) -> None:
-        """Sweep: end every open transaction of this sink, up to this driver epoch, that is not among ``decided``.
+        """Sweep: end this sink's open transactions from this driver epoch and earlier ones, except those in ``decided``.
 
         Called after :meth:`acquire` and after each decision. An incomplete sweep is logged and retried later. It raises
         nothing: no decided batch depends on it.
         """
 
     def orphans_ended(self) -> int:
-        """How many open transactions the sweeps of this committer have ended so far, each counted once: for metrics.
+        """How many open transactions this committer's sweeps have ended so far, for metrics. Each transaction counts once.
 
         By default 0, so a sink need not count.
         """
         return 0
 
     def forget(self, kept_scan_start: JsonObject) -> None:
-        """Drop evidence of decisions older than the one whose :meth:`begin_attempt` returned ``kept_scan_start``."""
+        """Drop evidence for decisions older than the one whose :meth:`begin_attempt` returned ``kept_scan_start``."""
         del kept_scan_start
 
     @abstractmethod

@@ -108,7 +108,7 @@ class Coordinator:
             transaction.finish()  # evaluate the plan if nothing has yet, sweep orphans, truncate the log
 
     def initialize_state(self, batch: Batch, pending: Pending | None = None) -> Run:
-        """Recover: fence the former driver, read the log, commit its last decision again and end what is undecided.
+        """Recover: fence the former driver, read the log, commit the last decision again, and end every undecided transaction.
 
         Called by :meth:`process` with the run's first batch.
 

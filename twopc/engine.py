@@ -42,7 +42,7 @@ class Repair:
     direct: frozenset[str]
 
     def includes(self, transaction: TaskKey) -> bool:
-        """Whether a task writes to a sink, for a batch with one DataFrame in which a task's number is its partition's number."""
+        """Whether a task writes to a sink, for a batch with one DataFrame, where a task's number is its partition's number."""
         sink, partition = transaction
         return ("", partition) in self.lost.get(sink, ())
 
@@ -117,4 +117,4 @@ class StagedRows(Protocol):
         """Whether the file exists and is complete."""
 
     def release(self, driver_epoch: int, batch_id: int) -> None:
-        """Delete what this driver and earlier ones staged up to ``batch_id``, which is proven. Best effort; raises nothing."""
+        """Delete what this driver and earlier ones staged up to ``batch_id``, a proven batch. Best effort; raises nothing."""

@@ -60,7 +60,7 @@ class BadRecordError(FatalError):
 
 
 class CheckpointExpiredError(FatalError):
-    """Pre-commit took longer than its limit or than the transaction timeout. A replay would take as long again.
+    """Pre-commit took longer than its limit or than the transaction timeout. A replay would take just as long.
 
     Attributes:
         late: the votes that arrived after the time limit. They do not count, and their transactions are aborted.

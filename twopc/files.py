@@ -19,7 +19,7 @@ _UNSUPPORTED: Final = frozenset({errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS, er
 
 
 class NotDurableError(OSError):
-    """The file exists, but the file system could not make it durable, so a power failure may undo it. It proves nothing."""
+    """The file exists, but the file system could not make it durable, so a power failure may undo it: it proves nothing."""
 
 
 def is_unsupported(error: object) -> bool:
@@ -42,13 +42,13 @@ class Files(Protocol):
         """The file's bytes; None if the file does not exist."""
 
     def names(self, directory: str) -> list[str]:
-        """The names in a directory, without those that begin with a dot; empty if the directory does not exist.
+        """The names in a directory, except those that begin with a dot; empty if the directory does not exist.
 
         Some stores list a new file late, but :meth:`read` finds it immediately, so only ``read`` proves that a file is absent.
         """
 
     def put_if_absent(self, name: str, data: bytes) -> bool:
-        """Create the file, whole or not at all. False if the name is taken by any content. Either result is durable on return.
+        """Create the file, whole or not at all. False if any file already has the name. Either result is durable on return.
 
         See :attr:`is_atomic`. After any error, the file may exist.
 

@@ -58,7 +58,7 @@ class Listeners:
 
     @contextlib.contextmanager
     def watching(self, batch: Batch, run_id: str, *, failed_before: int = 0) -> Iterator[Pending]:
-        """Trigger a checkpoint that ends with the body. If the body raises, add the facts of the checkpoint to the error."""
+        """Trigger a checkpoint that ends when the body does. If the body raises, add the checkpoint's facts to the error."""
         pending = Pending(
             batch.batch_id,
             query_id=batch.query_id,
@@ -78,7 +78,7 @@ class Listeners:
         self._tell(self, self._end, pending, None)
 
     def close(self) -> None:
-        """Notify the listeners that the query has ended, or starts again with recovery."""
+        """Notify the listeners that the query has ended, or is starting again with recovery."""
         for listener in self._listeners:
             self._tell(listener, listener.close)
 

@@ -148,7 +148,7 @@ def fold_more(view: LogView, offset: int, records: Sequence[Record]) -> LogView:
 
 
 def _require_successor(view: LogView, decision: Decision, offset: int) -> None:
-    """Require that a decision follows that of the batch before, or of the same batch if that was lost: no gap in the log."""
+    """Require that a decision follows the previous batch's, or its own batch's if that was lost, so that the log has no gap."""
     last, begin = view.decision, view.begin
     if last is not None and (decision.query_id != last.query_id or decision.batch_id - last.batch_id not in {0, 1}):
         raise DecisionLogDamagedError(

@@ -46,7 +46,7 @@ class Participants:
 
     @property
     def prepare_timeout_ms(self) -> float | None:
-        """How long pre-commit may take before the first sink's transactions expire; None: they never do."""
+        """How long pre-commit may take before any sink's transactions expire; None if they never expire."""
         return min((sink.prepare_timeout_ms for sink in self.sinks.values() if sink.prepare_timeout_ms), default=None)
 
     def decision_logs(self) -> list[DecisionLog]:
@@ -65,7 +65,7 @@ class Participants:
     # -- recovery ------------------------------------------------------------------------------------------------------
 
     def inspect(self) -> dict[str, str | None]:
-        """Check every sink without changing it; return the last owner of each one that knows its owner."""
+        """Check every sink without changing it; return the last owner of each sink that knows it."""
         return {name: committer.inspect() for name, committer in self.committers.items()}
 
     def bindings(self) -> dict[str, dict[str, str]]:
@@ -99,7 +99,7 @@ class Participants:
     # -- the two phases ------------------------------------------------------------------------------------------------
 
     def begin_attempt(self) -> ScanStart:
-        """Tell every sink that tasks are about to start; return the position from which each must look for their evidence."""
+        """Tell every sink that tasks are about to start; return where each sink must begin to look for the tasks' evidence."""
         return {name: dict(committer.begin_attempt()) for name, committer in self.committers.items()}
 
     def confirm(self, prepared: Handles, age_ms: float) -> None:
@@ -112,7 +112,7 @@ class Participants:
             committer.confirm(list(mine.values()), age_ms)
 
     def commit(self, batch_id: int, decided: Handles, scan_start: ScanStart) -> dict[TaskKey, Evidence]:
-        """Make a decided batch visible in one sink after the other; return the evidence for each transaction."""
+        """Make a decided batch visible in one sink after another; return the evidence for each transaction."""
         evidence: dict[TaskKey, Evidence] = {}
         for name, committer, mine in self._each(decided):
             found = committer.notify_checkpoint_complete(batch_id, list(mine.values()), scan_start.get(name, {}))
@@ -144,7 +144,7 @@ class Participants:
         return self._orphans_told - told
 
     def forget(self, oldest_kept: Mapping[str, Mapping[str, Any]]) -> None:
-        """Delete evidence that only decisions older than the oldest kept one need."""
+        """Delete evidence that is needed only by decisions older than the oldest kept one."""
         for name, committer in self.committers.items():
             committer.forget(oldest_kept.get(name, {}))
 

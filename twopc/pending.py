@@ -75,7 +75,7 @@ class Pending:
         self._state = state
 
     def limited(self, limit_ms: float | None, limited_by: str, *, planned: int | None) -> None:
-        """Record how long preparing may take (None: without a limit), the settings that change it, and the planned input."""
+        """Record how long preparing may take (None: no limit), the settings that change it, and the planned input."""
         self._limit_ms, self._limited_by, self._planned = limit_ms, limited_by, planned
 
     def enter(self, phase: str) -> None:

@@ -171,5 +171,5 @@ def seconds(ms: float) -> str:
 
 
 def utc(ms: float) -> str:
-    """A human-readable time, from one since 1970: UTC, to the second."""
+    """Format a time, given in ms since 1970, for people: in UTC, to the second."""
     return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(ms / 1000))

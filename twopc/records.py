@@ -32,7 +32,7 @@ class Part(msgspec.Struct, frozen=True, array_like=True):
 
 
 class TaskReport(msgspec.Struct, frozen=True, kw_only=True):
-    """Report of one accepted task.
+    """The report of one accepted task.
 
     Attributes:
         partition: the task's number in the batch, over all of its DataFrames.
@@ -59,7 +59,7 @@ class TaskReport(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def by_part(self) -> tuple[Part, ...]:
-        """:attr:`parts`, also where the task has a partition of its own."""
+        """:attr:`parts`, or a single part if the task has a partition of its own."""
         return self.parts or ((Part(self.partition, self.rows, self.checksum),) if self.rows else ())
 
 

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 class Outcome(Enum):
-    """The evidence of all handles of the last decision, together."""
+    """The combined evidence for all handles of the last decision."""
 
     COMMITTED = "all committed"  #: also if there are none
     LOST = "all lost"
@@ -122,7 +122,7 @@ def lookup(status: LogStatus, outcome: Outcome, position: Position, *, staged: b
 
 
 def outcome_of(evidence: Iterable[Evidence]) -> Outcome:
-    """Combine the evidence of every handle of a decision into one outcome."""
+    """Combine the evidence for every handle of a decision into one outcome."""
     found = set(evidence)
     if Evidence.UNKNOWN in found:
         return Outcome.UNKNOWN

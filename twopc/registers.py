@@ -174,7 +174,7 @@ class RegisterLog(DecisionLog):
     # -- writing -------------------------------------------------------------------------------------------------------
 
     def _put(self, number: int, records: Sequence[Record]) -> bool:
-        """Write a register. False: another driver has it.
+        """Write a register. Returns False if another driver has it.
 
         Raises:
             RetriableError: nothing was written.

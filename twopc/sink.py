@@ -138,10 +138,10 @@ class TwoPhaseCommitSink(ABC, Generic[HandleT]):
 
     @abstractmethod
     def create_writer(self, task: TaskAttempt) -> SinkWriter[HandleT]:
-        """Create the writer of one task attempt, on an executor."""
+        """Create the writer for one task attempt, on an executor."""
 
     def release(self, driver_epoch: int) -> None:
-        """Release what this process keeps for later writers of a driver, because there will be none. Ends no transaction.
+        """Release what this process keeps for a driver's later writers, because there will be no more. Ends no transaction.
 
         Args:
             driver_epoch: see :class:`TaskAttempt`.
@@ -149,7 +149,7 @@ class TwoPhaseCommitSink(ABC, Generic[HandleT]):
 
     @abstractmethod
     def create_committer(self) -> SinkCommitter[HandleT]:
-        """Create the committer of one run, in the driver."""
+        """Create the committer for one run, in the driver."""
 
     def encode_handle(self, handle: HandleT) -> dict[str, Any]:
         """Encode a handle as JSON values, for the decision record."""

@@ -127,7 +127,7 @@ def require_same_owner(setup: Setup, owners: Owners, batch: Batch) -> None:
 
 
 def _require_newest(setup: Setup, owners: Owners, view: LogView, batch: Batch) -> None:
-    """Refuse the start if a sink shows a decision of this query that is not in the log, which is then an older copy.
+    """Refuse the start if a sink shows a decision of this query that is not in the log, because the log is then an older copy.
 
     ``owners`` was read before the sinks were acquired.
 

@@ -1,4 +1,4 @@
-"""Check that readers see only committed records, and that records which were read neither vanish nor change.
+"""Check that readers see only committed records, and that records that were read neither vanish nor change.
 
 Jepsen calls a read of an uncommitted transaction's record an aborted read (G1a).
 """

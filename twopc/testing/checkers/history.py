@@ -79,7 +79,7 @@ class LogEntry:
 
 @dataclass(frozen=True)
 class StableOffset:
-    """The offset that readers could reach at a moment.
+    """The offset that readers could reach at a given moment.
 
     Attributes:
         at_s: the moment, by the watcher's monotonic clock, in s.

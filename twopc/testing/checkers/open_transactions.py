@@ -15,7 +15,7 @@ _AT_REST: Final = frozenset({"Empty", "CompleteCommit", "CompleteAbort", "Dead"}
 
 
 def left_open(states: Mapping[str, str]) -> list[Violation]:
-    """Find the transactional ids whose state, as Kafka names it, is not a state of rest."""
+    """Find the transactional ids that are not at rest, by the state that Kafka reports."""
     return [
         Violation("open transactions", f"{transactional_id} is {state}", (transactional_id, state))
         for transactional_id, state in sorted(states.items())
@@ -24,7 +24,7 @@ def left_open(states: Mapping[str, str]) -> list[Violation]:
 
 
 def states_of(bootstrap_servers: str, prefix: str) -> dict[str, str]:
-    """Return the state of every transactional id that begins with ``prefix``, over all brokers (KIP-664)."""
+    """Return the state of every transactional id that begins with ``prefix``, from all brokers (KIP-664)."""
     admin = KafkaAdminClient(bootstrap_servers=bootstrap_servers.split(","))
     try:
         listed = admin.list_transactions()

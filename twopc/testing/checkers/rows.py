@@ -1,4 +1,4 @@
-"""Check any output: each row is there once, no batch is there in part, and the rows of a key are in order."""
+"""Check any output: each row is there once, no batch is only partly there, and the rows of a key are in order."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def not_once(given: Iterable[RowT], found: Iterable[RowT]) -> list[Violation]:
 
 
 def in_part(batches: Mapping[int, Collection[RowT]], found: Iterable[RowT]) -> list[Violation]:
-    """Find each batch with some rows that are visible and some that are not.
+    """Find each batch of which some rows are visible and some are not.
 
     Args:
         batches: the rows of each batch.

@@ -85,7 +85,7 @@ def decided_of(sink: KafkaSink) -> list[Decided]:
 
 
 def _holding(sink: KafkaSink, records: Iterable[Record]) -> list[Decided]:
-    """Return the finally valid handles. A later decision replaces an earlier one; a repair replaces the transactions it names."""
+    """Return the handles that are valid in the end. A decision replaces an earlier one; a repair, the transactions it names."""
     held: dict[tuple[str, int], dict[int, Decided]] = {}
     for record in records:
         if not isinstance(record, (Decision, Repair)):

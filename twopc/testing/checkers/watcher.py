@@ -151,7 +151,7 @@ class Watcher:
 
 
 def _partitions_of(consumer: Consumer, topic: str) -> list[int]:
-    """Return the topic's partitions. Wait for a new topic, of which a broker reports no partition until it knows it."""
+    """Return the topic's partitions. Wait for a new topic: a broker reports no partitions until it knows the topic."""
     deadline = time.monotonic() + _ANSWER_TIMEOUT_S
     while time.monotonic() < deadline:
         found = consumer.list_topics(topic, timeout=_ANSWER_TIMEOUT_S).topics[topic].partitions

@@ -1,4 +1,4 @@
-"""Check that each transaction is visible completely or not at all, over all its partitions."""
+"""Check that each transaction is visible completely or not at all, across all its partitions."""
 
 from __future__ import annotations
 

@@ -29,7 +29,7 @@ def die() -> None:
 
 @dataclass
 class Case:
-    """A sink with its own empty output, and the way in which the suite writes to it and reads from it.
+    """A sink with its own empty output, and the functions with which the suite writes to it and reads from it.
 
     Attributes:
         sink: the sink.

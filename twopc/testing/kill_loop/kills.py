@@ -1,4 +1,4 @@
-"""The kills of a query: drawn from a seed, or at a fixed place of the batch where a faulty sink shows its fault."""
+"""The kills of a query: drawn from a seed, or at a fixed place in the batch where a faulty sink shows its fault."""
 
 from __future__ import annotations
 
