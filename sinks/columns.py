@@ -32,7 +32,7 @@ def texts(rows: pa.RecordBatch, name: str) -> list[bytes]:
 
 
 def integers(rows: pa.RecordBatch, name: str) -> list[bytes]:
-    """A column of integers of at most 64 bits, signed, as text."""
+    """A column of signed integers of up to 64 bits, as text."""
     column = _column(rows, name)
     if not pa.types.is_integer(column.type):
         raise SchemaError(f"column {name!r} is {column.type}, but an increment needs an integer: cast it to bigint")

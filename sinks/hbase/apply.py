@@ -42,7 +42,7 @@ R = TypeVar("R")
 
 
 def at_once(step: Callable[[T], R], items: Iterable[T]) -> Generator[R]:
-    """Yield the result of each step, in order; several run at a time.
+    """Yield the result of each step, in order; several steps run at a time.
 
     Closing it starts no further step, and waits for running ones.
     """
@@ -88,7 +88,7 @@ class Applier:
     def _apply_chunks(
         self, handle: HBaseHandle, base: int, todo: Sequence[int]
     ) -> Generator[tuple[int, list[str] | None]]:
-        """Yield the result of each chunk, in order. Closing it starts no further chunk, and waits for running ones."""
+        """Yield the result of each chunk, in order. Once closed, it starts no further chunk, and waits for running ones."""
         if not handle.distinct:  # the next chunk may have the same row, so it waits until this one is recorded
             yield from ((done, self.apply_chunk(handle, base, done)) for done in todo)
             return
@@ -96,7 +96,7 @@ class Applier:
             yield from zip(todo, found, strict=True)
 
     def apply_chunk(self, handle: HBaseHandle, base: int, done: int) -> list[str] | None:
-        """Apply the chunk that follows ``done`` others; return what blocks it, or None if the chunk is gone."""
+        """Apply the chunk after the first ``done`` chunks; return what blocks it, or None if the chunk is gone."""
         number = handle.chunks - 1 - done if handle.operation == "PUT" else done
         [answer] = self._client.execute([staging.look_at_chunk(self._table, handle.row(self._sink), number)])
         if isinstance(answer, Exception):

@@ -145,7 +145,7 @@ class Check:
 
 
 def noted_in(answers: Sequence[Any]) -> list[Reach]:
-    """Read the numbers that tasks stored beside their chunks from the slices' states."""
+    """Read, from the slices' states, the numbers that tasks stored beside their chunks."""
     return [
         Reach(*staging.REACH.unpack(cell.value))
         for answer in answers

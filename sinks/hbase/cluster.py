@@ -81,7 +81,7 @@ class Cluster:
         return found
 
     def forget(self, table: str) -> None:
-        """Look a table's regions up again: a known location was wrong or did not answer."""
+        """Look up a table's regions again, after a known location was wrong or did not answer."""
         with self._lock:
             self._regions.pop(table, None)
 
@@ -142,12 +142,12 @@ class Cluster:
 
 
 def locate_master(quorum: str, timeout_s: float, znode: str = ZNODE) -> Address:
-    """Find host and port of the active master; ConnectionError if ZooKeeper does not know it or does not answer."""
+    """Find the host and port of the active master; ConnectionError if ZooKeeper does not know it or does not answer."""
     return _address(zookeeper_pb.Master.FromString(_read(quorum, f"{znode}/master", timeout_s)).master)
 
 
 def locate_meta(quorum: str, timeout_s: float, znode: str = ZNODE) -> Address:
-    """Find host and port of the region server with ``hbase:meta``; ConnectionError as for the master."""
+    """Find the host and port of the region server with ``hbase:meta``; ConnectionError as for the master."""
     data = _read(quorum, f"{znode}/meta-region-server", timeout_s)
     return _address(zookeeper_pb.MetaRegionServer.FromString(data).server)
 

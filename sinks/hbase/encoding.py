@@ -87,7 +87,7 @@ def _start_of_cell(cell: bytes, size: int) -> bytes:
 
 
 def _varint(number: int) -> bytes:
-    """Encode a varint: seven bits in a byte, the lowest first; all but the last byte have the highest bit set."""
+    """Encode a varint: seven bits per byte, the lowest first; all but the last byte have the highest bit set."""
     found = bytearray()
     while number >= _MORE:
         found.append(number % _MORE | _MORE)

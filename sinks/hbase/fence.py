@@ -70,15 +70,15 @@ class Fence:
         self._client.execute_one(Op(self._table, self._row, mutations=mutations, condition=condition))
 
     def begin(self, uuid: str, base: int) -> None:
-        """Record that a slice is begun, before any of it is applied. Does nothing if it is begun already or has a tombstone."""
+        """Record that a slice has begun, before any of it is applied. Does nothing if it had already begun or is abandoned."""
         self._mark(uuid, b"0", base)
 
     def tombstone(self, uuid: str, base: int) -> None:
-        """Abandon a slice unless it is begun."""
+        """Abandon a slice unless it has begun."""
         self._mark(uuid, _TOMBSTONE, base)
 
     def record(self, uuid: str, base: int, done: int) -> None:
-        """Record how many chunks are applied. The timestamp prevents a lower number from replacing a higher one."""
+        """Record how many chunks have been applied. The timestamp prevents a lower number from replacing a higher one."""
         cells = {(STATE, uuid.encode()): b"%d" % done}
         self._client.execute_one(write(self._table, self._row, cells, at_ms=base + done))
 

@@ -71,7 +71,7 @@ class Mapping(ABC):
         return tuple((family, qualifier) for family, _, qualifier in parts)
 
     def encode(self, rows: pa.RecordBatch) -> dict[bytes, Values]:
-        """Compute the value of each cell by row key; rows of one key are merged in their order.
+        """Compute the value of each cell by row key; rows with the same key are merged in order.
 
         Raises:
             SchemaError: a column is missing or has a type that the operation cannot take.
@@ -100,7 +100,7 @@ class Mapping(ABC):
         """The values that each row writes into the cells."""
 
     def _join(self, older: Values, newer: Values) -> Values:
-        """Merge two rows of one key."""
+        """Merge two rows with the same key."""
         del older
         return newer
 

@@ -36,7 +36,7 @@ _CHUNK: Final[bytes] = client_pb.RegionAction(region=region(b"")).SerializeToStr
 
 @dataclass(frozen=True, kw_only=True)
 class HBaseHandle(StagedHandle):
-    """A prepared slice; its checksum is a SHA-256 over the chunks' SHA-256.
+    """A prepared slice; its checksum is the SHA-256 of the chunks' SHA-256 digests.
 
     Attributes:
         partition: the task's partition; orders the slices of a decision.

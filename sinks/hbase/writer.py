@@ -94,7 +94,7 @@ class HBaseWriter(StagedWriter[HBaseHandle]):
 
 
 def require_fits(data: bytes, row: bytes, max_bytes: int) -> None:
-    """Check a single row's size: its chunk becomes one cell, and so may one of its values.
+    """Check a single row's size, because its chunk becomes one cell, and so may any of its values.
 
     Raises:
         BadRecordError: the row is too large.

@@ -126,7 +126,7 @@ class KafkaDecisionLog(DecisionLog):
             del self.admin, self.topic
 
     def write(self, values: Sequence[tuple[int, bytes]], *, point: str | None = None) -> int:
-        """Write ``(partition, value)`` pairs in one committed transaction; returns the first offset, as :meth:`append`.
+        """Write ``(partition, value)`` pairs in one committed transaction; returns the first offset, as :meth:`append` does.
 
         ``point`` is the crash point before the commit.
         """
@@ -275,7 +275,7 @@ def _is_below(offset: int, row: Row) -> bool:
 
 
 def _truncated_by(row: Row) -> int:
-    """The truncation offset in a record; 0 if it has none, or if it is only a part of a record."""
+    """The truncation offset in a record; 0 if it has none, or if it is only part of a record."""
     with contextlib.suppress(DecisionLogDamagedError):  # damage below the truncation does not count
         return truncated_to(decode([(row.offset, row.value)]))
     return 0

@@ -90,7 +90,7 @@ class DriverProducer:
         return min(_DRIVER_TRANSACTION_TIMEOUT_MS, self._settings.transaction_timeout_ms)
 
     def write(self, values: Sequence[tuple[int, bytes]], *, point: str | None) -> tuple[int, int, float]:
-        """Write ``(partition, value)`` pairs in one transaction and commit it; ``point`` is the crash point in between.
+        """Write ``(partition, value)`` pairs in one transaction and commit it; ``point`` is the crash point between the two.
 
         Returns:
             the offsets of the first and the last record, and how long the commit took, in seconds. Raises as

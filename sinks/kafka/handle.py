@@ -30,7 +30,7 @@ def driver_epoch_of(transactional_id: str) -> int | None:
 
 @dataclass(frozen=True)
 class ProducerIdentity:
-    """The producer that a request about a transaction is for; by default the one that has the transactional id now."""
+    """The producer that a request about a transaction concerns; by default, the one that now has the transactional id."""
 
     transactional_id: str
     producer_id: int = -1

@@ -60,7 +60,7 @@ class Lanes:
         return outcomes
 
     def close(self) -> None:
-        """Close the further connections."""
+        """Close the additional connections."""
         with self._lock:
             self._is_closed = True
             opened, self._further = self._further, []

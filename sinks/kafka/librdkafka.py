@@ -146,7 +146,7 @@ class Library:
 
 @functools.cache
 def library() -> Library | None:
-    """Load the library of this process; None, with a line in the log, if it is not a version that is known here."""
+    """Load the library of this process; None, with a line in the log, if its version is not known here."""
     try:
         return _load()
     except (OSError, AttributeError, ImportError) as error:

@@ -88,7 +88,7 @@ class LibrdkafkaProducer:
         library.set_log_queue(self._client, None)
 
     def set_log_level(self, level: int) -> None:
-        """Limit the log to lines of syslog's levels up to this one."""
+        """Limit the log to lines up to this syslog level."""
         self._lib.set_log_level(self._client, level)
 
     def list_topics(self, topic: str, timeout: float) -> Any:

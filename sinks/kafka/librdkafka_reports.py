@@ -35,7 +35,7 @@ class _Region:
 
 
 def _words_at(messages: Numbers) -> Numbers:
-    """The error, topic and partition of each structure, its first three words. The memory between the structures is not read."""
+    """The error, topic and partition of each structure, which are its first three words. The memory in between is not read."""
     first = int(messages.min())
     words = np.asarray(_Region(first, int(messages.max()) + 2 * _WORD_BYTES))
     start = ((messages - np.uintp(first)) // np.uintp(_WORD_BYTES)).astype(np.intp)

@@ -53,7 +53,7 @@ class LookUp:
         return found is None or not found.partitions
 
     def _partitions(self, topic: str) -> int:
-        """Ask a broker for the number of partitions; 0 if the topic does not exist, or without an answer."""
+        """Ask a broker for the number of partitions; 0 if the topic does not exist or no broker answers."""
         try:
             found = self._producer.list_topics(topic, timeout=self._timeout_s).topics.get(topic)
         except KafkaException:

@@ -1,4 +1,4 @@
-"""Tokens for SASL/OAUTHBEARER: one supply for both clients of a process.
+"""Tokens for SASL/OAUTHBEARER, shared by both clients of a process.
 
 librdkafka calls a :class:`Tokens` as its ``oauth_cb``; kafka-python gets the same object behind its own interface
 (``twopc.sinks.kafka.broker_connection``). A token is reused for half of its lifetime, since each task has its own producer

@@ -153,7 +153,7 @@ def new_producer(
     log: ClientLog,
     identity: Identity | None = None,
 ) -> tuple[Producer | LibrdkafkaProducer, LibrdkafkaProducer | None]:
-    """Create a producer, twice if it takes records that are not Python objects.
+    """Create a producer; return it a second time if it takes records that are not Python objects.
 
     Its delivery reports go to ``failures`` and ``delivered``, and its log to ``log`` and ``identity``.
     """

@@ -80,7 +80,7 @@ class ProducerPool:
         return ready
 
     def replenish(self, committed_through: int) -> None:
-        """Prepare as many as the last batch used, in the background. Called when a task is done."""
+        """Prepare as many producers as the last batch used, in the background. Called when a task is done."""
         self._last_use = time.monotonic()
         if self._is_closed or (self._making is not None and self._making.is_alive()):
             return
@@ -94,7 +94,7 @@ class ProducerPool:
         self._making.start()
 
     def serve_idle(self) -> None:
-        """Read librdkafka's events for the ready producers; drop those that have been idle for long."""
+        """Read librdkafka's events for the ready producers; drop those that have been idle for a long time."""
         if time.monotonic() - self._last_use > _KEEP_S:
             self._drop_ready()
         with self._lock:

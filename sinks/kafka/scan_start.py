@@ -1,4 +1,4 @@
-"""Record, before a decision's tasks start, from where its markers are looked for, and the output's partition count.
+"""Before the tasks of a decision start, record where the search for its markers begins, and the output's partition count.
 
 No attempt waits for the brokers: it uses the offsets that were requested at the end of the previous batch. Last stable offsets
 only grow, so its markers are at or above them. A lagging leader may return a lower offset than the known one. The higher one

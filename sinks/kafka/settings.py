@@ -107,7 +107,7 @@ class KafkaSettings:
         return self.ledger_topic or f"{LEDGERS}{self.name}"
 
     def require_topics(self, topics: Iterable[str | None]) -> None:
-        """Check the column ``topic`` of rows. A row in a ledger would be read as a damaged decision.
+        """Check the ``topic`` column of the rows. A row in a ledger would be read as a damaged decision.
 
         Raises:
             BadRecordError: one of the topics may not receive rows.

@@ -60,7 +60,7 @@ class KafkaSink(KafkaSettings, TwoPhaseCommitSink[KafkaHandle]):
         return self.topic is not None
 
     def beside(self, others: Iterable[TwoPhaseCommitSink[Any]]) -> KafkaSink:
-        """See :class:`TwoPhaseCommitSink`. A ledger may have any name, so each sink must know the ledgers of the others."""
+        """See :class:`TwoPhaseCommitSink`. A ledger may have any name, so each sink must know the other sinks' ledgers."""
         ledgers = {other.ledger for other in others if isinstance(other, KafkaSink)}
         return replace(self, other_ledgers=self.other_ledgers | ledgers)
 

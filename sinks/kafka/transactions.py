@@ -178,7 +178,7 @@ class TransactionClient:
     def _request(
         self, transactional_ids: Sequence[str], build: Build, read: Read, *, one_by_one: bool = False
     ) -> dict[str, Any]:
-        """Send a request for every id to its coordinator, all in flight together; with ``one_by_one``, each is about one id.
+        """Send a request for every id to its coordinator, all in flight together; with ``one_by_one``, each names one id.
 
         Returns:
             by id, the result of ``read``, or the error's name; NO_ANSWER if no coordinator responded.

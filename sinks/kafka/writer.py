@@ -277,7 +277,7 @@ class KafkaWriter(SinkWriter[KafkaHandle]):
         return f"{ready.transactional_id}: writing (of {self._rows} rows)"
 
     def _written_to(self, ready: ReadyProducer, marker_partition: int) -> tuple[str, ...]:
-        """The partitions that hold all rows and the marker, by each record's delivery report."""
+        """The partitions that hold the rows and the marker, according to each record's delivery report."""
         sent = by_topic(ready.delivered)
         if not self._covers(sent, marker_partition):
             raise RetriableError(

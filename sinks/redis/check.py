@@ -35,7 +35,7 @@ class Check:
         self._sink = sink
 
     def checksums(self, handles: Sequence[RedisHandle]) -> dict[RedisHandle, str | Exception]:
-        """Check the slices; return the current checksum of each one's staged data.
+        """Check the slices; return the current checksum of each slice's staged data.
 
         Raises:
             BadRecordError: a command cannot be applied to its key.
@@ -118,7 +118,7 @@ def _chunks(handle: RedisHandle) -> Iterator[tuple[int, int, int]]:
 
 
 def _may_pass(answer: Any) -> bool:
-    """Whether a retry may have another answer; the error is Redis' own, or that of the rehearsed command."""
+    """Whether a retry may get a different answer; the error is Redis' own, or that of the rehearsed command."""
     if isinstance(answer, Exception):
         return is_transient(answer)
     return bool(answer and answer[2] and is_transient_text(text_of(answer[2])))

@@ -66,5 +66,5 @@ def by_slot(commands: Commands, *, cluster: bool) -> dict[int, Commands]:
 
 
 def fold(digests: Iterable[str]) -> str:
-    """Combine the chunks' SHA-1 into one checksum."""
+    """Combine the chunks' SHA-1 digests into one checksum."""
     return hashlib.sha1("".join(digests).encode(), usedforsecurity=False).hexdigest()

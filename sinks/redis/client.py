@@ -51,7 +51,7 @@ class Call(NamedTuple):
 
 @dataclass(frozen=True)
 class Safety:
-    """The copies that must have a write before it counts.
+    """The number of copies that a write must have before it counts.
 
     Attributes:
         replicas: how many replicas must have it in memory (WAIT).

@@ -26,7 +26,7 @@ SLOTS: Final = 16_384
 
 @dataclass(frozen=True, kw_only=True)
 class RedisHandle(StagedHandle):
-    """A prepared slice; its checksum is a SHA-1 over the chunks' SHA-1, slot by slot.
+    """A prepared slice; its checksum is the SHA-1 of the chunks' SHA-1 digests, slot by slot.
 
     Attributes:
         groups: for each hash slot its number (-1 without a cluster), its chunks, and its weight, the approximate number of small

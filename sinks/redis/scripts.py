@@ -18,7 +18,7 @@ class Script(NamedTuple):
 
 
 def script(*parts: str) -> Script:
-    """Join several texts to one script."""
+    """Join several texts into one script."""
     text = "\n".join(parts)
     return Script(text, hashlib.sha1(text.encode(), usedforsecurity=False).hexdigest())
 

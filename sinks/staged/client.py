@@ -94,7 +94,7 @@ class StoreClient(ABC, Generic[CallT]):
         return answers
 
     def _windows(self, calls: Sequence[CallT], places: Sequence[int]) -> Iterator[list[int]]:
-        """Group the calls that are sent together, up to each of ``limits``; a call that exceeds one of them is sent alone."""
+        """Group the calls that are sent together, within each of ``limits``; a call that exceeds one of them is sent alone."""
         window: list[int] = []
         used: tuple[int, ...] = (0,) * len(self.limits)
         for place in places:
@@ -163,7 +163,7 @@ class StoreClient(ABC, Generic[CallT]):
 
     @abstractmethod
     def _find(self, call: CallT, last: Any) -> tuple[Any, Any]:
-        """Choose the server for a call, from its last answer, and its place there."""
+        """Choose the server for a call, and the call's place there, from the call's last answer."""
 
     @abstractmethod
     def _send(self, server: Any, calls: Sequence[CallT], mine: Sequence[tuple[int, Any]], answers: list[Any]) -> None:

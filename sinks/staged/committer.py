@@ -129,7 +129,7 @@ class StagedCommitter(SinkCommitter[StagedHandleT]):
     def initialize_state(
         self, decided: Sequence[StagedHandleT], scan_start: Mapping[str, Any]
     ) -> Mapping[StagedHandleT, Evidence]:
-        """See :class:`SinkCommitter`. Later versions are above the last decision's, even if the clock goes back."""
+        """See :class:`SinkCommitter`. Later versions are above the last decision's, even if the clock is set back."""
         self._highest_version = self._top(decided, int(scan_start.get("base", 0)))
         return super().initialize_state(decided, scan_start)
 
