@@ -23,7 +23,7 @@ _LINE: Final = 300
 
 
 class Alert(msgspec.Struct, frozen=True, kw_only=True, tag=FORMAT, tag_field="format"):
-    """A rule has begun to hold, or no longer holds. As JSON it is the body of a webhook's request.
+    """A rule has begun to hold, or no longer holds. As JSON, it is the body of a webhook's request.
 
     Attributes:
         rule: the rule's name.
@@ -85,7 +85,7 @@ class Episodes:
         self.state.open = {name: since for name, since in self.state.open.items() if name in names}
 
     def learn(self, history: Iterable[Checkpoint]) -> None:
-        """Take in the events before the watch began. No alert is sent for it."""
+        """Take in the checkpoints from before the watch began. No alert is sent for them."""
         for one in history:
             self._take(one)
 

@@ -85,7 +85,7 @@ def _stack(one: Checkpoint) -> list[tuple[str, float]]:
 
 
 def _labelled(shown: Sequence[Checkpoint], highest: float) -> dict[int, float]:
-    """Choose the cut bars that get a label, and its place: the longest first, as long as there is room."""
+    """Choose the cut bars that get a label, and each label's place: the longest bars first, as long as there is room."""
     cut = [number for number, one in enumerate(shown) if one.took_ms > highest]
     found: dict[int, float] = {}
     for number in sorted(cut, key=lambda number: -shown[number].took_ms):

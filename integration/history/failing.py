@@ -35,7 +35,7 @@ def _lost(window: Window) -> Evidence | None:
 
 
 def _restarting(window: Window) -> Evidence | None:
-    """Find many starts whose runs end in a failure or without a record."""
+    """Detect many starts with few completed checkpoints, where runs end in a failure or without a record."""
     runs = {one.run_id for one in window.checkpoints}
     completed = sum(one.cause is None for one in window.checkpoints)
     if len(runs) < _RESTARTS or completed > 2 * len(runs):

@@ -1,4 +1,4 @@
-"""Read the history of a checkpoint, of a running or a dead query. Torn lines are skipped and counted."""
+"""Read a checkpoint's history, whether its query is running or dead. Torn lines are skipped and counted."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _head: Final = msgspec.json.Decoder(_Head)
 
 @dataclass(frozen=True)
 class Planned:
-    """A checkpoint that Spark has planned and not recorded as done: it is in progress, or its query ended before it.
+    """A checkpoint that Spark has planned and not recorded as done: it is in progress, or its query ended first.
 
     Attributes:
         batch_id: its id.

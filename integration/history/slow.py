@@ -69,7 +69,7 @@ def _reading(window: Window) -> Evidence | None:
 
 
 def _behind(window: Window, *, has_more_rows: bool) -> Evidence | None:
-    """Find one task that is far behind the others in most checkpoints, because it has more rows or although it has no more."""
+    """Find one task that is far behind the others in most checkpoints, because it has more rows or for another reason."""
     judged = [one for one in window.by_tasks if one.tasks >= _LEAST_TASKS]
     found = []
     for one in judged:
@@ -116,7 +116,7 @@ def _near(window: Window) -> Evidence | None:
 
 
 def _large_state(window: Window) -> Evidence | None:
-    """Find a large state. A batch's state after its end is in the record of the next batch."""
+    """Find a large state. The size of a batch's state at its end is in the next batch's record."""
     judged = [
         (one, after.state)
         for one, after in pairwise(window.checkpoints)

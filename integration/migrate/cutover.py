@@ -150,7 +150,7 @@ def _planned_ms(files: Files, batch_id: int) -> int:
 
 
 def _source_records(files: Files, batch_id: int) -> int | None:
-    """Count the batch's records by its offsets; None if a source is not Kafka."""
+    """Count the batch's records from its offsets; None if a source is not Kafka."""
     ends, starts = (offsets_by_source(files, number) or {} for number in (batch_id, batch_id - 1))
     count = 0
     for source, line in ends.items():

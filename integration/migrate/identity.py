@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 class Row(NamedTuple):
-    """A row of a batch, with those methods of a ``Message`` that an expression uses."""
+    """A row of a batch, with the methods of a ``Message`` that an expression uses."""
 
     key_bytes: bytes | None
     value_bytes: bytes | None

@@ -147,7 +147,7 @@ def written_since(sink: KafkaSink, handover: Handover) -> int:
 
 
 def _at_time(admin: AdminClient, topic: str, ends: Mapping[int, int], at_ms: int, timeout_ms: float) -> dict[int, int]:
-    """Return each partition's first offset with that time or a later one; its end if there is no such record."""
+    """Return the offset of each partition's first record at that time or later; the partition's end if there is none."""
     wanted = {TopicPartition(topic, number): OffsetSpec.for_timestamp(at_ms) for number in ends}
     found = {}
     with translated(f"looking for the offsets of {topic} at a time"):

@@ -171,7 +171,7 @@ class _Group:
     def until_behind(
         self, marks: Mapping[int, int], seconds: float, again: Callable[[], object] = lambda: None
     ) -> dict[int, int]:
-        """Wait for :meth:`behind` to have all partitions, or for the time to end; call ``again`` from time to time."""
+        """Wait until :meth:`behind` has all partitions or the time is up; call ``again`` from time to time."""
         ends, next_at = time.monotonic() + seconds, time.monotonic() + _AGAIN_S
         while True:
             found = self.behind(marks)

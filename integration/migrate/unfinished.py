@@ -158,7 +158,7 @@ def described(batch_id: int, numbers: Numbers) -> str:
 
 
 def _kind_now(files: Files, handover: Handover, batch_id: int) -> Kind:
-    """Return the part of this batch that is in the output, by the hand-over."""
+    """Return the part of this batch that is in the output, according to the hand-over."""
     found = checkpoint.query_id(files)
     if found != handover.query_id:
         raise ConfigurationError(f"the hand-over is for query {handover.query_id}, but this is query {found}. {_AGAIN}")

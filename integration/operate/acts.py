@@ -142,7 +142,7 @@ def commit(sink: KafkaSink, wanted: Sequence[OpenTransaction]) -> list[Ended]:
 def abort(
     sink: KafkaSink, wanted: Sequence[OpenTransaction], *, before: Callable[[], object] = lambda: None
 ) -> list[Ended]:
-    """Abort undecided transactions. ``before`` is called once they certainly cannot be decided any more.
+    """Abort undecided transactions. ``before`` is called once it is certain that they can no longer be decided.
 
     Raises:
         ForbiddenError: one of them has been decided in the meantime.

@@ -150,7 +150,7 @@ class _Run:
                 )
 
     def _unanswered(self) -> list[str]:
-        """Read the requests. A request that can be neither answered nor removed is not served again at each batch."""
+        """Read the requests. A request that can be neither answered nor removed is not served again for each batch."""
         try:
             names = self._requests.names("")
         except OSError as error:

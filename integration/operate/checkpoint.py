@@ -1,4 +1,4 @@
-"""Read a query's checkpoint by itself, for a running or a dead query; a directory that is not a checkpoint is refused."""
+"""Read a query's checkpoint by itself, whether the query is running or dead; refuse a directory that is not a checkpoint."""
 
 from __future__ import annotations
 

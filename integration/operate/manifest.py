@@ -87,7 +87,7 @@ class Savepoint(NamedTuple):
 
 
 def directory_name(batch_id: int, at_ms: int) -> str:
-    """Choose a savepoint's directory name; savepoints of one query sort by their names."""
+    """Choose a savepoint's directory name, so that the savepoints of one query sort from old to new."""
     return f"{_DIRECTORY}{batch_id:010d}-{at_ms}"
 
 
@@ -173,7 +173,7 @@ def choose(path: Path) -> Savepoint:
 
 
 def newest_good(directory: Path) -> Savepoint:
-    """Find the newest savepoint in a directory whose files are all unchanged.
+    """Find a directory's newest savepoint that has only unchanged files.
 
     Raises:
         ConfigurationError: there is no good savepoint.

@@ -83,7 +83,7 @@ class SourceProgress(Interceptor):
 
 
 def kafka_offsets(by_source: Mapping[str, str]) -> list[TopicPartition]:
-    """Find the end offsets of a batch in its Kafka sources. Other sources have offsets of other forms, and are left out."""
+    """Find the end offsets of a batch in its Kafka sources. Other sources have offsets in other forms, and are left out."""
     found = []
     for text in by_source.values():
         try:

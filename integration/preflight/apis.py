@@ -19,7 +19,7 @@ _ANY: Final = 32_767
 
 
 class Need(NamedTuple):
-    """A request, and the range of versions of which a broker must accept at least one."""
+    """A request, and a range of versions; a broker must accept at least one of them."""
 
     api: ApiKey
     lowest: int

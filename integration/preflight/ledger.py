@@ -80,7 +80,7 @@ def check_transaction_log(target: Target) -> Iterator[Finding]:
 
 
 def _broker_settings(target: Target) -> dict[str, int]:
-    """Return the settings of one broker, as all have the same; empty if the principal may not read them."""
+    """Return the settings of one broker, as all have the same; empty if the principal has no right to read them."""
     broker = ConfigResource(ResourceType.BROKER, str(target.brokers.nodes[0]))
     timeout_s = target.sink.timeout_ms / 1000
     try:

@@ -72,7 +72,7 @@ class Trial:
         return self.sink.ledger
 
     def make_topic(self) -> None:
-        """Create the topic as the ledger is created."""
+        """Create the topic in the same way as the ledger."""
         self._is_making = True
         try:
             self._ledger.ensure()

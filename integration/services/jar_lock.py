@@ -33,7 +33,7 @@ def files_in(directory: Path) -> list[Path]:
 
 
 def sums_of(directory: Path) -> Sums:
-    """Return size and SHA-256 of every jar below a directory (0.05 to 0.2 s for all Kafka jars, 44 MB)."""
+    """Return the size and SHA-256 of every jar below a directory (0.05 to 0.2 s for all Kafka jars, 44 MB)."""
     return {
         path.relative_to(directory).as_posix(): {
             "size": path.stat().st_size,

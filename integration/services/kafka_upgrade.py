@@ -1,4 +1,4 @@
-"""A broker of 0.10 that is upgraded on its own log directories, release by release, to a current one without ZooKeeper.
+"""A Kafka 0.10 broker that is upgraded in place, release by release, to a current one without ZooKeeper.
 
 Use it as `with UpgradedKafka() as kafka: for step in UPGRADE: kafka.upgrade(step) …`. Its address, topics, offsets and records
 stay.

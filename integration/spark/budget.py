@@ -1,4 +1,4 @@
-"""A limit on what each task sends to the driver: rows pass until they have used up a budget of bytes.
+"""A limit on what each task sends to the driver: rows pass until they have used up a byte budget.
 
 No expression of Spark's SQL adds up rows as they come, so the plan has a counter from Java's library. ``Invoke`` (Catalyst's own
 way to call a method of an object) adds each row's bytes to it, and a filter lets rows pass until the sum is over the budget.
@@ -135,7 +135,7 @@ def _bytes_of_row(schema: st.StructType) -> str | None:
 
 
 def _bytes_of(value: str, kind: st.DataType) -> str | None:
-    """Build an expression for the size of the bytes and text in a value; empty if it can have none, None if that is unknown."""
+    """Build an expression for the size of the bytes and text in a value; empty if it can hold none, None if that is unknown."""
     if isinstance(kind, (st.BinaryType, st.StringType)):
         return f"COALESCE(OCTET_LENGTH({value}), 0)"
     if isinstance(kind, st.StructType) and len(set(kind.names)) == len(kind):

@@ -51,7 +51,7 @@ class TakenColumn:
 
     @property
     def in_form(self) -> str:
-        """The expression of the column itself."""
+        """The expression for the column itself."""
         if self.form is Form.BINARY:
             return f"CAST({self.sql} AS BINARY)"
         if self.form is Form.TEXT:
@@ -66,7 +66,7 @@ class TakenColumn:
 
     @property
     def hashed(self) -> str:
-        """The arguments of the column's hash."""
+        """The arguments for the column's hash."""
         # xxhash64 skips nulls. Without the flags, (null, 'a') and ('a', null) would be the same row.
         column = self.in_form
         is_map = isinstance(self.kind, st.MapType) and self.form is not Form.TEXT
@@ -203,7 +203,7 @@ def _of_letters(field: st.StructField) -> SinkColumn:
 
 
 def _can_be_hashed(kind: st.DataType) -> bool:
-    """Whether Spark can hash the type at any depth. Structs with two fields of one name count as not hashable.
+    """Whether Spark can hash the type at any depth. Structs with two fields of the same name count as not hashable.
 
     Spark hashes them and passes them to a task, but not to the driver, so only a direct batch would fail.
     """

@@ -1,4 +1,4 @@
-"""Further actions with each batch of a query, around the writing: ``exactly_once(sink, interceptors=[…])``.
+"""Additional actions for each batch of a query, around the write: ``exactly_once(sink, interceptors=[…])``.
 
 The name is Kafka's (``ProducerInterceptor``). An interceptor sees the batch before it is written and when it is visible. It may
 pass on other rows, or stop the query.

@@ -1,4 +1,4 @@
-"""Cancel a Spark job that takes too long, and translate the error of one that fails."""
+"""Cancel a Spark job that takes too long, and translate the error when a job fails."""
 
 from __future__ import annotations
 

@@ -62,7 +62,7 @@ class QueryRun:
 
     @property
     def among_others(self) -> Runs:
-        """This run, and all other runs not known to have ended."""
+        """This run, and all other runs that are not known to have ended."""
         return Runs(self.query.run_id, frozenset(_runs) | {self.query.run_id})
 
 

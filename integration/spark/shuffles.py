@@ -120,14 +120,14 @@ class Shuffles:
             raise _unreported(str(error)) from None
 
     def _look(self, tag: str, mark: str) -> _Seen:
-        """The jobs with the tag, once a marker job after them, and thus everything before it, has been reported."""
+        """Return the jobs with the tag, once Spark has reported a later marker job and thus everything before it."""
         self._store.mark(mark)
         marks = self._await(mark, bool, "the end of the job that collected the batch")
         jobs = self._store.jobs_with_tag(tag)
         return _Seen(jobs, marks, self._stages_of(jobs))
 
     def _reported(self, tag: str, results: Collection[int]) -> list[Job]:
-        """The jobs with the tag, once the end of those with the ``results``, and thus everything before it, has been reported."""
+        """Return the jobs with the tag, once Spark has reported the end of those with the ``results``, and thus all before it."""
         what = f"the end of the job of stage {', '.join(map(str, sorted(results)))}"
         return self._await(tag, lambda jobs: _has_ended(jobs, results), what)
 

@@ -23,7 +23,7 @@ class Summed(io.RawIOBase):
         self._size = self._crc = 0
 
     def writable(self) -> bool:
-        """It is."""
+        """Always true: the stream takes data."""
         return True
 
     def write(self, data: Any) -> int:

@@ -112,7 +112,7 @@ class StatusStore:
         return [self.job(number) or Job(number, (), is_over=False) for number in sorted(numbers)]
 
     def now(self) -> Moment:
-        """Return the present moment. Uses up the number of an RDD."""
+        """Return the present moment. Uses up an RDD number."""
         # In this order: a job that is submitted in between counts as one that may have computed RDDs older than this one.
         job = self.end_of_jobs()
         return Moment(self.next_rdd(), job)

@@ -126,7 +126,7 @@ class Cluster:
         return None if found is None else self._bounds(topic, [partition.id for partition in found.partitions])
 
     def is_compacted(self, topic: str) -> bool:
-        """Whether the topic is compacted; False if its configuration may not be read."""
+        """Whether the topic is compacted; False if the user has no right to read its configuration."""
         resource = ConfigResource(ResourceType.TOPIC, topic)
         (future,) = self.ledger.admin.describe_configs([resource], request_timeout=self._timeout_ms / 1000).values()
         try:

@@ -47,7 +47,7 @@ class Expression:
         return b"".join(b"%d:%s" % (len(one), one) for one in found if one is not None) if None not in found else None
 
     def number_of(self, message: Message) -> int | None:
-        """The part as a 64-bit whole number, or of a JSON string; None if it is not such a number."""
+        """The part as a 64-bit whole number, with or without the quotes of a JSON string; None if it is not one."""
         found = self.bytes_of(message)
         try:
             number = None if found is None else int(found.removeprefix(b'"').removesuffix(b'"'))

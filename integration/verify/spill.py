@@ -93,7 +93,7 @@ class Spill:
         return count, examples
 
     def gaps(self) -> tuple[int, list[tuple[int, int, Place]]]:
-        """Find the numbers that are missing between the smallest and the largest of each identity.
+        """Find the numbers that are missing between the smallest and the largest number of each identity.
 
         Returns:
             their count, and examples: (number before the gap, number after it, record with the latter).

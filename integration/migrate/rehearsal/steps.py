@@ -268,7 +268,7 @@ def difference(expected: Counter[int], found: Counter[int]) -> tuple[int, int]:
 
 
 def new_source(servers: str, name: str) -> Continued:
-    """Create a topic for the query to read, on brokers of any age."""
+    """Create a topic for the query to read, on brokers of any version."""
     source = OldTopic(servers, name, TASKS)
     Output(servers, name, TASKS).create()
     return Continued(source)

@@ -40,7 +40,7 @@ class Record(NamedTuple):
 
 @dataclass(frozen=True)
 class Output:
-    """A topic on brokers of any age, as a reader sees it without knowing how it was written.
+    """A topic on brokers of any version, as a reader sees it without knowing how it was written.
 
     Attributes:
         servers: the addresses of the topic's cluster.
@@ -167,7 +167,7 @@ class LiveReader:
 
 @dataclass
 class OldTopic(KafkaTopic):
-    """The kill loop's source on brokers of any age. It has no idempotent producer, and its topic already exists."""
+    """The kill loop's source on brokers of any version. It has no idempotent producer, and its topic already exists."""
 
     def feed(self, numbers: range) -> None:
         """See :class:`twopc.testing.kill_loop.Source`.

@@ -1,4 +1,4 @@
-"""The ways of a rehearsal from brokers of 0.10 to current ones, each from its first broker to its last count."""
+"""The ways in which a rehearsal gets from 0.10 brokers to current ones, each from its first broker to its last count."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ def to_another_cluster(directory: Path, scale: Scale, on_step: Callable[[Step], 
 
 
 def upgraded_in_place(directory: Path, scale: Scale, on_step: Callable[[Step], object]) -> list[Step]:
-    """Upgrade the brokers, release by release, on their log directories. Topics and offsets stay.
+    """Upgrade the brokers, release by release, in place. Topics and offsets stay.
 
     Raises:
         ServiceError: a server or a query fails.
