@@ -57,12 +57,12 @@ def crash_point(name: str) -> None:
 
 
 def is_armed(name: str) -> bool:
-    """Whether a test has armed the point. Used by steps that are split in two only when a test asks for it."""
+    """Whether a test has armed the point. Used by steps that are split in two only if a test asks for that."""
     return name in _armed
 
 
 def arm(name: str, action: Callable[[], None], *, passage: int = 1) -> None:
-    """Run ``action`` once, at the given passage of a point, counted from now.
+    """Run ``action`` once, on the given passage through a point, counted from now.
 
     Raises:
         ConfigurationError: there is no such point.

@@ -139,7 +139,7 @@ class Participants:
         return [reason for committer in self.committers.values() for reason in committer.blockers()]
 
     def take_orphans_ended(self) -> int:
-        """How many open transactions the sinks' sweeps have ended since the last call. Asks no store."""
+        """How many open transactions the sinks' sweeps have ended since the last call. Contacts no store."""
         told, self._orphans_told = self._orphans_told, sum(one.orphans_ended() for one in self.committers.values())
         return self._orphans_told - told
 

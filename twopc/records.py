@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 class Part(msgspec.Struct, frozen=True, array_like=True):
-    """What a task received of one partition of the plan.
+    """What a task received from one partition of the plan.
 
     Attributes:
         index: the partition's index in the plan of its DataFrame.

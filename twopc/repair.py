@@ -76,7 +76,7 @@ def lost_places(
 
 
 def first_task(decision: Decision) -> int:
-    """The first number that no task of the decision has."""
+    """The first number above those of the decision's tasks."""
     return max((task.partition for task in decision.tasks), default=-1) + 1
 
 

@@ -114,7 +114,7 @@ class BatchSize:
 
 
 def _ask(settings: KafkaSettings, topics: Collection[str]) -> dict[str, Limit | None]:
-    """Read the smallest limit of each topic; None if it may not be read. Topics that do not exist (yet) are left out."""
+    """Read the smallest limit of each topic; None if the user cannot read it. Topics that do not exist (yet) are left out."""
     config = settings.connection_config()
     found: dict[str, Limit | None] = {}
     try:

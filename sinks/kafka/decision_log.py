@@ -192,7 +192,7 @@ class KafkaDecisionLog(DecisionLog):
         return LogContents(start, Entries(lambda: self._entries(start, until, whoever=whoever)))
 
     def _recorded_start(self, earliest: int) -> int:
-        """Find the newest truncation of a long ledger, even if nobody may delete the records below it.
+        """Find the newest truncation of a long ledger, even if nobody is allowed to delete the records below it.
 
         The truncation is nearer to the end than to the beginning, so the search goes backwards, in growing parts.
         """

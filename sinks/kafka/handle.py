@@ -1,4 +1,4 @@
-"""The names of transactions: the ids of their producers, and the handle by which another process can end them."""
+"""The names of transactions: the ids of their producers, and the handle with which another process can end them."""
 
 from __future__ import annotations
 

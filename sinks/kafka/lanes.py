@@ -27,7 +27,7 @@ _LANES: Final = 4
 
 
 class Lanes:
-    """One connection, and more once there is much to send. Thread-safe.
+    """One connection, and more once there is a lot to send. Thread-safe.
 
     The others open in the background and are used once they are open, so a commit never waits for them.
 

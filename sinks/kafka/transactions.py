@@ -59,7 +59,7 @@ _MOVED: Final = frozenset(
 
 
 class BrokersTooOldError(ConfigurationError):
-    """The brokers lack the requests by which a sink inspects its transactions."""
+    """The brokers lack the requests with which a sink inspects its transactions."""
 
 
 class TransactionClient:
@@ -157,7 +157,7 @@ class TransactionClient:
         return Listing(ids, complete=bool(nodes) and len(listed) == len(nodes))
 
     def pattern_of(self, prefix: str) -> str | None:
-        """Build the filter by which brokers list only the ids with ``prefix``; None without a prefix or if brokers lack filters.
+        """Build the filter with which brokers list only ids with ``prefix``; None without a prefix or if brokers lack filters.
 
         Without it, each sink would list the open transactions of all sinks in each batch.
         """

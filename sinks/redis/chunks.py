@@ -55,7 +55,7 @@ def cut(commands: Commands, *, max_commands: int, max_bytes: int) -> Iterator[tu
 
 
 def by_slot(commands: Commands, *, cluster: bool) -> dict[int, Commands]:
-    """Group the commands by hash slot, in their order."""
+    """Group the commands by hash slot, keeping their order."""
     if not cluster:
         return {NO_SLOT: commands}
     width = commands.words

@@ -101,7 +101,7 @@ class RedisClient(StoreClient[Call]):
         return [node.info() for node in self._primaries()]
 
     def largest_argument_bytes(self) -> int:
-        """The longest argument that a command may have; Redis' default if the user may not read the setting."""
+        """The longest argument that a command may have; Redis' default if the user has no right to read the setting."""
         with contextlib.suppress(*FAILURES, KeyError):
             return min(int(str(node.config_get(_LARGEST)[_LARGEST])) for node in self._primaries())
         return _LARGEST_BYTES

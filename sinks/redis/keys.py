@@ -52,7 +52,7 @@ def slices(sink: str) -> str:
 
 
 def applied(sink: str, slot: int) -> str:
-    """The key of a hash, one for each hash slot: the fence (``base``), and how far each slice has been applied in that slot."""
+    """The key of a hash, one for each hash slot: the fence (``base``), and how much of each slice is applied in that slot."""
     return f"{PREFIX}{sink}:{{{_tag(sink, slot)}}}:applied"
 
 

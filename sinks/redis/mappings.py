@@ -97,7 +97,7 @@ class Mapping:
         return frozenset(found)
 
     def encode(self, rows: pa.RecordBatch) -> Commands:
-        """Convert some rows to commands, in their order.
+        """Convert some rows to commands, in order.
 
         Raises:
             SchemaError: a column is missing or has a type that the command cannot take.

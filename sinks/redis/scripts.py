@@ -11,7 +11,7 @@ from typing import Final, NamedTuple
 
 
 class Script(NamedTuple):
-    """A script and its SHA-1, by which Redis caches it."""
+    """A script and its SHA-1, under which Redis caches it."""
 
     text: str
     sha: str

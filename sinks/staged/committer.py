@@ -95,7 +95,7 @@ class StagedCommitter(SinkCommitter[StagedHandleT]):
     def commit(
         self, handles: Sequence[StagedHandleT], scan_start: Mapping[str, Any]
     ) -> Mapping[StagedHandleT, Evidence]:
-        """See :class:`SinkCommitter`: applies one slice after the other, so that a replay applies them in the same order."""
+        """See :class:`SinkCommitter`: applies one slice after another, so that a replay applies them in the same order."""
         version = int(scan_start["base"])
         self._blockers = []
         self._highest_version = max(self._highest_version, self._top(handles, version))

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
 
 def inverted(observed: Sequence[Observation], source_of: SourceOf = source_in_value) -> list[Violation]:
-    """Find each record that comes after a later one of the same key and source partition, in one output partition."""
+    """Find each record that comes after a later one with the same key and source partition, in one output partition."""
     latest: dict[tuple[int, bytes | None, int], tuple[Position, Observation]] = {}
     violations = []
     in_order = sorted(observed, key=lambda observation: observation.position)

@@ -51,7 +51,7 @@ def in_part(batches: Mapping[int, Collection[RowT]], found: Iterable[RowT]) -> l
 
 
 def out_of_order(found: Iterable[Any], key_of: Callable[[Any], Hashable]) -> list[Violation]:
-    """Find each row that is read after a greater one of its key.
+    """Find each row that is read after a greater one with the same key.
 
     Args:
         found: the rows in the order in which a reader sees them.
