@@ -1,4 +1,4 @@
-"""Alerts without Prometheus: in the driver, as a listener, or from outside, from the history (``twopc alerts``)."""
+"""Alerts without Prometheus: in the driver, as a listener, or outside it, from the history (``twopc alerts``)."""
 
 from __future__ import annotations
 

@@ -127,7 +127,7 @@ class Shuffles:
         return _Seen(jobs, marks, self._stages_of(jobs))
 
     def _reported(self, tag: str, results: Collection[int]) -> list[Job]:
-        """Return the jobs with the tag, once Spark has reported the end of those with the ``results``, and thus all before it."""
+        """Return the jobs with the tag, once Spark has reported the end of those with ``results``, and thus all before it."""
         what = f"the end of the job of stage {', '.join(map(str, sorted(results)))}"
         return self._await(tag, lambda jobs: _has_ended(jobs, results), what)
 
