@@ -56,6 +56,11 @@ def _rows_by_place(tasks: Iterable[TaskReport]) -> dict[Place, tuple[str, int, i
     }
 
 
+def _places(task: TaskReport) -> list[Place]:
+    """The places whose rows the task has."""
+    return [(task.frame_name, part.index) for part in task.by_part]
+
+
 def lost_places(
     decision: Decision, lost: Collection[TaskKey], found: Mapping[Place, Place]
 ) -> dict[str, frozenset[Place]]:
@@ -70,8 +75,7 @@ def lost_places(
     for task in decision.tasks:
         for sink in task.handles:
             if (sink, task.partition) in lost:
-                decided = {(task.frame_name, part.index) for part in task.by_part}
-                places.setdefault(sink, set()).update(found.get(place, place) for place in decided)
+                places.setdefault(sink, set()).update(found.get(place, place) for place in _places(task))
     return {sink: frozenset(some) for sink, some in places.items()}
 
 
@@ -95,11 +99,10 @@ def as_decided(
         for task in replayed
         for sink in task.handles
     ]
-    kept = {(sink, task.frame_name, part.index) for task in made for sink in task.handles for part in task.parts}
+    written = {(sink, place) for task in made for sink in task.handles for place in _places(task)}
     for task in decision.tasks:
         for sink in task.handles:
-            of_task = {(sink, task.frame_name, part.index) for part in task.by_part}
-            if (sink, task.partition) in lost and not kept & of_task:
+            if (sink, task.partition) in lost and written.isdisjoint((sink, place) for place in _places(task)):
                 return None
     return tuple(made)
 

@@ -625,8 +625,8 @@ BUGS: Final = (
         "a replay writes the places of the decision, not its own",
         9,
         "twopc/repair.py",
-        "places.setdefault(sink, set()).update(found.get(place, place) for place in decided)",
-        "places.setdefault(sink, set()).update(decided)",
+        "places.setdefault(sink, set()).update(found.get(place, place) for place in _places(task))",
+        "places.setdefault(sink, set()).update(_places(task))",
         protocol="tests/unit/test_repair.py",
     ),
     _bug(

@@ -46,7 +46,6 @@ class LocalHdfs(Startable):
 
     def close(self) -> None:
         for server in (self.datanode, self.namenode):
-            server.kill()  # faster than an orderly end, and the data is temporary
             server.close()
 
 
