@@ -9,16 +9,18 @@ from __future__ import annotations
 
 import time
 from collections import OrderedDict
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, TypeVar
 
 from twopc.integration.spark.status_store import BEGINNING, Moment
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable
+    from collections.abc import Callable, Collection, Iterable
 
     from twopc.integration.spark.status_store import Job, StageAttempt, StatusStore
 
-#: How long the report of a job's beginning may lag behind that of a job with a higher number.
+FoundT = TypeVar("FoundT")
+
+#: How long the report of a job's beginning may lag behind that of a job with a higher number, and a stage's behind its job's.
 _LATE_S: Final = 1.0
 _POLL_S: Final = 0.01
 #: The number of RDDs whose stages are remembered, and of moments.
@@ -101,11 +103,12 @@ class JobHistory:
         Raises:
             UnreportedError: the store does not have the stage.
         """
-        last = self._store.last_attempt(stage)
-        found = [last] if last is not None and last.attempt_id == 0 else self._store.attempts(stage)
-        if not found:
-            raise UnreportedError(f"stage {stage}")
-        return found
+
+        def reported() -> list[StageAttempt]:
+            last = self._store.last_attempt(stage)
+            return [last] if last is not None and last.attempt_id == 0 else self._store.attempts(stage)
+
+        return _awaited(reported, f"stage {stage}")
 
     def record(self, attempts: Iterable[StageAttempt]) -> None:
         """Remember the stages that have run."""
@@ -142,9 +145,14 @@ class JobHistory:
             self._next += 1
 
     def _reported(self, number: int) -> Job:
-        deadline = time.monotonic() + _LATE_S
-        while (job := self._store.job(number)) is None:
-            if time.monotonic() > deadline:
-                raise UnreportedError(f"job {number}")
-            time.sleep(_POLL_S)
-        return job
+        return _awaited(lambda: self._store.job(number), f"job {number}")
+
+
+def _awaited(look: Callable[[], FoundT | None], what: str) -> FoundT:
+    """Look until the store has it. Spark enters a job that begins before its stages (``AppStatusListener.onJobStart``)."""
+    deadline = time.monotonic() + _LATE_S
+    while not (found := look()):
+        if time.monotonic() > deadline:
+            raise UnreportedError(what)
+        time.sleep(_POLL_S)
+    return found

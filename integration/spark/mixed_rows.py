@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 def judge(
-    own: Mapping[int, StageAttempt | None],
+    own: Mapping[int, StageAttempt],
     ran: Sequence[StageAttempt],
     elsewhere: frozenset[int],
     cached_rdds: Callable[[], set[int]],
@@ -61,8 +61,8 @@ class _Written:
         return self._runs.get(rdds, ())
 
 
-def _shuffles(own: Mapping[int, StageAttempt | None]) -> set[tuple[int, ...]]:
-    return {last.rdd_ids for last in own.values() if last is not None and last.is_written}
+def _shuffles(own: Mapping[int, StageAttempt]) -> set[tuple[int, ...]]:
+    return {last.rdd_ids for last in own.values() if last.is_written}
 
 
 def _require_one_filling(fills: Sequence[StageAttempt], again: Sequence[Sequence[StageAttempt]]) -> None:

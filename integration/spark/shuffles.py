@@ -37,17 +37,17 @@ class _Seen:
     Attributes:
         jobs: the jobs with the attempt's tag.
         marks: the marker jobs after them; empty if no thread was watching.
-        stages: the last attempt at each stage of its jobs; None if the store does not have the stage.
+        stages: the last attempt at each stage of its jobs.
     """
 
     jobs: Sequence[Job]
     marks: Sequence[Job]
-    stages: Mapping[int, StageAttempt | None]
+    stages: Mapping[int, StageAttempt]
 
     @property
     def lineage(self) -> frozenset[int]:
         """The RDDs from which the attempt's rows are made."""
-        return frozenset(rdd for last in self.stages.values() if last is not None for rdd in last.rdd_ids)
+        return frozenset(rdd for last in self.stages.values() for rdd in last.rdd_ids)
 
 
 def _has_ended(jobs: Iterable[Job], results: Collection[int]) -> bool:
@@ -110,11 +110,11 @@ class Shuffles:
                 rule that out.
         """
         of_tag, looked = self._looked
-        seen = looked.result() if looked is not None and of_tag == tag else None
-        if seen is None or not _has_ended(seen.jobs, results):
-            jobs = self._reported(tag, results)
-            seen = _Seen(jobs, () if seen is None else seen.marks, self._stages_of(jobs))
         try:
+            seen = looked.result() if looked is not None and of_tag == tag else None
+            if seen is None or not _has_ended(seen.jobs, results):
+                jobs = self._reported(tag, results)
+                seen = _Seen(jobs, () if seen is None else seen.marks, self._stages_of(jobs))
             self._require_unmixed(seen)
         except UnreportedError as error:
             raise _unreported(str(error)) from None
@@ -139,14 +139,14 @@ class Shuffles:
             time.sleep(_STATUS_POLL_S)
         return jobs
 
-    def _stages_of(self, jobs: Iterable[Job]) -> dict[int, StageAttempt | None]:
-        return {stage: self._store.last_attempt(stage) for job in jobs for stage in job.stages}
+    def _stages_of(self, jobs: Iterable[Job]) -> dict[int, StageAttempt]:
+        return {stage: self._history.attempts(stage)[-1] for job in jobs for stage in job.stages}
 
     def _require_unmixed(self, seen: _Seen) -> None:
         history, own = self._history, {job.job_id for job in (*seen.jobs, *seen.marks)}
         shared = self._shared(seen, own)
         for stage, last in seen.stages.items():
-            history.record([last] if last is not None and last.attempt_id == 0 else history.attempts(stage))
+            history.record([last] if last.attempt_id == 0 else history.attempts(stage))
         elsewhere = history.examine(min(map(history.first_job, shared)), own) if shared else frozenset()
         history.examined(own)
         try:
@@ -160,7 +160,7 @@ class Shuffles:
         history, old = self._history, {rdd for rdd in seen.lineage if rdd < self._began.rdd}
         if not old or (history.is_known(history.first_job(min(old)), own) and not history.of(old)):
             return set()
-        written = {max(last.rdd_ids) for last in seen.stages.values() if last is not None and last.is_written}
+        written = {max(last.rdd_ids) for last in seen.stages.values() if last.is_written}
         return old & (written | self._store.cached_rdds())
 
 

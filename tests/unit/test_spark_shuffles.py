@@ -372,6 +372,25 @@ def test_a_job_that_spark_does_not_report_stops_the_query_at_once_and_names_the_
         watching(Store({"a": []})).check("a", {RESULT})
 
 
-def test_a_stage_that_spark_has_forgotten_stops_the_query_and_names_the_settings() -> None:
+def test_a_job_of_somebody_else_that_is_just_beginning_is_awaited() -> None:
+    """Spark enters such a job before its stages."""
+
+    class Beginning(Store):
+        def last_attempt(self, stage: int) -> StageAttempt | None:
+            found = super().last_attempt(stage)
+            if stage == 9:
+                self.stages[stage] = [StageAttempt("PENDING", stage, 0, RDDS[M1], 0, 0)]
+            return found
+
+    jobs = {"": [Job(0, (9,), is_over=False)], "a": [Job(1, (M1, M2, RESULT), is_over=True)]}
+    store = Beginning(jobs, {**plain(), M1: attempts_at(M1, status="SKIPPED")})
+    watching(store).check("a", {RESULT})
+    assert 9 in store.stages
+
+
+def test_a_stage_that_spark_has_forgotten_stops_the_query_and_names_the_settings(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(job_history, "_LATE_S", 0.01)
     with pytest.raises(FatalError, match=f"does not have stage 1.*{SETTINGS}"):
         watching(Store(ONE_JOB, {stage: attempts_at(stage) for stage in (M1, RESULT)})).check("a", {RESULT})
