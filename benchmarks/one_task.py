@@ -45,8 +45,8 @@ def run_task(sink: TwoPhaseCommitSink[Any], batches: Sequence[pa.RecordBatch], *
     """
     committer = sink.create_committer()
     try:
-        committer.inspect()
-        driver_epoch = committer.acquire(Claim("bench", uuid.uuid4().hex, "none"))
+        seen = committer.inspect()
+        driver_epoch = committer.acquire(Claim("bench", uuid.uuid4().hex, "none"), seen)
         task = TaskAttempt("bench", 0, Attempt(0, 0), 0, driver_epoch, -1)
         if warm:
             sink.create_writer(task).close()

@@ -123,3 +123,8 @@ def _bytes(column: pa.Array[Any], name: str) -> Any:
     if not (pa.types.is_string(column.type) or pa.types.is_large_string(column.type)):
         column = column.cast(pa.binary() if pa.types.is_large_binary(column.type) else pa.string())
     return column.cast(pa.binary())
+
+
+def no_rows(schema: pa.Schema) -> pa.RecordBatch:
+    """A batch of these columns without rows, to check types with what converts rows."""
+    return pa.RecordBatch.from_pylist([], schema=schema)

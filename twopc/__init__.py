@@ -10,10 +10,11 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
-    from twopc.attempt import Attempt, Claim, Evidence, Handle, TaskAttempt
+    from twopc.attempt import Attempt, Claim, Evidence, Handle, Owner, TaskAttempt
     from twopc.batch import Batch
     from twopc.checkpoint_config import CheckpointConfig
     from twopc.committer import SinkCommitter
+    from twopc.control_committer import ControlCommitter
     from twopc.coordinator import Coordinator
     from twopc.crash_points import crash_point
     from twopc.decision_log import DecisionLog
@@ -35,6 +36,7 @@ if TYPE_CHECKING:
         UnavailableError,
     )
     from twopc.events import Phase, Triggered
+    from twopc.fenced_committer import FencedCommitter, Prepared, transaction_name
     from twopc.files import Files, LocalFiles, MemoryFiles
     from twopc.integration.spark import DriverUpTo as DriverUpTo
     from twopc.integration.spark import ExactlyOnce as ExactlyOnce
@@ -71,6 +73,7 @@ __all__ = [
     "Claim",
     "CommitBlockedError",
     "ConfigurationError",
+    "ControlCommitter",
     "Coordinator",
     "DecisionInDoubtError",
     "DecisionLog",
@@ -79,6 +82,7 @@ __all__ = [
     "Engine",
     "Evidence",
     "FatalError",
+    "FencedCommitter",
     "FencedError",
     "Files",
     "Handle",
@@ -87,7 +91,9 @@ __all__ = [
     "LocalFiles",
     "MemoryFiles",
     "Overrides",
+    "Owner",
     "Phase",
+    "Prepared",
     "RefusedStartError",
     "ResumeAt",
     "RetriableError",
@@ -105,19 +111,22 @@ __all__ = [
     "Work",
     "__version__",
     "crash_point",
+    "transaction_name",
 ]
 
 _MODULES: Final = {
-    "attempt": ("Attempt", "Claim", "Evidence", "Handle", "TaskAttempt"),
+    "attempt": ("Attempt", "Claim", "Evidence", "Handle", "Owner", "TaskAttempt"),
     "batch": ("Batch",),
     "checkpoint_config": ("CheckpointConfig",),
     "committer": ("SinkCommitter",),
+    "control_committer": ("ControlCommitter",),
     "coordinator": ("Coordinator",),
     "crash_points": ("crash_point",),
     "decision_log": ("DecisionLog",),
     "engine": ("Engine", "Work"),
     "errors": tuple(name for name in __all__ if name.endswith("Error")),
     "events": ("Phase", "Triggered"),
+    "fenced_committer": ("FencedCommitter", "Prepared", "transaction_name"),
     "files": ("Files", "LocalFiles", "MemoryFiles"),
     "listeners": ("Listener",),
     "override": ("Abandon", "AddSink", "AdoptQuery", "EndQuery", "Overrides", "ResumeAt"),

@@ -63,6 +63,19 @@ class Claim:
     deciding_log: str
 
 
+@dataclass(frozen=True)
+class Owner:
+    """The driver that acquired a sink last.
+
+    Attributes:
+        query_id: its query; None if there was none.
+        driver_epoch: its driver epoch.
+    """
+
+    query_id: str | None
+    driver_epoch: int
+
+
 class Evidence(Enum):
     """What is proven about a prepared transaction. Only proof counts: an error from a broker proves nothing."""
 

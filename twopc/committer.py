@@ -10,7 +10,7 @@ from twopc.attempt import Evidence, HandleT
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping, Sequence
 
-    from twopc.attempt import Claim
+    from twopc.attempt import Claim, Owner
     from twopc.decision_log import DecisionLog
 
     JsonObject = Mapping[str, Any]
@@ -28,14 +28,13 @@ class SinkCommitter(ABC, Generic[HandleT]):
         return None
 
     @abstractmethod
-    def inspect(self) -> str | None:
+    def inspect(self) -> Owner | None:
         """Check that this sink can be used: its settings and rights. Changes nothing.
 
         Called before :meth:`acquire`, so that a start which will be refused does not fence a healthy driver.
 
         Returns:
-            the id of the query that owned this sink last, if the sink itself records it; None if nobody did, or if its decision
-            log records it instead.
+            the driver that owned this sink last, if the sink itself records it; None if its decision log records it instead.
 
         Raises:
             FatalError: the sink cannot be used; the message says what to do. Nothing has been changed.
@@ -51,8 +50,12 @@ class SinkCommitter(ABC, Generic[HandleT]):
         return False
 
     @abstractmethod
-    def acquire(self, claim: Claim) -> int:
+    def acquire(self, claim: Claim, seen: Owner | None) -> int:
         """Fence the former driver, so that it can decide nothing more. May be called again.
+
+        Args:
+            claim: the claimant; the same in every call.
+            seen: the result of the run's first :meth:`inspect`. A later one could show a newer driver, which must not be fenced.
 
         Returns:
             the driver epoch: a fencing token, unique for this sink, and higher each time.

@@ -15,7 +15,7 @@ from twopc.errors import ConfigurationError
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
 
-    from twopc.attempt import Claim, Evidence, TaskKey
+    from twopc.attempt import Claim, Evidence, Owner, TaskKey
     from twopc.committer import SinkCommitter
     from twopc.decision_log import DecisionLog
     from twopc.records import TaskReport
@@ -43,6 +43,7 @@ class Participants:
         self.sinks = {name: named[name] for name in order}
         self.committers = {name: committers[name] for name in order}
         self._orphans_told = 0
+        self._seen: dict[str, Owner | None] = {}
 
     @property
     def prepare_timeout_ms(self) -> float | None:
@@ -65,8 +66,11 @@ class Participants:
     # -- recovery ------------------------------------------------------------------------------------------------------
 
     def inspect(self) -> dict[str, str | None]:
-        """Check every sink without changing it; return the last owner of each sink that knows it."""
-        return {name: committer.inspect() for name, committer in self.committers.items()}
+        """Check every sink without changing it; return the query that owned it last, where the sink knows it."""
+        found = {name: committer.inspect() for name, committer in self.committers.items()}
+        # Only the first look counts: a later one could show a newer driver, which a retried acquisition must not fence.
+        self._seen = found | self._seen
+        return {name: owner.query_id if owner else None for name, owner in found.items()}
 
     def bindings(self) -> dict[str, dict[str, str]]:
         """The facts about each sink that must not change under a checkpoint (rule 11).
@@ -85,8 +89,8 @@ class Participants:
         return bound
 
     def acquire(self, claim: Claim) -> dict[str, int]:
-        """Fence the sinks' former driver; return each sink's driver epoch."""
-        return {name: committer.acquire(claim) for name, committer in self.committers.items()}
+        """Fence the driver that the first :meth:`inspect` found; return each sink's driver epoch."""
+        return {name: committer.acquire(claim, self._seen.get(name)) for name, committer in self.committers.items()}
 
     def recover(self, decided: Handles, scan_start: ScanStart) -> dict[TaskKey, Evidence]:
         """Commit the last decision again in every sink, and end every undecided transaction."""

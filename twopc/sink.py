@@ -107,7 +107,7 @@ class TwoPhaseCommitSink(ABC, Generic[HandleT]):
     def choose_columns(self, schema: pa.Schema) -> Sequence[SinkColumn]:
         """Choose the columns of this sink's rows from those of a batch, before the batch is evaluated (driver).
 
-        The default is all of :attr:`columns`, unchanged and in the batch's order; :meth:`check` checks their types.
+        The default is all of :attr:`columns`, unchanged and in the batch's order; :meth:`check_schema` checks their types.
 
         Args:
             schema: the batch's schema; :func:`twopc.sink.type_name` names a field's type as users know it.
@@ -121,17 +121,23 @@ class TwoPhaseCommitSink(ABC, Generic[HandleT]):
         for name in sorted(wanted):
             require_one(name, schema.names)
         taken = pa.schema([field for field in schema if field.name in wanted])
-        self.check(pa.RecordBatch.from_pylist([], schema=taken))
+        self.check_schema(taken)
         return tuple(SinkColumn(name, name) for name in taken.names)
 
-    def check(self, rows: pa.RecordBatch) -> None:
-        """Check whether a writer of this sink could ever write these rows. Looks only at the rows; contacts no store.
-
-        Called with no rows before a batch is evaluated, to check the columns; and, where bad records are to become dead
-        letters, with the rows of a task before they are written.
+    def check_schema(self, schema: pa.Schema) -> None:
+        """Check the types of the sink's columns, before a batch is evaluated (driver). Contacts no store.
 
         Raises:
             SchemaError: a column has a type that the sink cannot take.
+        """
+        del schema
+
+    def check_rows(self, rows: pa.RecordBatch) -> None:
+        """Check whether a writer of this sink could ever write these rows. Looks only at the rows; contacts no store.
+
+        Called where bad records are to become dead letters, before the rows of a task are written.
+
+        Raises:
             BadRecordError: at least one of the rows can never be written.
         """
         del rows

@@ -17,10 +17,12 @@ class SinkWriter(ABC, Generic[HandleT]):
     """One transaction of one task attempt. Used by one thread, once.
 
     A sink implements the four hooks. Callers use :meth:`write_rows`, :meth:`snapshot_state`, :meth:`hand_over` and
-    :meth:`close`, which enforce the order (see ``twopc.state``).
+    :meth:`close`, which enforce the order (see ``twopc.state``) and pass the crash points between the hooks.
     """
 
     state: TransactionState = TransactionState.EMPTY
+    #: How many rows :meth:`write` has taken.
+    rows: int = 0
 
     @abstractmethod
     def begin_transaction(self) -> None:
@@ -53,8 +55,10 @@ class SinkWriter(ABC, Generic[HandleT]):
             return
         if self.state is TransactionState.EMPTY:
             self.begin_transaction()
+            crash_point("task.began")
             self.state = move(self.state, TransactionState.OPEN)
         self.write(rows)
+        self.rows += rows.num_rows
 
     def snapshot_state(self, batch_id: int) -> HandleT | None:
         """Pre-commit this task's part of the batch.
@@ -65,7 +69,10 @@ class SinkWriter(ABC, Generic[HandleT]):
         del batch_id  # a writer serves the one batch that it was created for
         if self.state is TransactionState.EMPTY:
             return None
+        crash_point("task.written")
         handle = self.pre_commit()
+        crash_point("task.flushed")
+        crash_point("task.prepared")
         self.state = move(self.state, TransactionState.PREPARED)
         return handle
 

@@ -81,7 +81,7 @@ def screen(rows: pa.RecordBatch, sinks: Iterable[TwoPhaseCommitSink[Any]], views
         view = views[sink.name]
         if view.of_bad_rows:
             continue
-        for row, reason in bad_rows(view.of(rows), sink.check).items():
+        for row, reason in bad_rows(view.of(rows), sink.check_rows).items():
             causes[row] = causes[row] or f"sink {sink.name!r}: {reason}"
     return rows.append_column(CAUSE, pa.array(causes, pa.string()))
 

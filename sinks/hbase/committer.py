@@ -20,10 +20,11 @@ from twopc.sinks.staged.committer import StagedCommitter
 if TYPE_CHECKING:
     from collections.abc import Generator, Iterable, Mapping, Sequence
 
-    from twopc.attempt import Claim
+    from twopc.attempt import Claim, Owner
     from twopc.sinks.hbase.client import HBaseClient
     from twopc.sinks.hbase.messages import Message
     from twopc.sinks.hbase.settings import HBaseSettings
+    from twopc.sinks.staged.client import StoreClient
     from twopc.sinks.staged.slices import SliceState
 
 
@@ -34,22 +35,32 @@ class HBaseCommitter(StagedCommitter[HBaseHandle]):
 
     def __init__(self, settings: HBaseSettings) -> None:
         client, table, sink = settings.create_client(), settings.staging_table, settings.name
-        super().__init__(settings, client, ControlCell(client, table=table, sink=sink))
+        super().__init__(settings, client)
+        self._cell = ControlCell(table=table, sink=sink)
         self._tables = [settings.table, table]
         self._table = table
         self._fence = Fence(client, table=table, sink=sink)
         self._check = Check(client, settings)
         self._applier = Applier(client, self._fence, table=table, sink=sink)
 
-    def acquire(self, claim: Claim) -> int:
+    def load(self, step: StoreClient[Any]) -> bytes | None:
+        """See :class:`ControlCommitter`; None if the table does not exist yet."""
+        return self._cell.load(step)
+
+    def swap(self, step: StoreClient[Any], old: bytes | None, new: bytes) -> bool:
+        """See :class:`ControlCommitter`."""
+        return self._cell.swap(step, old, new)
+
+    def acquire(self, claim: Claim, seen: Owner | None) -> int:
         """See :class:`StagedCommitter`; creates the sink's own table if absent."""
-        self._try("creating its table", lambda: self._client.retry(self._create_table))
-        return super().acquire(claim)
+        with self._try("creating its table"):
+            self._client.retry(self._create_table)
+        return super().acquire(claim, seen)
 
     def begin_attempt(self) -> dict[str, Any]:
         """See :class:`StagedCommitter`; the version is above every timestamp that a decision may have used."""
-        used = self._try("reading its fence", self._fence.read).top
-        self._highest_version = max(self._highest_version, used)
+        with self._try("reading its fence"):
+            self._highest_version = max(self._highest_version, self._fence.read().top)
         return super().begin_attempt()
 
     def _describe(self) -> list[dict[str, Message]]:
@@ -59,7 +70,8 @@ class HBaseCommitter(StagedCommitter[HBaseHandle]):
         found = self._digests(handles)
         if not any(isinstance(answer, Exception) for answer in found.values()):
             noted = noted_in(list(found.values()))
-            self._try("reading cells", lambda: self._check.require_together(handles, noted))
+            with self._try("reading cells"):
+                self._check.require_together(handles, noted)
         return {
             handle: answer if isinstance(answer, Exception) else staging.fold(staging.digests_of(answer))
             for handle, answer in found.items()

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from twopc.sink import TwoPhaseCommitSink
+from twopc.sinks.columns import no_rows
 from twopc.sinks.hbase.committer import HBaseCommitter
 from twopc.sinks.hbase.settings import HBaseSettings
 from twopc.sinks.hbase.staging import HBaseHandle, pack
@@ -48,7 +49,11 @@ class HBaseSink(HBaseSettings, TwoPhaseCommitSink[HBaseHandle]):
 
     handle_type = HBaseHandle
 
-    def check(self, rows: pa.RecordBatch) -> None:
+    def check_schema(self, schema: pa.Schema) -> None:
+        """See :class:`TwoPhaseCommitSink`."""
+        self.mapping.encode(no_rows(schema))
+
+    def check_rows(self, rows: pa.RecordBatch) -> None:
         """See :class:`TwoPhaseCommitSink`. A counter's cell is checked later, by the task, before the decision."""
         encoded = self.mapping.encode(rows)
         for row, action in zip(encoded, self.mapping.actions(encoded.items()), strict=True):

@@ -61,7 +61,7 @@ class HBaseWriter(StagedWriter[HBaseHandle]):
             operation=self._settings.mapping.operation,
             chunks=len(self._digests),
             distinct=self._seen is not None,
-            rows=self._rows,
+            rows=self.rows,
             checksum=staging.fold(self._digests),
         )
 

@@ -25,7 +25,7 @@ from twopc.sinks.kafka.transactions import TransactionClient
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping, Sequence
 
-    from twopc.attempt import Claim
+    from twopc.attempt import Claim, Owner
     from twopc.sinks.kafka.settings import KafkaSettings
 
 logger = logging.getLogger(__name__)
@@ -85,8 +85,9 @@ class KafkaCommitter(SinkCommitter[KafkaHandle]):
                 f"left open. Set ACLs that allow Describe and Write on transactional ids with the prefix '{sink}.'"
             )
 
-    def acquire(self, claim: Claim) -> int:
-        """See :class:`SinkCommitter`."""
+    def acquire(self, claim: Claim, seen: Owner | None = None) -> int:
+        """See :class:`SinkCommitter`. The brokers fence whoever was there."""
+        del seen
         return self._log.acquire(claim)
 
     def begin_attempt(self) -> dict[str, Any]:

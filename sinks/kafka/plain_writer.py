@@ -15,7 +15,6 @@ import os
 from collections import Counter
 from typing import TYPE_CHECKING, Any, Final
 
-from twopc.crash_points import crash_point
 from twopc.sinks.kafka.acknowledged import flush_all
 from twopc.sinks.kafka.client_log import ClientLog
 from twopc.sinks.kafka.errors import SERVING, translate_in_task, translated
@@ -52,7 +51,6 @@ class PlainWriter(KafkaWriter):
     def begin_transaction(self) -> None:
         """See :class:`SinkWriter`. There is no transaction."""
         self._ready = self._take()
-        crash_point("task.began")
 
     def _take(self) -> ReadyProducer:
         if self._topic is not None:
@@ -66,13 +64,10 @@ class PlainWriter(KafkaWriter):
 
         A vote requires that there is no delivery error and, with ``AT_LEAST_ONCE``, a report on every row (rule 2).
         """
-        crash_point("task.written")
         if self._settings.guarantee == AT_LEAST_ONCE:
             self._flush(self._begun)
         else:
             self._serve(self._begun, 0)
-        crash_point("task.flushed")
-        crash_point("task.prepared")
 
     def hand_over(self) -> None:
         """See :class:`SinkWriter`. The next task reuses the producer."""

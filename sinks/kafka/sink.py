@@ -70,7 +70,7 @@ class KafkaSink(KafkaSettings, TwoPhaseCommitSink[KafkaHandle]):
 
         return kafka_columns(schema, has_topic=self.topic is not None)
 
-    def check(self, rows: pa.RecordBatch) -> None:
+    def check_rows(self, rows: pa.RecordBatch) -> None:
         """See :class:`TwoPhaseCommitSink`. Ignores facts that only brokers know: a topic's own limits and partitions."""
         from twopc.sinks.kafka.columns import require_writable, texts_of  # noqa: PLC0415 - only for dead letters
 

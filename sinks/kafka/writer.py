@@ -6,7 +6,6 @@ import time
 import uuid
 from typing import TYPE_CHECKING, Final
 
-from twopc.crash_points import crash_point
 from twopc.errors import CheckpointExpiredError, RetriableError, UnavailableError
 from twopc.sinks.kafka.acknowledged import flush_all
 from twopc.sinks.kafka.batch_size import batch_size_of
@@ -91,7 +90,6 @@ class KafkaWriter(SinkWriter[KafkaHandle]):
         tid = self._ready.transactional_id
         with translated(f"beginning {tid}", translate_in_task, right=on_ids("Write", tid)):
             self._ready.producer.begin_transaction()
-        crash_point("task.began")
 
     def _take(self) -> ReadyProducer:
         """Get a producer whose batches fit the known topics."""
@@ -120,7 +118,6 @@ class KafkaWriter(SinkWriter[KafkaHandle]):
     def pre_commit(self) -> KafkaHandle:
         """See :class:`SinkWriter`. A vote requires no delivery error, an empty queue, and every row transmitted (rule 2)."""
         ready = self._begun
-        crash_point("task.written")
         if ready.markers < 1:
             raise ledger_is_gone(self._ledger)
         transaction = uuid.uuid4().hex
@@ -130,9 +127,8 @@ class KafkaWriter(SinkWriter[KafkaHandle]):
             ready, OneByOne(ready.producer, [(self._ledger, marker, transaction.encode(), marker_partition)])
         )
         self._flush(ready)
-        crash_point("task.flushed")
         producer_id, producer_epoch = ready.identity
-        handle = KafkaHandle(
+        return KafkaHandle(
             uuid=transaction,
             transactional_id=ready.transactional_id,
             producer_id=producer_id,
@@ -141,8 +137,6 @@ class KafkaWriter(SinkWriter[KafkaHandle]):
             rows=self._rows,
             partitions=self._written_to(ready, marker_partition),
         )
-        crash_point("task.prepared")
-        return handle
 
     def hand_over(self) -> None:
         """See :class:`SinkWriter`. Drops the producer, which sends no abort: the transaction stays prepared."""

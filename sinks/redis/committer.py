@@ -5,8 +5,6 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING, Any, Final
 
-import msgspec
-
 from twopc.sinks.redis import keys, scripts
 from twopc.sinks.redis.check import Check, refused, text_of
 from twopc.sinks.redis.client import Call
@@ -14,7 +12,6 @@ from twopc.sinks.redis.errors import is_transient, is_transient_text
 from twopc.sinks.redis.keys import RedisHandle
 from twopc.sinks.staged.client import checked
 from twopc.sinks.staged.committer import StagedCommitter
-from twopc.sinks.staged.control import Control, ControlRecord, decode_control
 from twopc.sinks.staged.slices import SliceState, combine
 
 if TYPE_CHECKING:
@@ -23,6 +20,7 @@ if TYPE_CHECKING:
     from twopc.sinks.redis.client import RedisClient
     from twopc.sinks.redis.scripts import Script
     from twopc.sinks.redis.settings import RedisSettings
+    from twopc.sinks.staged.client import StoreClient
 
 #: How long a swept slice stays listed, so that later writes of its task are also swept.
 _LISTED_MS: Final = 3_600_000
@@ -30,29 +28,6 @@ _LISTED_MS: Final = 3_600_000
 _SWEPT_AT: Final = "@"
 #: A command that passed the check before the decision now fails.
 _CHANGED: Final = "Another client has changed the key since the check before the decision: correct, rename or delete it"
-_CONTROL_FIELDS: Final[tuple[str, ...]] = Control.__struct_fields__
-
-
-class RedisControl(ControlRecord[Control]):
-    """The control record as a hash."""
-
-    def __init__(self, client: RedisClient, sink: str) -> None:
-        super().__init__(sink)
-        self._client = client
-        self._key = keys.control(sink)
-        self._slot = keys.slot_of_control(sink)
-
-    def _load(self) -> tuple[Control, list[bytes]]:
-        answer = self._client.execute_one(Call(self._slot, ("HMGET", self._key, *_CONTROL_FIELDS)))
-        stored = [value or b"" for value in answer]
-        found = {name: value.decode() for name, value in zip(_CONTROL_FIELDS, stored, strict=True) if value}
-        return decode_control(found, Control), stored
-
-    def _swap(self, stored: list[bytes], record: Control, *, durable: bool) -> bool:
-        fields = msgspec.structs.asdict(record)
-        values = [str(fields.get(name) or "") for name in _CONTROL_FIELDS]
-        words: tuple[bytes | str, ...] = (self._key, *_CONTROL_FIELDS, *stored, *values)
-        return bool(self._client.execute_one(Call(self._slot, words, scripts.SWAP, keys=1, durable=durable)))
 
 
 class RedisCommitter(StagedCommitter[RedisHandle]):
@@ -62,13 +37,24 @@ class RedisCommitter(StagedCommitter[RedisHandle]):
 
     def __init__(self, settings: RedisSettings) -> None:
         client = settings.create_client()
-        super().__init__(settings, client, RedisControl(client, settings.name))
+        super().__init__(settings, client)
         self._is_cluster = settings.cluster
+        self._control_key, self._control_slot = keys.control(settings.name), keys.slot_of_control(settings.name)
         self._check = Check(client, settings.name)
 
     def binding(self) -> dict[str, str]:
         """See :class:`StagedCommitter`."""
         return {**super().binding(), "cluster": str(self._is_cluster).lower()}
+
+    def load(self, step: StoreClient[Call]) -> bytes | None:
+        """See :class:`ControlCommitter`."""
+        stored: bytes | None = step.execute_one(Call(self._control_slot, ("GET", self._control_key)))
+        return stored
+
+    def swap(self, step: StoreClient[Call], old: bytes | None, new: bytes) -> bool:
+        """See :class:`ControlCommitter`."""
+        words = (self._control_key, old or b"", new)
+        return bool(step.execute_one(Call(self._control_slot, words, scripts.SWAP, keys=1, durable=True)))
 
     def _describe(self) -> Sequence[Mapping[str, Any]]:
         return self._client.server_info()

@@ -42,7 +42,7 @@ class RedisHandle(StagedHandle):
 
 
 def control(sink: str) -> str:
-    """A hash with the fields of :class:`twopc.sinks.staged.control.Control`."""
+    """The control record (:mod:`twopc.control`), a string."""
     return f"{PREFIX}{sink}:{{{sink}}}:control"
 
 

@@ -120,27 +120,13 @@ return 'LOST'
 """,
 )
 
-#: KEYS control; ARGV names of n fields, the n values read, the n values to write; '' is no field. Answers 0 if others are stored.
-#: After a lost answer, the new values are already there. They are written again, so that a later WAIT covers them.
+#: KEYS control; ARGV the value read, '' if there was none, and the value to write. Answers 0 if another value is stored.
+#: After a lost answer, the new value is already there. It is written again, so that a later WAIT covers it.
 SWAP: Final = script(
     """
-local n = #ARGV / 3
-local held = redis.call('HMGET', KEYS[1], unpack(ARGV, 1, n))
-local function holds(values)
-  for at = 1, n do
-    if (held[at] or '') ~= ARGV[values + at] then return false end
-  end
-  return true
-end
-if not holds(n) and not holds(2 * n) then return 0 end
-for at = 1, n do
-  local value = ARGV[2 * n + at]
-  if value == '' then
-    redis.call('HDEL', KEYS[1], ARGV[at])
-  else
-    redis.call('HSET', KEYS[1], ARGV[at], value)
-  end
-end
+local held = redis.call('GET', KEYS[1]) or ''
+if held ~= ARGV[1] and held ~= ARGV[2] then return 0 end
+redis.call('SET', KEYS[1], ARGV[2])
 return 1
 """,
 )

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from twopc.sink import TwoPhaseCommitSink
+from twopc.sinks.columns import no_rows
 from twopc.sinks.redis.committer import RedisCommitter
 from twopc.sinks.redis.keys import RedisHandle
 from twopc.sinks.redis.settings import RedisSettings
@@ -46,7 +47,11 @@ class RedisSink(RedisSettings, TwoPhaseCommitSink[RedisHandle]):
 
     handle_type = RedisHandle
 
-    def check(self, rows: pa.RecordBatch) -> None:
+    def check_schema(self, schema: pa.Schema) -> None:
+        """See :class:`TwoPhaseCommitSink`."""
+        self.mapping.encode(no_rows(schema))
+
+    def check_rows(self, rows: pa.RecordBatch) -> None:
         """See :class:`TwoPhaseCommitSink`. The driver checks the keys' contents in Redis before the decision."""
         self.mapping.encode(rows)
 

@@ -67,7 +67,7 @@ class RedisWriter(StagedWriter[RedisHandle]):
             uuid=self._uuid,
             driver_epoch=self._task.driver_epoch,
             groups=tuple((slot, len(group.digests), group.weight) for slot, group in groups),
-            rows=self._rows,
+            rows=self.rows,
             checksum=fold(digest for _, group in groups for digest in group.digests),
         )
 

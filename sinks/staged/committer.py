@@ -3,91 +3,61 @@
 from __future__ import annotations
 
 import contextlib
-import logging
 from abc import abstractmethod
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
+from twopc import control
 from twopc.attempt import Evidence
-from twopc.committer import SinkCommitter
+from twopc.control import fenced
+from twopc.control_committer import ControlCommitter, version_of
 from twopc.crash_points import crash_point
 from twopc.errors import ConfigurationError, RetriableError
-from twopc.sinks.staged.control import fenced
 from twopc.sinks.staged.slices import APPLICABLE, SliceState, StagedHandleT, epoch_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Generator, Iterable, Mapping, Sequence
+    from collections.abc import Collection, Generator, Iterable, Mapping, Sequence
+    from contextlib import AbstractContextManager
 
-    from twopc.attempt import Claim
+    from twopc.errors import TwoPhaseCommitError
     from twopc.sinks.staged.client import StoreClient
-    from twopc.sinks.staged.control import ControlRecord
     from twopc.sinks.staged.settings import StagedSettings
 
-logger = logging.getLogger(__name__)
 
-T = TypeVar("T")
-
-
-class StagedCommitter(SinkCommitter[StagedHandleT]):
+class StagedCommitter(ControlCommitter[StagedHandleT, "StoreClient[Any]"]):
     """See :class:`SinkCommitter`. A subclass supplies a store's own steps.
 
-    Each of them must be repeatable, and may raise one of the client's ``failures``. A *version* is an integer that grows with
-    every attempt, the fence under which a decision is applied.
+    Each of them must be repeatable, and may raise one of the client's ``failures``. The store compares the attempt's version
+    in each of its atomic operations, so a step is no more than the client.
     """
 
-    def __init__(self, settings: StagedSettings, client: StoreClient[Any], control: ControlRecord[Any]) -> None:
-        self.name = settings.name
+    def __init__(self, settings: StagedSettings, client: StoreClient[Any]) -> None:
+        super().__init__(settings.name)
         self._settings = settings
         self._client = client
-        self._control = control
-        self._run = ""
-        self._seen: int | None = None
-        self._driver_epoch = -1
-        self._highest_version = 0
-        self._blockers: list[str] = []
-        self._orphans_ended = 0
+        self.failures = client.failures
 
-    def binding(self) -> Mapping[str, str]:
-        """See :class:`SinkCommitter`: the sink's id in the store, which moves with the store's data."""
-        control = self._try("reading the sink's id", self._control.read)
-        return {"id": control.id}
+    def step(self) -> AbstractContextManager[StoreClient[Any]]:
+        """See :class:`ControlCommitter`."""
+        return contextlib.nullcontext(self._client)
 
-    def inspect(self) -> str | None:
-        """See :class:`SinkCommitter`: the store's settings, and the query that owned the sink last."""
-        self._try("checking the store's settings", self._require_usable)
-        control = self._try("reading its owner", self._control.read)
-        # Only the first look counts: a later one could show a newer driver, which a retried acquire must not fence.
-        if self._seen is None:
-            self._seen = control.driver_epoch
-        return control.query_id or None
+    def explain(self, error: Exception, what: str) -> TwoPhaseCommitError:
+        """See :class:`ControlCommitter`."""
+        return self._client.translate(error, what)
 
-    def has_newer_decision(self, scan_start: Mapping[str, Any]) -> bool:
-        """See :class:`SinkCommitter`."""
-        control = self._try("reading its newest decision", self._control.read)
-        return bool(control.decided > int(scan_start.get("base", 0)))
-
-    def acquire(self, claim: Claim) -> int:
-        """See :class:`SinkCommitter`."""
-        if self._seen is None:
-            raise AssertionError("inspect comes first")
-        seen = self._seen
-        driver_epoch = self._try("acquiring it", lambda: self._control.acquire(claim, seen=seen))
-        self._run = claim.run
-        if driver_epoch != self._driver_epoch:
-            self._driver_epoch = driver_epoch
-            crash_point("driver.fenced")
-        return driver_epoch
-
-    def begin_attempt(self) -> dict[str, Any]:
-        """See :class:`SinkCommitter`: the attempt's version."""
-        above = self._highest_version
-        return {"base": self._try("beginning an attempt", lambda: self._control.reserve(self._run, above=above))}
+    def check_store(self, step: StoreClient[Any]) -> None:
+        """See :class:`ControlCommitter`: the store's settings."""
+        del step
+        for found in self._describe():
+            for is_wrong, what in self._settings.objections(found):
+                if is_wrong:
+                    raise ConfigurationError(f"sink {self.name!r}: {what}")
 
     def confirm(self, handles: Sequence[StagedHandleT], age_ms: float) -> None:
         """See :class:`SinkCommitter`: checks that every chunk exists unchanged."""
         del age_ms  # staged data does not expire
         for handle, checksum in self._checksums(handles).items():
             if isinstance(checksum, Exception):
-                raise self._client.translate(checksum, self._named(f"confirming {handle.transaction}")) from checksum
+                raise self.explain(checksum, self._named(f"confirming {handle.transaction}")) from checksum
             if checksum != handle.checksum:
                 what = f"{handle.transaction} is no longer whole. Nothing was decided, and a new attempt rewrites it"
                 raise RetriableError(self._named(what))
@@ -96,29 +66,31 @@ class StagedCommitter(SinkCommitter[StagedHandleT]):
         self, handles: Sequence[StagedHandleT], scan_start: Mapping[str, Any]
     ) -> Mapping[StagedHandleT, Evidence]:
         """See :class:`SinkCommitter`: applies one slice after another, so that a replay applies them in the same order."""
-        version = int(scan_start["base"])
+        version = version_of(scan_start)
         self._blockers = []
         self._highest_version = max(self._highest_version, self._top(handles, version))
         try:
             # Do this before any row is applied: a start from an older checkpoint must see the decision.
-            self._control.record_decision(self._run, version)
+            self._record_decision(version)
             self._apply_all(handles, version)
         except self._client.failures as error:
             self._block(f"{self._client.system} does not answer: {error}")
         found = self.prove(handles, scan_start)
         done = [handle for handle, evidence in found.items() if evidence is Evidence.COMMITTED]
-        self._tidy("removing applied slices", lambda: self._forget(done))
+        with self._tidy("removing applied slices"):
+            self._forget(done)
         return found
 
     def abort(self, handles: Sequence[StagedHandleT]) -> None:
         """See :class:`SinkCommitter`."""
-        self._tidy("aborting slices", lambda: self._discard(handles))
+        with self._tidy("aborting slices"):
+            self._discard(handles)
 
     def prove(
         self, handles: Sequence[StagedHandleT], scan_start: Mapping[str, Any]
     ) -> Mapping[StagedHandleT, Evidence]:
         """See :class:`SinkCommitter`: uses the markers."""
-        version = int(scan_start["base"])
+        version = version_of(scan_start)
         try:
             states = self._look(handles, version, durable=True)
             return {handle: self._judge(handle, states[handle], version) for handle in handles}
@@ -129,33 +101,20 @@ class StagedCommitter(SinkCommitter[StagedHandleT]):
     def initialize_state(
         self, decided: Sequence[StagedHandleT], scan_start: Mapping[str, Any]
     ) -> Mapping[StagedHandleT, Evidence]:
-        """See :class:`SinkCommitter`. Later versions are above the last decision's, even if the clock is set back."""
-        self._highest_version = self._top(decided, int(scan_start.get("base", 0)))
+        """See :class:`SinkCommitter`. Later versions are above every one that the last decision used."""
+        self._highest_version = max(self._highest_version, self._top(decided, version_of(scan_start)))
         return super().initialize_state(decided, scan_start)
 
     def recover_and_abort(self, decided: Collection[StagedHandleT]) -> None:
         """See :class:`SinkCommitter`: sweeps the undecided slices of this and earlier driver epochs."""
-        self._tidy("sweeping undecided slices", lambda: self._sweep_all({handle.entry for handle in decided}))
-
-    def orphans_ended(self) -> int:
-        """See :class:`SinkCommitter`."""
-        return self._orphans_ended
-
-    def blockers(self) -> Sequence[str]:
-        """See :class:`SinkCommitter`."""
-        return self._blockers
+        with self._tidy("sweeping undecided slices"):
+            self._sweep_all({handle.entry for handle in decided})
 
     def close(self) -> None:
         """See :class:`SinkCommitter`."""
         self._client.close()
 
     # -- the flow's small parts -----------------------------------------------------------------------------------------
-
-    def _require_usable(self) -> None:
-        for found in self._describe():
-            for is_wrong, what in self._settings.objections(found):
-                if is_wrong:
-                    raise ConfigurationError(f"sink {self.name!r}: {what}")
 
     def _apply_all(self, handles: Sequence[StagedHandleT], version: int) -> None:
         states = self._look(handles, version, durable=False)
@@ -176,7 +135,7 @@ class StagedCommitter(SinkCommitter[StagedHandleT]):
         if state is SliceState.LOST and self._tombstone(handle, version):
             return Evidence.ABORTED
         if state is SliceState.STALE:
-            if self._control.read().run != self._run:
+            if control.decode(self.load(self._client)).run != self._run:
                 raise fenced(self.name)
             self._block(
                 f"{handle.transaction} cannot be proven: {system} has applied a decision newer than version "
@@ -198,26 +157,6 @@ class StagedCommitter(SinkCommitter[StagedHandleT]):
         if orphans:
             crash_point("driver.sweeping")
             self._orphans_ended += self._sweep(orphans)
-
-    def _try(self, what: str, step: Callable[[], T]) -> T:
-        """Run a step before the decision. Its failure ends the attempt."""
-        try:
-            return step()
-        except self._client.failures as error:
-            raise self._client.translate(error, self._named(what)) from error
-
-    def _tidy(self, what: str, step: Callable[[], None]) -> None:
-        """Run a step that no decided batch depends on. Its failure is logged."""
-        try:
-            step()
-        except self._client.failures as error:
-            logger.warning("sink %r: %s failed and will be retried. No data is at risk: %s", self.name, what, error)
-
-    def _block(self, reason: str) -> None:
-        self._blockers.append(self._named(reason))
-
-    def _named(self, text: str) -> str:
-        return f"sink {self.name!r}, {text}"
 
     # -- the store's steps ----------------------------------------------------------------------------------------------
 

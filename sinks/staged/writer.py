@@ -7,7 +7,6 @@ import uuid
 from abc import abstractmethod
 from typing import TYPE_CHECKING, Any
 
-from twopc.crash_points import crash_point
 from twopc.sinks.staged.slices import StagedHandleT, entry_of
 from twopc.writer import SinkWriter
 
@@ -31,22 +30,17 @@ class StagedWriter(SinkWriter[StagedHandleT]):
         self._client = client
         self._uuid = uuid.uuid4().hex
         self._entry = entry_of(task.driver_epoch, self._uuid)
-        self._rows = 0
 
     def begin_transaction(self) -> None:
         """See :class:`SinkWriter`. The sweep finds a slice only by its entry, so the entry comes first."""
         self._register()
-        crash_point("task.began")
 
     def write(self, rows: pa.RecordBatch) -> None:
         """See :class:`SinkWriter`. Stages rows immediately, so it needs memory for only one Arrow batch."""
         self._stage(rows)
-        self._rows += rows.num_rows
 
     def pre_commit(self) -> StagedHandleT:
         """See :class:`SinkWriter`: the store has already acknowledged every chunk."""
-        crash_point("task.written")
-        crash_point("task.flushed")
         return self._handle()
 
     def abort(self) -> None:

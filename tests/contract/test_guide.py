@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from tests.contract import cases
-from twopc.attempt import Attempt, Claim, Evidence, TaskAttempt
+from twopc.attempt import Attempt, Claim, Evidence, Owner, TaskAttempt
 from twopc.errors import ConfigurationError, FencedError, RetriableError
 from twopc.testing import crash_points
 from twopc.testing.contract.drivers import QUERY_ID, Driver
@@ -67,21 +67,22 @@ def test_a_fenced_driver_cannot_begin_or_confirm(guide: Case) -> None:
 
 def test_a_driver_that_inspected_before_another_acquired_does_not_fence_it(guide: Case) -> None:
     late = guide.sink.create_committer()
-    late.inspect()
+    seen = late.inspect()
     winner = Driver(guide.sink)
     late.inspect()
     with pytest.raises(FencedError):
-        late.acquire(Claim(QUERY_ID, "late", "registers"))
+        late.acquire(Claim(QUERY_ID, "late", "registers"), seen)
     winner.begin()
 
 
 def test_the_next_driver_learns_which_query_drove_the_sink(guide: Case) -> None:
     first = guide.sink.create_committer()
-    assert first.inspect() is None
+    nobody = first.inspect()
+    assert nobody == Owner(None, 0)
     assert first.binding() == {"id": ""}
-    first.acquire(Claim(QUERY_ID, "run", "registers"))
+    first.acquire(Claim(QUERY_ID, "run", "registers"), nobody)
     second = guide.sink.create_committer()
-    assert second.inspect() == QUERY_ID
+    assert second.inspect() == Owner(QUERY_ID, 1)
     assert second.binding() == first.binding() != {"id": ""}
 
 
@@ -114,7 +115,7 @@ def test_a_damaged_transaction_is_not_confirmed(harm: str, guide: Case) -> None:
     driver = Driver(guide.sink)
     handle = driver.prepare(guide.rows(ROWS))
     _execute(guide, harm)
-    with pytest.raises(RetriableError, match="not whole"):
+    with pytest.raises(RetriableError, match="no longer whole"):
         driver.committer.confirm([handle], 0)
 
 
@@ -180,6 +181,6 @@ def test_forget_keeps_what_was_not_swept_yet(guide: Case) -> None:
 
 
 def test_a_step_holds_the_write_lock_until_it_ends(guide: Case) -> None:
-    database = guide.sink.database  # type: ignore[attr-defined]
-    with database.writing(), pytest.raises(RetriableError, match="locked"), database.writing():
+    step = guide.sink.step  # type: ignore[attr-defined]
+    with step(), pytest.raises(RetriableError, match="locked"), step():
         pass

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping, Sequence
     from pathlib import Path
 
-    from twopc.attempt import Claim, TaskAttempt
+    from twopc.attempt import Claim, Owner, TaskAttempt
     from twopc.decision_log import DecisionLog
     from twopc.engine import Work
     from twopc.files import Files
@@ -106,17 +106,13 @@ class FakeWriter(SinkWriter[FakeHandle]):
 
     def begin_transaction(self) -> None:
         self._store.transactions[self._name] = Transaction(self._task.driver_epoch)
-        crash_point("task.began")
 
     def write(self, rows: pa.RecordBatch) -> None:
         values: list[int] = rows.column("value").to_pylist()  # type: ignore[assignment]
         self._store.transactions[self._name].rows += values
-        crash_point("task.written")
 
     def pre_commit(self) -> FakeHandle:
         self._store.transactions[self._name].state = "prepared"
-        crash_point("task.flushed")
-        crash_point("task.prepared")
         return FakeHandle(self._name)
 
     def abort(self) -> None:
@@ -153,7 +149,8 @@ class FakeCommitter(SinkCommitter[FakeHandle]):
     def inspect(self) -> None:
         """Finds nothing wrong."""
 
-    def acquire(self, claim: Claim) -> int:
+    def acquire(self, claim: Claim, seen: Owner | None = None) -> int:
+        del seen
         if self._run != claim.run:
             self._run = claim.run
             self._store.driver_epoch += 1

@@ -107,9 +107,9 @@ def rows_to(*topics: str | None) -> pa.RecordBatch:
 def test_a_row_that_names_no_topic_or_a_ledger_is_a_bad_record_before_it_is_written(topic: str | None) -> None:
     """In a ledger it would be a damaged decision, and every later start would fail."""
     with pytest.raises(BadRecordError, match="column 'topic'"):
-        NAMED.check(rows_to("out", topic))
-    NAMED.check(rows_to("out", "twopc-ledger", "decisions2"))
-    NAMED.check(rows_to())
+        NAMED.check_rows(rows_to("out", topic))
+    NAMED.check_rows(rows_to("out", "twopc-ledger", "decisions2"))
+    NAMED.check_rows(rows_to())
 
 
 @pytest.mark.parametrize("topic", RESERVED)
@@ -119,4 +119,4 @@ def test_a_ledger_must_not_be_a_topic_for_a_sinks_rows(topic: str) -> None:
 
 
 def test_a_sink_with_a_topic_ignores_that_of_the_rows() -> None:
-    WITH_TOPIC.check(rows_to(None, "twopc-ledger-s"))
+    WITH_TOPIC.check_rows(rows_to(None, "twopc-ledger-s"))

@@ -59,13 +59,13 @@ def test_a_row_whose_topic_nobody_can_have_is_a_bad_record(topic: bytes | None, 
         topics = pa.array(["fine", None], pa.string())
     rows = pa.record_batch({"value": VALUES, "topic": topics})
     with pytest.raises(BadRecordError, match=why):
-        BY_ROW.check(rows)
-    BY_ROW.check(rows.slice(0, 1))
+        BY_ROW.check_rows(rows)
+    BY_ROW.check_rows(rows.slice(0, 1))
 
 
 def test_a_topic_of_the_sink_makes_the_column_meaningless() -> None:
     sink = KafkaSink(name="orders", bootstrap_servers="broker:9092", topic="out")
-    sink.check(pa.record_batch({"value": VALUES, "topic": pa.array([None, "no topic!"], pa.string())}))
+    sink.check_rows(pa.record_batch({"value": VALUES, "topic": pa.array([None, "no topic!"], pa.string())}))
 
 
 @pytest.mark.parametrize("name", [".", ".."])
@@ -106,7 +106,7 @@ def test_rows_count_as_too_large_exactly_if_librdkafka_refuses_them(add_summary:
                 "headers": pa.array([small, pairs, None], HEADERS),
             }
             try:
-                sink.check(pa.record_batch(columns))
+                sink.check_rows(pa.record_batch(columns))
             except BadRecordError:
                 return True
             return False
@@ -122,6 +122,6 @@ def test_a_record_of_the_size_that_sparks_own_sink_takes_is_taken() -> None:
     """Java's producer counts 61 bytes for a batch and 21 for a record, within max.request.size=1048576."""
     sink = KafkaSink(name="orders", bootstrap_servers="broker:9092", topic="out")
     largest = 1_048_576 - 61 - 21
-    sink.check(pa.record_batch({"value": pa.array([b"v" * largest], pa.binary())}))
+    sink.check_rows(pa.record_batch({"value": pa.array([b"v" * largest], pa.binary())}))
     with pytest.raises(BadRecordError, match=r"exceed kafka\.message\.max\.bytes=1048530 bytes"):
-        sink.check(pa.record_batch({"value": pa.array([b"v" * (largest + 1)], pa.binary())}))
+        sink.check_rows(pa.record_batch({"value": pa.array([b"v" * (largest + 1)], pa.binary())}))

@@ -205,7 +205,7 @@ def test_a_fenced_driver_fails_at_every_step(sink: HBaseSink) -> None:
     winner.committer.initialize_state([handle], scan_start)
     winner.commit([winner.prepare(ROWS)], winner.begin())
     for step in (
-        lambda: loser.committer.acquire(loser.claim),
+        lambda: loser.committer.acquire(loser.claim, loser.seen),
         loser.begin,
         lambda: loser.committer.commit([handle], scan_start),
     ):
@@ -216,13 +216,12 @@ def test_a_fenced_driver_fails_at_every_step(sink: HBaseSink) -> None:
 def test_a_repeated_acquisition_does_not_fence_a_newer_driver(sink: HBaseSink) -> None:
     loser, winner = sink.create_committer(), sink.create_committer()
     first, second = Claim("query-a", "run-1", "registers"), Claim("query-a", "run-2", "registers")
-    loser.inspect()
-    driver_epoch = loser.acquire(first)
-    assert loser.acquire(first) == driver_epoch
-    winner.inspect()
-    assert winner.acquire(second) == driver_epoch + 1
+    seen = loser.inspect()
+    driver_epoch = loser.acquire(first, seen)
+    assert loser.acquire(first, seen) == driver_epoch
+    assert winner.acquire(second, winner.inspect()) == driver_epoch + 1
     with pytest.raises(FencedError):
-        loser.acquire(first)
+        loser.acquire(first, seen)
     loser.close()
     winner.close()
 

@@ -51,7 +51,7 @@ def test_a_row_that_hbase_cannot_store_stops_the_task(
 ) -> None:
     sink = sink_of(store, mapping)
     with pytest.raises(error, match=words):
-        sink.check(batch(**columns))
+        sink.check_rows(batch(**columns))
     driver = Driver(sink)
     driver.begin()
     with pytest.raises(error, match=words):

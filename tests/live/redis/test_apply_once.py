@@ -167,7 +167,7 @@ def test_a_fenced_driver_fails_at_every_step(sink: RedisSink) -> None:
     winner.committer.initialize_state([handle], scan_start)
     winner.commit([winner.prepare(ROWS)], winner.begin())
     for step in (
-        lambda: loser.committer.acquire(loser.claim),
+        lambda: loser.committer.acquire(loser.claim, loser.seen),
         loser.begin,
         lambda: loser.committer.commit([handle], scan_start),
     ):
@@ -189,17 +189,17 @@ def test_an_acquisition_repeated_after_a_lost_answer_does_not_fence_a_newer_driv
             raise RedisConnectionError("the answer was lost")
         return answer
 
-    loser.inspect()
+    seen = loser.inspect()
     with monkeypatch.context() as patch:
         patch.setattr(Pipeline, "execute", lossy)
         with pytest.raises(RetriableError):
-            loser.acquire(first)
+            loser.acquire(first, seen)
     winner = sink.create_committer()
-    winner.inspect()
-    driver_epoch = winner.acquire(second)
+    found = winner.inspect()
+    driver_epoch = winner.acquire(second, found)
     with pytest.raises(FencedError):
-        loser.acquire(first)
-    assert winner.acquire(second) == driver_epoch
+        loser.acquire(first, seen)
+    assert winner.acquire(second, found) == driver_epoch
     loser.close()
     winner.close()
 

@@ -60,6 +60,7 @@ class Driver:
     Attributes:
         committer: the committer, which has acquired the sink.
         claim: the claim with which it acquired the sink.
+        seen: the owner that it found.
         driver_epoch: the driver epoch that it received.
     """
 
@@ -68,10 +69,10 @@ class Driver:
         self._counter = 0
         self.committer = sink.create_committer()
         opened.append(self)
-        self.committer.inspect()
+        self.seen = self.committer.inspect()
         log = self.committer.decision_log()
         self.claim = Claim(QUERY_ID, uuid.uuid4().hex, log.name if log else "registers")
-        self.driver_epoch = self.committer.acquire(self.claim)
+        self.driver_epoch = self.committer.acquire(self.claim, self.seen)
         if log:
             log.read()
 
@@ -125,7 +126,6 @@ def run_task(sink: TwoPhaseCommitSink[Any], task: TaskAttempt, rows: pa.RecordBa
     writer = sink.create_writer(task)
     writer.write_rows(rows)
     handle = writer.snapshot_state(task.batch_id)
-    crash_point("task.prepared")
     writer.hand_over()
     writer.close()
     return handle

@@ -126,7 +126,7 @@ class TransactionContract:
 
     def test_an_acquisition_may_be_repeated_and_every_driver_has_a_higher_driver_epoch(self, case: Case) -> None:
         first = Driver(case.sink)
-        again = first.committer.acquire(first.claim)
+        again = first.committer.acquire(first.claim, first.seen)
         assert again >= first.driver_epoch
         assert Driver(case.sink).driver_epoch > again
 

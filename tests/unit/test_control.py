@@ -1,0 +1,150 @@
+"""The control record changes by compare-and-set: a committer that loses a round reads again before it writes."""
+
+from __future__ import annotations
+
+from contextlib import nullcontext
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from twopc import control
+from twopc.attempt import Claim, Evidence, Handle, Owner
+from twopc.control_committer import ControlCommitter
+from twopc.errors import ConfigurationError, FencedError, RetriableError, UnavailableError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Collection, Mapping, Sequence
+    from contextlib import AbstractContextManager
+
+FIRST, SECOND = Claim("query-a", "run-1", "log"), Claim("query-b", "run-2", "log")
+NOBODY = Owner(None, 0)
+
+
+class Store:
+    """A store without atomic steps. ``meddle`` runs just before the next swap."""
+
+    def __init__(self) -> None:
+        self.held: bytes | None = None
+        self.meddle: Callable[[], object] | None = None
+
+    @property
+    def record(self) -> control.Control:
+        return control.decode(self.held)
+
+
+class Committer(ControlCommitter[Handle, Store]):
+    def __init__(self, store: Store) -> None:
+        super().__init__("s")
+        self._store = store
+
+    def step(self) -> AbstractContextManager[Store]:
+        return nullcontext(self._store)
+
+    def load(self, step: Store) -> bytes | None:
+        return step.held
+
+    def swap(self, step: Store, old: bytes | None, new: bytes) -> bool:
+        meddle, step.meddle = step.meddle, None
+        if meddle is not None:
+            meddle()
+        if step.held != old:
+            return False
+        step.held = new
+        return True
+
+    def decide(self, version: int) -> None:
+        self._record_decision(version)
+
+    def confirm(self, handles: Sequence[Handle], age_ms: float) -> None:
+        raise NotImplementedError
+
+    def commit(self, handles: Sequence[Handle], scan_start: Mapping[str, Any]) -> Mapping[Handle, Evidence]:
+        raise NotImplementedError
+
+    def abort(self, handles: Sequence[Handle]) -> None:
+        raise NotImplementedError
+
+    def prove(self, handles: Sequence[Handle], scan_start: Mapping[str, Any]) -> Mapping[Handle, Evidence]:
+        raise NotImplementedError
+
+    def recover_and_abort(self, decided: Collection[Handle]) -> None:
+        """Nothing to sweep."""
+
+    def close(self) -> None:
+        """Nothing is open."""
+
+
+@pytest.fixture
+def store() -> Store:
+    return Store()
+
+
+def test_acquiring_twice_is_harmless_and_keeps_the_sinks_id(store: Store) -> None:
+    first, second = Committer(store), Committer(store)
+    assert first.inspect() == NOBODY
+    assert [first.acquire(FIRST, NOBODY), first.acquire(FIRST, NOBODY)] == [1, 1]
+    before = first.binding()
+    assert second.acquire(SECOND, second.inspect()) == 2
+    assert before != {"id": ""}
+    assert second.binding() == before
+
+
+def test_an_acquisition_between_read_and_swap_wins(store: Store) -> None:
+    store.meddle = lambda: Committer(store).acquire(SECOND, NOBODY)
+    with pytest.raises(FencedError):
+        Committer(store).acquire(FIRST, NOBODY)
+    assert store.record.run == "run-2"
+
+
+STEPS: list[Callable[[Committer], object]] = [Committer.begin_attempt, lambda committer: committer.decide(9)]
+
+
+@pytest.mark.parametrize("step", STEPS)
+def test_an_owner_fenced_between_read_and_swap_changes_nothing(
+    step: Callable[[Committer], object], store: Store
+) -> None:
+    owner = Committer(store)
+    owner.acquire(FIRST, NOBODY)
+    store.meddle = lambda: Committer(store).acquire(SECOND, Owner("query-a", 1))
+    with pytest.raises(FencedError):
+        step(owner)
+    assert (store.record.run, store.record.version, store.record.decided) == ("run-2", 0, 0)
+
+
+def test_a_decision_is_never_lowered_and_lasts_only_for_its_own_query(store: Store) -> None:
+    owner = Committer(store)
+    owner.acquire(FIRST, NOBODY)
+    owner.decide(9)
+    owner.decide(5)
+    assert [owner.has_newer_decision({"base": version}) for version in (8, 9)] == [True, False]
+    again = Committer(store)
+    again.acquire(Claim("query-a", "run-3", "log"), again.inspect())
+    assert store.record.decided == 9
+    other = Committer(store)
+    other.acquire(SECOND, other.inspect())
+    assert store.record.decided == 0
+
+
+def test_every_reserved_version_is_above_the_earlier_ones(store: Store) -> None:
+    ahead = 4_000_000_000_000
+    owner = Committer(store)
+    owner.acquire(FIRST, NOBODY)
+    owner.initialize_state([], {"base": ahead})
+    assert [owner.begin_attempt()["base"] for _ in range(3)] == [ahead + 1, ahead + 2, ahead + 3]
+
+
+def test_a_record_that_is_not_ours_stops_the_start_and_is_left_alone(store: Store) -> None:
+    store.held = b"somebody else's"
+    with pytest.raises(ConfigurationError, match="control record"):
+        Committer(store).inspect()
+    assert store.held == b"somebody else's"
+
+
+def test_a_failure_before_the_decision_names_the_sink_and_the_step(store: Store) -> None:
+    class Refusing(Committer):
+        def load(self, step: Store) -> bytes | None:
+            del step
+            raise UnavailableError("no answer")
+
+    with pytest.raises(RetriableError, match="sink 's', reading its owner: no answer"):
+        Refusing(store).inspect()

@@ -1,0 +1,112 @@
+"""The control record of a sink: its owner and its newest decision.
+
+The record is one value in the sink's store. It changes only by compare-and-set, so of two drivers that change it, one notices.
+The functions here compute the next record; :class:`twopc.control_committer.ControlCommitter` stores it.
+"""
+
+from __future__ import annotations
+
+import time
+import uuid
+from typing import TYPE_CHECKING
+
+import msgspec
+from msgspec.structs import replace
+
+from twopc.attempt import Owner
+from twopc.errors import ConfigurationError, FencedError
+
+if TYPE_CHECKING:
+    from twopc.attempt import Claim
+
+
+class Control(msgspec.Struct, frozen=True, kw_only=True):
+    """The record; all fields are empty before the first driver.
+
+    Attributes:
+        id: the sink's id in this store; it moves with the store's data.
+        run: the owner's run, a UUID.
+        query_id: the owner's query.
+        driver_epoch: how many times the sink was acquired.
+        version: the highest version reserved so far. A version is an integer that grows with every attempt at a batch.
+        decided: the version of this query's newest decision.
+        revision: how many times the record was written.
+    """
+
+    id: str = ""
+    run: str = ""
+    query_id: str = ""
+    driver_epoch: int = 0
+    version: int = 0
+    decided: int = 0
+    revision: int = 0
+
+    @property
+    def owner(self) -> Owner:
+        """The driver that acquired the sink last."""
+        return Owner(self.query_id or None, self.driver_epoch)
+
+
+def decode(stored: bytes | None) -> Control:
+    """Decode the stored record; an empty one if nothing is stored.
+
+    Raises:
+        ConfigurationError: something else is stored in its place.
+    """
+    if stored is None:
+        return Control()
+    try:
+        return msgspec.json.decode(stored, type=Control)
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise ConfigurationError(
+            f"something else is stored in the place of the sink's control record ({error}): {stored[:100]!r}. Nothing was "
+            "written. Give this sink another name, or restore the record from a backup of the store"
+        ) from error
+
+
+def encode(record: Control) -> bytes:
+    """Encode the record that will replace one of the revision before."""
+    return msgspec.json.encode(record)
+
+
+def acquired(record: Control, claim: Claim, *, seen: Owner, sink: str) -> Control:
+    """The record after the claimant has acquired the sink. The same record if the claimant owns it already.
+
+    Args:
+        record: the present record.
+        claim: the claimant.
+        seen: the owner that the claimant wants to fence.
+        sink: the sink's name, for the message.
+
+    Raises:
+        FencedError: another driver has since acquired the sink.
+    """
+    if record.run == claim.run:
+        return record
+    if record.driver_epoch != seen.driver_epoch:
+        raise fenced(sink)
+    return replace(
+        record,
+        id=record.id or uuid.uuid4().hex,
+        run=claim.run,
+        query_id=claim.query_id,
+        decided=record.decided if record.query_id == claim.query_id else 0,
+        driver_epoch=record.driver_epoch + 1,
+    )
+
+
+def reserved(record: Control, *, above: int) -> Control:
+    """The record with a version that is above ``above`` and every earlier one, and not below the time in ms."""
+    return replace(record, version=max(time.time_ns() // 1_000_000, record.version + 1, above + 1))
+
+
+def decided(record: Control, version: int) -> Control:
+    """The record with the owner's newest decision, which is never lowered."""
+    return replace(record, decided=max(record.decided, version))
+
+
+def fenced(sink: str) -> FencedError:
+    """Build the error for a driver that no longer owns the sink."""
+    return FencedError(
+        f"sink {sink!r}: another driver has acquired it and fenced this one. No data is at risk; stop this run"
+    )

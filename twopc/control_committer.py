@@ -1,0 +1,216 @@
+"""The part of a committer that every store needs: who owns the sink, and which decision is its newest.
+
+A sink whose store can keep one value with compare-and-set needs no more than :meth:`ControlCommitter.load` and
+:meth:`ControlCommitter.swap`.
+"""
+
+from __future__ import annotations
+
+import logging
+from abc import abstractmethod
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
+
+from msgspec.structs import replace
+
+from twopc import control
+from twopc.attempt import HandleT
+from twopc.committer import SinkCommitter
+from twopc.control import Control, fenced
+from twopc.crash_points import crash_point
+from twopc.errors import FencedError, RetriableError, UnavailableError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping, Sequence
+    from contextlib import AbstractContextManager
+
+    from twopc.attempt import Claim, Owner
+    from twopc.errors import TwoPhaseCommitError
+
+logger = logging.getLogger(__name__)
+
+StepT = TypeVar("StepT")
+#: The key of an attempt's version in the decision record.
+_VERSION: Final = "base"
+
+
+class ControlCommitter(SinkCommitter[HandleT], Generic[HandleT, StepT]):
+    """See :class:`SinkCommitter`.
+
+    A *step* is the store's atomic step, if it has one: a transaction, or a lock that is held. Otherwise it is whatever the
+    hooks need, such as a client. Inside an atomic step, the check of the owner and the act that follows are one, and this is
+    what fences. A store without such steps compares the attempt's version in each of its own atomic operations.
+
+    Args:
+        name: the sink's name.
+
+    Attributes:
+        failures: every error that a step may raise if the store refuses or does not answer. The outcome of the step is then
+            unknown.
+    """
+
+    failures: tuple[type[Exception], ...] = (UnavailableError,)
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self._run = ""
+        self._driver_epoch = -1
+        self._highest_version = 0
+        self._blockers: list[str] = []
+        self._orphans_ended = 0
+
+    # -- the store's hooks ----------------------------------------------------------------------------------------------
+
+    @abstractmethod
+    def step(self) -> AbstractContextManager[StepT]:
+        """One step of the store. It takes effect, durably, when the body ends; if the body raises, nothing has happened.
+
+        May raise one of ``failures``, on entry or at its end.
+        """
+
+    @abstractmethod
+    def load(self, step: StepT) -> bytes | None:
+        """Read the control record; None if there is none. A store with locks locks it here until the step ends."""
+
+    @abstractmethod
+    def swap(self, step: StepT, old: bytes | None, new: bytes) -> bool:
+        """Write the control record, durably, if the store still has ``old``; return whether it had.
+
+        A repetition after a lost answer may find ``new`` already there, which counts as written.
+        """
+
+    def check_store(self, step: StepT) -> None:
+        """Check that the store can be used: its settings and rights. Changes nothing.
+
+        Raises:
+            FatalError: it cannot be used; the message says what to do.
+        """
+
+    def explain(self, error: Exception, what: str) -> TwoPhaseCommitError:
+        """Build the error for one of ``failures`` before the decision; its message begins with ``what``: sink and step."""
+        return RetriableError(f"{what}: {error}")
+
+    # -- for callers ----------------------------------------------------------------------------------------------------
+
+    def binding(self) -> Mapping[str, str]:
+        """See :class:`SinkCommitter`: the sink's id in the store, which moves with the store's data."""
+        return {"id": self._read("reading the sink's id").id}
+
+    def inspect(self) -> Owner:
+        """See :class:`SinkCommitter`: the store's settings, and the driver that owned the sink last."""
+        with self._try("checking the store"), self.step() as step:
+            self.check_store(step)
+        return self._read("reading its owner").owner
+
+    def has_newer_decision(self, scan_start: Mapping[str, Any]) -> bool:
+        """See :class:`SinkCommitter`."""
+        return self._read("reading its newest decision").decided > version_of(scan_start)
+
+    def acquire(self, claim: Claim, seen: Owner | None) -> int:
+        """See :class:`SinkCommitter`."""
+        if seen is None:
+            raise AssertionError("inspect comes first")
+        with self._try("acquiring it"):
+            record = self._change(lambda record: control.acquired(record, claim, seen=seen, sink=self.name))
+        self._run = claim.run
+        if record.driver_epoch != self._driver_epoch:
+            self._driver_epoch = record.driver_epoch
+            crash_point("driver.fenced")
+        return self._driver_epoch
+
+    def begin_attempt(self) -> dict[str, Any]:
+        """See :class:`SinkCommitter`: the attempt's version."""
+        above = self._highest_version
+        # A lost answer may hide a version that was written; the retry reserves a higher one, which is as good.
+        with self._try("beginning an attempt"):
+            self._highest_version = self._change(
+                self._owned(lambda record: control.reserved(record, above=above))
+            ).version
+        return {_VERSION: self._highest_version}
+
+    def initialize_state(self, decided: Sequence[HandleT], scan_start: Mapping[str, Any]) -> Mapping[HandleT, Any]:
+        """See :class:`SinkCommitter`. Later versions are above the last decision's, even if the clock is set back."""
+        self._highest_version = max(self._highest_version, version_of(scan_start))
+        return super().initialize_state(decided, scan_start)
+
+    def blockers(self) -> Sequence[str]:
+        """See :class:`SinkCommitter`."""
+        return self._blockers
+
+    def orphans_ended(self) -> int:
+        """See :class:`SinkCommitter`."""
+        return self._orphans_ended
+
+    # -- for subclasses -------------------------------------------------------------------------------------------------
+
+    @contextmanager
+    def driving(self) -> Iterator[StepT]:
+        """A step that only the owner may take.
+
+        Raises:
+            FencedError: another driver owns the sink.
+        """
+        with self.step() as step:
+            if control.decode(self.load(step)).run != self._run:
+                raise fenced(self.name)
+            yield step
+
+    def _record_decision(self, version: int) -> None:
+        self._change(self._owned(lambda record: control.decided(record, version)))
+
+    def _owned(self, change: Callable[[Control], Control]) -> Callable[[Control], Control]:
+        def checked(record: Control) -> Control:
+            if record.run != self._run:
+                raise fenced(self.name)
+            return change(record)
+
+        return checked
+
+    def _change(self, change: Callable[[Control], Control]) -> Control:
+        """Change the record; return it. Repeats without a pause, because a lost round means that another driver has written."""
+        while True:
+            with self.step() as step:
+                if (changed := self._swapped(step, change)) is not None:
+                    return changed
+
+    def _swapped(self, step: StepT, change: Callable[[Control], Control]) -> Control | None:
+        """Change the record within a step; None if another driver was faster."""
+        stored = self.load(step)
+        record = control.decode(stored)
+        changed = change(record)
+        if changed == record:
+            return record
+        changed = replace(changed, revision=record.revision + 1)
+        return changed if self.swap(step, stored, control.encode(changed)) else None
+
+    def _read(self, what: str) -> Control:
+        with self._try(what), self.step() as step:
+            return control.decode(self.load(step))
+
+    @contextmanager
+    def _try(self, what: str) -> Iterator[None]:
+        """Explain a failure before the decision, which ends the attempt."""
+        try:
+            yield
+        except self.failures as error:
+            raise self.explain(error, self._named(what)) from error
+
+    @contextmanager
+    def _tidy(self, what: str) -> Iterator[None]:
+        """Log a failure of something that no decided batch depends on."""
+        expected: tuple[type[Exception], ...] = (FencedError, *self.failures)
+        try:
+            yield
+        except expected as error:
+            logger.warning("sink %r: %s failed and will be retried. No data is at risk: %s", self.name, what, error)
+
+    def _block(self, reason: str) -> None:
+        self._blockers.append(self._named(reason))
+
+    def _named(self, text: str) -> str:
+        return f"sink {self.name!r}, {text}"
+
+
+def version_of(scan_start: Mapping[str, Any]) -> int:
+    """The version in what :meth:`ControlCommitter.begin_attempt` returned; 0 if there is none."""
+    return int(scan_start.get(_VERSION, 0))

@@ -1,0 +1,162 @@
+"""A committer for stores with atomic steps: transactions, or a lock. Its author says how one transaction is committed.
+
+The check of the owner and the act are one step, so a driver that was fenced, even while it was paused, changes nothing more.
+"""
+
+from __future__ import annotations
+
+import uuid
+from abc import abstractmethod
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Generic
+
+from twopc import control
+from twopc.attempt import Evidence, HandleT
+from twopc.control_committer import ControlCommitter, StepT, version_of
+from twopc.crash_points import crash_point
+from twopc.errors import RetriableError
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Iterable, Mapping, Sequence
+
+    from twopc.attempt import TaskAttempt
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """The handle of a sink whose driver needs no more than a name.
+
+    Attributes:
+        transaction: the name, from :func:`transaction_name`.
+        rows: how many rows the task wrote.
+    """
+
+    transaction: str
+    rows: int
+
+
+def transaction_name(sink: str, task: TaskAttempt) -> str:
+    """A name that is unique forever: two attempts at one task never share one (rules 6 and 13).
+
+    Contains only the characters of the sink's name, digits, ``a`` to ``f``, and ``-``.
+    """
+    return f"{sink}-{task.driver_epoch}-{uuid.uuid4().hex}"
+
+
+def driver_epoch_of(transaction: str) -> int:
+    """The driver epoch in a name from :func:`transaction_name`."""
+    return int(transaction.rsplit("-", 2)[1])
+
+
+class FencedCommitter(ControlCommitter[HandleT, StepT], Generic[HandleT, StepT]):
+    """See :class:`ControlCommitter`. A handle's ``transaction`` must be a name from :func:`transaction_name`.
+
+    One step commits a whole batch. If the store's step is a transaction, its readers see a batch at one instant.
+    """
+
+    # -- the store's hooks ----------------------------------------------------------------------------------------------
+
+    @abstractmethod
+    def is_prepared(self, step: StepT, handle: HandleT) -> bool:
+        """Whether the transaction is whole, and can be committed."""
+
+    @abstractmethod
+    def publish(self, step: StepT, handle: HandleT, version: int) -> None:
+        """Make a decided transaction's rows visible, together with a marker that says so. Called again after a crash.
+
+        Must do nothing if the transaction is not prepared any more: it is published already, or it was rolled back.
+
+        Args:
+            step: the step, which the owner takes.
+            handle: the transaction.
+            version: the decision's version, for :meth:`forget_before`.
+        """
+
+    @abstractmethod
+    def outcome(self, step: StepT, handle: HandleT) -> Evidence:
+        """What the markers prove. The absence of a marker proves nothing."""
+
+    @abstractmethod
+    def roll_back(self, step: StepT, transaction: str, version: int) -> None:
+        """Remove a transaction that is not published, and leave a marker, so that its task can no longer prepare it.
+
+        Args:
+            step: the step, which the owner takes.
+            transaction: its name.
+            version: the highest version so far, for :meth:`forget_before`.
+        """
+
+    @abstractmethod
+    def pending(self, step: StepT) -> Iterable[str]:
+        """The names of this sink's transactions that are neither published nor rolled back."""
+
+    def forget_before(self, step: StepT, version: int) -> None:
+        """Delete the markers of lower versions. Nobody will ask for their outcome again."""
+
+    # -- for callers ----------------------------------------------------------------------------------------------------
+
+    def confirm(self, handles: Sequence[HandleT], age_ms: float) -> None:
+        """See :class:`SinkCommitter`."""
+        del age_ms  # a store whose transactions expire overrides this
+        with self._try("confirming"), self.driving() as step:
+            broken = next((handle for handle in handles if not self.is_prepared(step, handle)), None)
+        if broken is not None:
+            what = f"{broken.transaction} is no longer whole. Nothing was decided, and a new attempt rewrites it"
+            raise RetriableError(self._named(what))
+
+    def commit(self, handles: Sequence[HandleT], scan_start: Mapping[str, Any]) -> Mapping[HandleT, Evidence]:
+        """See :class:`SinkCommitter`."""
+        version = version_of(scan_start)
+        self._blockers = []
+        try:
+            with self.driving() as step:
+                # First, because not every store's step is undone: a start from an older checkpoint must see the decision.
+                while self._swapped(step, self._owned(lambda record: control.decided(record, version))) is None:
+                    pass
+                for handle in handles:
+                    self.publish(step, handle, version)
+                    crash_point("driver.committing")
+        except self.failures as error:
+            self._block(str(error))
+        return self.prove(handles, scan_start)
+
+    def prove(self, handles: Sequence[HandleT], scan_start: Mapping[str, Any]) -> Mapping[HandleT, Evidence]:
+        """See :class:`SinkCommitter`: uses the markers."""
+        del scan_start  # a transaction is found by its name
+        try:
+            with self.step() as step:
+                self.load(step)  # where this locks, it waits for a step that has no answer yet
+                return {handle: self.outcome(step, handle) for handle in handles}
+        except self.failures as error:
+            self._block(str(error))
+            return dict.fromkeys(handles, Evidence.UNKNOWN)
+
+    def abort(self, handles: Sequence[HandleT]) -> None:
+        """See :class:`SinkCommitter`."""
+        with self._tidy("aborting"), self.driving() as step:
+            for handle in handles:
+                self.roll_back(step, handle.transaction, self._highest_version)
+
+    def recover_and_abort(self, decided: Collection[HandleT]) -> None:
+        """See :class:`SinkCommitter`."""
+        spared = {handle.transaction for handle in decided}
+        with self._tidy("sweeping"):
+            with self.driving() as step:
+                orphans = [name for name in self.pending(step) if name not in spared and self._is_past(name)]
+                if orphans:
+                    crash_point("driver.sweeping")
+                for name in orphans:
+                    self.roll_back(step, name, self._highest_version)
+            self._orphans_ended += len(orphans)
+
+    def forget(self, kept_scan_start: Mapping[str, Any]) -> None:
+        """See :class:`SinkCommitter`."""
+        with self._tidy("forgetting"), self.driving() as step:
+            self.forget_before(step, version_of(kept_scan_start))
+
+    def close(self) -> None:
+        """See :class:`SinkCommitter`. By default, nothing is kept open."""
+
+    def _is_past(self, transaction: str) -> bool:
+        # The fence of a store without atomic steps is only as good as this: a successor's transactions are left alone.
+        return driver_epoch_of(transaction) <= self._driver_epoch
