@@ -52,7 +52,7 @@ class SinkCommitter(ABC, Generic[HandleT]):
 
     @abstractmethod
     def acquire(self, claim: Claim) -> int:
-        """Fence the former driver, so that it can decide nothing more. May be called again.
+        """Fence the former driver, so that it can make no further decisions. May be called again.
 
         Returns:
             the driver epoch: a fencing token, unique for this sink, and higher each time.

@@ -65,7 +65,7 @@ class Participants:
     # -- recovery ------------------------------------------------------------------------------------------------------
 
     def inspect(self) -> dict[str, str | None]:
-        """Check every sink without changing it; return the last owner of each sink that knows it."""
+        """Check every sink without changing it; return each sink's last owner, or None if it records none."""
         return {name: committer.inspect() for name, committer in self.committers.items()}
 
     def bindings(self) -> dict[str, dict[str, str]]:

@@ -223,7 +223,7 @@ class StagedCommitter(SinkCommitter[StagedHandleT]):
 
     @abstractmethod
     def _describe(self) -> Iterable[Any]:
-        """Read the facts about each server that the settings' ``objections`` needs. Read-only."""
+        """Read what the settings' ``objections`` needs to know about each server. Read-only."""
 
     @abstractmethod
     def _checksums(self, handles: Sequence[StagedHandleT]) -> Mapping[StagedHandleT, str | Exception]:
