@@ -1,7 +1,7 @@
 """The HBase sink beside its client without any guarantee, with one call per row and with many rows per call, alternating.
 
 ``make bench ARGS="--only hbase"``. The time covers everything between the Arrow batch and the last acknowledgement: for the
-sink encoding, staging, confirming, applying and proving. *One call a row*: ``hbase-driver``'s own ``Table``, from values that
+sink encoding, staging, confirming, applying and proving. *One call per row*: ``hbase-driver``'s own ``Table``, from values that
 are made beforehand. *Batched*: the same mutations by this project's client, 1000 in a call, without a condition: what HBase
 can take from one Python process.
 """
@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 
 TITLE: Final = "HBase: the sink beside its bare client"
 X_LABEL: Final = ""
-CLIENT: Final = "hbase-driver, one call a row"
+CLIENT: Final = "hbase-driver, one call per row"
 BATCHED: Final = "the same client, batched"
 _ROWS: Final = 5_000
 _VALUE: Final = b"x" * 50

@@ -26,7 +26,7 @@ _COLUMNS: Final = (
     "transactional ids",
     "ledger partitions",
     "requests/s",
-    "log written, MiB a day",
+    "log written, MiB per day",
 )
 #: The loads that operators ask about: queries, rows/s, tasks per batch, and batches/s of each. Workers run two tasks each.
 _LOADS: Final = ((1, 1_000, 2, 1.0), (1, 100_000, 16, 0.2), (50, 1_000, 4, 0.2), (1_000, 100, 2, 0.1))

@@ -57,7 +57,7 @@ class Ran:
     """One query, from start to end.
 
     Attributes:
-        add_batch_ms: Spark's ``addBatch`` of each batch but the first ones.
+        add_batch_ms: Spark's ``addBatch`` of each batch except the first few.
         output: the records that the reader found in its output.
         facts: its other costs: memory, and the broker's counts, if they were asked for.
     """
@@ -163,6 +163,6 @@ def _ended(writer: DataStreamWriter, checkpoint: str) -> StreamingQuery:
 
 
 def _durations_ms(query: StreamingQuery, what: str) -> list[float]:
-    """The times of each batch except the first ones."""
+    """The times of each batch except the first few."""
     durations: list[dict[str, Any]] = [entry["durationMs"] for entry in query.recentProgress]
     return [each[what] for each in durations if "addBatch" in each][WARM_UP_BATCHES:]

@@ -1,4 +1,4 @@
-"""The cost of a large batch by the partitions of the shuffle before it: 200 000 rows of 100 bytes."""
+"""The cost of a large batch by the number of partitions in the shuffle before it: 200 000 rows of 100 bytes."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from benchmarks.measured import Case
     from benchmarks.settings import Settings
 
-TITLE: Final = "addBatch of 200 000 rows by the partitions of a shuffle"
+TITLE: Final = "addBatch of 200 000 rows by number of shuffle partitions"
 X_LABEL: Final = "partitions of the shuffle"
 #: 200 is Spark's default.
 _PARTITIONS: Final = (2, 64, 200)

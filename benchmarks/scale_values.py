@@ -1,4 +1,4 @@
-"""The cost of a batch by the size of its values: 10 bytes to 100 kB, at most 10 MB a batch, two tasks."""
+"""The cost of a batch by the size of its values: 10 bytes to 100 kB, at most 10 MB per batch, two tasks."""
 
 from __future__ import annotations
 

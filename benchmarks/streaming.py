@@ -1,6 +1,6 @@
 """Kafka -> Spark -> Kafka: this project and Spark's at-least-once Kafka sink, alternating, in one Spark session.
 
-Compares Spark's ``addBatch`` time of each batch, without the first ones of a run. ``make bench ARGS="--only streaming"`` runs
+Compares Spark's ``addBatch`` time of each batch except the first few of a run. ``make bench ARGS="--only streaming"`` runs
 the sizes of the goals; ``.venv/bin/python benchmarks/streaming.py --batch-rows 2000 --batches 20 --pairs 3`` one size.
 """
 
@@ -108,7 +108,7 @@ def main(  # noqa: PLR0913, PLR0917 - the options of the command line
     batch_rows: Annotated[int, typer.Option(min=1, help="Records per batch.")] = 2000,
     batches: Annotated[int, typer.Option(min=WARM_UP_BATCHES + 1, help="Batches per run.")] = 20,
     pairs: Annotated[int, typer.Option(min=1, help="Runs of each sink, alternately.")] = 3,
-    partitions: Annotated[int, typer.Option(min=1, help="Partitions of source and output topic.")] = 2,
+    partitions: Annotated[int, typer.Option(min=1, help="Partitions of the source topic and of the output topic.")] = 2,
     value_bytes: Annotated[int, typer.Option(min=1, help="Bytes of a value.")] = 100,
     setting: Annotated[list[str] | None, typer.Option(help="A setting of exactly_once(), name=value.")] = None,
 ) -> None:

@@ -1,4 +1,4 @@
-"""The command ``twopc``. If the extra that a command needs is missing, it says which extra to install."""
+"""The ``twopc`` command. If the extra that a command needs is missing, it says which extra to install."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ def main() -> None:
         app()
     except ModuleNotFoundError as error:
         sys.exit(
-            f"twopc: the package {error.name!r} is not installed. Run: pip install 'spark-twopc[verify]' for `twopc verify` and "
+            f"twopc: the {error.name!r} package is not installed. Run: pip install 'spark-twopc[verify]' for `twopc verify` and "
             "`twopc preflight`, or 'spark-twopc[demo]' for every command"
         )
 

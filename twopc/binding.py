@@ -48,7 +48,7 @@ class Binding:
     """The write-once file ``binding-<n>.json``; a higher n is a recorded override.
 
     Attributes:
-        number: the number of the binding in force; 0 if there is no binding.
+        number: the number of the binding in effect; 0 if there is no binding.
     """
 
     def __init__(self, files: Files) -> None:

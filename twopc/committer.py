@@ -51,7 +51,7 @@ class SinkCommitter(ABC, Generic[HandleT]):
 
     @abstractmethod
     def acquire(self, claim: Claim, seen: Owner | None) -> int:
-        """Fence the former driver, so that it can decide nothing more. May be called again.
+        """Fence the former driver, so that it can make no further decisions. May be called again.
 
         Args:
             claim: the claimant; the same in every call.

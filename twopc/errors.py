@@ -130,6 +130,6 @@ class CommitBlockedError(TwoPhaseCommitError):
 def missing_extra(what: str, extra: str, error: ModuleNotFoundError) -> ModuleNotFoundError:
     """Build the error for ``what``, which cannot be imported because a package of ``extra`` is missing."""
     return ModuleNotFoundError(
-        f"{what} needs the package {error.name!r}, which is not installed. Run: pip install 'spark-twopc[{extra}]'",
+        f"{what} needs the {error.name!r} package, which is not installed. Run: pip install 'spark-twopc[{extra}]'",
         name=error.name,
     )

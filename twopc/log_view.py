@@ -148,16 +148,17 @@ def fold_more(view: LogView, offset: int, records: Sequence[Record]) -> LogView:
 
 
 def _require_successor(view: LogView, decision: Decision, offset: int) -> None:
-    """Require that a decision follows the previous batch's, or its own batch's if that was lost, so that the log has no gap."""
+    """Check that a decision follows the previous batch's, or its own batch's if that was lost, so that the log has no gap."""
     last, begin = view.decision, view.begin
     if last is not None and (decision.query_id != last.query_id or decision.batch_id - last.batch_id not in {0, 1}):
         raise DecisionLogDamagedError(
-            f"the decision of batch {decision.batch_id} at {offset} does not follow that of batch {last.batch_id}"
+            f"the decision for batch {decision.batch_id} at offset {offset} does not follow the one for batch {last.batch_id}"
         )
     found = (decision.query_id, decision.batch_id)
     if last is None and begin is not None and found != (begin.query_id, begin.first_batch):
         raise DecisionLogDamagedError(
-            f"the decision of batch {decision.batch_id} at {offset} should be for batch {begin.first_batch}, its query's first"
+            f"the decision for batch {decision.batch_id} at offset {offset} should be for batch "
+            f"{begin.first_batch}, its query's first"
         )
 
 

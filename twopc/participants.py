@@ -66,7 +66,7 @@ class Participants:
     # -- recovery ------------------------------------------------------------------------------------------------------
 
     def inspect(self) -> dict[str, str | None]:
-        """Check every sink without changing it; return the query that owned it last, where the sink knows it."""
+        """Check every sink without changing it; return each sink's last query, or None if it records none."""
         found = {name: committer.inspect() for name, committer in self.committers.items()}
         # Only the first look counts: a later one could show a newer driver, which a retried acquisition must not fence.
         self._seen = found | self._seen

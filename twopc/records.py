@@ -91,7 +91,7 @@ class Acquired(msgspec.Struct, frozen=True, kw_only=True, tag="acquired"):
 
 
 class Begin(msgspec.Struct, frozen=True, kw_only=True, tag="begin"):
-    """Opens the log for a query. Counts as the decision of batch ``first_batch - 1``.
+    """Opens the log for a query. Counts as the decision for batch ``first_batch - 1``.
 
     Attributes:
         prior_offsets: the checkpoint's source offsets of that batch; empty if there is no such batch.
@@ -114,7 +114,7 @@ class Decision(msgspec.Struct, frozen=True, kw_only=True, tag="decision"):
         offsets: the source offsets of the batch, one canonical string per source.
         tasks: every accepted task, empty ones included.
         scan_start: by sink, where the evidence for its transactions begins.
-        kind: "write", or "rewrite" where every transaction of an earlier decision of the batch was lost.
+        kind: "write", or "rewrite" where every transaction of an earlier decision for the batch was lost.
         binding: the number of the checkpoint's binding at the time; 0 if the record names no binding.
     """
 

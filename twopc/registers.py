@@ -57,7 +57,7 @@ _CLAIMS: Final = 100
 
 
 def require_atomic(files: Files) -> None:
-    """Require that these files can hold the decisions: only put-if-absent decides between two drivers.
+    """Check that these files can hold the decisions: only put-if-absent decides between two drivers.
 
     Raises:
         ConfigurationError: they cannot.
@@ -222,7 +222,7 @@ class RegisterLog(DecisionLog):
                 if isinstance(record, Acquired):
                     driver = f"{record.driver} (run {record.run})"
         return FencedError(
-            f"{self._where(number)}: {driver} owns this checkpoint now, so this run can decide nothing more. No data is at "
+            f"{self._where(number)}: {driver} owns this checkpoint now, so this run can make no further decisions. No data is at "
             "risk; stop this run"
         )
 

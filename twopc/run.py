@@ -38,7 +38,7 @@ class Run:
         handles: the handle of every transaction of the last decision.
         evidence: the evidence for each of them.
         committed_through: the highest batch whose every transaction is proven, or -1.
-        doubt: why the outcome of this run's last decision is unknown, or why it can decide nothing more.
+        doubt: why the outcome of this run's last decision is unknown, or why it can make no further decisions.
         undetermined: the handles of a decision that is being written, or whose outcome is unknown.
     """
 

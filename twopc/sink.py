@@ -99,7 +99,7 @@ class TwoPhaseCommitSink(ABC, Generic[HandleT]):
             others: all of the query's sinks; this one may be among them.
 
         Raises:
-            ConfigurationError: it would damage another sink with any rows.
+            ConfigurationError: it would damage another sink, whatever the rows.
         """
         del others
         return self
@@ -177,7 +177,7 @@ def type_name(field: pa.Field[pa.DataType]) -> str:
 
 
 def require_one(name: str, names: Sequence[str]) -> None:
-    """Require that exactly one column has this name; case matters.
+    """Check that exactly one column has this name; case matters.
 
     Raises:
         SchemaError: no column has it, or several do, so that it is unclear which one is meant.

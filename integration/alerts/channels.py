@@ -29,7 +29,7 @@ _SERVER_ERRORS: Final = 500
 
 
 def to_log(alert: Alert) -> None:
-    """Write a warning to the logger ``twopc.alerts``, even when an episode is over, because INFO is seldom shown."""
+    """Write a warning to the ``twopc.alerts`` logger, even when an episode is over, because INFO is seldom shown."""
     logger.warning("%s", line(alert), extra=msgspec.to_builtins(alert))
 
 

@@ -35,7 +35,9 @@ def alerts(  # noqa: PLR0913 - options of a command line
     name: Annotated[str, typer.Option(help="The query's name in alerts. Default: its id.")] = "",
     as_json: Json = False,
 ) -> None:
-    """Send alerts when checkpoints fail, or when none is completed, by a team's own rules. The query may be running or dead.
+    """Send alerts when checkpoints fail, or when none is completed, according to a team's own rules.
+
+    The query may be running or dead.
 
     Exit status: 0 no rule holds, 1 a rule holds (--watch: at the last check), 2 not checked (no history, an invalid rule).
     """

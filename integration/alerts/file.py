@@ -50,7 +50,7 @@ def read_rules(path: Path) -> RuleFile:
 
 
 def require_names(rules: Sequence[Rule]) -> None:
-    """Require that every rule has a name of its own, which identifies its episodes.
+    """Check that every rule has a name of its own, which identifies its episodes.
 
     Raises:
         ConfigurationError: two have the same name.

@@ -1,4 +1,4 @@
-"""The outcome of each of a query's checkpoints, kept beside Spark's checkpoint; ``twopc history`` and others read it."""
+"""The outcome of every checkpoint of a query, kept beside Spark's checkpoint for ``twopc history`` and other readers."""
 
 from __future__ import annotations
 

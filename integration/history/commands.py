@@ -28,7 +28,7 @@ def history(
     only_failed: Annotated[bool, typer.Option("--failed", help="Show only failed checkpoints.")] = False,
     as_json: Json = False,
 ) -> None:
-    """Show the outcome of each of a query's checkpoints (batches). Read-only: the query may be running or dead.
+    """Show the outcome of every checkpoint (batch) of a query. Read-only: the query may be running or dead.
 
     Exit status: 0 shown; 2 no history, or it cannot be read.
     """

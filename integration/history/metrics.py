@@ -47,7 +47,7 @@ class PrometheusMetrics(Listener):
         registry: where the metrics are registered; None: prometheus_client's own registry.
 
     Raises:
-        ModuleNotFoundError: the extra ``metrics`` is not installed.
+        ModuleNotFoundError: the ``metrics`` extra is not installed.
     """
 
     def __init__(self, name: str, *, port: int | None = None, address: str = "127.0.0.1", registry: Any = None) -> None:

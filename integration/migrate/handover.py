@@ -4,7 +4,7 @@ A streaming query that changes its sink keeps its checkpoint, so it loses no inp
 ``offsets/N`` exists and ``commits/N`` does not. Spark passes batch N to the new sink again, and some of its rows may be in the
 output. A sink without transactions leaves no record of which rows those are.
 
-So the command ``twopc migrate cutover`` writes a file ``<checkpoint>/twopc/handover-<n>.json`` after the old query has ended. It
+So ``twopc migrate cutover`` writes the file ``<checkpoint>/twopc/handover-<n>.json`` after the old query has ended. It
 holds the number of the batch, its source offsets, and *bounds*, the offsets of the output between which the batch's rows are.
 :class:`twopc.integration.migrate.TakeOver` comes before the new sink. It compares batch N with the records within the bounds, as
 multisets, and passes on the rest. Every other batch passes unchanged.
@@ -86,7 +86,7 @@ class Handover(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Handovers:
-    """The write-once files of a checkpoint; the newest one is in force.
+    """The write-once files of a checkpoint; the newest one is in effect.
 
     Args:
         files: the directory ``<checkpoint>/twopc``.
@@ -96,7 +96,7 @@ class Handovers:
         self._files = files
 
     def newest(self) -> Handover | None:
-        """Return the hand-over in force; None if no hand-over was recorded.
+        """Return the hand-over in effect; None if no hand-over was recorded.
 
         Raises:
             ConfigurationError: the file cannot be read.
@@ -105,7 +105,7 @@ class Handovers:
         return self._read(number) if number else None
 
     def add(self, handover: Handover) -> str:
-        """Put a hand-over in force; return its file. If the newest one is equal, write nothing.
+        """Put a hand-over into effect; return its file. If the newest one is equal, write nothing.
 
         Raises:
             ConfigurationError: another process adds one at the same time.

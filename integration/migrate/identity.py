@@ -49,7 +49,7 @@ def content_of(topic: str, record: Message | Row) -> bytes:
 
 
 def _joined(parts: Sequence[bytes | None]) -> bytes:
-    """Join the parts with their lengths, so that adjacent parts stay apart."""
+    """Prefix each part with its length and join them, so that adjacent parts cannot run together."""
     return b"".join(b"-" if part is None else b"%d:%s" % (len(part), part) for part in parts)
 
 

@@ -139,7 +139,7 @@ def check_partitioner(target: Target) -> Iterator[Finding]:
         fix = (
             f"Set kafka.partitioner={fits[0]} in the sink's options"
             if fits
-            else "Add a column 'partition' with the old sink's partitions, or keys change partitions and lose their order"
+            else "Add a 'partition' column with the old sink's partitions, or keys change partitions and lose their order"
         )
         yield Finding("partitioner", topic, Result.FAIL if fits else Result.WARN, why, fix)
 
@@ -148,7 +148,7 @@ def check_quotas(target: Target) -> Iterator[Finding]:
     """Find the quotas that apply to the sink, because a throttled transaction may expire.
 
     Every quota that matches is listed, although Kafka applies only the most specific one for each rate. The sink's user is known
-    if it logs in by SASL with a user name, or does not log in. For other logins, quotas of the user are not looked up.
+    if it logs in over SASL with a user name, or does not log in. For other logins, quotas of the user are not looked up.
     """
     request = DescribeClientQuotasRequest(components=[], strict=False)
     [answer] = target.brokers.send_all([(request,)])

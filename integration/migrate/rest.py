@@ -160,7 +160,7 @@ def _identify(
             f"the batch has no column 'value' (it has {', '.join(frame.columns)}); select it before exactly_once()"
         )
     if topic is None and "topic" not in names:
-        raise SchemaError("neither the sink nor the batch says to which topic a row goes; add a column 'topic'")
+        raise SchemaError("neither the sink nor the batch says to which topic a row goes; add a 'topic' column")
     if topic is not None and topic not in handover.topics:
         raise ConfigurationError(
             f"the sink writes to {topic}, but the hand-over covers {', '.join(handover.topics)}. Nothing was written. Run "

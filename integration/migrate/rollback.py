@@ -27,7 +27,7 @@ class WayBack:
     """The result of a rollback.
 
     Attributes:
-        handover: the hand-over that is now in force.
+        handover: the hand-over that is now in effect.
         decided: the last batch that the transactional sink has made visible; None if it never made one visible.
     """
 

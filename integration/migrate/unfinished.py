@@ -110,7 +110,7 @@ class TakeOver(Interceptor):
             proceed(frame)
 
     def _require_untouched(self, handover: Handover, batch_id: int) -> None:
-        """Require that only the new sink has written since the hand-over; its decisions show what it wrote.
+        """Check that only the new sink has written since the hand-over; its decisions show what it wrote.
 
         Raises:
             ConfigurationError: somebody else has written.
@@ -174,7 +174,7 @@ def _kind_now(files: Files, handover: Handover, batch_id: int) -> Kind:
 
 
 def _require_clear(handover: Handover, numbers: Numbers, text: str) -> None:
-    """Require that it is certain which rows are in the output.
+    """Check that it is certain which rows are in the output.
 
     Raises:
         ConfigurationError: it is not certain; the message says how to make it certain.
@@ -191,8 +191,8 @@ def _require_clear(handover: Handover, numbers: Numbers, text: str) -> None:
     if numbers.unclear:
         problems.append(
             f"{numbers.unclear} rows equal records that were written up to {handover.clock_skew_ms} ms before the batch was "
-            "planned. If the clocks of producers and driver differ, these records may be rows of this batch or of the batch "
-            "before, so pass a --key, --start-offsets, or a smaller --clock-skew-ms (0 if all clocks agree)"
+            "planned. If the clocks of the producers and the driver differ, these records may be rows of this batch or of the "
+            "batch before, so pass a --key, --start-offsets, or a smaller --clock-skew-ms (0 if all clocks agree)"
         )
     if numbers.others and not handover.other_writers:
         problems.append(

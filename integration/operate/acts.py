@@ -65,7 +65,7 @@ def chosen(state: SinkState, ids: Collection[str], fitting: Collection[Standing]
 
 
 def require_committable(state: SinkState, wanted: Sequence[OpenTransaction], *, is_forced: bool) -> None:
-    """Require that the decision record allows these commits.
+    """Check that the decision record allows these commits.
 
     Raises:
         ForbiddenError: it forbids one of them, or one needs ``--force``.
@@ -85,7 +85,7 @@ def require_committable(state: SinkState, wanted: Sequence[OpenTransaction], *, 
 
 
 def require_abortable(wanted: Sequence[OpenTransaction], *, is_forced: bool) -> None:
-    """Require that the decision record allows these aborts.
+    """Check that the decision record allows these aborts.
 
     Raises:
         ForbiddenError: it forbids one of them, or one needs ``--force``.
@@ -166,7 +166,7 @@ def abort(
 
 
 def _require_still_undecided(sink: KafkaSink, wanted: Sequence[OpenTransaction]) -> None:
-    """Fence the newest driver, so that it can decide nothing more, and read its decisions (rule 1).
+    """Fence the newest driver, so that it can make no further decisions, and read its decisions (rule 1).
 
     Raises:
         ForbiddenError: it decided one of them; or another sink keeps the decisions.

@@ -65,8 +65,8 @@ class OpenTransaction:
     def evidence(self) -> str:
         """The decision record's statement, in a sentence."""
         return {
-            Standing.DECIDED: f"the decision of batch {self.batch} names it (task {self.task})",
-            Standing.ABANDONED: f"the decision of batch {self.batch} names it, but a later record abandons the batch",
+            Standing.DECIDED: f"the decision for batch {self.batch} names it (task {self.task})",
+            Standing.ABANDONED: f"the decision for batch {self.batch} names it, but a later record abandons the batch",
             Standing.ORPHAN: "no decision names it, and a newer driver has fenced the only one that could have decided it",
             Standing.RUNNING: "no decision names it yet; its driver is the newest",
             Standing.DRIVER: "the driver's own transaction: it holds a record of the decision log",

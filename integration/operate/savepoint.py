@@ -172,7 +172,7 @@ def _version(name: str) -> tuple[int, str] | None:
 
 
 def _require_whole(names: AbstractSet[str], vanished: Sequence[str], batch: int) -> None:
-    """Require that the copy has every file that a restart after the batch reads."""
+    """Check that the copy has every file that a restart after the batch reads."""
     needed = {"metadata", f"offsets/{batch}", f"commits/{batch}"} | ({f"offsets/{batch - 1}"} if batch else set())
     if missing := sorted(needed - names):
         raise _VanishedError(", ".join(missing))

@@ -70,7 +70,7 @@ def findings_of(target: Target, further: Sequence[Check] = ()) -> tuple[Finding,
 
 
 FIX_REQUESTS: Final = "Fix the problem that 'requests' reports, and run the preflight again"
-_FIX: Final = "The sink logs this at each start. Correct the setting that it names, or allow the right that it names"
+_FIX: Final = "The sink logs this at each start. Correct the setting that it names, or grant the right that it names"
 _REMOVE: Final = "Remove it by hand if it does not disappear by itself. Nothing uses it"
 
 

@@ -75,7 +75,7 @@ def run_preflight(sink: KafkaSink, topics: Sequence[str], further: Sequence[Chec
                     sink.bootstrap_servers,
                     Result.FAIL,
                     str(error),
-                    "Upgrade these brokers, or write to other ones",
+                    "Upgrade these brokers, or write to other brokers",
                 ),
                 Finding("not tried", sink.name, Result.WARN, "no other check was tried", FIX_REQUESTS),
             ),

@@ -28,14 +28,14 @@ _RIGHTS: Final = ("READ", "WRITE", "DESCRIBE", "DESCRIBE_CONFIGS", "DELETE")
 def check_start(target: Target) -> Iterator[Finding]:
     """Run the sink's own checks, which come before it acquires anything."""
     target.committer.inspect()
-    yield Finding("start", target.sink.name, Result.PASS, "the sink's own checks at its start pass")
+    yield Finding("start", target.sink.name, Result.PASS, "the sink's own start-up checks pass")
 
 
 def check_ledger(target: Target) -> Iterator[Finding]:
     """Check the ledger's settings, its owner and the rights on it; if it does not exist, whether it could be created."""
     log = target.log
     rights = (
-        f"Allow Create, Read, Write, Describe, DescribeConfigs and Delete on {log.name} to the sink's principal. Without Create, "
+        f"Grant the sink's principal Create, Read, Write, Describe, DescribeConfigs and Delete on {log.name}. Without Create, "
         f"create it by hand, with {1 + MARKER_PARTITIONS} partitions"
     )
     try:

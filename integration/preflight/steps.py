@@ -249,7 +249,7 @@ def _decided(trial: Trial, log: LogContents) -> list[int]:
 def rights(sink: KafkaSink) -> str:
     """Name the rights to allow, so that every step can be tried."""
     return (
-        f"Allow the principal Write and Describe on transactional ids with the prefix '{sink.name}.', and Create, Read, Write, "
+        f"Grant the principal Write and Describe on transactional ids with the prefix '{sink.name}.', and Create, Read, Write, "
         f"Describe, DescribeConfigs and Delete on topics with the prefix '{sink.ledger}'"
     )
 

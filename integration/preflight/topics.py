@@ -40,7 +40,7 @@ def check_outputs(target: Target) -> Iterator[Finding]:
         try:
             yield from _check_output(target, topic)
         except TwoPhaseCommitError as error:
-            yield failed(_CHECK, topic, error, f"Allow {' and '.join(_RIGHTS)} on {topic} to the sink's principal")
+            yield failed(_CHECK, topic, error, f"Grant the sink's principal {' and '.join(_RIGHTS)} on {topic}")
 
 
 def _check_output(target: Target, topic: str) -> Iterator[Finding]:
@@ -55,7 +55,7 @@ def _check_output(target: Target, topic: str) -> Iterator[Finding]:
         settings = settings_of(target.admin, topic, timeout_ms=target.sink.timeout_ms) or {}
     except ConfigurationError as error:
         settings = {}
-        fix = f"Allow DescribeConfigs on {topic} to the principal of the preflight, or check its settings by hand"
+        fix = f"Grant the preflight's principal DescribeConfigs on {topic}, or check its settings by hand"
         yield Finding(_CHECK, topic, Result.WARN, f"its settings were not checked: {error}", fix)
     yield from check_durability(_CHECK, found, settings)
     yield from _check_rows(target, topic, settings)
@@ -68,7 +68,7 @@ def check_rights(check: str, found: TopicDescription, needed: Collection[str]) -
     if allowed and missing:
         rights = ", ".join(missing)
         why = f"the principal lacks the right(s) {rights} on this topic"
-        yield Finding(check, found.name, Result.FAIL, why, f"Allow {rights} on {found.name} to the sink's principal")
+        yield Finding(check, found.name, Result.FAIL, why, f"Grant the sink's principal {rights} on {found.name}")
 
 
 def check_durability(check: str, found: TopicDescription, settings: Settings) -> Iterator[Finding]:

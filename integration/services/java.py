@@ -163,7 +163,7 @@ def trust_arguments() -> list[str]:
 def _key_store(certificates: list[bytes]) -> bytes:
     """Return a Java key store (JKS, version 2) of trusted DER certificates.
 
-    Not made by `keytool`, which takes half a second for each of 140 certificates, nor by the package `cryptography`, which
+    Not made by `keytool`, which takes half a second for each of 140 certificates, nor by the `cryptography` package, which
     writes PKCS12 but will refuse roots that every bundle has (a serial number that is not positive). The layout is documented in
     `sun.security.provider.JavaKeyStore`, `engineStore`.
     """

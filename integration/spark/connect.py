@@ -16,7 +16,7 @@ _WAY_OUT: Final = (
 
 
 def require_classic_mode() -> None:
-    """Require that this process has no session of Spark Connect.
+    """Check that this process has no session of Spark Connect.
 
     Raises:
         ConfigurationError: the process has one, or was started for one.
@@ -26,7 +26,7 @@ def require_classic_mode() -> None:
 
 
 def require_classic_frame(frame: object, batch_id: int) -> None:
-    """Require that a DataFrame of a batch does not come from Spark Connect.
+    """Check that a DataFrame of a batch does not come from Spark Connect.
 
     Raises:
         ConfigurationError: it comes from Spark Connect.

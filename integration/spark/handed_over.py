@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from twopc.batch import Batch
     from twopc.files import Files
 
-#: The names of the files that record hand-overs; the newest one is in force.
+#: The names of the files that record hand-overs; the newest one is in effect.
 NAME: Final = re.compile(r"handover-(\d+)\.json")
 #: The format of these files; any other is refused.
 FORMAT: Final = 1
@@ -50,7 +50,7 @@ def passing_the_rest(batch_id: int) -> Iterator[None]:
 
 
 def require_taken_over(files: Files, batch: Batch) -> None:
-    """Require that no cut-over has handed over the batch, unless ``TakeOver`` passes the rest of it.
+    """Check that no cut-over has handed over the batch, unless ``TakeOver`` passes the rest of it.
 
     Args:
         files: the directory ``<checkpoint>/twopc``.

@@ -66,7 +66,7 @@ def _shuffles(own: Mapping[int, StageAttempt]) -> set[tuple[int, ...]]:
 
 
 def _require_one_filling(fills: Sequence[StageAttempt], again: Sequence[Sequence[StageAttempt]]) -> None:
-    """Require that a cache was filled from a single write of each shuffle.
+    """Check that a cache was filled from a single write of each shuffle.
 
     Args:
         fills: the attempts that read a shuffle and computed the cached rows, or found them.

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 def require_not_overwritten(session: SparkSession, files: Files, query_id: str, batch_id: int) -> None:
-    """Require that the batch's offsets in the checkpoint are those that the running query holds in memory.
+    """Check that the batch's offsets in the checkpoint are those that the running query holds in memory.
 
     Raises:
         FatalError: they differ.

@@ -98,7 +98,7 @@ def calling_query(session: SparkSession, given: GivenCheckpoint | None) -> Runni
     except Py4JError as error:
         raise ConfigurationError(
             f"this Spark ({session.version}) does not show which query is calling, so the caller cannot be verified. Nothing was "
-            f"written. Use a version of Spark that the documentation lists. Spark's error: {error}"
+            f"written. Use a Spark version listed in the documentation. Spark's error: {error}"
         ) from error
 
 
@@ -134,7 +134,7 @@ def _active(session: SparkSession) -> list[Any]:
 
 
 def require_number(given: Any, query: RunningQuery) -> int:
-    """Require that a call names the batch that Spark is processing; return its number.
+    """Check that a call names the batch that Spark is processing; return its number.
 
     A wrong number would be taken for another batch, perhaps one that was already written and whose replay writes nothing.
 

@@ -104,7 +104,7 @@ class Call:
 
 
 def require_one_call(call: Call, last: Call | None) -> None:
-    """Require that one call writes a batch: the rows of a second call would be taken for a replay and lost.
+    """Check that only one call writes a batch: the rows of a second call would be taken for a replay and lost.
 
     A call that failed may be retried with the same DataFrames.
 

@@ -72,7 +72,7 @@ class StagedFileWriter:
         self._writer: pa.RecordBatchFileWriter | None = None
 
     def write(self, rows: pa.RecordBatch) -> None:
-        """Append rows. The first ones create the file."""
+        """Append rows. The first rows create the file."""
         if self._writer is None:
             self._filesystem.create_dir(self._path.rpartition("/")[0], recursive=True)
             self._sink = Summed(self._filesystem.open_output_stream(self._path))
@@ -117,7 +117,7 @@ class Staging:
         return is_there
 
     def require_visible(self, names: Iterable[str]) -> None:
-        """Require, with one listing, that this process sees the staged files of an attempt, which a repair needs (rule 9).
+        """Check, with one listing, that this process sees the staged files of an attempt, which a repair needs (rule 9).
 
         Raises:
             ConfigurationError: it cannot see one of them.

@@ -72,7 +72,7 @@ class StatefulOperators:
             raise ConfigurationError(
                 f"batch {batch_id} belongs to a query that keeps state, and this Spark does not show its plan ({error}). So "
                 "the toolkit cannot check whether all of the state is written, and if some is missing, the next batch could not "
-                "start. No part of this batch was written. Use a version of Spark that the documentation lists"
+                "start. No part of this batch was written. Use a Spark version listed in the documentation"
             ) from error
         return BatchState(batch_id, execution, operators, self._tell) if operators else None
 

@@ -56,7 +56,7 @@ class StageAttempt(msgspec.Struct, frozen=True, rename="camel"):
 class Moment(msgspec.Struct, frozen=True):
     """A point in an application's life, as the numbers that Spark will assign next.
 
-    A job with a lower number than ``job`` was submitted before, so it has computed no RDD from ``rdd`` on.
+    A job with a lower number than ``job`` was submitted earlier, so it has computed no RDD from ``rdd`` on.
     """
 
     rdd: int

@@ -106,7 +106,7 @@ def bad_rows(rows: pa.RecordBatch, check: Callable[[pa.RecordBatch], None]) -> d
 
 
 def _letters(rows: pa.RecordBatch, causes: pa.Array[Any]) -> pa.RecordBatch:
-    """Build one record for each bad row: ``value`` is the row as JSON, and the header ``twopc.cause`` says why it is bad.
+    """Build one record for each bad row: ``value`` is the row as JSON, and the ``twopc.cause`` header says why it is bad.
 
     Bytes become text where they are UTF-8, else ``{"base64": …}``; so does text, since Spark's strings may hold any bytes. A
     date or a time outside Python's years 1 to 9999 becomes ``{"days": …}`` or ``{"microseconds": …}`` since 1970-01-01. Where

@@ -57,7 +57,7 @@ class Report:
     def verdict(self) -> str:
         """The result in a sentence or two."""
         if not self.is_ok:
-            return "Errors found. Keep ledger, output and checkpoint unchanged until you know the cause."
+            return "Errors found. Keep the ledger, the output and the checkpoint unchanged until you know the cause."
         if not self.not_compared:
             return "No errors found."
         named = "; ".join(f"{finding.where}: {finding.text}" for finding in self.not_compared)

@@ -6,8 +6,9 @@ A mark in the row itself prevents a second application. It changes in the same a
   and a later version stays. Order matters only if a slice has a key in two chunks. Then the last chunk is applied first, and a
   row is written only if no cell has the timestamp, so that a key's last row wins after any number of restarts.
 * ``Delete``: the deletion's timestamp, which is the decision's version. It deletes nothing newer, even if applied again late.
-* ``Increment``, ``Append``: a marker cell ``twopc:<sink>``. It holds the newest decision that changed the row, and the number of
-  chunks of each task that have. A newer decision replaces it, so a row has only one marker, regardless of the number of batches.
+* ``Increment``, ``Append``: a marker cell ``twopc:<sink>``. It holds the newest decision that changed the row, and the
+  number of chunks of each task that have been applied. A newer decision replaces it, so a row has only one marker, regardless of
+  the number of batches.
 """
 
 from __future__ import annotations

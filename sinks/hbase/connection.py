@@ -24,7 +24,7 @@ _LENGTH: Final = struct.Struct(">IB")
 
 
 class _Sound(Connection):
-    """The repairs, as a mixin that comes before a class of the library. Used by one thread; connects on first use.
+    """The repairs, as a mixin to be listed before one of the library's classes. Used by one thread; connects on first use.
 
     ``timeout_s`` is the limit for connecting, and for each piece of an answer.
     """

@@ -1,4 +1,4 @@
-"""Everything used from the package ``hbase-driver``: connections, and protobuf messages generated from HBase's definitions.
+"""Everything used from the ``hbase-driver`` package: connections, and protobuf messages generated from HBase's definitions.
 
 All of it is imported here, because the import has a side effect.
 """

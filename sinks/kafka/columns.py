@@ -17,7 +17,7 @@ from twopc.sink import Form, SinkColumn, listed, require_one, type_name
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-HEADER_WITHOUT_KEY: Final = "a header without a key in the column 'headers'"
+HEADER_WITHOUT_KEY: Final = "a header without a key in the 'headers' column"
 #: The bytes that librdkafka counts besides key, value and headers (``RD_KAFKAP_MESSAGE_V2_MAX_OVERHEAD``).
 _RECORD_OVERHEAD_BYTES: Final = 36
 #: From each of these lengths on, the length itself takes another byte, because it is a zigzag varint.
@@ -99,11 +99,11 @@ def require_exact(rows: pa.RecordBatch) -> None:
     columns = {name: rows.column(name) for name in rows.schema.names}
     # The comparison is in Python, because ``pa.scalar`` imports pandas, which takes a second in every new Python worker.
     if "partition" in columns and (pc.min(columns["partition"]).as_py() or 0) < 0:
-        raise BadRecordError("a negative number in the column 'partition': use null to let the client choose")
+        raise BadRecordError("a negative number in the 'partition' column: use null to let the client choose")
     earliest_ms = pc.min(columns["timestamp"]).as_py() if "timestamp" in columns else None
     if earliest_ms is not None and earliest_ms <= 0:
         raise BadRecordError(
-            "a time at or before 1970-01-01 00:00:00.000 UTC in the column 'timestamp', which Kafka's client cannot write: "
+            "a time at or before 1970-01-01 00:00:00.000 UTC in the 'timestamp' column, which Kafka's client cannot write: "
             "use null for the time of writing"
         )
     if "headers" in columns:
@@ -123,10 +123,10 @@ def _require_names(headers: Any) -> None:
     try:
         names.validate(full=True)
     except pa.ArrowInvalid as error:
-        raise BadRecordError(f"a header's key in the column 'headers' is not UTF-8: {error}") from error
+        raise BadRecordError(f"a header's key in the 'headers' column is not UTF-8: {error}") from error
     if pc.any(pc.match_substring(names, "\0"), min_count=0).as_py():
         raise BadRecordError(
-            "a header's key in the column 'headers' has a NUL character, where Kafka's client would cut it off"
+            "a header's key in the 'headers' column has a NUL character, where Kafka's client would cut it off"
         )
 
 

@@ -100,11 +100,11 @@ _BAD_RECORD: Final = {
     "lower kafka.batch.size",
     KafkaError.INVALID_RECORD: "the topic refuses the record: set a key if the topic is compacted, or a timestamp in the "
     "topic's range",
-    KafkaError.INVALID_TIMESTAMP: "the topic refuses the record's time: correct the column 'timestamp', leave it out, or raise "
+    KafkaError.INVALID_TIMESTAMP: "the topic refuses the record's time: correct the 'timestamp' column, leave it out, or raise "
     "the topic's message.timestamp.before.max.ms or message.timestamp.after.max.ms",
     KafkaError.UNKNOWN_TOPIC_OR_PART: "the topic or partition does not exist: create it, or correct the name",
     KafkaError._UNKNOWN_TOPIC: "the topic does not exist: create it, or correct the name",
-    KafkaError._UNKNOWN_PARTITION: "the topic has no such partition: correct the column 'partition'",
+    KafkaError._UNKNOWN_PARTITION: "the topic has no such partition: correct the 'partition' column",
     KafkaError.TOPIC_EXCEPTION: "the topic's name is not valid: correct it",
 }
 _CONFIGURATION: Final = {

@@ -34,7 +34,7 @@ ANSWERS: Final = {
     "sasl.login.class": _TOKENS,
     "sasl.oauthbearer.client.credentials.client.id": "Set kafka.sasl.oauthbearer.client.id",
     "sasl.oauthbearer.client.credentials.client.secret": "Set kafka.sasl.oauthbearer.client.secret",
-    "sasl.kerberos.kinit.cmd": "Remove it: run kinit on driver and executors; both clients use its ticket",
+    "sasl.kerberos.kinit.cmd": "Remove it: run kinit on the driver and the executors; both clients use its ticket",
     "ssl.truststore.location": _AUTHORITY,
     "ssl.truststore.type": _AUTHORITY,
     "ssl.truststore.password": f"{_AUTHORITY}. PEM files of certificates need no password",
@@ -109,7 +109,7 @@ LOGIN_MODULES: Final = {
     "Krb5LoginModule": LoginModule(
         "kafka.sasl.mechanism=GSSAPI and kafka.sasl.kerberos.service.name={serviceName}",
         ("serviceName", "principal", "keyTab"),
-        "Get the ticket on driver and executors: kinit -kt {keyTab} {principal}. Both clients use it; neither kafka."
+        "Get the ticket on the driver and the executors: kinit -kt {keyTab} {principal}. Both clients use it; neither kafka."
         "sasl.kerberos.keytab nor kafka.sasl.kerberos.principal can be set",
     ),
 }

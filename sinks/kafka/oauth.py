@@ -38,7 +38,7 @@ class Tokens:
     Args:
         request: requests a new token; called with ``config``.
         name: its name in errors.
-        config: the option ``sasl.oauthbearer.config``.
+        config: the ``sasl.oauthbearer.config`` option.
     """
 
     def __init__(self, request: Callable[[str | None], Any], name: str, config: str | None = None) -> None:

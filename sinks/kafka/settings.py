@@ -114,12 +114,12 @@ class KafkaSettings:
         """
         for topic in topics:
             if topic is None:
-                raise BadRecordError("null in the column 'topic', and the sink has no topic")
+                raise BadRecordError("null in the 'topic' column, and the sink has no topic")
             if not _TOPIC.fullmatch(topic):  # librdkafka would cut it off at a NUL character, and write elsewhere
-                raise BadRecordError(f"{topic!r} in the column 'topic' is not a valid topic name. {_TOPIC_RULE}")
+                raise BadRecordError(f"{topic!r} in the 'topic' column is not a valid topic name. {_TOPIC_RULE}")
             if self._is_reserved(topic):
                 raise BadRecordError(
-                    f"{topic!r} in the column 'topic' is a ledger or a topic of Kafka itself, where a row would corrupt its "
+                    f"{topic!r} in the 'topic' column is a ledger or a topic of Kafka itself, where a row would corrupt its "
                     "records. Correct the column"
                 )
 

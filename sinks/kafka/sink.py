@@ -29,7 +29,7 @@ class KafkaSink(KafkaSettings, TwoPhaseCommitSink[KafkaHandle]):
     Args:
         name: the sink's name across restarts; the prefix of its transactional ids. Letters, digits, ``_`` and ``-``.
         bootstrap_servers: ``host:port``, several separated by commas.
-        topic: the topic for the rows; overrides the column ``topic``, as in Spark. None uses that column.
+        topic: the topic for the rows; overrides the ``topic`` column, as in Spark. None uses that column.
         options: librdkafka's options with the prefix ``kafka.``, for example ``{"kafka.compression.type": "zstd"}``.
             ``kafka.transaction.timeout.ms`` (default 900000, the brokers' default maximum) limits how long a batch takes.
         ledger_topic: the topic of decisions and markers; by default ``twopc-ledger-<name>``, created if absent.

@@ -62,7 +62,7 @@ def staged(sink: str, slot: int, entry: str) -> str:
 
 
 def scratch(sink: str, slot: int) -> str:
-    """A key in one hash slot on which the check before the decision tries commands; every script removes it again."""
+    """A key in one hash slot on which the check before the decision tries commands; every script removes it afterwards."""
     return f"{PREFIX}{sink}:{{{_tag(sink, slot)}}}:scratch"
 
 

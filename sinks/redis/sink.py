@@ -36,7 +36,7 @@ class RedisSink(RedisSettings, TwoPhaseCommitSink[RedisHandle]):
         options: redis-py's keyword arguments, such as ``ssl_ca_certs``.
         wait_replicas: how many replicas must have a write before it counts (``WAIT``).
         wait_aof: whether the primary must have it on disk, in its append-only file (``WAITAOF``, Redis 7.2).
-        wait_timeout_ms: how long to wait for replicas and disk.
+        wait_timeout_ms: how long to wait for the replicas and the disk.
         chunk_rows: the number of commands applied in one step. Redis serves no other client meanwhile.
         chunk_bytes: the maximum bytes in one step; a larger row is a step by itself.
         timeout_ms: how long one step may wait for Redis.

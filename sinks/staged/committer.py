@@ -162,7 +162,7 @@ class StagedCommitter(ControlCommitter[StagedHandleT, "StoreClient[Any]"]):
 
     @abstractmethod
     def _describe(self) -> Iterable[Any]:
-        """Read the facts about each server that the settings' ``objections`` needs. Read-only."""
+        """Read what the settings' ``objections`` needs to know about each server. Read-only."""
 
     @abstractmethod
     def _checksums(self, handles: Sequence[StagedHandleT]) -> Mapping[StagedHandleT, str | Exception]:

@@ -256,7 +256,7 @@ class Pipeline:
         )
 
     def require_order(self) -> None:
-        """Require that the records of each key are in the order of the input."""
+        """Check that the records of each key are in the order of the input."""
         assert self.options.topic is not None
         by_key: dict[bytes, list[bytes]] = defaultdict(list)
         for message in records(self.bootstrap_servers, self.options.topic):

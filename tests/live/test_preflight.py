@@ -425,7 +425,11 @@ def test_the_documented_rights_pass_once_the_ledgers_hold_for_its_prefix(guarded
     report = run_preflight(sink, [topic])
     assert results(report) == dict.fromkeys(STEPS, Result.PASS)
     assert not [line for line in report.findings if line.result is Result.FAIL]
-    assert [line for line in of(report, "output topic", topic) if "Allow DescribeConfigs" in line.fix]
+    assert [
+        line
+        for line in of(report, "output topic", topic)
+        if "Grant the preflight's principal DescribeConfigs" in line.fix
+    ]
     assert topics_of(guarded.bootstrap_servers, sink.name) == {topic}
 
 

@@ -97,7 +97,7 @@ class Part:
         raise NotImplementedError
 
     def require_done(self) -> None:
-        """Require that no row is missing or there twice."""
+        """Check that no row is missing or there twice."""
         assert self.play.visible() == ALL
         assert self.play.open_transactions() == ()
 

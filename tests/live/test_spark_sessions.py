@@ -146,7 +146,7 @@ VARIANTS = (closed, without_transactions, *SHORT)
 
 
 def require_nothing_left(session: Session, before: Counter[str], queries: int) -> None:
-    """Require that there is what there was before, and at most what PySpark keeps for each query."""
+    """Check that nothing is left except what was there before, and what PySpark keeps for each query."""
     allowed = before + Counter({THREAD_OF_SPARK: queries + 1, SOCKET_OF_SPARK: queries + 1})
 
     def left() -> Counter[str]:

@@ -136,7 +136,7 @@ def test_a_missing_extra_is_named_with_the_command_that_installs_it(
     base: Installed, module: str, name: str, package: str, extra: str
 ) -> None:
     assert base.error(f"from {module} import {name}") == (
-        f"ModuleNotFoundError: {module} needs the package {package!r}, which is not installed. Run: pip install "
+        f"ModuleNotFoundError: {module} needs the {package!r} package, which is not installed. Run: pip install "
         f"'spark-twopc[{extra}]'"
     )
 

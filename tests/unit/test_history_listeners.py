@@ -38,7 +38,7 @@ def test_the_log_has_a_record_with_fields_for_each_checkpoint(
 def test_metrics_without_their_extra_say_which_one(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "prometheus_client", None)
     with pytest.raises(
-        ModuleNotFoundError, match=r"PrometheusMetrics needs the package .*pip install 'spark-twopc\[metrics\]'"
+        ModuleNotFoundError, match=r"PrometheusMetrics needs the .* package, .*pip install 'spark-twopc\[metrics\]'"
     ):
         PrometheusMetrics("q")
 

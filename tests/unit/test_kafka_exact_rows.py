@@ -44,12 +44,12 @@ def test_a_header_whose_key_is_not_utf8_is_refused() -> None:
 @pytest.mark.parametrize(
     ("topic", "why"),
     [
-        (b"other\0topic", "'other\\\\x00topic' in the column 'topic' is not a valid topic name"),
-        (b"no topic!", "'no topic!' in the column 'topic' is not a valid topic name"),
-        (b"..", "'..' in the column 'topic' is not a valid topic name"),
-        (b"\xff", "in the column 'topic' is not a valid topic name"),
+        (b"other\0topic", "'other\\\\x00topic' in the 'topic' column is not a valid topic name"),
+        (b"no topic!", "'no topic!' in the 'topic' column is not a valid topic name"),
+        (b"..", "'..' in the 'topic' column is not a valid topic name"),
+        (b"\xff", "in the 'topic' column is not a valid topic name"),
         (b"twopc-ledger-orders", "is a ledger"),
-        (None, "null in the column 'topic'"),
+        (None, "null in the 'topic' column"),
     ],
 )
 def test_a_row_whose_topic_nobody_can_have_is_a_bad_record(topic: bytes | None, why: str) -> None:

@@ -134,7 +134,7 @@ def test_a_ledger_of_any_name_is_known_to_every_sink_of_the_query() -> None:
     each = exactly_once(by_row, audit, checkpoint_location="/x", dead_letter=letters)
     for ledger in ("decisions", "letters-decisions"):
         by_row.require_topics([ledger])
-        with pytest.raises(BadRecordError, match=f"'{ledger}' in the column 'topic' is a ledger"):
+        with pytest.raises(BadRecordError, match=f"'{ledger}' in the 'topic' column is a ledger"):
             each._sinks[0].require_topics([ledger])  # type: ignore[attr-defined]
     with pytest.raises(ConfigurationError, match=r"topic='decisions'\) is a ledger"):
         exactly_once(audit, replace(by_row, topic="decisions"), checkpoint_location="/x")

@@ -346,7 +346,7 @@ def test_a_job_that_may_have_filled_a_cache_and_is_forgotten_stops_the_query(mon
 
 
 def test_jobs_before_the_rdds_of_the_batch_are_not_examined() -> None:
-    """Of a session with many jobs, Spark has forgotten the first ones."""
+    """Of a session with many jobs, Spark has forgotten the first few."""
     store = Store({"b": [Job(900, (3, 4, 5), is_over=True)]}, later_job("COMPLETE", "COMPLETE"), moment=Moment(0, 900))
     watched = watching(store)
     store.moment = Moment(10, 900)

@@ -22,7 +22,7 @@ pytest.register_assert_rewrite("twopc.testing.contract")
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """Add the options of the fixture ``kill_loop``."""
+    """Add the options of the ``kill_loop`` fixture."""
     group = parser.getgroup("twopc", "twopc.testing")
     group.addoption("--twopc-seed", type=int, metavar="N", help="the seed of kill_loop's kills; default: random")
     group.addoption(

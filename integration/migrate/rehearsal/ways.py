@@ -142,7 +142,7 @@ def _mirror(rehearsal: Rehearsal, target: Output, directory: Path) -> None:
     rehearsal.output = target
     rehearsal.add(
         "the output moves",
-        f"copied by MirrorMaker of Kafka {MIRROR_MAKER_VERSION}",
+        f"copied by MirrorMaker from Kafka {MIRROR_MAKER_VERSION}",
         records=len(here),
         lost=lost,
         doubled=doubled,

@@ -212,11 +212,11 @@ class OldPipeline:
         return committed(self.servers, self.topic)
 
     def visible_ids(self) -> Counter[str]:
-        """The same by the field ``id`` of JSON values."""
+        """The same by the ``id`` field of JSON values."""
         return Counter(json.loads(value)["id"] for value in self.visible().elements())
 
     def require_order(self) -> None:
-        """Require that the records of each key are in the order of the input."""
+        """Check that the records of each key are in the order of the input."""
         by_key: dict[bytes, list[bytes]] = defaultdict(list)
         for message in records(self.servers, self.topic):
             by_key[message.key() or b""].append(message.value() or b"")

@@ -1,4 +1,4 @@
-"""Disaster recovery: MirrorMaker 2 copies source, output and ledger to a second cluster, and the first one is lost.
+"""Disaster recovery: MirrorMaker 2 copies the source, the output and the ledger to a second cluster, and the first one is lost.
 
 `docs/operations.md`, "Cluster failover and mirrored topics", says what to do then. Each of its statements is held here.
 """

@@ -29,7 +29,7 @@ def standings(play: Play) -> list[Standing]:
 
 
 def require_next_batch(play: Play, batch: int, rows: Counter[str]) -> None:
-    """Require that the query continues where it was, and that every row is there once."""
+    """Check that the query continues where it was, and that every row is there once."""
     play.forget_worker()
     driver = play.driver()
     driver.process(play.batch(batch), Tasks(play, ROWS))
@@ -75,7 +75,7 @@ def test_a_decided_transaction_is_not_aborted(play: Play, force: tuple[str, ...]
     tid = play.decided(0)[0].transactional_id
     refused = ask(play, "transactions", "abort", play.name, tid, "--yes", *force)
     assert refused.status == 3
-    assert "must not be aborted: the decision of batch 0 names it" in refused.error
+    assert "must not be aborted: the decision for batch 0 names it" in refused.error
     assert len(play.open_transactions()) == 2
     require_next_batch(play, 1, BOTH)
 

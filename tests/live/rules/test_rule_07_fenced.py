@@ -1,6 +1,6 @@
 """Rule 7: transactions that a fenced driver had prepared do not stay open, even if its successor waits for input for hours.
 
-Its successor ends at its start those that exist. Later ones are ended by the fenced driver itself, once it has read the record
+At its start, its successor ends those that exist. Later ones are ended by the fenced driver itself, once it has read the record
 of its successor: before that record stands everything that it can have decided (rule 1).
 """
 

@@ -198,7 +198,7 @@ def test_parts_of_an_uncommitted_transaction_are_not_a_decision(play: Play) -> N
 
 
 def write_parts(play: Play, wanted: slice) -> None:
-    """Write some parts of a decision of batch 1 to the ledger."""
+    """Write some parts of a decision for batch 1 to the ledger."""
     play.driver().process(play.batch(0), Tasks(play, [["a"]]))
     (decided,) = play.decisions()
     parts = encode(msgspec.structs.replace(decided, batch_id=1, offsets=("y" * 900,)), max_bytes=600)

@@ -15,7 +15,7 @@ _AT_REST: Final = frozenset({"Empty", "CompleteCommit", "CompleteAbort", "Dead"}
 
 
 def left_open(states: Mapping[str, str]) -> list[Violation]:
-    """Find the transactional ids that are not at rest, by the state that Kafka reports."""
+    """Find the transactional ids that are not at rest, according to the state that Kafka reports."""
     return [
         Violation("open transactions", f"{transactional_id} is {state}", (transactional_id, state))
         for transactional_id, state in sorted(states.items())

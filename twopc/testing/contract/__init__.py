@@ -29,12 +29,12 @@ __all__ = ["Case", "Crash", "Driver", "Engine", "Query", "SinkContract", "die", 
 
 
 class SinkContract(TransactionContract, QueryContract):
-    """The suite. Subclass it as ``Test…`` and define the fixture ``case``; parametrise the fixture to run several sinks."""
+    """The suite. Subclass it as ``Test…`` and define the ``case`` fixture; parametrise the fixture to run several sinks."""
 
     @pytest.fixture
     def case(self) -> Case:
         """The sink under test, with an output that no other test writes to."""
-        raise NotImplementedError(f"{type(self).__name__} needs a fixture `case` that returns a Case")
+        raise NotImplementedError(f"{type(self).__name__} needs a `case` fixture that returns a Case")
 
     @pytest.fixture(autouse=True)
     def _nothing_left(self) -> Iterator[None]:

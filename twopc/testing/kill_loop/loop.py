@@ -59,7 +59,7 @@ def kill_loop(  # noqa: PLR0913 - all but the first two by name, most of them wi
     kill finds work in progress. A kill ends the driver, its JVM and its Python workers together.
 
     Args:
-        read: returns the numbers that the output holds now (the column ``number`` or ``value``), each as often as it
+        read: returns the numbers that the output holds now (the ``number`` or ``value`` column), each as often as it
             occurs. It is also called while the query runs, when the output may not exist yet.
         directory: an empty directory for the input, the checkpoint and the logs.
         foreach_batch: the function that ``foreachBatch`` calls, ``function(frame, batch_id)``; a callable or

@@ -1,6 +1,7 @@
 """Make a query stand still at the moment of its kill, inside the process that will be killed.
 
-When a moment is reached, a file is written. The loop watches that file and kills the whole session; nothing here returns before.
+When a moment is reached, a file is written. The loop watches that file and kills the whole session; nothing here
+returns before then.
 """
 
 from __future__ import annotations
