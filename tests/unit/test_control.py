@@ -8,9 +8,10 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from twopc import control
-from twopc.attempt import Claim, Evidence, Handle, Owner
+from twopc.attempt import Attempt, Claim, Evidence, Handle, Owner, TaskAttempt
 from twopc.control_committer import ControlCommitter
 from twopc.errors import ConfigurationError, FencedError, RetriableError, UnavailableError
+from twopc.fenced_committer import FencedCommitter, Prepared, driver_epoch_of, transaction_name
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping, Sequence
@@ -148,3 +149,65 @@ def test_a_failure_before_the_decision_names_the_sink_and_the_step(store: Store)
 
     with pytest.raises(RetriableError, match="sink 's', reading its owner: no answer"):
         Refusing(store).inspect()
+
+
+class Markers(FencedCommitter[Prepared, Store]):
+    """A committer for a store without atomic steps: of a marker's writers, the first one wins."""
+
+    def __init__(self, store: Store, pending: Callable[[], list[str]]) -> None:
+        super().__init__("s")
+        self._store, self._pending = store, pending
+        self.markers: dict[str, Evidence] = {}
+
+    def step(self) -> AbstractContextManager[Store]:
+        return nullcontext(self._store)
+
+    def load(self, step: Store) -> bytes | None:
+        return step.held
+
+    def swap(self, step: Store, old: bytes | None, new: bytes) -> bool:
+        del old
+        step.held = new
+        return True
+
+    def is_prepared(self, step: Store, handle: Prepared) -> bool:
+        del step
+        return handle.transaction not in self.markers
+
+    def publish(self, step: Store, handle: Prepared, version: int) -> None:
+        del step, version
+        self.markers.setdefault(handle.transaction, Evidence.COMMITTED)
+
+    def outcome(self, step: Store, handle: Prepared) -> Evidence:
+        del step
+        return self.markers.get(handle.transaction, Evidence.UNKNOWN)
+
+    def roll_back(self, step: Store, transaction: str, version: int) -> None:
+        del step, version
+        self.markers.setdefault(transaction, Evidence.ABORTED)
+
+    def pending(self, step: Store) -> list[str]:
+        del step
+        return self._pending()
+
+
+def test_a_driver_fenced_in_its_sweep_sweeps_nothing_of_its_successor(store: Store) -> None:
+    """The store has no atomic steps, so the check of the owner comes too early."""
+    names = [transaction_name("s", TaskAttempt("q", 0, Attempt(epoch, 1), 0, epoch, -1)) for epoch in (1, 2)]
+
+    def overtaken() -> list[str]:
+        Committer(store).acquire(SECOND, Owner("query-a", 1))
+        return names
+
+    loser = Markers(store, overtaken)
+    loser.acquire(FIRST, NOBODY)
+    loser.recover_and_abort([])
+    assert loser.markers == {names[0]: Evidence.ABORTED}
+    assert loser.orphans_ended() == 1
+
+
+def test_the_name_of_a_transaction_is_unique_and_tells_its_driver_epoch() -> None:
+    task = TaskAttempt("q", 0, Attempt(7, 1), 3, 7, -1)
+    one, other = transaction_name("my-sink_2", task), transaction_name("my-sink_2", task)
+    assert one != other
+    assert [driver_epoch_of(name) for name in (one, other)] == [7, 7]

@@ -7,7 +7,7 @@ A test module names the sink, and pytest runs the suite::
         def case(self, tmp_path):
             return Case(MySink("payments", tmp_path), rows=..., visible=...)
 
-Put the ``crash_point(…)`` calls of docs/writing-a-sink.md into your sink. The suite skips a point that the sink does not pass.
+The base classes pass the protocol's crash points. The suite skips a point that a sink does not pass.
 """
 
 from __future__ import annotations
