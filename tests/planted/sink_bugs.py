@@ -127,7 +127,7 @@ SINK_BUGS: Final[tuple[Bug, ...]] = (
         "while self._swapped(step, self._owned(lambda record: control.decided(record, version))) is None:",
         "while False:",
         model=False,
-        protocol="tests/contract/test_contract.py -k 'guide and copy'",
+        protocol="tests/contract/test_contract.py::TestEverySink::test_only_the_copy_that_wrote_last_may_start_again[guide]",
     ),
     one_edit(
         "a store's sweep takes decided transactions",
@@ -136,7 +136,7 @@ SINK_BUGS: Final[tuple[Bug, ...]] = (
         "if name not in spared and self._is_past(name)]",
         "if self._is_past(name)]",
         model=False,
-        protocol="tests/contract/test_contract.py -k 'guide and sweep'",
+        protocol="tests/contract/test_contract.py::TestEverySink::test_the_sweep_ends_undecided_transactions_only[guide]",
     ),
     one_edit(
         "a store's sweep takes a successor's transactions",
@@ -154,7 +154,7 @@ SINK_BUGS: Final[tuple[Bug, ...]] = (
         "            return dict.fromkeys(handles, Evidence.UNKNOWN)\n",
         "            return dict.fromkeys(handles, Evidence.ABORTED)\n",
         model=False,
-        protocol="tests/contract/test_contract.py -k 'guide and without_an_answer'",
+        protocol="tests/contract/test_contract.py::TestEverySink::test_without_an_answer_the_outcome_is_unknown[guide]",
     ),
     one_edit(
         "a store keeps a decision for the next query",
