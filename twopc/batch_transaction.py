@@ -25,13 +25,13 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from twopc.attempt import Attempt, Place
+    from twopc.driver_run import DriverRun
     from twopc.engine import Engine, Mode
     from twopc.errors import InDoubtError
     from twopc.participants import Handles, ScanStart
     from twopc.pending import Pending
     from twopc.records import Record, TaskReport
     from twopc.recovery import Case
-    from twopc.run import Run
 
 logger = logging.getLogger(__name__)
 
@@ -55,7 +55,7 @@ class Prepared:
 class BatchTransaction:
     """The global transaction of one batch. Each object is used once, by one thread."""
 
-    def __init__(self, run: Run, batch: Batch, engine: Engine, pending: Pending) -> None:
+    def __init__(self, run: DriverRun, batch: Batch, engine: Engine, pending: Pending) -> None:
         self._run = run
         self._pending = pending
         self._participants = run.setup.participants
