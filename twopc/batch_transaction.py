@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Final
 
 from twopc import records, refusals, repair
 from twopc.attempt import Evidence
-from twopc.batch import Batch, Position, locate
+from twopc.batch import Batch, locate
 from twopc.crash_points import crash_point
 from twopc.engine import Publish, Repair, Work, Write
 from twopc.errors import CheckpointExpiredError, RetriableError
@@ -25,13 +25,14 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from twopc.attempt import Attempt, Place
+    from twopc.batch import Position
+    from twopc.driver_run import DriverRun
     from twopc.engine import Engine, Mode
     from twopc.errors import InDoubtError
     from twopc.participants import Handles, ScanStart
     from twopc.pending import Pending
     from twopc.records import Record, TaskReport
     from twopc.recovery import Case
-    from twopc.run import Run
 
 logger = logging.getLogger(__name__)
 
@@ -55,7 +56,7 @@ class Prepared:
 class BatchTransaction:
     """The global transaction of one batch. Each object is used once, by one thread."""
 
-    def __init__(self, run: Run, batch: Batch, engine: Engine, pending: Pending) -> None:
+    def __init__(self, run: DriverRun, batch: Batch, engine: Engine, pending: Pending) -> None:
         self._run = run
         self._pending = pending
         self._participants = run.setup.participants
@@ -65,10 +66,9 @@ class BatchTransaction:
         self._is_evaluated = False
         self._may_be_open = False
         self._prepared: Handles = {}
-        self._position: Position | None = None
 
     def next_step(self) -> Step:
-        """Look the batch up in the recovery table.
+        """Look the batch up in the recovery table. Changes nothing.
 
         Raises:
             RefusedStartError, DecisionLogDamagedError, CommitBlockedError, InDoubtError: the table stops the query.
@@ -77,11 +77,10 @@ class BatchTransaction:
         run = self._run
         if run.doubt is not None:  # only a restart reads the outcome of the decision (rule 12)
             raise run.doubt
-        position = self._position = locate(run.view, self._batch, run.setup.settings.overrides)
+        position = locate(run.view, self._batch, run.setup.settings.overrides)
         staged = repair.all_staged(run.view.decision, run.lost, run.setup.staging)
         case = lookup(run.view.status, run.outcome, position, staged=staged, abandoned=run.is_abandoned)
-        self._losses += case.step in _AFTER_A_LOSS
-        if self._losses > _MAX_LOSSES:
+        if case.step in _AFTER_A_LOSS and self._losses == _MAX_LOSSES:
             raise self._in_doubt(refusals.LOST_AGAIN)
         if case.step.stops:
             raise self._stop(case, position)
@@ -110,6 +109,7 @@ class BatchTransaction:
             RetriableError, FatalError: nothing is decided, and the prepared transactions are being ended.
             InDoubtError: the lost rows cannot be written again.
         """
+        self._losses += step in _AFTER_A_LOSS
         if step is Step.REPAIR:
             prepared = self._replay_lost()
         elif step is Step.PUBLISH:
@@ -259,8 +259,10 @@ class BatchTransaction:
             kind=prepared.step.value,
             binding=self._run.setup.binding.number,
         )
-        if self._position is not Position.FIRST:
+        highest = view.highest_batch_of(batch.query_id)
+        if highest is not None and batch.batch_id <= highest + 1:
             return [decision]
+        # The first batch of a query, or the first after a gap that the user names, opens the log.
         prior = batch.offsets_of(batch.batch_id - 1) if batch.batch_id > 0 else None
         ends = None if view.begin is None or view.begin.query_id == batch.query_id else view.begin.query_id
         begin = records.Begin(query_id=batch.query_id, first_batch=batch.batch_id, prior_offsets=prior or (), ends=ends)

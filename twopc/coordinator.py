@@ -19,9 +19,9 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from twopc.batch import Batch
+    from twopc.driver_run import DriverRun
     from twopc.engine import Engine, StagedRows
     from twopc.files import Files
-    from twopc.run import Run
     from twopc.sink import TwoPhaseCommitSink
 
 
@@ -62,15 +62,15 @@ class Coordinator:
             binding=binding,
             settings=settings or Settings(),
             staging=staging,
-            run_id=uuid.uuid4().hex,
+            driver_run_id=uuid.uuid4().hex,
         )
-        self._run: Run | None = None
+        self._run: DriverRun | None = None
 
     @property
     def log_epoch(self) -> int:
         """This driver's epoch in the decision log, once it has recovered; part of every attempt's name."""
         if self._run is None:
-            raise AssertionError("initialize_state comes first")
+            raise AssertionError("recover comes first")
         return self._run.log_epoch
 
     def is_undecided(self, batch: Batch) -> bool:
@@ -95,7 +95,7 @@ class Coordinator:
         """
         pending = pending or Pending()
         pending.counting(self.participants.take_orphans_ended)
-        run = self._run or self.initialize_state(batch, pending)
+        run = self._run or self.recover(batch, pending)
         transaction = BatchTransaction(run, batch, engine, pending)
         with transaction.ending_what_is_open():  # at any error
             while (step := transaction.next_step()) is not Step.FINISH:  # the recovery table; raises every refusal
@@ -107,7 +107,7 @@ class Coordinator:
                 transaction.commit()  # phase two: repeated until every transaction is proven
             transaction.finish()  # evaluate the plan if nothing has yet, sweep orphans, truncate the log
 
-    def initialize_state(self, batch: Batch, pending: Pending | None = None) -> Run:
+    def recover(self, batch: Batch, pending: Pending | None = None) -> DriverRun:
         """Recover: fence the former driver, read the log, commit the last decision again, and end every undecided transaction.
 
         Called by :meth:`process` with the run's first batch.

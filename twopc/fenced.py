@@ -22,13 +22,13 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 
-def is_proven_absent(log: DecisionLog, records: Sequence[Record], *, run_id: str, after: int) -> bool:
+def is_proven_absent(log: DecisionLog, records: Sequence[Record], *, driver_run_id: str, after: int) -> bool:
     """Whether it is proven that none of these decisions is or ever can be in the log. Reads the log; an error proves nothing.
 
     Args:
         log: the log, which another driver now owns.
         records: what this driver was about to write.
-        run_id: the id of this driver's run.
+        driver_run_id: the id of this driver's run.
         after: the offset of a record that this driver wrote there earlier; deletions below it prove nothing.
     """
     attempts = {record.attempt for record in records if isinstance(record, (Decision, Repair))}
@@ -40,7 +40,7 @@ def is_proven_absent(log: DecisionLog, records: Sequence[Record], *, run_id: str
         for offset, record in contents.entries:
             if isinstance(record, (Decision, Repair)) and record.attempt in attempts:
                 return False
-            is_succeeded |= isinstance(record, Acquired) and offset > after and record.run != run_id
+            is_succeeded |= isinstance(record, Acquired) and offset > after and record.run != driver_run_id
     except Exception as error:  # noqa: BLE001 - a log may raise anything
         logger.warning(
             "%s cannot be read, so this driver's last decision may or may not be written: %s", log.name, error

@@ -1,6 +1,6 @@
 """A committer for stores with atomic steps: transactions, or a lock. Its author says how one transaction is committed.
 
-The check of the owner and the act are one step, so a driver that was fenced, even while it was paused, changes nothing more.
+The check of the owner and the act are one step, so a fenced driver, even one that was paused, can make no further changes.
 """
 
 from __future__ import annotations

@@ -31,6 +31,12 @@ class Part(msgspec.Struct, frozen=True, array_like=True):
     checksum: int
 
 
+def added_up(parts: Iterable[Part]) -> tuple[int, int]:
+    """Add up parts: their rows, and their checksum."""
+    parts = tuple(parts)
+    return sum(part.rows for part in parts), sum(part.checksum for part in parts) % 2**64
+
+
 class TaskReport(msgspec.Struct, frozen=True, kw_only=True):
     """The report of one accepted task.
 

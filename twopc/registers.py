@@ -16,41 +16,25 @@ from __future__ import annotations
 
 import contextlib
 import logging
-import re
 import time
-import uuid
-from functools import partial
-from typing import TYPE_CHECKING, Final, NamedTuple
-
-import msgspec
+from typing import TYPE_CHECKING, Final
 
 from twopc import register_id
 from twopc.decision_log import DecisionLog
-from twopc.errors import (
-    ConfigurationError,
-    DecisionInDoubtError,
-    DecisionLogDamagedError,
-    FatalError,
-    FencedError,
-    RetriableError,
-)
+from twopc.errors import ConfigurationError, DecisionInDoubtError, FatalError, RetriableError
 from twopc.files import NotDurableError
-from twopc.records import Acquired, Entries, LogContents, LogEntry, Record, truncated_to
-from twopc.sealed import seal, unseal
+from twopc.records import Acquired
+from twopc.register_reader import Own, RegisterReader, file_of, packed
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Sequence
 
     from twopc.attempt import Claim
     from twopc.files import Files
+    from twopc.records import LogContents, Record
 
 logger = logging.getLogger(__name__)
 
-FORMAT: Final = "twopc-register/1"
-_DIRECTORY: Final = "registers"
-_NUMBER: Final = re.compile(r"[0-9]{20}")
-#: How many times a reader starts again because a driver appended or truncated meanwhile.
-_TRIES: Final = 8
 #: How many times a claimant tries the next register after losing one. The driver that it fences may keep appending, so this
 #: is far more than a query writes in that time; it ends only where a file system refuses every name.
 _CLAIMS: Final = 100
@@ -71,27 +55,6 @@ def require_atomic(files: Files) -> None:
         )
 
 
-class _Register(msgspec.Struct, frozen=True, kw_only=True):
-    """The content of a register.
-
-    Attributes:
-        write: an id of this write, so that equal bytes come from this write.
-        records: the records that one append wrote.
-    """
-
-    format: str = FORMAT
-    write: str
-    records: tuple[Record, ...]
-
-
-class _Own(NamedTuple):
-    """The records that this driver has written."""
-
-    run: str
-    driver_epoch: int
-    last: int
-
-
 class RegisterLog(DecisionLog):
     """Decisions in write-once registers on any file system with put-if-absent.
 
@@ -103,8 +66,8 @@ class RegisterLog(DecisionLog):
 
     def __init__(self, files: Files) -> None:
         self._files = files
-        self._own: _Own | None = None
-        self._start, self._searched = 0, -1  # the newest truncation, and the last register searched for one
+        self._reader = RegisterReader(files)
+        self._own: Own | None = None
 
     def identity(self) -> str:
         """See :class:`DecisionLog`. Empty until a driver acquires the log; a bound checkpoint never is.
@@ -116,7 +79,7 @@ class RegisterLog(DecisionLog):
 
     def inspect(self) -> LogContents:
         """See :class:`DecisionLog`."""
-        return self._contents(None)
+        return self._reader.contents(None)
 
     def acquire(self, claim: Claim) -> int:
         """See :class:`DecisionLog`. The first free register gets this driver's record."""
@@ -124,7 +87,7 @@ class RegisterLog(DecisionLog):
             return self._own.driver_epoch
         record = Acquired.by_this_process(claim, int(time.time() * 1000))
         for _ in range(_CLAIMS):
-            number = max(self._numbers(), default=-1) + 1
+            number = max(self._reader.numbers(), default=-1) + 1
             try:
                 won = self._put(number, [record])
             except DecisionInDoubtError as error:
@@ -133,45 +96,42 @@ class RegisterLog(DecisionLog):
             if won:
                 # After the register: an id without registers is damage, not a new log.
                 register_id.create_id(self._files)
-                self._own = _Own(claim.run, number, number)
+                self._own = Own(claim.run, number, number)
                 return number
         raise RetriableError(
-            f"{self._where()}: another driver wrote the next register first, {_CLAIMS} times in a row, so this driver could "
-            "not acquire the decision log. Nothing was written; restart the query"
+            f"{self._reader.where()}: another driver wrote the next register first, {_CLAIMS} times in a row, so this driver "
+            "could not acquire the decision log. Nothing was written; restart the query"
         )
 
     def read(self) -> LogContents:
         """See :class:`DecisionLog`."""
-        return self._contents(self._require_own())
+        return self._reader.contents(self._require_own())
 
     def append(self, records: Sequence[Record]) -> int:
         """See :class:`DecisionLog`."""
         own = self._require_own()
         number = own.last + 1
         if not self._put(number, records):
-            raise self._fenced(number)
+            raise self._reader.fenced(number)
         self._own = own._replace(last=number)
         return number
 
     def truncate(self, log_start: int) -> None:
         """See :class:`DecisionLog`. Deletes in ascending order, so that the newer part is always what is left."""
         try:
-            for number in self._numbers():
+            for number in self._reader.numbers():
                 if number < log_start:
-                    self._files.remove(_file(number))
+                    self._files.remove(file_of(number))
         except Exception as error:  # noqa: BLE001 - a file system may raise anything; the next truncation retries
-            where = self._where()
             logger.warning(
                 "%s: the registers below %d could not be deleted; the next truncation retries: %s",
-                where,
+                self._reader.where(),
                 log_start,
                 error,
             )
 
     def close(self) -> None:
         """See :class:`DecisionLog`. There is nothing to release."""
-
-    # -- writing -------------------------------------------------------------------------------------------------------
 
     def _put(self, number: int, records: Sequence[Record]) -> bool:
         """Write a register. Returns False if another driver has it.
@@ -180,122 +140,37 @@ class RegisterLog(DecisionLog):
             RetriableError: nothing was written.
             DecisionInDoubtError: the outcome is unknown.
         """
-        data = _packed(records)
+        data = packed(records)
         failure: Exception | None = None
         try:
-            written = self._files.put_if_absent(_file(number), data)
+            written = self._files.put_if_absent(file_of(number), data)
         except FatalError:  # the files themselves say that nothing was written
             raise
         except Exception as error:  # noqa: BLE001 - a file system may raise anything, and the outcome is unknown
             written, failure = False, error
         try:
             # The name may be taken by our own first try, if a client library has retried.
-            found = data if written else self._files.read(_file(number))
-            dropped = found == data and self._is_dropped(number)
+            found = data if written else self._files.read(file_of(number))
+            dropped = found == data and self._reader.is_dropped(number)
         except Exception as error:
             raise DecisionInDoubtError(
-                f"{self._where(number)}: it is not known whether this decision was written ({failure or error}). No data is "
-                "lost. Restart the query when the file system answers; it reads the outcome"
+                f"{self._reader.where(number)}: it is not known whether this decision was written ({failure or error}). No data "
+                "is lost. Restart the query when the file system answers; it reads the outcome"
             ) from error
         if found == data and isinstance(failure, NotDurableError):
             raise DecisionInDoubtError(
-                f"{self._where(number)} was written but could not be made durable ({failure}). A power failure may remove it, "
-                "so nothing was committed. No data is lost. Restart the query when the file system is healthy; it reads the "
-                "outcome"
+                f"{self._reader.where(number)} was written but could not be made durable ({failure}). A power failure may "
+                "remove it, so nothing was committed. No data is lost. Restart the query when the file system is healthy; it "
+                "reads the outcome"
             ) from failure
         if found is None and failure is not None:
-            raise RetriableError(f"{self._where(number)} could not be written: {failure}") from failure
+            raise RetriableError(f"{self._reader.where(number)} could not be written: {failure}") from failure
         if dropped:
             with contextlib.suppress(Exception):  # no reader looks below a recorded truncation
-                self._files.remove(_file(number))
+                self._files.remove(file_of(number))
         return found == data and not dropped
 
-    def _is_dropped(self, number: int) -> bool:
-        """Whether a newer register records a truncation that includes this one."""
-        newer = (self._load(above) for above in self._numbers() if above > number)
-        return any(entries is None or truncated_to(entries) > number for entries in newer)
-
-    def _fenced(self, number: int) -> FencedError:
-        driver = "another driver"
-        with contextlib.suppress(Exception):  # only to name the driver; the register is certainly taken
-            for _, record in self._load(number) or ():
-                if isinstance(record, Acquired):
-                    driver = f"{record.driver} (run {record.run})"
-        return FencedError(
-            f"{self._where(number)}: {driver} owns this checkpoint now, so this run can make no further decisions. No data is at "
-            "risk; stop this run"
-        )
-
-    def _require_own(self) -> _Own:
+    def _require_own(self) -> Own:
         if self._own is None:
             raise AssertionError("acquire comes first")
         return self._own
-
-    # -- reading -------------------------------------------------------------------------------------------------------
-
-    def _numbers(self) -> list[int]:
-        names = self._files.names(_DIRECTORY)
-        return sorted(int(name) for name in names if _NUMBER.fullmatch(name))
-
-    def _contents(self, own: _Own | None) -> LogContents:
-        """The numbers of the registers at or above the recorded truncation; the rest count as deleted."""
-        missing: list[int] = []
-        for _ in range(_TRIES):
-            numbers = self._numbers()
-            if own is not None and max(numbers, default=-1) > own.last:
-                raise self._fenced(own.last + 1)
-            last = max(numbers, default=-1) if own is None else own.driver_epoch
-            try:
-                start = self._recorded_start([number for number in numbers if number <= last])
-            except RetriableError:
-                continue  # a healthy driver may have truncated meanwhile
-            missing = sorted(set(range(start, last + 1)).difference(numbers))
-            if not missing and (numbers or self._files.read(register_id.FILE) is None):
-                return LogContents(start, Entries(partial(self._entries, start, last)))
-            # The listing may have been taken halfway through a truncation, so look again.
-        raise DecisionLogDamagedError(
-            f"{self._where()}: {f'registers {missing[:5]} are' if missing else 'every register is'} missing; without "
-            "them it is unknown what was decided"
-        )
-
-    def _recorded_start(self, numbers: Sequence[int]) -> int:
-        """Find the newest truncation. Reads only the registers above it, and each only once in this object's lifetime."""
-        for number in reversed(numbers):
-            if number <= self._searched:
-                break
-            if found := max((truncated_to([entry]) for entry in self._entries(number, number)), default=0):
-                self._start = found
-                break
-        self._searched = max(numbers, default=-1)
-        return self._start
-
-    def _entries(self, first: int, last: int) -> Iterator[LogEntry]:
-        for number in range(first, last + 1):
-            entries = self._load(number)
-            if entries is None:
-                raise RetriableError(
-                    f"{self._where(number)} was deleted while it was read: another driver has truncated the log. Nothing was "
-                    "written; restart the query"
-                )
-            yield from entries
-
-    def _load(self, number: int) -> list[LogEntry] | None:
-        data = self._files.read(_file(number))
-        if data is None:
-            return None
-        try:
-            found = unseal(data, _Register, of_format=FORMAT)
-        except msgspec.DecodeError as error:
-            raise DecisionLogDamagedError(f"{self._where(number)} cannot be read: {error}") from error
-        return [LogEntry(number, record) for record in found.records]
-
-    def _where(self, number: int | None = None) -> str:
-        return f"{self._files.location}/{_DIRECTORY if number is None else _file(number)}"
-
-
-def _file(number: int) -> str:
-    return f"{_DIRECTORY}/{number:020d}"
-
-
-def _packed(records: Sequence[Record]) -> bytes:
-    return seal(_Register(write=uuid.uuid4().hex, records=tuple(records)))

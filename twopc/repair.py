@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from twopc.records import Part
+from twopc.records import Part, added_up
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Mapping, Sequence
@@ -114,11 +114,12 @@ def _as_repair(
     parts = tuple(Part(place[1], part.rows, part.checksum) for place, part in here if place in places)
     if not parts:
         raise AssertionError("a repair writes exactly what was lost")
+    rows, checksum = added_up(parts)
     return msgspec.structs.replace(
         task,
         partition=number,
-        rows=sum(part.rows for part in parts),
-        checksum=sum(part.checksum for part in parts) % 2**64,
+        rows=rows,
+        checksum=checksum,
         handles={sink: task.handles[sink]},
         staged=None,  # it has the task's other rows, too
         parts=parts,

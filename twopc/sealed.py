@@ -12,6 +12,8 @@ from typing import Final, TypeVar
 
 import msgspec
 
+from twopc.errors import ConfigurationError
+
 _T = TypeVar("_T")
 _SEAL: Final = re.compile(rb',"check":"([0-9a-f]{64})"\}\Z')
 
@@ -63,3 +65,24 @@ def unseal(data: bytes, kind: type[_T], *, of_format: int | str | None = None) -
                 f"it has format {written}, but this version reads format {of_format}: use the version that wrote it"
             )
     return msgspec.json.decode(data, type=kind)
+
+
+def unseal_file(where: str, data: bytes, kind: type[_T], *, of_format: int | str, remedy: str) -> _T:
+    """Decode and check a file that an operator can replace.
+
+    Args:
+        where: the file, for the message.
+        data: its content.
+        kind: the record's class.
+        of_format: the value that its field ``format`` must have.
+        remedy: what to do if the file is damaged, as a sentence without its full stop.
+
+    Raises:
+        ConfigurationError: it is torn or altered, or has another format.
+    """
+    try:
+        return unseal(data, kind, of_format=of_format)
+    except OtherFormatError as error:
+        raise ConfigurationError(f"{where}: {error}. Nothing was written") from error
+    except msgspec.DecodeError as error:
+        raise ConfigurationError(f"{where} cannot be read ({error}). Nothing was written. {remedy}") from error

@@ -46,7 +46,7 @@ class Setup:
     Attributes:
         log: the log that holds the decisions.
         staging: the rows that tasks keep until they are proven; None keeps none.
-        run_id: one id for all attempts of this driver, so that acquiring twice does not fence a newer driver.
+        driver_run_id: one id for all attempts of this driver, so that acquiring twice does not fence a newer driver.
     """
 
     participants: Participants
@@ -54,4 +54,4 @@ class Setup:
     binding: Binding
     settings: Settings
     staging: StagedRows | None
-    run_id: str
+    driver_run_id: str

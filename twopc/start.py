@@ -12,11 +12,11 @@ from twopc.batch import Position, locate
 from twopc.binding import FORMAT as BINDING_FORMAT
 from twopc.binding import Bound
 from twopc.crash_points import crash_point
+from twopc.driver_run import DriverRun
 from twopc.errors import DecisionLogDamagedError, RefusedStartError
 from twopc.log_view import LogView, fold
 from twopc.recovery import Outcome, lookup
 from twopc.refusals import DEADLINE, damaged, refused
-from twopc.run import Run
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     Owners = Mapping[str, str | None]
 
 
-def recover(setup: Setup, batch: Batch, pending: Pending) -> Run:
+def recover(setup: Setup, batch: Batch, pending: Pending) -> DriverRun:
     """Take over as the driver. May be retried after an error.
 
     Raises:
@@ -47,13 +47,13 @@ def recover(setup: Setup, batch: Batch, pending: Pending) -> Run:
         raise RefusedStartError(f"{error}. {DEADLINE}", case=error.case) from None
 
 
-def _recover(setup: Setup, batch: Batch, pending: Pending) -> Run:
+def _recover(setup: Setup, batch: Batch, pending: Pending) -> DriverRun:
     pending.enter("inspect")
     owners = _check_read_only(setup, batch)
     crash_point("driver.inspected")
 
     pending.enter("acquire")
-    claim = Claim(query_id=batch.query_id, run=setup.run_id, deciding_log=setup.log.name)
+    claim = Claim(query_id=batch.query_id, run=setup.driver_run_id, deciding_log=setup.log.name)
     log_epoch = setup.log.acquire(claim)  # the former driver can decide nothing after this
     driver_epochs = setup.participants.acquire(claim)
     view = _view_of(setup.log, setup.log.read)  # up to this driver's own record: so nothing can be missing
@@ -66,7 +66,7 @@ def _recover(setup: Setup, batch: Batch, pending: Pending) -> Run:
     handles = setup.participants.decode(decision.tasks if decision else ())
     evidence = setup.participants.recover(handles, view.scan_start)
     crash_point("driver.recovered")
-    run = Run(setup, bound, log_epoch, driver_epochs, view, handles, evidence)
+    run = DriverRun(setup, bound, log_epoch, driver_epochs, view, handles, evidence)
     highest = view.highest_batch_of(batch.query_id)
     if highest is not None and run.outcome is Outcome.COMMITTED:
         run.committed_through = highest

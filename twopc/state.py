@@ -21,7 +21,7 @@ class TransactionState(Enum):
 
 
 ALLOWED_TRANSITIONS: Final[dict[TransactionState, frozenset[TransactionState]]] = {
-    TransactionState.EMPTY: frozenset({TransactionState.OPEN, TransactionState.ABORTED}),
+    TransactionState.EMPTY: frozenset({TransactionState.OPEN}),
     TransactionState.OPEN: frozenset({TransactionState.PREPARED, TransactionState.ABORTED}),
     TransactionState.PREPARED: frozenset({TransactionState.HANDED_OVER, TransactionState.ABORTED}),
     TransactionState.HANDED_OVER: frozenset(),

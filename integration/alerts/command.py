@@ -95,7 +95,7 @@ def _watch(watching: Watching, *, as_json: bool) -> int:
 
 def _look(episodes: Episodes, history: History, watching: Watching, channels: list[Channel], *, as_json: bool) -> int:
     seen_ms = episodes.state.seen_ms
-    episodes.planned_ms = None if history.planned is None else history.planned.since_ms
+    episodes.planned_ms = None if history.in_progress is None else history.in_progress.since_ms
     told = [alert for one in history.checkpoints if ended_ms(one) > seen_ms for alert in episodes.ended(one)]
     now_ms = int(watching.clock() * 1000)
     told += episodes.check(now_ms)

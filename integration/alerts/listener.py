@@ -182,8 +182,8 @@ class Alerts(Listener):
         except HistoryError:
             return  # this is the query's first start
         episodes.learn(one for one in history.checkpoints if one.triggered_ms < self._began_ms)
-        if history.planned is not None:
-            episodes.planned_ms = history.planned.since_ms  # a dead process may have tried this checkpoint before
+        if history.in_progress is not None:
+            episodes.planned_ms = history.in_progress.since_ms  # a dead process may have tried this checkpoint before
 
     def _begins(self, episodes: Episodes, now_ms: int) -> None:
         if self._is_paused:

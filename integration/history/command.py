@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from pathlib import Path
 
-    from twopc.integration.history.reader import History
+    from twopc.integration.history.reader import History, InProgress
     from twopc.progress import Checkpoint, StateSize
 
 _DONE: Final = 0
@@ -54,18 +54,18 @@ def show_one(checkpoint: Path, batch_id: int, *, as_json: bool) -> int:
     def act() -> int:
         history = read(checkpoint)
         found = [one for one in history.checkpoints if one.batch_id == batch_id]
-        planned = history.planned
-        if not found and (planned is None or planned.batch_id != batch_id):
+        in_progress = history.in_progress
+        if not found and (in_progress is None or in_progress.batch_id != batch_id):
             known = sorted({one.batch_id for one in history.checkpoints})
             span = f"it has {known[0]} to {known[-1]}" if known else "it is empty"
             raise HistoryError(f"the history of {checkpoint} has no checkpoint {batch_id}: {span}")
         if as_json:
-            typer.echo(json.dumps({"in_progress": _planned(history), "ended": msgspec.to_builtins(found)}))
+            typer.echo(json.dumps({"in_progress": _in_progress(history), "ended": msgspec.to_builtins(found)}))
             return _DONE
         for one in found:
             _print_one(one)
-        if planned is not None and planned.batch_id == batch_id:
-            typer.echo(_planned_line(history))
+        if in_progress is not None and in_progress.batch_id == batch_id:
+            typer.echo(_in_progress_line(in_progress))
         return _DONE
 
     return _run("show", act)
@@ -114,22 +114,19 @@ def _summary(history: History) -> dict[str, Any]:
         "checkpoint": history.location,
         "counts": counts(history.checkpoints),
         "took_ms": {name: took[round(share * (len(took) - 1))] for name, share in at.items()} if took else None,
-        "in_progress": _planned(history),
+        "in_progress": _in_progress(history),
         "skipped": list(history.skipped),
     }
 
 
-def _planned(history: History) -> dict[str, Any] | None:
-    return None if history.planned is None else asdict(history.planned)
+def _in_progress(history: History) -> dict[str, Any] | None:
+    return None if history.in_progress is None else asdict(history.in_progress)
 
 
-def _planned_line(history: History) -> str:
-    planned = history.planned
-    if planned is None:
-        return ""
+def _in_progress_line(one: InProgress) -> str:
     return (
-        f"Checkpoint {planned.batch_id} was planned at {utc(planned.since_ms)} and is not done: it is in progress, or the "
-        "query has ended and its restart will begin with it."
+        f"Checkpoint {one.batch_id} was planned at {utc(one.since_ms)} and is not done: it is in progress, or the query has "
+        "ended and its restart will begin with it."
     )
 
 
@@ -162,8 +159,8 @@ def _print_history(history: History, chosen: Sequence[Checkpoint]) -> None:
     took = summary["took_ms"]
     typical = f"; a completed one took {seconds(took['median'])} (median), {seconds(took['p95'])} (p95)" if took else ""
     console.print(Text(f"{ended or 'none'}{typical}."), soft_wrap=True)
-    if history.planned is not None:
-        console.print(Text(_planned_line(history)), soft_wrap=True)
+    if history.in_progress is not None:
+        console.print(Text(_in_progress_line(history.in_progress)), soft_wrap=True)
     if history.skipped:
         named = ", ".join(history.skipped[:3])
         console.print(

@@ -28,7 +28,7 @@ _head: Final = msgspec.json.Decoder(_Head)
 
 
 @dataclass(frozen=True)
-class Planned:
+class InProgress:
     """A checkpoint that Spark has planned and not recorded as done: it is in progress, or its query ended first.
 
     Attributes:
@@ -48,13 +48,13 @@ class History:
         location: the checkpoint's location, as given.
         checkpoints: the checkpoints that have ended, in the order of their ends. A retried batch appears once per try.
         skipped: the places of torn or foreign lines.
-        planned: the checkpoint in progress, if any.
+        in_progress: the checkpoint in progress, if any.
     """
 
     location: str
     checkpoints: tuple[Checkpoint, ...]
     skipped: tuple[str, ...] = ()
-    planned: Planned | None = None
+    in_progress: InProgress | None = None
 
 
 def read(checkpoint: Path) -> History:
@@ -103,7 +103,7 @@ def _read(checkpoint: Path) -> History:
                 checkpoints.append(found)
     if skipped and not checkpoints:
         raise HistoryError(f"{directory} contains no line of a history: its files are not from exactly_once()")
-    return History(str(checkpoint), tuple(checkpoints), tuple(skipped), None if is_copy else _planned(checkpoint))
+    return History(str(checkpoint), tuple(checkpoints), tuple(skipped), None if is_copy else _in_progress(checkpoint))
 
 
 def _parse(line: bytes, path: Path) -> Checkpoint | None:
@@ -125,8 +125,8 @@ def _parse(line: bytes, path: Path) -> Checkpoint | None:
     return None
 
 
-def _planned(checkpoint: Path) -> Planned | None:
-    """Find the planned batch: Spark writes ``offsets/N`` before a batch and ``commits/N`` after it."""
+def _in_progress(checkpoint: Path) -> InProgress | None:
+    """Find the batch in progress: Spark writes ``offsets/N`` before a batch and ``commits/N`` after it."""
     newest = max(
         (int(path.name) for path in (checkpoint / "offsets").glob("[0-9]*") if path.name.isdecimal()), default=None
     )
@@ -136,4 +136,4 @@ def _planned(checkpoint: Path) -> Planned | None:
         since = (checkpoint / "offsets" / str(newest)).stat().st_mtime
     except FileNotFoundError:
         return None
-    return Planned(newest, int(since * 1000))
+    return InProgress(newest, int(since * 1000))

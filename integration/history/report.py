@@ -117,8 +117,8 @@ def _cards(history: History, shown: Sequence[Checkpoint]) -> str:
         ("p95", seconds(took[round(0.95 * (len(took) - 1))]) if took else "none", ""),
         ("rows", f"{sum(one.rows for one in shown if one.cause is None):,}", ""),
     ]
-    if history.planned is not None:
-        facts.append(("is not done yet", f"batch {history.planned.batch_id}", ""))
+    if history.in_progress is not None:
+        facts.append(("is not done yet", f"batch {history.in_progress.batch_id}", ""))
     if history.skipped:
         facts.append(("torn lines", f"{len(history.skipped)}", "bad"))
     return cards(facts)

@@ -28,8 +28,8 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from twopc.errors import ConfigurationError
-from twopc.integration.spark.handed_over import FORMAT, NAME
-from twopc.sealed import OtherFormatError, seal, unseal
+from twopc.integration.spark.handed_over import FORMAT, NAME, REMEDY
+from twopc.sealed import seal, unseal_file
 
 if TYPE_CHECKING:
     from twopc.files import Files
@@ -124,15 +124,8 @@ class Handovers:
         return last
 
     def _read(self, number: int) -> Handover:
-        try:
-            return unseal(self._files.read(_name(number)) or b"", Handover, of_format=FORMAT)
-        except OtherFormatError as error:
-            raise ConfigurationError(f"{self._path(number)}: {error}") from error
-        except msgspec.DecodeError as error:
-            raise ConfigurationError(
-                f"{self._path(number)} cannot be read ({error}). Nothing was written. Remove the file, and run `twopc migrate "
-                "cutover` again"
-            ) from error
+        data = self._files.read(_name(number)) or b""
+        return unseal_file(self._path(number), data, Handover, of_format=FORMAT, remedy=REMEDY)
 
     def _path(self, number: int) -> str:
         return f"{self._files.location}/{_name(number)}"

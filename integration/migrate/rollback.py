@@ -54,7 +54,7 @@ def roll_back(place: Place, sink: KafkaSink) -> WayBack:
     # Nothing is decided here, so a batch after a gap (from a second cut-over) does no harm.
     settings = Settings(overrides=Overrides(adopt_query_id=name, resume_at_batch=batch_id))
     with closing(Coordinator([sink], own, settings=settings)) as coordinator:
-        run = coordinator.initialize_state(batch)  # commits the last decision again, and sweeps
+        run = coordinator.recover(batch)  # commits the last decision again, and sweeps
         if run.outcome is not Outcome.COMMITTED:
             raise ConfigurationError(
                 f"the last decision is not proven ({run.outcome.value}). Nothing was recorded. Start the transactional query "

@@ -10,7 +10,7 @@ import msgspec
 
 from twopc.errors import ConfigurationError
 from twopc.integration.local_paths import local_path
-from twopc.sealed import OtherFormatError, unseal
+from twopc.sealed import unseal_file
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -103,12 +103,8 @@ def open_savepoint(path: Path) -> Savepoint:
         raise ConfigurationError(f"{path} is not a savepoint or was not finished: it has no {NAME}") from error
     except OSError as error:
         raise ConfigurationError(f"{path} cannot be read: {error}") from error
-    try:
-        return Savepoint(path, unseal(data, Manifest, of_format=FORMAT))
-    except OtherFormatError as error:
-        raise ConfigurationError(f"{path}: {error}") from error
-    except msgspec.DecodeError as error:
-        raise ConfigurationError(f"{path}/{NAME} cannot be read: {error}. Take another savepoint") from error
+    remedy = "Use another savepoint"
+    return Savepoint(path, unseal_file(f"{path}/{NAME}", data, Manifest, of_format=FORMAT, remedy=remedy))
 
 
 def check(savepoint: Savepoint) -> None:

@@ -87,38 +87,38 @@ class Way:
         """The maximum that the driver may collect; None if the user wants it to write every batch."""
         return None if self.direct.way == "driver" else self.direct.max_bytes
 
-    def is_direct(self, frame: str) -> bool:
+    def is_direct(self, frame_name: str) -> bool:
         """Whether the driver should write a DataFrame.
 
         A DataFrame whose size cannot be estimated is left to the tasks, which measure it.
         """
         if self.direct.way != "auto":
             return self.direct.way == "driver"
-        expected_bytes = self._expected_bytes(frame)
+        expected_bytes = self._expected_bytes(frame_name)
         return expected_bytes is not None and expected_bytes <= self.direct.max_bytes
 
-    def needs_bound(self, frame: str) -> bool:
+    def needs_bound(self, frame_name: str) -> bool:
         """Whether the tasks must also limit the rows that they send the driver. That costs Spark a plan.
 
         Not needed if all rows come from counted records and would fit even at fifty times the expected size.
         """
-        expected_bytes = self._expected_bytes(frame)
+        expected_bytes = self._expected_bytes(frame_name)
         is_far_below = expected_bytes is not None and _MARGIN * expected_bytes <= self.direct.max_bytes
         return not (self.input.counts_records and self.is_stateless and is_far_below)
 
-    def _expected_bytes(self, frame: str) -> float | None:
+    def _expected_bytes(self, frame_name: str) -> float | None:
         first = _FIRST_BYTES_PER_RECORD if self.input.counts_records else None
-        each = max(self.direct.seen[frame], default=first)
+        each = max(self.direct.seen[frame_name], default=first)
         return None if each is None or self.input.size is None else self.input.size * each
 
-    def learn(self, frame: str, size_bytes: int) -> None:
+    def learn(self, frame_name: str, size_bytes: int) -> None:
         """Record the size of a DataFrame."""
         if self.input.size is not None:
-            self.direct.seen[frame].append(size_bytes / max(1, self.input.size))
+            self.direct.seen[frame_name].append(size_bytes / max(1, self.input.size))
 
-    def learn_over(self, frame: str) -> None:
+    def learn_over(self, frame_name: str) -> None:
         """Record a DataFrame that did not fit. It counts as too large, even if its rows are only unevenly distributed."""
-        self.learn(frame, 2 * self.direct.max_bytes)
+        self.learn(frame_name, 2 * self.direct.max_bytes)
 
 
 class BatchInput:

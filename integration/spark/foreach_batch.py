@@ -18,7 +18,7 @@ from twopc.integration.spark.hadoop_files import open_files
 from twopc.integration.spark.interceptors import InterceptedBatch, pass_through
 from twopc.integration.spark.options import Options, participants
 from twopc.integration.spark.py4j_log import hide_functions
-from twopc.integration.spark.query_runs import drop, run_of_this_call
+from twopc.integration.spark.query_runs import drop, enter_run
 from twopc.integration.spark.run_writer import RunWriter
 from twopc.integration.spark.running import GivenCheckpoint, require_number
 from twopc.integration.spark.several import Call, any_frame, by_frame
@@ -152,7 +152,7 @@ class ExactlyOnce:
         if given is None:
             by_frame(frames, self._sinks, batch_id)  # raises an error: there is nothing to write
             raise AssertionError("a batch without a DataFrame")
-        writer = self._writer_of_this_call(given.sparkSession)
+        writer = self._open_writer(given.sparkSession)
         query = writer.run.query
         number = require_number(batch_id, query)
         batch = InterceptedBatch(frames, number, writer.location, query.run_id)
@@ -176,8 +176,8 @@ class ExactlyOnce:
             drop(writer.run)
             self._writer = None
 
-    def _writer_of_this_call(self, session: SparkSession) -> RunWriter:
-        """The writer for the query that makes this call. Closes what belongs to an earlier run.
+    def _open_writer(self, session: SparkSession) -> RunWriter:
+        """Open the writer of the run that makes this call, unless it is open. Closes the writer of an earlier run.
 
         Raises:
             ConfigurationError: the checkpoint, or this object, belongs to another query, or no query's own thread makes the call.
@@ -190,7 +190,7 @@ class ExactlyOnce:
             if self._location is not None:
                 files = open_files(context, self._location)
                 named = GivenCheckpoint(files.location, checkpoint.query_id(files))
-            run = run_of_this_call(session, named, self._since if context is self._context else BEGINNING)
+            run = enter_run(session, named, self._since if context is self._context else BEGINNING)
             if former is not None:
                 _require_ended(former.run.query, run.query)
                 former.close()

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Final
 import msgspec
 
 from twopc.errors import ConfigurationError
-from twopc.sealed import OtherFormatError, unseal
+from twopc.sealed import unseal_file
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -26,6 +26,8 @@ if TYPE_CHECKING:
 NAME: Final = re.compile(r"handover-(\d+)\.json")
 #: The format of these files; any other is refused.
 FORMAT: Final = 1
+#: What to do if one of them is damaged.
+REMEDY: Final = "Remove the file, and run `twopc migrate cutover` again"
 _REST: Final = "rest"
 _passing: ContextVar[int | None] = ContextVar("twopc_taken_over", default=None)
 
@@ -64,14 +66,7 @@ def require_taken_over(files: Files, batch: Batch) -> None:
         return
     newest = by_number[max(by_number)]
     where = f"{files.location}/{newest}"
-    try:
-        facts = unseal(files.read(newest) or b"", _Facts, of_format=FORMAT)
-    except OtherFormatError as error:
-        raise ConfigurationError(f"{where}: {error}. Nothing was written") from error
-    except msgspec.DecodeError as error:
-        raise ConfigurationError(
-            f"{where} cannot be read ({error}). Nothing was written. Remove it, and run `twopc migrate cutover` again"
-        ) from error
+    facts = unseal_file(where, files.read(newest) or b"", _Facts, of_format=FORMAT, remedy=REMEDY)
     if facts.query_id != batch.query_id:
         return  # TakeOver reports the problem
     if facts.is_back:

@@ -70,8 +70,8 @@ _runs: Final[dict[str, QueryRun]] = {}
 _lock: Final = threading.Lock()  # queries of one process start in separate threads
 
 
-def run_of_this_call(session: SparkSession, given: GivenCheckpoint | None, since: Moment) -> QueryRun:
-    """Find the run whose query makes the present call.
+def enter_run(session: SparkSession, given: GivenCheckpoint | None, since: Moment) -> QueryRun:
+    """Find the run whose query makes the present call, or register it. Drops the runs that have ended.
 
     Args:
         session: any session.

@@ -92,7 +92,7 @@ class RunWriter:
         try:
             run_checkpoints(
                 self._options.checkpoints,
-                self._watched(),
+                self._open_listeners(),
                 batch,
                 query.run_id,
                 lambda pending, failed: self._attempt(files, frames, batch, pending, is_repeated=failed > 0),
@@ -151,7 +151,7 @@ class RunWriter:
         may_pass = isinstance(error, PASSING) or is_of_cluster(error)
         return may_pass and self._coordinator is not None and self._coordinator.is_undecided(batch)
 
-    def _watched(self) -> Listeners:
+    def _open_listeners(self) -> Listeners:
         if self._listeners is None:
             own_files = open_files(self._context, f"{self.location}/twopc")
             writer = writer_for(own_files, is_wanted=self._options.checkpoints.history)

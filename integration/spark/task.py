@@ -27,7 +27,7 @@ from twopc.integration.spark.views import CAUSE, CHECKSUM, screen
 from twopc.integration.spark.worker import keep_archives
 from twopc.integration.spark.zones import in_utc
 from twopc.progress import Acknowledgement
-from twopc.records import TaskReport
+from twopc.records import TaskReport, added_up
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
@@ -183,10 +183,11 @@ class PrepareTask:
         batches.flushing()
         handles = self._pre_commit(writers)
         parts = counted.parts
+        received, checksum = added_up(parts)
         return TaskReport(
             partition=partition,
-            rows=sum(part.rows for part in parts),
-            checksum=sum(part.checksum for part in parts) % 2**64,
+            rows=received,
+            checksum=checksum,
             handles=handles,
             parts=parts,
             staged=staged.close() if staged is not None else None,

@@ -51,7 +51,7 @@ def test_every_batch_is_in_the_history_with_its_way_rows_phases_and_tasks(
     pipeline.require_exactly_once()
     history = _history(pipeline)
     found = history.checkpoints
-    assert (history.skipped, history.planned) == ((), None)
+    assert (history.skipped, history.in_progress) == ((), None)
     assert [one.batch_id for one in found] == list(range(len(found)))
     assert sum(one.rows for one in found) == 40
     assert sum(one.planned or 0 for one in found) == 40
@@ -77,8 +77,8 @@ def test_a_killed_driver_leaves_its_history_and_the_batch_in_progress_and_a_rest
         assert pipeline.process("driver.decided@2=kill").ended() == KILLED
         history = _history(pipeline)
         assert [(one.batch_id, one.outcome) for one in history.checkpoints] == [(0, "completed")]
-        assert history.planned is not None
-        assert history.planned.batch_id == 1
+        assert history.in_progress is not None
+        assert history.in_progress.batch_id == 1
         last = pipeline.process()
         assert last.ended() == 0, last.text[-3000:]
     finally:

@@ -26,7 +26,7 @@ from twopc.engine import Publish, Repair
 from twopc.errors import CheckpointExpiredError, FatalError, RetriableError, TwoPhaseCommitError
 from twopc.listeners import Listeners
 from twopc.override import Overrides
-from twopc.records import Part, TaskReport
+from twopc.records import Part, TaskReport, added_up
 from twopc.settings import Settings
 from twopc.sinks.kafka import KafkaSink, producer_pool
 
@@ -377,7 +377,7 @@ class _Job:
         return TaskReport(
             partition=partition,
             rows=len(rows),
-            checksum=sum(part.checksum for part in parts) % 2**64,
+            checksum=added_up(parts)[1],
             handles=handles,
             staged=staged,
             parts=parts,

@@ -33,7 +33,7 @@ def of_driver(play: Play) -> str:
 def rivals(play: Play) -> tuple[Coordinator, Coordinator]:
     """A driver that owns the sink and will lose it, and its successor, which has done nothing yet."""
     loser, successor = play.driver(), play.driver()
-    loser.initialize_state(play.batch(0))
+    loser.recover(play.batch(0))
     return loser, successor
 
 

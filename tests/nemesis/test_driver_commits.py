@@ -39,7 +39,7 @@ def test_a_decision_whose_commit_the_network_loses_is_read_back_and_not_repeated
 ) -> None:
     read_back = spied_read_backs(monkeypatch)
     driver = play.driver()
-    driver.initialize_state(play.batch(0))
+    driver.recover(play.batch(0))
     read_back.clear()
     rule = inject(proxy.on(Api.END_TXN, transactional_id=of_driver(play), committed=True))
     assert process(driver, play, 0) == (1, 0)

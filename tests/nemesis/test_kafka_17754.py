@@ -98,7 +98,7 @@ def test_a_late_commit_of_the_driver_only_commits_its_next_decision_early(
 ) -> None:
     """Rule 12: the commit of decision N is answered at the second try. The first try arrives when N+1 is written."""
     driver = play.driver()
-    driver.initialize_state(play.batch(0))
+    driver.recover(play.batch(0))
     held = proxy.on(Api.END_TXN, transactional_id=of_driver(play), nth=batch + 1).hold()
     for number in range(batch + 1):
         process(driver, play, number)
@@ -126,7 +126,7 @@ def test_a_late_commit_of_the_driver_cannot_publish_a_partial_decision(
     """
     with_small_ledger(play)
     driver = play.driver()
-    driver.initialize_state(play.batch(0))
+    driver.recover(play.batch(0))
     held = proxy.on(Api.END_TXN, transactional_id=of_driver(play)).hold()
     process(driver, play, 0)
     late = held.wait()
@@ -162,7 +162,7 @@ def test_a_decision_published_by_a_late_commit_is_not_reported_as_unwritten(
     3.6 let the driver commit it a second time, which is not an error.
     """
     driver = play.driver()
-    driver.initialize_state(play.batch(0))
+    driver.recover(play.batch(0))
     held = proxy.on(Api.END_TXN, transactional_id=of_driver(play)).hold()
     process(driver, play, 0)
     late = held.wait()

@@ -120,7 +120,7 @@ def test_a_decision_that_arrives_when_its_driver_has_given_up_decides_nothing(
         process(driver, play, 1)
     held.disarm()
     if acquired:
-        successor.initialize_state(play.batch(1))
+        successor.recover(play.batch(1))
     held.release()
     for exchange in held.hits:
         exchange.wait()

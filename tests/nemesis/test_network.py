@@ -49,7 +49,7 @@ def test_a_sweep_with_a_lost_request_is_completed(
     assert len(orphans) == 2
     rule = inject(proxy.on(Api.INIT_PRODUCER_ID, where=lambda request: request.transactional_ids[0] in orphans))
     driver = play.driver()
-    driver.initialize_state(play.batch(0))
+    driver.recover(play.batch(0))
     assert rule.injected == 1
     assert until(lambda: play.open_transactions() == ())
     process(driver, play, 0)

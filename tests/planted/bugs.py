@@ -318,7 +318,7 @@ BUGS: Final = (
     _bug(
         "a setting that gives up one batch gives up any",
         9,
-        "twopc/run.py",
+        "twopc/driver_run.py",
         "decision.batch_id == named and",
         "named is not None and",
         protocol="tests/unit/test_coordinator_abandon.py",
@@ -326,7 +326,7 @@ BUGS: Final = (
     _bug(
         "a batch is given up by the run that decides it",
         9,
-        "twopc/run.py",
+        "twopc/driver_run.py",
         " and decision.attempt.driver_epoch < self.log_epoch",
         "",
         model=False,
@@ -335,7 +335,7 @@ BUGS: Final = (
     _bug(
         "what was given up is left open",
         9,
-        "twopc/run.py",
+        "twopc/driver_run.py",
         "        self.handles, self.evidence = {}, {}\n        self.sweep()\n",
         "        self.handles, self.evidence = {}, {}\n",
         model=False,
@@ -344,7 +344,7 @@ BUGS: Final = (
     _bug(
         "what was given up is not on record",
         9,
-        "twopc/run.py",
+        "twopc/driver_run.py",
         "prior_offsets=offsets, abandons=True)",
         "prior_offsets=offsets)",
         protocol="tests/unit/test_coordinator_abandon.py",
@@ -716,7 +716,7 @@ BUGS: Final = (
         "every run of a query acquires under one name",
         1,
         _START,
-        "run=setup.run_id, deciding_log",
+        "run=setup.driver_run_id, deciding_log",
         "run=batch.query_id, deciding_log",
         model=False,
         protocol="tests/unit/test_coordinator.py -k its_own_name",

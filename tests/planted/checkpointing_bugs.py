@@ -43,7 +43,7 @@ CHECKPOINTING_BUGS: Final[tuple[Bug, ...]] = (
     one_edit(
         "what may be decided is swept",
         12,
-        "twopc/run.py",
+        "twopc/driver_run.py",
         "sweep(self.handles, self.undetermined)",
         "sweep(self.handles)",
         protocol=_UNDECIDED,
@@ -51,7 +51,7 @@ CHECKPOINTING_BUGS: Final[tuple[Bug, ...]] = (
     one_edit(
         "a fenced driver's rows stay open beside an idle successor",
         7,
-        "twopc/run.py",
+        "twopc/driver_run.py",
         "isinstance(error, FencedError) and self._is_proven_absent(records)",
         "False",
         model=False,
@@ -98,7 +98,9 @@ CHECKPOINTING_BUGS: Final[tuple[Bug, ...]] = (
         1,
         _COORDINATOR,
         "        return highest is None or highest < batch.batch_id\n",
-        "        object.__setattr__(self._setup, 'run_id', uuid.uuid4().hex)\n        self._run = None\n        return True\n",
+        "        object.__setattr__(self._setup, 'driver_run_id', uuid.uuid4().hex)\n"
+        "        self._run = None\n"
+        "        return True\n",
         model=False,
         protocol=_UNIT,
     ),

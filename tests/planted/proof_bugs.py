@@ -138,7 +138,7 @@ PROOF_BUGS: Final[tuple[Bug, ...]] = (
     one_edit(
         "a start reads registers below the truncation",
         14,
-        "twopc/registers.py",
+        "twopc/register_reader.py",
         "                self._start = found\n",
         "",
         protocol="tests/unit/test_registers_truncation.py",

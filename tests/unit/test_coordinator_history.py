@@ -182,7 +182,7 @@ def test_the_setting_that_a_gap_asks_for_lets_the_query_resume_once(cluster: Clu
     with pytest.raises(RefusedStartError, match=r"override=ResumeAt\(7\);"):
         query.run(7)
     for rewound in (1, 4):
-        with pytest.raises(RefusedStartError, match="rewound"):
+        with pytest.raises(RefusedStartError, check=lambda error: error.case == "rewound"):
             cluster.start(settings=named).run(rewound)
     cluster.start().run(5, 6)
     assert cluster.store.visible() == all_rows(0, 1, 4, 5, 6)
@@ -228,7 +228,7 @@ def test_a_setting_left_in_the_code_does_not_let_an_older_copy_of_the_checkpoint
     backup = tmp_path / "backup"
     shutil.copytree(owned.files.location, backup)
     running.run(5 + len(before))
-    with pytest.raises(RefusedStartError, match="shows a later batch than this checkpoint"):
+    with pytest.raises(RefusedStartError, check=lambda error: error.case == "older copy"):
         owned.start(settings=adopting, files=LocalFiles(backup)).run(5 + len(before))
     owned.start(settings=adopting).run(6 + len(before))
     assert owned.store.visible() == all_rows(*before, 5 + len(before), 6 + len(before))
@@ -249,7 +249,7 @@ def test_a_query_that_crashed_after_it_abandoned_a_batch_is_not_an_older_copy_un
     die_at(owned, owned.start(settings=Settings(overrides=Overrides(abandon_batch=0))), "driver.confirmed", 1)
     backup = shutil.copytree(owned.files.location, tmp_path / "backup")
     owned.start().run(1)
-    with pytest.raises(RefusedStartError, match="shows a later batch than this checkpoint"):
+    with pytest.raises(RefusedStartError, check=lambda error: error.case == "older copy"):
         owned.start(files=LocalFiles(backup)).run(1)
     assert owned.store.visible() == sorted(all_rows(0)[:4] + all_rows(1))
 

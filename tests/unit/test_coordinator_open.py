@@ -107,7 +107,7 @@ def fenced_before_its_tasks(query: Query, act: Callable[[], object]) -> None:
 def test_a_fenced_driver_ends_in_every_sink_what_its_successor_does_not_find(cluster: Cluster) -> None:
     first, second = cluster.start("one", "two"), cluster.start("one", "two")
     first.run(0)
-    fenced_before_its_tasks(first, lambda: second.coordinator.initialize_state(batch_of(1)))
+    fenced_before_its_tasks(first, lambda: second.coordinator.recover(batch_of(1)))
     assert [cluster.world.store(name).pending() for name in ("one", "two")] == [[], []]
     second.run(1)
     assert cluster.world.store("two").visible() == all_rows(0, 1)
@@ -120,7 +120,7 @@ def test_a_fenced_driver_ends_nothing_if_the_log_no_longer_shows_what_it_may_hav
 
     def take_over_twice() -> None:
         second.run(*range(1, 6))
-        third.coordinator.initialize_state(batch_of(6))
+        third.coordinator.recover(batch_of(6))
 
     fenced_before_its_tasks(first, take_over_twice)
     assert len(cluster.store.pending()) == len(all_rows(1)) / 2
@@ -135,7 +135,7 @@ def test_a_fenced_driver_ends_nothing_if_it_cannot_read_the_log(
     first.run(0)
 
     def take_over() -> None:
-        second.coordinator.initialize_state(batch_of(1))
+        second.coordinator.recover(batch_of(1))
         monkeypatch.setattr(RegisterLog, "inspect", fail)
 
     fenced_before_its_tasks(first, take_over)

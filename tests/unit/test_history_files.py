@@ -126,11 +126,11 @@ def test_one_that_is_planned_and_not_done_is_in_progress(tmp_path: Path) -> None
         (tmp_path / directory).mkdir()
         for name in names:
             (tmp_path / directory / name).touch()
-    planned = read(tmp_path).planned
-    assert planned is not None
-    assert planned.batch_id == 1
+    found = read(tmp_path).in_progress
+    assert found is not None
+    assert found.batch_id == 1
     (tmp_path / "commits" / "1").touch()
-    assert read(tmp_path).planned is None
+    assert read(tmp_path).in_progress is None
 
 
 @pytest.mark.parametrize(

@@ -22,7 +22,11 @@ LOG, ELSEWHERE = "ledger-s", "ledger-t"
 
 
 def refused(*, when: bool) -> Any:
-    return pytest.raises(RefusedStartError, match="name in use") if when else contextlib.nullcontext()
+    return (
+        pytest.raises(RefusedStartError, check=lambda error: error.case == "name in use")
+        if when
+        else contextlib.nullcontext()
+    )
 
 
 def acquired(query_id: str, deciding_log: str = ELSEWHERE) -> Acquired:

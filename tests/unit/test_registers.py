@@ -26,7 +26,8 @@ from twopc.errors import DecisionInDoubtError, DecisionLogDamagedError, FencedEr
 from twopc.files import LocalFiles
 from twopc.log_view import LogStatus, fold
 from twopc.records import Acquired, Begin, Decision, LogEntry
-from twopc.registers import RegisterLog, _packed
+from twopc.register_reader import packed
+from twopc.registers import RegisterLog
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -262,7 +263,7 @@ def test_an_unanswered_acquisition_may_be_retried(files: FaultyFiles) -> None:
 
 # -- stored bytes ------------------------------------------------------------------------------------------------------
 
-PACKED = _packed([BEGIN, decision(0), truncation(0)])
+PACKED = packed([BEGIN, decision(0), truncation(0)])
 
 
 def _read(directory: Path, data: bytes) -> list[LogEntry]:
@@ -277,7 +278,7 @@ def test_a_register_returns_its_records_in_order(tmp_path: Path) -> None:
 
 
 def test_two_writes_never_have_the_same_bytes() -> None:
-    assert _packed([BEGIN]) != _packed([BEGIN])
+    assert packed([BEGIN]) != packed([BEGIN])
 
 
 @given(st.integers(0, len(PACKED) - 1), st.integers(1, 255))

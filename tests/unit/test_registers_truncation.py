@@ -24,7 +24,8 @@ from tests.unit.registers_support import (
 from twopc.errors import DecisionLogDamagedError, FencedError, RetriableError
 from twopc.files import LocalFiles
 from twopc.log_view import fold
-from twopc.registers import RegisterLog, _packed
+from twopc.register_reader import packed
+from twopc.registers import RegisterLog
 from twopc.sealed import with_check
 
 if TYPE_CHECKING:
@@ -222,7 +223,7 @@ def test_a_fenced_drivers_leftover_below_the_truncation_is_ignored_and_then_remo
     log: RegisterLog, files: FaultyFiles
 ) -> None:
     winner = run_far_ahead(files._root, truncate_to=4)
-    files.put_if_absent(name(1), _packed([BEGIN, decision(77)]))
+    files.put_if_absent(name(1), packed([BEGIN, decision(77)]))
     files.put_if_absent(name(2), b"torn")
     assert next(iter(winner.inspect().entries)).offset == 4
     assert fold(winner.inspect()).highest_batch == 8

@@ -84,7 +84,7 @@ def test_a_fenced_drivers_rows_never_become_visible_even_before_its_successor_wr
             transaction.decide(prepared)
         assert play.visible() == Counter()
 
-    run = first.initialize_state(play.batch(0))
+    run = first.recover(play.batch(0))
     transaction = BatchTransaction(run, play.batch(0), Tasks(play, ZERO), Pending())
     prepared = transaction.prepare(Step.WRITE)
     with at("driver.acquired", let_the_first_decide):

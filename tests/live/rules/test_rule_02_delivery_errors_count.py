@@ -43,7 +43,7 @@ def without_keys(rows: list[str]) -> pa.RecordBatch:
 def require_no_vote(play: Play, error: type[TwoPhaseCommitError], refused: pa.RecordBatch) -> None:
     """Write good rows, refused ones, good ones again: there must be no handle, and nobody can commit the transaction."""
     driver = play.driver()
-    driver.initialize_state(play.batch(0))
+    driver.recover(play.batch(0))
     writer = writer_of(play, work_of(play, 0, driver_epoch=driver.log_epoch), 0)
     votes: list[KafkaHandle] = []
 
@@ -103,7 +103,7 @@ def test_unacknowledged_records_prevent_the_vote(
     monkeypatch.setattr(kafka_writer, "_ABORT_TIMEOUT_MS", 100)
     with playing(KafkaService(local_kafka.bootstrap_servers), tmp_path, timeout_ms=4_000) as play:
         driver = play.driver()
-        driver.initialize_state(play.batch(0))
+        driver.recover(play.batch(0))
         writer = writer_of(play, work_of(play, 0, driver_epoch=driver.log_epoch), 0)
         writer.write_rows(record_batch(["a", "b"]))
         try:

@@ -147,7 +147,7 @@ def test_a_batch_whose_transactions_could_expire_before_the_commit_is_not_decide
     """The clock jumps 15 minutes while the tasks vote. Fails if `confirm` ignores the time that is left."""
     clock = itertools.chain([0.0], itertools.repeat(900 - play.sink.reserve_ms / 1000 + 1))
     driver = play.driver()
-    driver.initialize_state(play.batch(0))
+    driver.recover(play.batch(0))
     monkeypatch.setattr(batch_transaction, "time", SimpleNamespace(monotonic=lambda: next(clock)))
     tasks = Tasks(play, ROWS)
     with pytest.raises(CheckpointExpiredError, match=r"raise kafka\.transaction\.timeout\.ms"):

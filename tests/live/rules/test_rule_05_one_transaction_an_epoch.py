@@ -103,7 +103,7 @@ def test_an_id_is_not_initialised_again_before_its_batch_is_proven(play: Play) -
     Fails if ids become free before their batch is proven: the next producer would abort a prepared transaction.
     """
     driver = play.driver()
-    driver.initialize_state(play.batch(0))
+    driver.recover(play.batch(0))
     handles = [
         prepare_task(play, work_of(play, batch, driver_epoch=driver.log_epoch), task, [f"{batch}{task}"])
         for batch in range(2)
@@ -121,7 +121,7 @@ def test_producers_prepared_together_never_share_an_id(play: Play) -> None:
     Fails if the pool hands out an id twice before the first producer is ready: the second would fence the first.
     """
     driver = play.driver()
-    driver.initialize_state(play.batch(0))
+    driver.recover(play.batch(0))
     writer = writer_of(play, work_of(play, 0, driver_epoch=driver.log_epoch), 0)
     writer.begin_transaction()  # makes the pool
     pool: ProducerPool = producer_pool._pools[play.name]

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 def first_work(play: Play) -> Work:
     driver = play.driver()
-    driver.initialize_state(play.batch(0))
+    driver.recover(play.batch(0))
     return work_of(play, 0, driver_epoch=driver.log_epoch)
 
 

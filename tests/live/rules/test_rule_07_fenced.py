@@ -47,7 +47,7 @@ def test_a_successor_ends_at_its_start_what_its_predecessor_prepared(play: Play)
 
     def take_over() -> None:
         open_before.append(len(play.open_transactions()))
-        second.initialize_state(play.batch(0))
+        second.recover(play.batch(0))
         require_nothing_open(play)
 
     with pytest.raises(FencedError), at("driver.confirmed", take_over):
@@ -63,7 +63,7 @@ def test_a_fenced_driver_ends_what_it_prepared_after_its_successors_start(play: 
     for done in range(batch):
         first.process(play.batch(done), Tasks(play, rows_of(done)))
     with pytest.raises(FencedError):
-        first.process(play.batch(batch), After(play, lambda: second.initialize_state(play.batch(batch))))
+        first.process(play.batch(batch), After(play, lambda: second.recover(play.batch(batch))))
     require_nothing_open(play)
     assert play.visible() == seen(batch)
     second.process(play.batch(batch), Tasks(play, rows_of(batch)))
@@ -80,9 +80,9 @@ def test_a_driver_that_is_fenced_before_its_successor_has_a_record_leaves_its_ro
             first.process(play.batch(0), Tasks(play, ROWS))
         assert len(play.open_transactions()) == len(ROWS)
 
-    first.initialize_state(play.batch(0))
+    first.recover(play.batch(0))
     with at("driver.fenced", decide):
-        second.initialize_state(play.batch(0))
+        second.recover(play.batch(0))
     require_nothing_open(play)
 
 
@@ -92,7 +92,7 @@ def test_a_fenced_driver_spares_what_its_successor_finds_decided(
 ) -> None:
     """Its decision was written, and its answer said that it was fenced. Fails if the error counts, not the log."""
     first = play.driver()
-    first.initialize_state(play.batch(0))
+    first.recover(play.batch(0))
     really = KafkaDecisionLog.append
 
     def append(log: KafkaDecisionLog, records: Sequence[Record]) -> int:
@@ -120,7 +120,7 @@ def test_rows_of_a_driver_that_dies_after_its_successors_start_end_with_the_next
     """Nobody else can: until then, or until they time out, they hold readers back (docs/protocol.md)."""
     first, second = play.driver(), play.driver()
     with pytest.raises(InjectedFault), at("driver.confirmed", lambda: vanish(first)):
-        first.process(play.batch(0), After(play, lambda: second.initialize_state(play.batch(0))))
+        first.process(play.batch(0), After(play, lambda: second.recover(play.batch(0))))
     assert len(play.open_transactions()) == len(ROWS)
     second.process(play.batch(0), Tasks(play, ROWS))
     require_nothing_open(play)

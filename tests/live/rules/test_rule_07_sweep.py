@@ -121,7 +121,7 @@ def test_an_id_of_a_decided_batch_is_swept_when_it_serves_an_undecided_one(play:
 def test_the_writer_of_a_swept_transaction_is_fenced(play: Play) -> None:
     """A zombie keeps writing after the sweep. Fails if the sweep uses EndTxn: the zombie would reopen at its epoch."""
     driver = play.driver()
-    driver.initialize_state(play.batch(0))
+    driver.recover(play.batch(0))
     zombie = writer_of(play, work_of(play, 0, driver_epoch=driver.log_epoch), 1)
     zombie.write_rows(record_batch(["zombie"]))
     assert zombie._begun.producer.flush(10) == 0
@@ -185,7 +185,7 @@ def test_an_incomplete_sweep_is_reported_and_repeated_and_fails_no_batch(
 ) -> None:
     """A broker does not answer the listing after batch 0. Fails if an incomplete listing is not retried."""
     driver = play.driver()
-    driver.initialize_state(play.batch(0))
+    driver.recover(play.batch(0))
     tasks = WithOrphan(play, ROWS)
     with monkeypatch.context() as patch, caplog.at_level(logging.WARNING):
         patch.setattr(TransactionClient, "list_open", lambda *_: Listing((), complete=False))

@@ -17,10 +17,10 @@ from tests.live.pipeline import Tasks
 from tests.live.rules.batches import ROWS, VISIBLE, WithOrphan
 from twopc import batch_transaction, binding
 from twopc.binding import Binding
+from twopc.driver_run import DriverRun
 from twopc.errors import BadRecordError, ConfigurationError, DecisionInDoubtError, FencedError, RetriableError
 from twopc.participants import Participants
 from twopc.pending import Pending
-from twopc.run import Run
 from twopc.sinks.kafka import decision_log
 from twopc.sinks.kafka.decision_log import KafkaDecisionLog
 from twopc.sinks.kafka.reader import offsets
@@ -42,7 +42,7 @@ CALLS: tuple[tuple[object, str], ...] = (
     (os, "link"),
     (os, "fsync"),
     (binding, "crash_point"),
-    (Run, "append"),
+    (DriverRun, "append"),
 )
 #: Made again for each failure, because an error that stays keeps its driver, and so its producer.
 ERRORS: tuple[Callable[[], BaseException], ...] = (
@@ -78,7 +78,7 @@ def test_no_error_before_the_decision_leaves_a_transaction_open(
 ) -> None:
     """Fails if only an error of the attempt itself is followed by a sweep."""
     driver = play.driver()
-    driver.initialize_state(play.batch(0))
+    driver.recover(play.batch(0))
     for where, name in CALLS:
         with monkeypatch.context() as patched:
             broken: Any = lambda partition: partition == 1 and patched.setattr(where, name, failing(error))  # noqa: B023, E731
@@ -97,7 +97,7 @@ def test_a_transaction_that_may_be_decided_is_never_swept(
 ) -> None:
     """The record is written, and an error hides it. Fails if the sweep ends rows that a restart finds decided."""
     driver = play.driver()
-    driver.initialize_state(play.batch(0))
+    driver.recover(play.batch(0))
     really = KafkaDecisionLog.append
 
     def append(log: KafkaDecisionLog, records: Sequence[Record]) -> int:
@@ -123,7 +123,7 @@ def test_a_transaction_that_may_be_decided_is_never_swept(
 def test_a_decision_that_cannot_be_read_back_may_be_there(play: Play, monkeypatch: pytest.MonkeyPatch) -> None:
     """Fails if an error of the read-back counts as a refusal of the record, even with another class."""
     driver = play.driver()
-    driver.initialize_state(play.batch(0))
+    driver.recover(play.batch(0))
     with monkeypatch.context() as patched:
         patched.setattr(decision_log, "_SLOW_COMMIT_S", -1)
         patched.setattr(decision_log, "offsets", failing(partial(BadRecordError, "unknown topic")))
@@ -134,7 +134,7 @@ def test_a_decision_that_cannot_be_read_back_may_be_there(play: Play, monkeypatc
     assert play.visible() == VISIBLE
 
 
-@pytest.mark.parametrize(("where", "name"), [(Participants, "commit"), (Run, "finish")])
+@pytest.mark.parametrize(("where", "name"), [(Participants, "commit"), (DriverRun, "finish")])
 def test_an_error_after_the_decision_leaves_open_only_what_is_decided(
     play: Play, monkeypatch: pytest.MonkeyPatch, where: type, name: str
 ) -> None:

@@ -162,7 +162,7 @@ def test_an_ended_query_is_refused_permanently(play: Play, tmp_path: Path) -> No
         Overrides(end_query_id="new"),
         Overrides(end_query_id="new", adopt_query_id=play.query_id),
     ):
-        with pytest.raises(RefusedStartError, match="must not be used again") as caught:
+        with pytest.raises(RefusedStartError) as caught:
             play.driver(Settings(overrides=overrides)).process(play.batch(1), Tasks(play, [["1"]]))
         assert caught.value.case == "ended query"
     assert everything_in(play) == before
@@ -196,7 +196,7 @@ def test_adopt_query_id_continues_at_the_adopted_batch_and_guards_it(play: Play,
     (begin,) = [record for record in play._records() if isinstance(record, Begin)]
     assert (begin.first_batch, begin.prior_offsets) == (7, ("offset-6",))
     before = everything_in(play)
-    with pytest.raises(RefusedStartError, match="rewound"):
+    with pytest.raises(RefusedStartError, check=lambda error: error.case == "rewound"):
         elsewhere(play, tmp_path, Overrides(adopt_query_id=play.query_id)).process(
             history(6, "offset-6", before="offset-5", query_id=play.query_id), Tasks(play, [["6"]])
         )
@@ -250,7 +250,7 @@ def test_an_equal_counter_with_other_files_is_another_batch(compacted: int | Non
     copy = SparkCheckpoint(tmp_path / "copy", play.query_id)
     copy.plan(0, {0: ["/in/other.csv"]}, compacted=compacted)
     before = everything_in(play)
-    with pytest.raises(RefusedStartError, match="different source offsets"):
+    with pytest.raises(RefusedStartError, check=lambda error: error.case == "copied"):
         elsewhere(play, tmp_path).process(copy.batch(0), Tasks(play, [["c"]]))
     assert everything_in(play) == before
     original.plan(1, {0: OLD_FILES, 1: ["/in/c.csv"]})

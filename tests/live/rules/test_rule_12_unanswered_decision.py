@@ -60,7 +60,7 @@ class Unanswered:
 
 def lose_commits(driver: Coordinator, play: Play, losses: float = float("inf")) -> None:
     """Acquire the sink, then lose the driver's commits."""
-    driver.initialize_state(play.batch(0))
+    driver.recover(play.batch(0))
     log: Any = driver.log
     log._producer._producer = Unanswered(log._producer._producer, losses)
 
@@ -105,7 +105,7 @@ def test_a_restart_resolves_a_decision_that_a_hanging_broker_did_not_answer(
 ) -> None:
     """Fails if a missing answer is a RetriableError, or if ``process`` forgets its doubt and decides again."""
     driver, engine = play.driver(), Tasks(play, ROWS)
-    driver.initialize_state(play.batch(0))
+    driver.recover(play.batch(0))
     give_up_soon(monkeypatch)
     try:
         with at("driver.deciding", local_kafka.pause), pytest.raises(DecisionInDoubtError, match="did not answer"):
@@ -164,7 +164,7 @@ def test_the_commit_waits_for_a_hanging_broker_and_reads_its_record_back(
     read_back = spied_read_backs(monkeypatch)
     resume = threading.Timer(1.0, local_kafka.resume)
     driver, engine = play.driver(), Tasks(play, ROWS)
-    driver.initialize_state(play.batch(0))
+    driver.recover(play.batch(0))
     read_back.clear()
 
     def hang() -> None:
@@ -197,7 +197,7 @@ def test_a_slow_commit_is_read_back(play: Play, monkeypatch: pytest.MonkeyPatch)
 def test_a_commit_that_succeeds_for_an_aborted_record_is_detected(play: Play, monkeypatch: pytest.MonkeyPatch) -> None:
     """Fails if a slow commit is not read back: rows of an undecided batch would be published, then duplicated."""
     fenced = play.driver()
-    fenced.initialize_state(play.batch(0))
+    fenced.recover(play.batch(0))
     with monkeypatch.context() as patched:
         patched.setattr(decision_log, "_SLOW_COMMIT_S", -1)
         # The worst case of a repeated EndTxn: a newer driver has acquired the sink, and the call returns without an error.
@@ -217,7 +217,7 @@ def test_a_commit_that_cannot_be_read_back_is_in_doubt(
 ) -> None:
     """Fails if the failed read-back raises a RetriableError, as if nothing had been written."""
     driver, engine = play.driver(), Tasks(play, ROWS)
-    driver.initialize_state(play.batch(0))
+    driver.recover(play.batch(0))
     really = DriverProducer._commit
 
     def commit_and_hang(producer: DriverProducer) -> None:

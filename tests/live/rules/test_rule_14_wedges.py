@@ -118,7 +118,7 @@ def test_a_second_sinks_ledger_is_checked_before_the_first_one_is_acquired(kafka
         driver = Coordinator([first.sink, second.sink], LocalFiles(tmp_path / "twopc"))
         opened.append(driver)
         with pytest.raises(ConfigurationError, match=second.sink.ledger):
-            driver.initialize_state(first.batch(0))
+            driver.recover(first.batch(0))
         assert first.acquisitions() == []
 
 
@@ -140,7 +140,7 @@ def test_a_single_copy_is_warned_about_only_below_min_insync_replicas_2(
 ) -> None:
     """Fails if the warning is missing, or always logged."""
     with caplog.at_level(logging.WARNING, "twopc.sinks.kafka.ledger_topic"):
-        play.driver().initialize_state(play.batch(0))
+        play.driver().recover(play.batch(0))
         warned = [text for text in caplog.messages if "min.insync.replicas" in text]
         assert any(text.startswith(f"{play.sink.ledger} has min.insync.replicas=1") for text in warned)
         caplog.clear()

@@ -28,7 +28,7 @@ logger = logging.getLogger(__name__)
 
 
 @dataclass
-class Run:
+class DriverRun:
     """The state of one driver from recovery to its end. Exists only once recovery has succeeded.
 
     Attributes:
@@ -113,7 +113,7 @@ class Run:
     def _is_proven_absent(self, records: Sequence[Record]) -> bool:
         kept = self.view.kept
         after = max(self.log_epoch, kept[-1][0] if kept else -1)
-        return is_proven_absent(self.setup.log, records, run_id=self.setup.run_id, after=after)
+        return is_proven_absent(self.setup.log, records, driver_run_id=self.setup.driver_run_id, after=after)
 
     def abandon(self) -> None:
         """Record that the user abandons the rest of the last decision, so that nothing decided is missing from its batch.

@@ -1,0 +1,155 @@
+"""Reads write-once registers: their files, their content, and the log that they form together.
+
+Reading changes nothing. Another driver may append or truncate meanwhile, so a reader looks again if what it saw does not fit.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import re
+import uuid
+from functools import partial
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+import msgspec
+
+from twopc import register_id
+from twopc.errors import DecisionLogDamagedError, FencedError, RetriableError
+from twopc.records import Acquired, Entries, LogContents, LogEntry, Record, truncated_to
+from twopc.sealed import seal, unseal
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from twopc.files import Files
+
+FORMAT: Final = "twopc-register/1"
+_DIRECTORY: Final = "registers"
+_NUMBER: Final = re.compile(r"[0-9]{20}")
+#: How many times a reader starts again because a driver appended or truncated meanwhile.
+_TRIES: Final = 8
+
+
+class _Register(msgspec.Struct, frozen=True, kw_only=True):
+    """The content of a register.
+
+    Attributes:
+        write: an id of this write, so that equal bytes come from this write.
+        records: the records that one append wrote.
+    """
+
+    format: str = FORMAT
+    write: str
+    records: tuple[Record, ...]
+
+
+def packed(records: Sequence[Record]) -> bytes:
+    """Encode records as the content of a register. Equal records give different bytes, because each write has its own id."""
+    return seal(_Register(write=uuid.uuid4().hex, records=tuple(records)))
+
+
+def file_of(number: int) -> str:
+    """Name the file of a register."""
+    return f"{_DIRECTORY}/{number:020d}"
+
+
+class Own(NamedTuple):
+    """The records that this driver has written."""
+
+    run: str
+    driver_epoch: int
+    last: int
+
+
+class RegisterReader:
+    """Reads the registers in a directory."""
+
+    def __init__(self, files: Files) -> None:
+        self._files = files
+        self._start, self._searched = 0, -1  # the newest truncation, and the last register searched for one
+
+    def numbers(self) -> list[int]:
+        """List the registers that exist, in ascending order."""
+        names = self._files.names(_DIRECTORY)
+        return sorted(int(name) for name in names if _NUMBER.fullmatch(name))
+
+    def contents(self, own: Own | None) -> LogContents:
+        """Return the records at or above the recorded truncation; older registers count as deleted.
+
+        Args:
+            own: what the calling driver has written: its contents end with its own acquisition. None for everything.
+
+        Raises:
+            DecisionLogDamagedError: registers are missing, or one is torn or altered.
+            FencedError: a newer driver has acquired the log.
+        """
+        missing: list[int] = []
+        for _ in range(_TRIES):
+            numbers = self.numbers()
+            if own is not None and max(numbers, default=-1) > own.last:
+                raise self.fenced(own.last + 1)
+            last = max(numbers, default=-1) if own is None else own.driver_epoch
+            try:
+                start = self._recorded_start([number for number in numbers if number <= last])
+            except RetriableError:
+                continue  # a healthy driver may have truncated meanwhile
+            missing = sorted(set(range(start, last + 1)).difference(numbers))
+            if not missing and (numbers or self._files.read(register_id.FILE) is None):
+                return LogContents(start, Entries(partial(self._entries, start, last)))
+            # The listing may have been taken halfway through a truncation, so look again.
+        raise DecisionLogDamagedError(
+            f"{self.where()}: {f'registers {missing[:5]} are' if missing else 'every register is'} missing; without "
+            "them it is unknown what was decided"
+        )
+
+    def is_dropped(self, number: int) -> bool:
+        """Whether a newer register records a truncation that includes this one."""
+        newer = (self._load(above) for above in self.numbers() if above > number)
+        return any(entries is None or truncated_to(entries) > number for entries in newer)
+
+    def fenced(self, number: int) -> FencedError:
+        """Build the error of a driver that lost this register to another; it names the other if it can."""
+        driver = "another driver"
+        with contextlib.suppress(Exception):  # only to name the driver; the register is certainly taken
+            for _, record in self._load(number) or ():
+                if isinstance(record, Acquired):
+                    driver = f"{record.driver} (run {record.run})"
+        return FencedError(
+            f"{self.where(number)}: {driver} owns this checkpoint now, so this run can make no further decisions. No data is at "
+            "risk; stop this run"
+        )
+
+    def where(self, number: int | None = None) -> str:
+        """Name a register, or the directory of all, for a message."""
+        return f"{self._files.location}/{_DIRECTORY if number is None else file_of(number)}"
+
+    def _recorded_start(self, numbers: Sequence[int]) -> int:
+        """Find the newest truncation. Reads only the registers above it, and each only once in this object's lifetime."""
+        for number in reversed(numbers):
+            if number <= self._searched:
+                break
+            if found := max((truncated_to([entry]) for entry in self._entries(number, number)), default=0):
+                self._start = found
+                break
+        self._searched = max(numbers, default=-1)
+        return self._start
+
+    def _entries(self, first: int, last: int) -> Iterator[LogEntry]:
+        for number in range(first, last + 1):
+            entries = self._load(number)
+            if entries is None:
+                raise RetriableError(
+                    f"{self.where(number)} was deleted while it was read: another driver has truncated the log. Nothing was "
+                    "written; restart the query"
+                )
+            yield from entries
+
+    def _load(self, number: int) -> list[LogEntry] | None:
+        data = self._files.read(file_of(number))
+        if data is None:
+            return None
+        try:
+            found = unseal(data, _Register, of_format=FORMAT)
+        except msgspec.DecodeError as error:
+            raise DecisionLogDamagedError(f"{self.where(number)} cannot be read: {error}") from error
+        return [LogEntry(number, record) for record in found.records]
