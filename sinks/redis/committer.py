@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING, Any, Final
 
+from twopc import control
 from twopc.sinks.redis import keys, scripts
 from twopc.sinks.redis.check import Check, refused, text_of
 from twopc.sinks.redis.client import Call
@@ -48,13 +49,16 @@ class RedisCommitter(StagedCommitter[RedisHandle]):
 
     def load(self, step: StoreClient[Call]) -> bytes | None:
         """See :class:`ControlCommitter`."""
-        stored: bytes | None = step.execute_one(Call(self._control_slot, ("GET", self._control_key)))
+        stored: bytes | None = step.execute_one(Call(self._control_slot, ("HGET", self._control_key, "record")))
         return stored
 
     def swap(self, step: StoreClient[Call], old: bytes | None, new: bytes) -> bool:
         """See :class:`ControlCommitter`."""
         words = (self._control_key, old or b"", new)
-        return bool(step.execute_one(Call(self._control_slot, words, scripts.SWAP, keys=1, durable=True)))
+        before, after = control.decode(old), control.decode(new)
+        # A decision need not be durable here: the proof waits for the replicas, and unproven rows may be applied again.
+        durable = (before.driver_epoch, before.version) != (after.driver_epoch, after.version)
+        return bool(step.execute_one(Call(self._control_slot, words, scripts.SWAP, keys=1, durable=durable)))
 
     def _describe(self) -> Sequence[Mapping[str, Any]]:
         return self._client.server_info()

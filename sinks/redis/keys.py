@@ -42,7 +42,7 @@ class RedisHandle(StagedHandle):
 
 
 def control(sink: str) -> str:
-    """The control record (:mod:`twopc.control`), a string."""
+    """A hash whose field ``record`` is the control record (:mod:`twopc.control`)."""
     return f"{PREFIX}{sink}:{{{sink}}}:control"
 
 

@@ -124,9 +124,9 @@ return 'LOST'
 #: After a lost answer, the new value is already there. It is written again, so that a later WAIT covers it.
 SWAP: Final = script(
     """
-local held = redis.call('GET', KEYS[1]) or ''
+local held = redis.call('HGET', KEYS[1], 'record') or ''
 if held ~= ARGV[1] and held ~= ARGV[2] then return 0 end
-redis.call('SET', KEYS[1], ARGV[2])
+redis.call('HSET', KEYS[1], 'record', ARGV[2])
 return 1
 """,
 )

@@ -29,7 +29,7 @@ from twopc.testing.crash_points import InjectedFault, arm
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from twopc.attempt import Claim
+    from twopc.attempt import Claim, Owner
 
 
 # -- the normal flow ---------------------------------------------------------------------------------------------------
@@ -152,9 +152,9 @@ def test_every_run_acquires_its_sinks_under_its_own_name(cluster: Cluster, monke
     names: list[str] = []
     really = FakeCommitter.acquire
 
-    def acquire(committer: FakeCommitter, claim: Claim) -> int:
+    def acquire(committer: FakeCommitter, claim: Claim, seen: Owner | None) -> int:
         names.append(claim.run)
-        return really(committer, claim)
+        return really(committer, claim, seen)
 
     monkeypatch.setattr(FakeCommitter, "acquire", acquire)
     for _ in range(2):

@@ -24,6 +24,7 @@ from tests.unit.fake_sink import (
     rows_of,
 )
 from twopc import crash_points
+from twopc.attempt import Owner
 from twopc.coordinator import Coordinator
 from twopc.errors import (
     RefusedStartError,
@@ -47,8 +48,9 @@ def owned(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> Cluster:
         shown = list(committer._store.transactions.values())
         return any(transaction.state == "committed" for transaction in shown[known:])
 
-    def owner(committer: FakeCommitter) -> str | None:
-        return QUERY_ID if committer._store.driver_epoch else None
+    def owner(committer: FakeCommitter) -> Owner:
+        epoch = committer._store.driver_epoch
+        return Owner(QUERY_ID if epoch else None, epoch)
 
     monkeypatch.setattr(FakeCommitter, "inspect", owner)
     monkeypatch.setattr(FakeCommitter, "has_newer_decision", newer)

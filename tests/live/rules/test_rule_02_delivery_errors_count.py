@@ -108,8 +108,8 @@ def test_unacknowledged_records_prevent_the_vote(
         writer.write_rows(record_batch(["a", "b"]))
         try:
             with pytest.raises(RetriableError, match="not acknowledged"), at("task.written", local_kafka.pause):
-                writer.pre_commit()
-            writer.abort()
+                writer.snapshot_state(0)
+            writer.close()
         finally:
             local_kafka.resume()
         play.driver().process(play.batch(0), Tasks(play, [["a", "b"]]))
