@@ -17,7 +17,7 @@ from twopc.crash_points import crash_point
 from twopc.errors import RetriableError
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Mapping, Sequence
+    from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 
     from twopc.attempt import TaskAttempt
 
@@ -72,6 +72,12 @@ class FencedCommitter(ControlCommitter[HandleT, StepT], Generic[HandleT, StepT])
             version: the decision's version, for :meth:`forget_before`.
         """
 
+    def publish_all(self, step: StepT, handles: Sequence[HandleT], version: int) -> Iterator[HandleT]:
+        """Publish a batch; yield each transaction once it is published. Override it where one statement can publish them all."""
+        for handle in handles:
+            self.publish(step, handle, version)
+            yield handle
+
     @abstractmethod
     def outcome(self, step: StepT, handle: HandleT) -> Evidence:
         """What the markers prove. The absence of a marker proves nothing."""
@@ -113,8 +119,7 @@ class FencedCommitter(ControlCommitter[HandleT, StepT], Generic[HandleT, StepT])
                 # First, because not every store's step is undone: a start from an older checkpoint must see the decision.
                 while self._swapped(step, self._owned(lambda record: control.decided(record, version))) is None:
                     pass
-                for handle in handles:
-                    self.publish(step, handle, version)
+                for _ in self.publish_all(step, handles, version):
                     crash_point("driver.committing")
         except self.failures as error:
             self._block(str(error))
