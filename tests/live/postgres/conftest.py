@@ -1,0 +1,69 @@
+"""Fixtures for the tests that use a real PostgreSQL."""
+
+from __future__ import annotations
+
+import contextlib
+import uuid
+from typing import TYPE_CHECKING, Any
+
+import psycopg
+import pytest
+from psycopg import sql
+from psycopg.conninfo import make_conninfo
+
+from tests.live.lending import lent
+from tests.live.postgres.services import PostgresService, chosen, postgres_service
+from twopc.integration.services.postgres import LocalPostgres
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+
+@pytest.fixture(scope="session")
+def postgres_server() -> Iterator[PostgresService]:
+    """A real PostgreSQL shared by all tests of the run. Use the fixture `database`, or your own names."""
+    with postgres_service(chosen()) as service:
+        yield service
+
+
+@pytest.fixture
+def local_postgres(postgres_server: PostgresService) -> Iterator[LocalPostgres]:
+    """The shared server, for a test that kills or pauses it; it is running again when the test ends."""
+    yield from lent(postgres_server.local, f"TWOPC_POSTGRES={chosen()}")
+
+
+@pytest.fixture(scope="session")
+def older_postgres() -> Iterator[LocalPostgres]:
+    """A server of the oldest version that is tested."""
+    with LocalPostgres(version="16") as server:
+        yield server
+
+
+@pytest.fixture
+def database(postgres_server: PostgresService) -> Iterator[str]:
+    """The connection string of a new, empty database, which is dropped at the end."""
+    with _new_database(postgres_server.dsn) as dsn:
+        yield dsn
+
+
+@pytest.fixture
+def connection(database: str) -> Iterator[psycopg.Connection[Any]]:
+    """A connection of the superuser to the test's own database; each statement commits."""
+    with contextlib.closing(psycopg.connect(database, autocommit=True)) as opened:
+        yield opened
+
+
+@pytest.fixture
+def older_connection(older_postgres: LocalPostgres) -> Iterator[psycopg.Connection[Any]]:
+    """The same on the oldest version."""
+    with _new_database(older_postgres.dsn) as dsn, contextlib.closing(psycopg.connect(dsn, autocommit=True)) as opened:
+        yield opened
+
+
+@contextlib.contextmanager
+def _new_database(dsn: str) -> Iterator[str]:
+    name = f"t{uuid.uuid4().hex[:12]}"
+    with contextlib.closing(psycopg.connect(dsn, autocommit=True)) as server:
+        server.execute(sql.SQL("CREATE DATABASE {}").format(sql.Identifier(name)))
+        yield make_conninfo(dsn, dbname=name)
+        server.execute(sql.SQL("DROP DATABASE {} WITH (FORCE)").format(sql.Identifier(name)))
