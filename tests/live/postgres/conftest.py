@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import contextlib
-import uuid
 from typing import TYPE_CHECKING, Any
 
 import psycopg
 import pytest
-from psycopg import sql
-from psycopg.conninfo import make_conninfo
 
 from tests.live.lending import lent
 from tests.live.postgres.services import PostgresService, chosen, postgres_service
+from tests.live.postgres.support import connected_to_new_database, new_database
 from twopc.integration.services.postgres import LocalPostgres
 
 if TYPE_CHECKING:
@@ -42,7 +40,7 @@ def older_postgres() -> Iterator[LocalPostgres]:
 @pytest.fixture
 def database(postgres_server: PostgresService) -> Iterator[str]:
     """The connection string of a new, empty database, which is dropped at the end."""
-    with _new_database(postgres_server.dsn) as dsn:
+    with new_database(postgres_server.dsn) as dsn:
         yield dsn
 
 
@@ -56,14 +54,5 @@ def connection(database: str) -> Iterator[psycopg.Connection[Any]]:
 @pytest.fixture
 def older_connection(older_postgres: LocalPostgres) -> Iterator[psycopg.Connection[Any]]:
     """The same on the oldest version."""
-    with _new_database(older_postgres.dsn) as dsn, contextlib.closing(psycopg.connect(dsn, autocommit=True)) as opened:
+    with connected_to_new_database(older_postgres.dsn) as opened:
         yield opened
-
-
-@contextlib.contextmanager
-def _new_database(dsn: str) -> Iterator[str]:
-    name = f"t{uuid.uuid4().hex[:12]}"
-    with contextlib.closing(psycopg.connect(dsn, autocommit=True)) as server:
-        server.execute(sql.SQL("CREATE DATABASE {}").format(sql.Identifier(name)))
-        yield make_conninfo(dsn, dbname=name)
-        server.execute(sql.SQL("DROP DATABASE {} WITH (FORCE)").format(sql.Identifier(name)))
