@@ -11,6 +11,7 @@ import pytest
 from tests.live.lending import lent
 from tests.live.postgres.services import PostgresService, chosen, postgres_service
 from tests.live.postgres.support import connected_to_new_database, new_database
+from tests.live.postgres.type_cases import make_types
 from twopc.integration.services.postgres import LocalPostgres
 
 if TYPE_CHECKING:
@@ -55,4 +56,20 @@ def connection(database: str) -> Iterator[psycopg.Connection[Any]]:
 def older_connection(older_postgres: LocalPostgres) -> Iterator[psycopg.Connection[Any]]:
     """The same on the oldest version."""
     with connected_to_new_database(older_postgres.dsn) as opened:
+        yield opened
+
+
+@pytest.fixture(scope="module")
+def typed(postgres_server: PostgresService) -> Iterator[psycopg.Connection[Any]]:
+    """A connection to a database of the test file's own, with the types of `type_cases`. A test makes its tables anew."""
+    with connected_to_new_database(postgres_server.dsn) as opened:
+        make_types(opened)
+        yield opened
+
+
+@pytest.fixture(scope="module")
+def older(older_postgres: LocalPostgres) -> Iterator[psycopg.Connection[Any]]:
+    """The same on the oldest version."""
+    with connected_to_new_database(older_postgres.dsn) as opened:
+        make_types(opened, has_extensions=False)
         yield opened
