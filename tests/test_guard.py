@@ -1,13 +1,16 @@
 from __future__ import annotations
 
 import os
+import pwd
 import signal
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING
 
+import psutil
 import pytest
 
 from twopc.integration.services.guard import GuardedProcess
+from twopc.integration.services.server import wait_until
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -69,3 +72,31 @@ def test_a_child_that_ignores_sigterm_is_killed(tmp_path: Path) -> None:
 def test_a_missing_command_is_an_error(tmp_path: Path) -> None:
     with pytest.raises(OSError, match="cannot execute no-such-command"):
         start(tmp_path, "no-such-command")
+
+
+def test_the_childs_own_children_end_with_it_even_stopped_ones(tmp_path: Path) -> None:
+    command = ["sh", "-c", "setsid sleep 600 & kill -STOP $!; echo $!; setsid sleep 600 & echo $!; wait"]
+    process = GuardedProcess(command, log=tmp_path / "log", cwd=tmp_path, ends_family=True)
+    assert wait_until(lambda: (tmp_path / "log").read_text().count("\n") == 2, TIMEOUT_S)
+    process.kill()
+    for pid in (tmp_path / "log").read_text().split():
+        with pytest.raises(ProcessLookupError):
+            os.kill(int(pid), 0)
+
+
+def test_without_being_asked_the_childs_own_children_are_left_alone(tmp_path: Path) -> None:
+    process = start(tmp_path, "sh", "-c", "setsid sleep 600 & echo $!")
+    assert process.wait(TIMEOUT_S) == 0
+    os.kill(int((tmp_path / "log").read_text()), signal.SIGKILL)
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can become another user")
+def test_a_child_can_have_another_user_and_no_other_groups_and_still_ends_with_its_owner(tmp_path: Path) -> None:
+    script = "id -u; id -G; exec sleep 600"
+    nobody = pwd.getpwnam("nobody").pw_uid
+    process = GuardedProcess(["sh", "-c", script], log=tmp_path / "log", cwd=tmp_path, user=nobody)
+    assert wait_until(lambda: (tmp_path / "log").read_text().count("\n") == 2, TIMEOUT_S)
+    assert (tmp_path / "log").read_text().split() == [str(nobody)] * 2
+    os.kill(process._guard.pid, signal.SIGKILL)
+    assert wait_until(lambda: not psutil.pid_exists(process.pid), TIMEOUT_S)
+    process.wait()

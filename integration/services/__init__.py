@@ -1,4 +1,4 @@
-"""Kafka, Redis and HBase as local processes for the demo and the tests, and the Java and jars that they need."""
+"""Kafka, Redis, HBase and PostgreSQL as local processes for the demo and the tests, and the Java and jars that they need."""
 
 from __future__ import annotations
 

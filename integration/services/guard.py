@@ -4,8 +4,8 @@ A guard process stands between owner and child. `PR_SET_PDEATHSIG` alone is not 
 the *thread* that started the child ends, so a broker started by a worker thread would die with the thread. The guard has
 one thread. It watches its owner by pidfd, and `PR_SET_PDEATHSIG` ends the child with the guard.
 
-This file is both the owner's side, `GuardedProcess`, and the guard (`python guard.py OWNER_PID REPORT_FD COMMAND…`).
-It runs isolated, so it imports only the standard library.
+This file is both the owner's side, `GuardedProcess`, and the guard (`python guard.py OWNER_PID REPORT_FD USER FAMILY
+COMMAND…`). It runs isolated, so it imports only the standard library.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ import signal
 import subprocess
 import sys
 import time
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    from pathlib import Path
+from pathlib import Path
+from signal import Signals
 
 _PR_SET_PDEATHSIG = 1
+_PR_SET_CHILD_SUBREAPER = 36
+_FAMILY = "family"
 _POLL_WITHOUT_PIDFD_S = 0.2
 _FIRST_PAUSE_S, _LAST_PAUSE_S = 0.001, 0.05
 
@@ -35,14 +35,25 @@ class GuardedProcess:
         pid: process id of the child, not of the guard.
     """
 
-    def __init__(self, command: list[str], *, log: Path, cwd: Path) -> None:
+    def __init__(
+        self, command: list[str], *, log: Path, cwd: Path, user: int | None = None, ends_family: bool = False
+    ) -> None:
         """Start `command` with its output appended to `log`.
+
+        Args:
+            command: the program and its arguments.
+            log: the file for its output.
+            cwd: its working directory.
+            user: the id of the user that it runs as, and of the only group that it has; None: this process's own.
+            ends_family: whether its own children are killed when it has ended (on Linux). They may be paused, so that they
+                would never end by themselves. The process counts as ended only once they have ended, too.
 
         Raises:
             OSError: the command cannot be executed; the log says why.
         """
         read_fd, write_fd = os.pipe()
-        guard = [sys.executable, "-I", "-S", __file__, str(os.getpid()), str(write_fd)]
+        how = ["" if user is None else str(user), _FAMILY if ends_family else ""]
+        guard = [sys.executable, "-I", "-S", __file__, str(os.getpid()), str(write_fd), *how]
         with log.open("ab") as output, os.fdopen(read_fd, "rb") as report:
             try:
                 self._guard = subprocess.Popen(
@@ -97,28 +108,41 @@ class GuardedProcess:
         self.signal(signal.SIGKILL)
         self.wait()
 
-    def terminate(self, timeout_s: float) -> None:
-        """End the child with SIGTERM, or after `timeout_s` with SIGKILL, and wait until it has ended."""
-        self.signal(signal.SIGTERM)
-        self.signal(signal.SIGCONT)  # A stopped process does not handle SIGTERM.
+    def terminate(self, timeout_s: float, number: Signals = Signals.SIGTERM) -> None:
+        """End the child with a signal, or after `timeout_s` with SIGKILL, and wait until it has ended."""
+        self.signal(number)
+        self.signal(signal.SIGCONT)  # A stopped process handles no other signal.
         if self.wait(timeout_s) is None:
             self.kill()
 
 
 def die_with_parent() -> None:
     """Make Linux kill this process when the thread that started it ends. Runs in the child."""
+    _prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+
+
+def _prctl(option: int, value: int) -> None:
     if sys.platform == "linux":
         import ctypes  # noqa: PLC0415 - the owner's side does not need it
 
-        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+        ctypes.CDLL(None).prctl(option, value)
 
 
-def _guard(owner: int, report_fd: int, command: list[str]) -> int:
+def _guard(owner: int, report_fd: int, user: int | None, command: list[str], *, ends_family: bool) -> int:
     """Run `command`, report its process id, kill it when `owner` ends. Return its exit code."""
     owner_fd = os.pidfd_open(owner) if hasattr(os, "pidfd_open") else None
     if os.getppid() != owner:
         return 1  # The owner has already ended.
-    child = subprocess.Popen(command, preexec_fn=die_with_parent)  # noqa: PLW1509 - the guard has one thread
+    # Always called: it also imports what preexec_fn needs, which another user may not be able to read.
+    _prctl(_PR_SET_CHILD_SUBREAPER, int(ends_family))
+    child = subprocess.Popen(
+        command,
+        # The kernel forgets this when the user changes, and preexec_fn runs after that change.
+        preexec_fn=die_with_parent,  # noqa: PLW1509 - the guard has one thread
+        user=user,
+        group=user,
+        extra_groups=None if user is None else [],
+    )
     os.write(report_fd, str(child.pid).encode())
     os.close(report_fd)
     if owner_fd is not None:
@@ -132,8 +156,31 @@ def _guard(owner: int, report_fd: int, command: list[str]) -> int:
     if child.poll() is None:
         child.kill()
     code = child.wait()
+    if ends_family and sys.platform == "linux":
+        _end_orphans()
     return code if code >= 0 else 128 - code
 
 
+def _end_orphans() -> None:
+    """Kill the processes that this one has inherited from its child, and wait until none is left."""
+    while True:
+        for stat in Path("/proc").glob("[0-9]*/stat"):
+            with contextlib.suppress(FileNotFoundError, ProcessLookupError):  # another process has just ended
+                if int(stat.read_text().rpartition(")")[2].split()[1]) == os.getpid():
+                    os.kill(int(stat.parent.name), signal.SIGKILL)
+        try:
+            os.waitpid(-1, 0)
+        except ChildProcessError:
+            return
+
+
 if __name__ == "__main__":
-    sys.exit(_guard(int(sys.argv[1]), int(sys.argv[2]), sys.argv[3:]))
+    sys.exit(
+        _guard(
+            int(sys.argv[1]),
+            int(sys.argv[2]),
+            int(sys.argv[3]) if sys.argv[3] else None,
+            sys.argv[5:],
+            ends_family=sys.argv[4] == _FAMILY,
+        )
+    )

@@ -35,6 +35,8 @@ _PORT_ATTEMPTS = 4
 _POLL_S = 0.01
 _PAUSE_TIMEOUT_S = 10.0
 _TAIL_LINES = 25
+#: The states of a thread that is stopped, or has ended and waits for its parent, which may be stopped.
+_AT_REST = ("T", "Z", "X")
 
 
 def wait_until(is_so: Callable[[], object], timeout_s: float) -> bool:
@@ -86,6 +88,10 @@ class LocalServer(Startable):
     _PORT_TAKEN: ClassVar[tuple[str, ...]] = ("Address already in use",)
     _START_TIMEOUT_S: ClassVar[float] = 90
     _STOP_TIMEOUT_S: ClassVar[float] = 20
+    #: Asks for an orderly shutdown.
+    _STOP_SIGNAL: ClassVar[signal.Signals] = signal.SIGTERM
+    #: See `GuardedProcess`.
+    _ENDS_FAMILY: ClassVar[bool] = False
 
     def __init__(self, name: str, ports: Sequence[str], data_dir: Path | None) -> None:
         """Describe a server; nothing is started yet.
@@ -102,6 +108,7 @@ class LocalServer(Startable):
         prefix = f"twopc-{name.replace(' ', '-').lower()}-"
         self.data_dir = data_dir.absolute() if data_dir else Path(tempfile.mkdtemp(prefix=prefix))
         self._process: GuardedProcess | None = None
+        self._user: int | None = None  # see `GuardedProcess`
         self._has_served = False
         self._log_start = 0
 
@@ -151,9 +158,9 @@ class LocalServer(Startable):
             return
 
     def stop(self) -> None:
-        """Shut the server down (SIGTERM) and wait until it has ended; does nothing if it is not running."""
+        """Shut the server down in order and wait until it has ended; does nothing if it is not running."""
         if self._process:
-            self._process.terminate(self._STOP_TIMEOUT_S)
+            self._process.terminate(self._STOP_TIMEOUT_S, self._STOP_SIGNAL)
 
     def kill(self) -> None:
         """End the server as a crash would (SIGKILL) and wait until it has ended; does nothing if it is not running."""
@@ -173,10 +180,12 @@ class LocalServer(Startable):
         """
         process = self._running()
         process.signal(signal.SIGSTOP)
-        if not wait_until(lambda: process.exit_code is not None or _is_stopped(process.pid), _PAUSE_TIMEOUT_S):
-            raise ServiceError(
-                f"{self._name}: process {process.pid} is not paused {_PAUSE_TIMEOUT_S:g} s after SIGSTOP"
-            )
+        self._wait_until_stopped(process.pid)
+
+    def _wait_until_stopped(self, pid: int) -> None:
+        process = self._running()
+        if not wait_until(lambda: process.exit_code is not None or _is_stopped(pid), _PAUSE_TIMEOUT_S):
+            raise ServiceError(f"{self._name}: process {pid} is not paused {_PAUSE_TIMEOUT_S:g} s after SIGSTOP")
 
     def resume(self) -> None:
         """Resume a paused process (SIGCONT). Raises ServiceError if it is not running."""
@@ -207,7 +216,9 @@ class LocalServer(Startable):
     def _run(self, command: list[str]) -> GuardedProcess:
         """Start a process, which `stop` and `kill` will end."""
         try:
-            self._process = GuardedProcess(command, log=self.log_path, cwd=self.data_dir)
+            self._process = GuardedProcess(
+                command, log=self.log_path, cwd=self.data_dir, user=self._user, ends_family=self._ENDS_FAMILY
+            )
         except OSError as error:
             raise ServiceError(str(error)) from error
         return self._process
@@ -243,7 +254,8 @@ def _is_stopped(pid: int) -> bool:
         return psutil.Process(pid).status() == psutil.STATUS_STOPPED
     try:
         return all(
-            stat.read_text().rpartition(")")[2].split()[0] == "T" for stat in Path(f"/proc/{pid}/task").glob("*/stat")
+            stat.read_text().rpartition(")")[2].split()[0] in _AT_REST
+            for stat in Path(f"/proc/{pid}/task").glob("*/stat")
         )
     except (FileNotFoundError, ProcessLookupError):  # the thread has just exited
         return False

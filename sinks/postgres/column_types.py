@@ -1,0 +1,175 @@
+"""The rules for each type: which Arrow types a PostgreSQL column takes, how a value is written, and which values never fit.
+
+A value is written as the text from which PostgreSQL's own input function makes the value that ``INSERT`` would store. Where
+PostgreSQL would have to guess (a time zone, the digits of a double), the column is refused, and the query casts it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from twopc.sinks.postgres import values
+from twopc.sinks.postgres.arrow_text import hexadecimal, joined, number, replaced, text
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
+
+    from twopc.sinks.postgres.target import ColumnType
+    from twopc.sinks.postgres.values import Problem
+
+    Texts = pa.Array[Any]
+    Check = Callable[[pa.Array[Any], ColumnType], Iterator[Problem]]
+
+_DAY_US: Final = 86_400_000_000
+_SECOND_US: Final = 1_000_000
+_FLOATS: Final = {"float4": pa.float32(), "float8": pa.float64()}
+
+
+@dataclass(frozen=True)
+class Rule:
+    """How values of some Arrow types are written to columns of some kinds.
+
+    Attributes:
+        fits: whether an Arrow type is one of them.
+        kinds: see :attr:`ColumnType.kind`.
+        write: makes the text of each value.
+        checks: find the values that the column can never hold.
+    """
+
+    fits: Callable[[Any], bool]
+    kinds: frozenset[str]
+    write: Callable[[pa.Array[Any], ColumnType], Texts]
+    checks: tuple[Check, ...] = ()
+
+
+def rule_for(kind: Any, target: ColumnType) -> Rule | None:
+    """The rule for an Arrow type and a column, or for the elements of both; None if the column cannot take it."""
+    if target.is_array != is_list(kind):
+        return None
+    element = kind.value_type if is_list(kind) else kind
+    return next((rule for rule in _RULES if rule.fits(element) and target.kind in rule.kinds), None)
+
+
+def is_list(kind: Any) -> bool:
+    """Whether the type is one of Arrow's lists."""
+    return pa.types.is_list(kind) or pa.types.is_large_list(kind)
+
+
+def advice(target: ColumnType) -> str:
+    """What the column takes, in Spark's words, and what the query must do with everything else."""
+    for kinds, wanted in _WANTED:
+        if target.kind in kinds:
+            wanted = f"array<{wanted}>" if target.is_array else wanted  # noqa: PLW2901 - the sentence about the array
+            return f"it takes {wanted}: cast or convert the column in the query"
+    return (
+        "the sink does not know that type: leave the column out, or write to a table whose column has a type such as text or "
+        "jsonb, from which the database makes it"
+    )
+
+
+def array_text(column: Any, elements: Texts) -> Texts:
+    """Make the text of each array from that of its elements."""
+    quoted = joined(text('"'), replaced(elements, (("\\", "\\\\"), ('"', '\\"'))), text('"'))
+    quoted = pc.coalesce(quoted, text("NULL"))
+    kind = pa.LargeListArray if pa.types.is_large_list(column.type) else pa.ListArray
+    written = joined(text("{"), pc.binary_join(kind.from_arrays(column.offsets, quoted), text(",")), text("}"))
+    if not column.null_count:
+        return written
+    found: Texts = pc.if_else(column.is_valid(), written, pa.nulls(len(column), pa.string()))
+    return found
+
+
+def _plain(column: pa.Array[Any], _: ColumnType) -> Texts:
+    return column.cast(pa.string())
+
+
+def _float(column: pa.Array[Any], target: ColumnType) -> Texts:
+    # First the column's own width, as PostgreSQL's cast does: the shortest text of a double may round to another float4, and
+    # that of a float is not the same number in a float8.
+    return column.cast(_FLOATS[target.kind]).cast(pa.string())
+
+
+def _bytes(column: pa.Array[Any], _: ColumnType) -> Texts:
+    return joined(text("\\x"), hexadecimal(column))
+
+
+def _instant(column: pa.Array[Any], _: ColumnType) -> Texts:
+    return column.cast(pa.timestamp("us", "UTC")).cast(pa.string())
+
+
+def _interval(column: pa.Array[Any], _: ColumnType) -> Texts:
+    """As Spark prints it, with days apart from hours: PostgreSQL keeps them apart, too. Division is towards zero."""
+    left = column.cast(pa.duration("us")).cast(pa.int64())
+    parts: list[Any] = []
+    for size, unit in ((_DAY_US, " days "), (_SECOND_US, " seconds "), (1, " microseconds")):
+        whole = pc.divide(left, number(size))
+        left = pc.subtract(left, pc.multiply(whole, number(size)))
+        parts += whole.cast(pa.string()), text(unit)
+    return joined(*parts)
+
+
+def _is_text(kind: Any) -> bool:
+    return pa.types.is_string(kind) or pa.types.is_large_string(kind)
+
+
+def _is_bytes(kind: Any) -> bool:
+    return pa.types.is_binary(kind) or pa.types.is_large_binary(kind)
+
+
+def _is_instant(kind: Any) -> bool:
+    return pa.types.is_timestamp(kind) and kind.tz is not None and kind.unit != "ns"
+
+
+def _is_wall_clock(kind: Any) -> bool:
+    return pa.types.is_timestamp(kind) and kind.tz is None and kind.unit != "ns"
+
+
+def _is_whole(kind: Any) -> bool:
+    return pa.types.is_integer(kind) or (pa.types.is_decimal(kind) and kind.scale == 0)
+
+
+def _is_exact(kind: Any) -> bool:
+    return pa.types.is_integer(kind) or pa.types.is_decimal(kind)
+
+
+def _rules() -> Iterator[Rule]:
+    integers = frozenset(values.INTEGERS)
+    floats = frozenset(_FLOATS)
+    yield Rule(pa.types.is_boolean, frozenset({"bool"}), _plain)
+    yield Rule(_is_whole, integers, _plain, (values.out_of_integers,))
+    yield Rule(_is_exact, frozenset({"numeric"}), _plain, (values.out_of_numeric,))
+    yield Rule(_is_exact, floats, _plain)
+    yield Rule(pa.types.is_floating, floats, _float, (values.out_of_float4,))
+    yield Rule(_is_text, frozenset({"text", "citext", *_CHECKED_BY_THE_SERVER}), _plain, (values.not_text,))
+    yield Rule(_is_text, frozenset({"varchar", "bpchar"}), _plain, (values.not_text, values.too_long))
+    yield Rule(_is_text, frozenset({"uuid"}), _plain, (values.not_text, values.not_uuid))
+    yield Rule(_is_text, frozenset({"enum"}), _plain, (values.not_text, values.not_label))
+    yield Rule(_is_text, frozenset({"json", "jsonb"}), _plain, (values.not_text, values.not_json))
+    yield Rule(_is_bytes, frozenset({"bytea"}), _bytes)
+    yield Rule(pa.types.is_date, frozenset({"date", "timestamp"}), _plain, (values.out_of_calendar,))
+    yield Rule(_is_instant, frozenset({"timestamptz"}), _instant, (values.out_of_calendar,))
+    yield Rule(_is_wall_clock, frozenset({"timestamp"}), _plain, (values.out_of_calendar,))
+    yield Rule(pa.types.is_duration, frozenset({"interval"}), _interval)
+
+
+#: PostgreSQL alone knows what these accept. It checks each value when the task stages it.
+_CHECKED_BY_THE_SERVER: Final = ("inet", "cidr", "macaddr", "macaddr8")
+#: What a column takes, in Spark's words.
+_WANTED: Final[Sequence[tuple[frozenset[str], str]]] = (
+    (frozenset({"bool"}), "boolean"),
+    (frozenset(values.INTEGERS), "tinyint, smallint, int, bigint, and decimal with scale 0"),
+    (frozenset({"numeric"}), "decimal, and integers"),
+    (frozenset(_FLOATS), "float, double, decimal, and integers"),
+    (frozenset({"json", "jsonb"}), "a string with JSON, such as that of to_json"),
+    (frozenset({"text", "citext", "varchar", "bpchar", "uuid", "enum", *_CHECKED_BY_THE_SERVER}), "string"),
+    (frozenset({"bytea"}), "binary"),
+    (frozenset({"date"}), "date"),
+    (frozenset({"timestamptz"}), "timestamp"),
+    (frozenset({"timestamp"}), "timestamp_ntz, and date"),
+    (frozenset({"interval"}), "a day-time interval"),
+)
+_RULES: Final = tuple(_rules())

@@ -1,0 +1,234 @@
+"""Read from the catalog everything that matters about the table that a sink writes to."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+
+from psycopg.rows import dict_row
+
+from twopc.errors import ConfigurationError
+from twopc.sinks.postgres.target import Column, ColumnType, Constraint, Generated, Index, Table, Trigger
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    import psycopg
+    from typing_extensions import LiteralString
+
+    Row = Mapping[str, Any]
+
+_GENERATED: Final[Mapping[str, Generated]] = {"a": "ALWAYS", "d": "BY DEFAULT", "s": "EXPRESSION", "v": "EXPRESSION"}
+#: The bits of ``pg_trigger.tgtype``.
+_EVENTS: Final = {4: "INSERT", 8: "DELETE", 16: "UPDATE", 32: "TRUNCATE"}
+_VARIABLE_HEADER: Final = 4
+
+#: Of the table itself. A right on each column is as good as one on the table, except for ON CONFLICT, which the sink asks later.
+_TABLE: Final = """
+SELECT c.oid::int8 AS oid, n.nspname AS schema, c.relname AS name, c.relkind::text AS kind,
+  c.relpersistence::text AS persistence, c.relispartition AS is_partition, row_security_active(c.oid) AS has_row_security,
+  current_user::text AS role,
+  ARRAY(SELECT r.rulename::text FROM pg_rewrite r WHERE r.ev_class = c.oid AND r.ev_enabled <> 'D' ORDER BY 1) AS rules,
+  ARRAY(SELECT p FROM unnest(ARRAY['INSERT', 'SELECT', 'UPDATE']) p WHERE NOT has_table_privilege(c.oid, p)) AS missing
+FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
+WHERE c.oid = %(oid)s
+"""
+#: The beginning of the queries about a table and its partitions at every level.
+_TREE: Final = """
+WITH RECURSIVE tree(oid) AS (
+  SELECT %(oid)s::oid UNION ALL
+  SELECT i.inhrelid FROM pg_inherits i JOIN tree ON i.inhparent = tree.oid JOIN pg_class c ON c.oid = i.inhrelid
+  WHERE c.relispartition
+)
+"""
+_PARTITIONS: Final = """
+SELECT c.oid::regclass::text AS name, c.relkind::text AS kind,
+  c.relkind = 'p' AND p.partdefid = 0 AS is_unrouted
+FROM tree JOIN pg_class c ON c.oid = tree.oid LEFT JOIN pg_partitioned_table p ON p.partrelid = c.oid
+ORDER BY 1
+"""
+_COLUMNS: Final = """
+SELECT a.attnum AS number, a.attname AS name, a.atttypid::int8 AS type, a.atttypmod AS typmod,
+  format_type(a.atttypid, a.atttypmod) AS sql, a.attnotnull AS is_required, a.attidentity::text AS identity,
+  a.attgenerated::text AS generated,
+  CASE WHEN a.attgenerated = '' THEN pg_get_expr(d.adbin, d.adrelid) END AS default
+FROM pg_attribute a LEFT JOIN pg_attrdef d ON d.adrelid = a.attrelid AND d.adnum = a.attnum
+WHERE a.attrelid = %(oid)s AND a.attnum > 0 AND NOT a.attisdropped
+ORDER BY a.attnum
+"""
+#: The types of the columns, and those that these are made of.
+_TYPES: Final = """
+WITH RECURSIVE used(oid) AS (
+  SELECT atttypid FROM pg_attribute WHERE attrelid = %(oid)s AND attnum > 0 AND NOT attisdropped
+  UNION
+  SELECT inner_type FROM used JOIN pg_type t ON t.oid = used.oid,
+    unnest(ARRAY[t.typbasetype, CASE WHEN t.typlen = -1 THEN t.typelem ELSE 0 END]) inner_type
+  WHERE inner_type <> 0
+)
+SELECT t.oid::int8 AS oid, t.typname AS name, t.typtype::text AS kind, t.typnotnull AS is_required,
+  t.typbasetype::int8 AS base, t.typtypmod AS typmod, n.nspname = 'pg_catalog' AS is_built_in,
+  CASE WHEN EXISTS (SELECT FROM pg_type e WHERE e.oid = t.typelem AND e.typarray = t.oid)
+    THEN t.typelem::int8 ELSE 0 END AS element,
+  ARRAY(SELECT e.enumlabel::text FROM pg_enum e WHERE e.enumtypid = t.oid ORDER BY e.enumsortorder) AS labels
+FROM used JOIN pg_type t ON t.oid = used.oid JOIN pg_namespace n ON n.oid = t.typnamespace
+"""
+_INDEXES: Final = """
+SELECT i.indexrelid::regclass::text AS name, m.amname AS method, i.indisunique AS is_unique, i.indisprimary AS is_primary,
+  i.indimmediate AS is_immediate, i.indisvalid AS is_valid, i.indpred IS NOT NULL AS is_partial,
+  i.indexprs IS NOT NULL AS has_expressions, i.indrelid = %(oid)s::oid AS is_own, i.indnullsnotdistinct AS is_strict,
+  ARRAY(
+    SELECT a.attname::text FROM unnest(i.indkey::int2[]) WITH ORDINALITY k(number, place)
+    JOIN pg_attribute a ON a.attrelid = i.indrelid AND a.attnum = k.number
+    WHERE k.place <= i.indnkeyatts ORDER BY k.place
+  ) AS columns,
+  substr(pg_get_indexdef(i.indexrelid), length(
+    'CREATE ' || CASE WHEN i.indisunique THEN 'UNIQUE ' ELSE '' END || 'INDEX ' || quote_ident(x.relname) || ' ON '
+    || CASE WHEN x.relkind = 'I' THEN 'ONLY ' ELSE '' END
+    || quote_ident(n.nspname) || '.' || quote_ident(c.relname) || ' USING '
+  ) + 1) AS definition
+FROM tree JOIN pg_index i ON i.indrelid = tree.oid AND i.indislive
+JOIN pg_class x ON x.oid = i.indexrelid JOIN pg_am m ON m.oid = x.relam
+JOIN pg_class c ON c.oid = i.indrelid JOIN pg_namespace n ON n.oid = c.relnamespace
+ORDER BY i.indrelid <> %(oid)s::oid, 1
+"""
+#: An exclusion or a foreign key of a partition that its parent has, too, is inherited.
+_CONSTRAINTS: Final = """
+SELECT k.contype::text AS kind, quote_ident(k.conname) AS name, k.conrelid::regclass::text AS table,
+  pg_get_constraintdef(k.oid) AS definition, (NOT k.conislocal OR k.conparentid <> 0) AS is_inherited,
+  ARRAY(
+    SELECT a.attname::text FROM unnest(k.conkey) WITH ORDINALITY c(number, place)
+    JOIN pg_attribute a ON a.attrelid = k.conrelid AND a.attnum = c.number ORDER BY c.place
+  ) AS columns
+FROM tree JOIN pg_constraint k ON k.conrelid = tree.oid
+WHERE k.contype IN ('c', 'f', 'x', 't')
+ORDER BY k.conrelid <> %(oid)s::oid, 2
+"""
+_TRIGGERS: Final = """
+SELECT quote_ident(t.tgname) AS name, t.tgrelid::regclass::text AS table, t.tgtype AS events
+FROM tree JOIN pg_trigger t ON t.tgrelid = tree.oid
+WHERE NOT t.tgisinternal AND t.tgenabled IN ('O', 'A') AND t.tgparentid = 0
+ORDER BY t.tgrelid <> %(oid)s::oid, 1
+"""
+
+
+def read_table(connection: psycopg.Connection[Any], name: str) -> Table:
+    """Read a table, in one snapshot if the caller has begun one.
+
+    Args:
+        connection: to the table's database.
+        name: the name as SQL writes it: with or without the schema, quoted where needed.
+
+    Raises:
+        ConfigurationError: there is no such table.
+        psycopg.Error: the server rejected the query, or did not answer.
+    """
+    found = connection.execute("SELECT to_regclass(%s)::oid::int8", [name]).fetchone()
+    if found is None or found[0] is None:
+        raise ConfigurationError(
+            f"table {name!r} does not exist, or the role may not see its schema: create it, or correct the name. Write it as in "
+            "SQL: 'schema.table', and \"…\" around a name with capital letters"
+        )
+    oid = found[0]
+    [own] = _query(connection, _TABLE, oid)
+    types = {row["oid"]: row for row in _query(connection, _TYPES, oid)}
+    partitions = _query(connection, _TREE + _PARTITIONS, oid)
+    return Table(
+        oid=oid,
+        schema=own["schema"],
+        name=own["name"],
+        kind=own["kind"],
+        persistence=own["persistence"],
+        columns=tuple(_column(row, types) for row in _query(connection, _COLUMNS, oid)),
+        indexes=tuple(map(_index, _query(connection, _TREE + _INDEXES, oid))),
+        constraints=tuple(map(_constraint, _query(connection, _TREE + _CONSTRAINTS, oid))),
+        triggers=tuple(map(_trigger, _query(connection, _TREE + _TRIGGERS, oid))),
+        rules=tuple(own["rules"]),
+        is_partition=own["is_partition"],
+        unrouted=tuple(row["name"] for row in partitions if row["is_unrouted"]),
+        foreign=tuple(row["name"] for row in partitions if row["kind"] == "f"),
+        has_row_security=own["has_row_security"],
+        role=own["role"],
+        missing_rights=frozenset(own["missing"]),
+    )
+
+
+def _query(connection: psycopg.Connection[Any], statement: LiteralString, oid: int) -> list[dict[str, Any]]:
+    with connection.cursor(row_factory=dict_row) as cursor:
+        return cursor.execute(statement, {"oid": oid}).fetchall()
+
+
+def _column(row: Row, types: Mapping[int, Row]) -> Column:
+    kind = _type(row["type"], row["typmod"], row["sql"], types)
+    return Column(
+        number=row["number"],
+        name=row["name"],
+        type=kind,
+        is_nullable=not (row["is_required"] or kind.is_required),
+        default=row["default"],
+        generated=_GENERATED.get(row["identity"] or row["generated"], ""),
+    )
+
+
+def _type(oid: int, typmod: int, sql: str, types: Mapping[int, Row]) -> ColumnType:
+    found, is_array, is_required = types[oid], False, False
+    while found["base"] or found["element"]:
+        if found["base"]:
+            is_required = is_required or (found["is_required"] and not is_array)
+            typmod = found["typmod"] if typmod == -1 else typmod
+        elif is_array:
+            return ColumnType(sql, "", is_array=True)  # a domain over an array, as the element of an array
+        else:
+            is_array = True
+        found = types[found["base"] or found["element"]]
+    kind = _kind(found)
+    limited = typmod >= _VARIABLE_HEADER
+    precision, scale = _digits(typmod) if kind == "numeric" and limited else (None, 0)
+    return ColumnType(
+        sql=sql,
+        kind=kind,
+        is_array=is_array,
+        length=typmod - _VARIABLE_HEADER if kind in {"varchar", "bpchar"} and limited else None,
+        precision=precision,
+        scale=scale,
+        labels=tuple(found["labels"]),
+        is_required=is_required,
+    )
+
+
+def _kind(row: Row) -> str:
+    if row["kind"] == "e":
+        return "enum"
+    # An extension is in a schema of the user's choice. A type of the user's own with that name has another kind of input.
+    is_known = row["kind"] == "b" and (row["is_built_in"] or row["name"] == "citext")
+    return row["name"] if is_known else ""
+
+
+def _digits(typmod: int) -> tuple[int, int]:
+    """Precision and scale of a ``numeric``; from PostgreSQL 15 on, the scale may be negative."""
+    packed = typmod - _VARIABLE_HEADER
+    return packed >> 16 & 0xFFFF, (packed & 0x7FF ^ 0x400) - 0x400
+
+
+def _index(row: Row) -> Index:
+    definition = row["definition"]
+    return Index(
+        name=row["name"],
+        method=row["method"],
+        columns=tuple(row["columns"]),
+        is_unique=row["is_unique"],
+        is_primary=row["is_primary"],
+        is_immediate=row["is_immediate"],
+        is_valid=row["is_valid"],
+        is_partial=row["is_partial"],
+        has_expressions=row["has_expressions"],
+        is_own=row["is_own"],
+        definition=definition.replace(" NULLS NOT DISTINCT", "", 1) if row["is_strict"] else definition,
+    )
+
+
+def _constraint(row: Row) -> Constraint:
+    return Constraint(**{**row, "columns": tuple(row["columns"])})
+
+
+def _trigger(row: Row) -> Trigger:
+    events = frozenset(event for bit, event in _EVENTS.items() if row["events"] & bit)
+    return Trigger(row["name"], row["table"], events)

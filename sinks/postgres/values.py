@@ -1,0 +1,197 @@
+"""Find the values that a column can never hold, a column at a time: by its extremes, or with one vectorised test.
+
+Each check gives a mask of the bad values, and why they are bad. On good rows it makes no mask. It accepts what PostgreSQL's input
+function accepts; what only the server can know is left to the server, which checks every value when the task stages it.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from decimal import Context, Decimal
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, NoReturn
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from twopc.sinks.postgres.arrow_text import texts
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from twopc.sinks.postgres.target import ColumnType
+
+INTEGERS: Final = {"int2": 16, "int4": 32, "int8": 64}
+_UUID: Final = r"^(?:(?:[0-9a-fA-F]{4}-?){7}[0-9a-fA-F]{4}|\{(?:[0-9a-fA-F]{4}-?){7}[0-9a-fA-F]{4}\})$"
+#: 0001-01-01 to 9999-12-31, in days since 1970.
+_DAYS: Final = (-719_162, 2_932_896)
+_UNITS: Final = {"s": 1, "ms": 1_000, "us": 1_000_000}
+#: Exact for every numeric(p,s): both are at most 1000.
+_EXACT: Final = Context(prec=2_100)
+_ESCAPED_NUL: Final = re.compile(r"(?<!\\)(?:\\\\)*\\u0000")
+
+
+class Problem(NamedTuple):
+    """Values that a column cannot hold.
+
+    Attributes:
+        mask: true for each of them.
+        reason: what is wrong, as the end of "column x holds …".
+    """
+
+    mask: Any
+    reason: str
+
+
+def out_of_integers(column: pa.Array[Any], target: ColumnType) -> Iterator[Problem]:
+    """Integers beyond the column's width."""
+    highest = 2 ** (INTEGERS[target.kind] - 1) - 1
+    yield from _outside(column, -highest - 1, highest, f"a number that {target.sql} cannot hold")
+
+
+def out_of_numeric(column: pa.Array[Any], target: ColumnType) -> Iterator[Problem]:
+    """Numbers that have too many digits before the point once PostgreSQL has rounded them to the column's scale."""
+    if target.precision is None:
+        return
+    half = Decimal(5).scaleb(-target.scale - 1)
+    beyond = _EXACT.subtract(
+        Decimal(1).scaleb(target.precision - target.scale), half
+    )  # rounds up to one digit too many
+
+    def is_bad(value: int | Decimal) -> bool:
+        return Decimal(value).copy_abs() >= beyond
+
+    extremes: Any = pc.min_max(column).as_py()
+    if extremes["min"] is not None and any(map(is_bad, extremes.values())):
+        yield from _where(column, is_bad, f"a number that {target.sql} cannot hold")
+
+
+def out_of_float4(column: pa.Array[Any], target: ColumnType) -> Iterator[Problem]:
+    """Doubles that overflow or vanish in a ``real``. Infinities and NaN stay what they are."""
+    if target.kind != "float4" or not pa.types.is_float64(column.type):
+        return
+    narrow: Any = column.cast(pa.float32()).cast(pa.float64())
+    if narrow.equals(column):
+        return
+
+    lost = [
+        before is not None and ((math.isinf(after) and not math.isinf(before)) or (after == 0 and before != 0))
+        for before, after in zip(column.to_pylist(), narrow.to_pylist(), strict=True)
+    ]
+    if any(lost):
+        yield Problem(pa.array(lost), "a number that is too large or too small for real")
+
+
+def not_text(column: pa.Array[Any], _: ColumnType) -> Iterator[Problem]:
+    """Strings with a NUL character, or with bytes that are not UTF-8, as Spark's strings may have."""
+    try:
+        column.validate(full=True)
+    except pa.ArrowInvalid:
+        yield from _where(column.cast(_bytes_of(column.type)), _is_not_utf8, "bytes that are not UTF-8")
+        return
+    yield from _matching(
+        pc.match_substring(column, "\0"), "a NUL character (0x00), which PostgreSQL cannot store: replace it"
+    )
+
+
+def too_long(column: Any, target: ColumnType) -> Iterator[Problem]:
+    """Strings with more characters than the column has. PostgreSQL cuts off surplus spaces, and only those."""
+    if target.length is None or (pc.max(pc.utf8_length(column)).as_py() or 0) <= target.length:
+        return
+    limit = target.length
+    reason = f"a string of more than {limit} characters, but the column is {target.sql}"
+    yield from _where(column, lambda value: len(value.rstrip(" ")) > limit, reason)
+
+
+def not_uuid(column: pa.Array[Any], _: ColumnType) -> Iterator[Problem]:
+    """Strings that are not a UUID in any of the forms that PostgreSQL reads."""
+    yield from _matching(pc.invert(pc.match_substring_regex(column, _UUID)), "a string that is not a UUID")
+
+
+def not_label(column: pa.Array[Any], target: ColumnType) -> Iterator[Problem]:
+    """Strings that are not a label of the enumeration."""
+    unknown = pc.is_null(pc.index_in(column, value_set=texts(target.labels).cast(column.type)))
+    shown = ", ".join(map(repr, target.labels[:10])) + (", …" if len(target.labels) > 10 else "")  # noqa: PLR2004
+    yield from _matching(pc.and_(unknown, pc.is_valid(column)), f"a string that is no label of {target.sql} ({shown})")
+
+
+def not_json(column: pa.Array[Any], target: ColumnType) -> Iterator[Problem]:
+    """Strings that are not JSON, or that hold what ``jsonb`` cannot: a NUL character, or half of a surrogate pair."""
+    is_bad = _is_no_jsonb if target.kind == "jsonb" else _is_no_json
+    yield from _where(column, is_bad, f"a string that {target.kind} cannot hold")
+
+
+def out_of_calendar(column: pa.Array[Any], _: ColumnType) -> Iterator[Problem]:
+    """Dates and times outside the years 1 to 9999, which is Spark's own range and that of every client."""
+    first, last = _DAYS
+    if pa.types.is_timestamp(column.type):
+        per_day = 86_400 * _UNITS[column.type.unit]
+        first, last = first * per_day, (last + 1) * per_day - 1
+        column = column.cast(pa.int64())
+    else:
+        column = column.cast(pa.date32()).cast(pa.int32())
+    yield from _outside(column, first, last, "a date outside the years 1 to 9999")
+
+
+def _outside(column: pa.Array[Any], lowest: int, highest: int, reason: str) -> Iterator[Problem]:
+    # The extremes are compared in Python, because a scalar for Arrow would import pandas.
+    extremes: Any = pc.min_max(column).as_py()
+    if extremes["min"] is not None and (extremes["min"] < lowest or extremes["max"] > highest):
+        yield from _where(column, lambda value: not lowest <= value <= highest, reason)
+
+
+def _matching(mask: pa.Array[Any], reason: str) -> Iterator[Problem]:
+    if pc.any(mask, min_count=0).as_py():
+        yield Problem(mask, reason)
+
+
+def _where(column: pa.Array[Any], is_bad: Callable[[Any], bool], reason: str) -> Iterator[Problem]:
+    found = [value is not None and is_bad(value) for value in column.to_pylist()]
+    if any(found):
+        yield Problem(pa.array(found), reason)
+
+
+def _bytes_of(kind: pa.DataType) -> pa.DataType:
+    return pa.large_binary() if pa.types.is_large_string(kind) else pa.binary()
+
+
+def _is_not_utf8(value: bytes) -> bool:
+    try:
+        value.decode()
+    except UnicodeDecodeError:
+        return True
+    return False
+
+
+def _refuse(constant: str) -> NoReturn:
+    raise ValueError(constant)
+
+
+#: Keeps every number as text: Python must neither round it nor refuse its length.
+_DECODER: Final = json.JSONDecoder(parse_float=str, parse_int=str, parse_constant=_refuse)
+
+
+def _is_no_json(value: str) -> bool:
+    try:
+        _DECODER.decode(value)
+    except RecursionError:
+        return False  # only the server knows how deep it can go
+    except ValueError:
+        return True
+    return False
+
+
+def _is_no_jsonb(value: str) -> bool:
+    if _is_no_json(value):
+        return True
+    if "\\u" not in value:
+        return False
+    try:
+        shown = json.dumps(_DECODER.decode(value), ensure_ascii=False)
+        shown.encode()
+    except RecursionError:
+        return False
+    except UnicodeEncodeError:
+        return True
+    return _ESCAPED_NUL.search(shown) is not None

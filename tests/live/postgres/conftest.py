@@ -1,0 +1,75 @@
+"""Fixtures for the tests that use a real PostgreSQL."""
+
+from __future__ import annotations
+
+import contextlib
+from typing import TYPE_CHECKING, Any
+
+import psycopg
+import pytest
+
+from tests.live.lending import lent
+from tests.live.postgres.services import PostgresService, chosen, postgres_service
+from tests.live.postgres.support import connected_to_new_database, new_database
+from tests.live.postgres.type_cases import make_types
+from twopc.integration.services.postgres import LocalPostgres
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+
+@pytest.fixture(scope="session")
+def postgres_server() -> Iterator[PostgresService]:
+    """A real PostgreSQL shared by all tests of the run. Use the fixture `database`, or your own names."""
+    with postgres_service(chosen()) as service:
+        yield service
+
+
+@pytest.fixture
+def local_postgres(postgres_server: PostgresService) -> Iterator[LocalPostgres]:
+    """The shared server, for a test that kills or pauses it; it is running again when the test ends."""
+    yield from lent(postgres_server.local, f"TWOPC_POSTGRES={chosen()}")
+
+
+@pytest.fixture(scope="session")
+def older_postgres() -> Iterator[LocalPostgres]:
+    """A server of the oldest version that is tested."""
+    with LocalPostgres(version="16") as server:
+        yield server
+
+
+@pytest.fixture
+def database(postgres_server: PostgresService) -> Iterator[str]:
+    """The connection string of a new, empty database, which is dropped at the end."""
+    with new_database(postgres_server.dsn) as dsn:
+        yield dsn
+
+
+@pytest.fixture
+def connection(database: str) -> Iterator[psycopg.Connection[Any]]:
+    """A connection of the superuser to the test's own database; each statement commits."""
+    with contextlib.closing(psycopg.connect(database, autocommit=True)) as opened:
+        yield opened
+
+
+@pytest.fixture
+def older_connection(older_postgres: LocalPostgres) -> Iterator[psycopg.Connection[Any]]:
+    """The same on the oldest version."""
+    with connected_to_new_database(older_postgres.dsn) as opened:
+        yield opened
+
+
+@pytest.fixture(scope="module")
+def typed(postgres_server: PostgresService) -> Iterator[psycopg.Connection[Any]]:
+    """A connection to a database of the test file's own, with the types of `type_cases`. A test makes its tables anew."""
+    with connected_to_new_database(postgres_server.dsn) as opened:
+        make_types(opened)
+        yield opened
+
+
+@pytest.fixture(scope="module")
+def older(older_postgres: LocalPostgres) -> Iterator[psycopg.Connection[Any]]:
+    """The same on the oldest version."""
+    with connected_to_new_database(older_postgres.dsn) as opened:
+        make_types(opened, has_extensions=False)
+        yield opened

@@ -1,0 +1,71 @@
+"""Helpers for the PostgreSQL sink's tests."""
+
+from __future__ import annotations
+
+import contextlib
+import uuid
+from typing import TYPE_CHECKING, Any
+
+import psycopg
+import pyarrow as pa
+from psycopg import sql
+from psycopg.conninfo import make_conninfo
+
+from twopc.sinks.postgres.rows import RowFormat, fit_rows
+from twopc.sinks.postgres.table import read_table
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from twopc.sinks.postgres.target import Table
+
+
+@contextlib.contextmanager
+def new_database(dsn: str) -> Iterator[str]:
+    """The connection string of a new, empty database, which is dropped at the end."""
+    name = f"t{uuid.uuid4().hex[:12]}"
+    with contextlib.closing(psycopg.connect(dsn, autocommit=True)) as server:
+        server.execute(sql.SQL("CREATE DATABASE {}").format(sql.Identifier(name)))
+        yield make_conninfo(dsn, dbname=name)
+        server.execute(sql.SQL("DROP DATABASE {} WITH (FORCE)").format(sql.Identifier(name)))
+
+
+@contextlib.contextmanager
+def connected_to_new_database(dsn: str) -> Iterator[psycopg.Connection[Any]]:
+    """A connection to a new database; each statement commits."""
+    with new_database(dsn) as new, contextlib.closing(psycopg.connect(new, autocommit=True)) as connection:
+        yield connection
+
+
+def batch(**columns: pa.Array[Any]) -> pa.RecordBatch:
+    return pa.RecordBatch.from_arrays(list(columns.values()), names=list(columns))
+
+
+def run(connection: psycopg.Connection[Any], *statements: str) -> None:
+    for statement in statements:
+        connection.execute(statement.encode())
+
+
+def created(connection: psycopg.Connection[Any], *columns: str, name: str = "target") -> Table:
+    """Create a table with these columns and constraints, in place of one with the same name."""
+    run(connection, f"DROP TABLE IF EXISTS {name}", f"CREATE TABLE {name} ({', '.join(columns)})")
+    return read_table(connection, name)
+
+
+def copy(connection: psycopg.Connection[Any], table: Table, rows: pa.RecordBatch) -> RowFormat:
+    """Write rows to a table through COPY."""
+    fitted = fit_rows(rows.schema, table)
+    place = sql.Identifier(table.schema, table.name)
+    names = sql.SQL(", ").join(map(sql.Identifier, fitted.names))
+    statement = sql.SQL("COPY {} ({}) FROM STDIN").format(place, names)
+    with connection.cursor() as cursor, cursor.copy(statement) as stream:
+        for piece in fitted.copy_text(rows):
+            stream.write(piece)
+    return fitted
+
+
+def content(
+    connection: psycopg.Connection[Any], *, name: str = "target", order: str = "ctid"
+) -> Sequence[tuple[Any, ...]]:
+    statement = sql.SQL("SELECT * FROM {} ORDER BY {}").format(sql.Identifier(name), sql.Identifier(order))
+    return connection.execute(statement).fetchall()
