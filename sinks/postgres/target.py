@@ -103,7 +103,8 @@ class Constraint:
         kind: as in ``pg_constraint.contype``: ``c`` for CHECK, ``f`` for a foreign key, ``x`` for an exclusion, ``t`` for a
             constraint trigger.
         name: quoted where needed.
-        table: the table that has it, with its schema.
+        table: the table that has it, with its schema if it is not in the search path.
+        table_oid: that table's object id.
         columns: the names of its columns.
         definition: as SQL states it.
         is_inherited: whether a partition has it from its parent.
@@ -112,6 +113,7 @@ class Constraint:
     kind: str
     name: str
     table: str
+    table_oid: int
     columns: tuple[str, ...]
     definition: str
     is_inherited: bool = False
@@ -149,6 +151,7 @@ class Table:
         rules: the names of its rewrite rules.
         is_partition: whether it is a partition of another table.
         unrouted: partitioned tables in it that have no default partition, so that they reject some rows.
+        stricter: its partitions with a column that must not be null, but may be in the table.
         foreign: its partitions that are on another server.
         has_row_security: whether row-level security applies to the current role.
         role: the current role.
@@ -167,6 +170,7 @@ class Table:
     rules: tuple[str, ...] = ()
     is_partition: bool = False
     unrouted: tuple[str, ...] = ()
+    stricter: tuple[str, ...] = ()
     foreign: tuple[str, ...] = ()
     has_row_security: bool = False
     role: str = ""
