@@ -61,6 +61,11 @@ def _impossible(publishing: Publishing) -> Iterator[str]:
             f"the role {table.role!r} lacks {rights} on {table.title}, which mode={publishing.mode!r} needs: GRANT {rights} ON "
             f"{table.title} TO {table.role}"
         )
+    if publishing.mode == "upsert" and table.rejects_updates:
+        yield (
+            f"{table.title} is published to subscribers and has no replica identity, so the server rejects every update: ALTER "
+            f"TABLE {table.title} REPLICA IDENTITY FULL, or USING INDEX with the key's index"
+        )
     for name in table.rules:
         yield (
             f"the rule {name!r} rewrites statements on {table.title}, so what is stored is not what was staged: drop it, or "
@@ -98,6 +103,8 @@ def _unusable(index: Index) -> str:
         return f"{index.name} is deferrable"
     if not index.is_valid:
         return f"{index.name} is invalid, because its creation failed: REINDEX it"
+    if index.compares_otherwise:
+        return f"{index.name} compares a column by another collation or operator class than the column itself"
     return f"{index.name} is partial, has an expression, or is no B-tree"
 
 

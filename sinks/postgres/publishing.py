@@ -50,7 +50,7 @@ class Publishing:
         """The unique index that ``ON CONFLICT`` uses; None if there is none."""
         for index in self.table.indexes:
             is_usable = index.is_own and index.is_unique and index.is_immediate and index.is_valid
-            is_plain = not (index.is_partial or index.has_expressions) and index.method == "btree"
-            if self.mode == "upsert" and is_usable and is_plain and set(index.columns) == set(self.key):
+            is_odd = index.is_partial or index.has_expressions or index.compares_otherwise or index.method != "btree"
+            if self.mode == "upsert" and is_usable and not is_odd and set(index.columns) == set(self.key):
                 return index
         return None

@@ -27,6 +27,16 @@ _TABLE: Final = """
 SELECT c.oid::int8 AS oid, n.nspname AS schema, c.relname AS name, c.relkind::text AS kind,
   c.relpersistence::text AS persistence, c.relispartition AS is_partition, row_security_active(c.oid) AS has_row_security,
   current_user::text AS role,
+  EXISTS (
+    SELECT FROM pg_publication p WHERE p.pubupdate AND (
+      p.puballtables
+      OR EXISTS (SELECT FROM pg_publication_rel r WHERE r.prpubid = p.oid AND r.prrelid = c.oid)
+      OR EXISTS (SELECT FROM pg_publication_namespace s WHERE s.pnpubid = p.oid AND s.pnnspid = c.relnamespace)
+    )
+  ) AND c.relreplident <> 'f' AND NOT EXISTS (
+    SELECT FROM pg_index i WHERE i.indrelid = c.oid
+    AND CASE c.relreplident WHEN 'd' THEN i.indisprimary WHEN 'i' THEN i.indisreplident ELSE false END
+  ) AS rejects_updates,
   ARRAY(SELECT r.rulename::text FROM pg_rewrite r WHERE r.ev_class = c.oid AND r.ev_enabled <> 'D' ORDER BY 1) AS rules,
   ARRAY(SELECT p FROM unnest(ARRAY['INSERT', 'SELECT', 'UPDATE']) p WHERE NOT has_table_privilege(c.oid, p)) AS missing
 FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
@@ -80,6 +90,13 @@ _INDEXES: Final = """
 SELECT i.indexrelid::regclass::text AS name, m.amname AS method, i.indisunique AS is_unique, i.indisprimary AS is_primary,
   i.indimmediate AS is_immediate, i.indisvalid AS is_valid, i.indpred IS NOT NULL AS is_partial,
   i.indexprs IS NOT NULL AS has_expressions, i.indrelid = %(oid)s::oid AS is_own, i.indnullsnotdistinct AS is_strict,
+  EXISTS (
+    SELECT FROM generate_series(0, i.indnkeyatts - 1) k
+    JOIN pg_attribute a ON a.attrelid = i.indrelid AND a.attnum = i.indkey[k] JOIN pg_opclass o ON o.oid = i.indclass[k]
+    WHERE NOT o.opcdefault OR (i.indcollation[k] <> a.attcollation AND EXISTS (
+      SELECT FROM pg_collation l WHERE l.oid IN (i.indcollation[k], a.attcollation) AND NOT l.collisdeterministic
+    ))
+  ) AS compares_otherwise,
   ARRAY(
     SELECT a.attname::text FROM unnest(i.indkey::int2[]) WITH ORDINALITY k(number, place)
     JOIN pg_attribute a ON a.attrelid = i.indrelid AND a.attnum = k.number
@@ -152,6 +169,7 @@ def read_table(connection: psycopg.Connection[Any], name: str) -> Table:
         unrouted=tuple(row["name"] for row in partitions if row["is_unrouted"]),
         stricter=tuple(row["name"] for row in partitions if row["is_stricter"]),
         foreign=tuple(row["name"] for row in partitions if row["kind"] == "f"),
+        rejects_updates=own["rejects_updates"],
         has_row_security=own["has_row_security"],
         role=own["role"],
         missing_rights=frozenset(own["missing"]),
@@ -227,6 +245,7 @@ def _index(row: Row) -> Index:
         is_valid=row["is_valid"],
         is_partial=row["is_partial"],
         has_expressions=row["has_expressions"],
+        compares_otherwise=row["compares_otherwise"],
         is_own=row["is_own"],
         definition=definition.replace(" NULLS NOT DISTINCT", "", 1) if row["is_strict"] else definition,
     )

@@ -78,6 +78,8 @@ class Index:
         is_valid: whether it covers every row. ``CREATE INDEX CONCURRENTLY`` may have left one that does not.
         is_partial: whether it has a predicate.
         has_expressions: whether a key is an expression.
+        compares_otherwise: whether values that differ for their column may be equal for it: it has an operator class that is not
+            the type's own, or another collation than the column, and one of the two is not deterministic.
         is_own: whether it is the table's, and not only a partition's.
         definition: what follows ``USING`` in the statement that creates it, without what only a unique index may have.
     """
@@ -91,6 +93,7 @@ class Index:
     is_valid: bool = True
     is_partial: bool = False
     has_expressions: bool = False
+    compares_otherwise: bool = False
     is_own: bool = True
     definition: str = ""
 
@@ -153,6 +156,7 @@ class Table:
         unrouted: partitioned tables in it that have no default partition, so that they reject some rows.
         stricter: its partitions with a column that must not be null, but may be in the table.
         foreign: its partitions that are on another server.
+        rejects_updates: whether it is published with its updates, but has no replica identity, so that each of them fails.
         has_row_security: whether row-level security applies to the current role.
         role: the current role.
         missing_rights: the privileges that the role lacks, of INSERT, SELECT and UPDATE on the table.
@@ -172,6 +176,7 @@ class Table:
     unrouted: tuple[str, ...] = ()
     stricter: tuple[str, ...] = ()
     foreign: tuple[str, ...] = ()
+    rejects_updates: bool = False
     has_row_security: bool = False
     role: str = ""
     missing_rights: frozenset[str] = field(default_factory=frozenset)

@@ -252,3 +252,28 @@ def test_missing_rights_are_named(typed: Connection) -> None:
     assert objection.startswith("the role 'clerk' lacks SELECT, UPDATE on public.target, which mode='upsert' needs: ")
     assert objection.endswith("GRANT SELECT, UPDATE ON public.target TO clerk")
     run(typed, "RESET ROLE", "DROP OWNED BY clerk", "DROP ROLE clerk")
+
+
+def test_an_index_that_compares_otherwise_is_not_the_key_because_a_repeated_key_would_not_be_seen(
+    typed: Connection,
+) -> None:
+    like = batch(id=pa.array(["a"]), v=pa.array([1]))
+    run(typed, "CREATE TABLE target (id text, v int)", "CREATE UNIQUE INDEX u ON target (id text_pattern_ops)")
+    [objection, *_] = objections(typed, like, mode="upsert", key=("id",))
+    assert "(u compares a column by another collation or operator class than the column itself)" in objection
+    # Two collations that are deterministic agree on what is equal.
+    run(typed, "DROP INDEX u", 'CREATE UNIQUE INDEX ON target (id COLLATE "POSIX")')
+    assert objections(typed, like, mode="upsert", key=("id",)) == []
+
+
+def test_a_published_table_without_a_replica_identity_takes_no_upserts(typed: Connection) -> None:
+    run(typed, f"{_TARGET}, UNIQUE (id))", "CREATE PUBLICATION everything FOR TABLE target", _ALREADY)
+    [objection] = objections(typed, mode="upsert", key=("id",), vote="prepared")
+    assert objection.startswith("public.target is published to subscribers and has no replica identity")
+    staging = Staging(typed, publishing_of(read_table(typed, "target"), _ROWS, "upsert", key=("id",)))
+    with pytest.raises(psycopg.Error, match="replica identity"):
+        staging.publish(staging.stage(_ROWS))
+    run(typed, "ALTER TABLE target REPLICA IDENTITY FULL")
+    assert objections(typed, mode="upsert", key=("id",)) == []
+    staging.publish(staging.stage(_ROWS))
+    run(typed, "DROP PUBLICATION everything")
