@@ -27,6 +27,16 @@ _TABLE: Final = """
 SELECT c.oid::int8 AS oid, n.nspname AS schema, c.relname AS name, c.relkind::text AS kind,
   c.relpersistence::text AS persistence, c.relispartition AS is_partition, row_security_active(c.oid) AS has_row_security,
   current_user::text AS role,
+  EXISTS (
+    SELECT FROM pg_publication p WHERE p.pubupdate AND (
+      p.puballtables
+      OR EXISTS (SELECT FROM pg_publication_rel r WHERE r.prpubid = p.oid AND r.prrelid = c.oid)
+      OR EXISTS (SELECT FROM pg_publication_namespace s WHERE s.pnpubid = p.oid AND s.pnnspid = c.relnamespace)
+    )
+  ) AND c.relreplident <> 'f' AND NOT EXISTS (
+    SELECT FROM pg_index i WHERE i.indrelid = c.oid
+    AND CASE c.relreplident WHEN 'd' THEN i.indisprimary WHEN 'i' THEN i.indisreplident ELSE false END
+  ) AS rejects_updates,
   ARRAY(SELECT r.rulename::text FROM pg_rewrite r WHERE r.ev_class = c.oid AND r.ev_enabled <> 'D' ORDER BY 1) AS rules,
   ARRAY(SELECT p FROM unnest(ARRAY['INSERT', 'SELECT', 'UPDATE']) p WHERE NOT has_table_privilege(c.oid, p)) AS missing
 FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
@@ -42,7 +52,11 @@ WITH RECURSIVE tree(oid) AS (
 """
 _PARTITIONS: Final = """
 SELECT c.oid::regclass::text AS name, c.relkind::text AS kind,
-  c.relkind = 'p' AND p.partdefid = 0 AS is_unrouted
+  c.relkind = 'p' AND p.partdefid = 0 AS is_unrouted,
+  EXISTS (
+    SELECT FROM pg_attribute a JOIN pg_attribute o ON o.attrelid = %(oid)s::oid AND o.attname = a.attname
+    WHERE a.attrelid = c.oid AND a.attnotnull AND NOT o.attnotnull AND o.attnum > 0
+  ) AS is_stricter
 FROM tree JOIN pg_class c ON c.oid = tree.oid LEFT JOIN pg_partitioned_table p ON p.partrelid = c.oid
 ORDER BY 1
 """
@@ -71,10 +85,18 @@ SELECT t.oid::int8 AS oid, t.typname AS name, t.typtype::text AS kind, t.typnotn
   ARRAY(SELECT e.enumlabel::text FROM pg_enum e WHERE e.enumtypid = t.oid ORDER BY e.enumsortorder) AS labels
 FROM used JOIN pg_type t ON t.oid = used.oid JOIN pg_namespace n ON n.oid = t.typnamespace
 """
+#: A partition's indexes that belong to one of the table's are left out.
 _INDEXES: Final = """
 SELECT i.indexrelid::regclass::text AS name, m.amname AS method, i.indisunique AS is_unique, i.indisprimary AS is_primary,
   i.indimmediate AS is_immediate, i.indisvalid AS is_valid, i.indpred IS NOT NULL AS is_partial,
   i.indexprs IS NOT NULL AS has_expressions, i.indrelid = %(oid)s::oid AS is_own, i.indnullsnotdistinct AS is_strict,
+  EXISTS (
+    SELECT FROM generate_series(0, i.indnkeyatts - 1) k
+    JOIN pg_attribute a ON a.attrelid = i.indrelid AND a.attnum = i.indkey[k] JOIN pg_opclass o ON o.oid = i.indclass[k]
+    WHERE NOT o.opcdefault OR (i.indcollation[k] <> a.attcollation AND EXISTS (
+      SELECT FROM pg_collation l WHERE l.oid IN (i.indcollation[k], a.attcollation) AND NOT l.collisdeterministic
+    ))
+  ) AS compares_otherwise,
   ARRAY(
     SELECT a.attname::text FROM unnest(i.indkey::int2[]) WITH ORDINALITY k(number, place)
     JOIN pg_attribute a ON a.attrelid = i.indrelid AND a.attnum = k.number
@@ -86,14 +108,15 @@ SELECT i.indexrelid::regclass::text AS name, m.amname AS method, i.indisunique A
     || quote_ident(n.nspname) || '.' || quote_ident(c.relname) || ' USING '
   ) + 1) AS definition
 FROM tree JOIN pg_index i ON i.indrelid = tree.oid AND i.indislive
+  AND (i.indrelid = %(oid)s::oid OR NOT EXISTS (SELECT FROM pg_inherits h WHERE h.inhrelid = i.indexrelid))
 JOIN pg_class x ON x.oid = i.indexrelid JOIN pg_am m ON m.oid = x.relam
 JOIN pg_class c ON c.oid = i.indrelid JOIN pg_namespace n ON n.oid = c.relnamespace
 ORDER BY i.indrelid <> %(oid)s::oid, 1
 """
-#: An exclusion or a foreign key of a partition that its parent has, too, is inherited.
 _CONSTRAINTS: Final = """
 SELECT k.contype::text AS kind, quote_ident(k.conname) AS name, k.conrelid::regclass::text AS table,
-  pg_get_constraintdef(k.oid) AS definition, (NOT k.conislocal OR k.conparentid <> 0) AS is_inherited,
+  k.conrelid::int8 AS table_oid,
+  pg_get_constraintdef(k.oid) AS definition, (k.coninhcount > 0 OR k.conparentid <> 0) AS is_inherited,
   ARRAY(
     SELECT a.attname::text FROM unnest(k.conkey) WITH ORDINALITY c(number, place)
     JOIN pg_attribute a ON a.attrelid = k.conrelid AND a.attnum = c.number ORDER BY c.place
@@ -144,7 +167,9 @@ def read_table(connection: psycopg.Connection[Any], name: str) -> Table:
         rules=tuple(own["rules"]),
         is_partition=own["is_partition"],
         unrouted=tuple(row["name"] for row in partitions if row["is_unrouted"]),
+        stricter=tuple(row["name"] for row in partitions if row["is_stricter"]),
         foreign=tuple(row["name"] for row in partitions if row["kind"] == "f"),
+        rejects_updates=own["rejects_updates"],
         has_row_security=own["has_row_security"],
         role=own["role"],
         missing_rights=frozenset(own["missing"]),
@@ -220,6 +245,7 @@ def _index(row: Row) -> Index:
         is_valid=row["is_valid"],
         is_partial=row["is_partial"],
         has_expressions=row["has_expressions"],
+        compares_otherwise=row["compares_otherwise"],
         is_own=row["is_own"],
         definition=definition.replace(" NULLS NOT DISTINCT", "", 1) if row["is_strict"] else definition,
     )

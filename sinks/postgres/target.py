@@ -78,6 +78,8 @@ class Index:
         is_valid: whether it covers every row. ``CREATE INDEX CONCURRENTLY`` may have left one that does not.
         is_partial: whether it has a predicate.
         has_expressions: whether a key is an expression.
+        compares_otherwise: whether values that differ for their column may be equal for it: it has an operator class that is not
+            the type's own, or another collation than the column, and one of the two is not deterministic.
         is_own: whether it is the table's, and not only a partition's.
         definition: what follows ``USING`` in the statement that creates it, without what only a unique index may have.
     """
@@ -91,6 +93,7 @@ class Index:
     is_valid: bool = True
     is_partial: bool = False
     has_expressions: bool = False
+    compares_otherwise: bool = False
     is_own: bool = True
     definition: str = ""
 
@@ -103,7 +106,8 @@ class Constraint:
         kind: as in ``pg_constraint.contype``: ``c`` for CHECK, ``f`` for a foreign key, ``x`` for an exclusion, ``t`` for a
             constraint trigger.
         name: quoted where needed.
-        table: the table that has it, with its schema.
+        table: the table that has it, with its schema if it is not in the search path.
+        table_oid: that table's object id.
         columns: the names of its columns.
         definition: as SQL states it.
         is_inherited: whether a partition has it from its parent.
@@ -112,6 +116,7 @@ class Constraint:
     kind: str
     name: str
     table: str
+    table_oid: int
     columns: tuple[str, ...]
     definition: str
     is_inherited: bool = False
@@ -149,7 +154,9 @@ class Table:
         rules: the names of its rewrite rules.
         is_partition: whether it is a partition of another table.
         unrouted: partitioned tables in it that have no default partition, so that they reject some rows.
+        stricter: its partitions with a column that must not be null, but may be in the table.
         foreign: its partitions that are on another server.
+        rejects_updates: whether it is published with its updates, but has no replica identity, so that each of them fails.
         has_row_security: whether row-level security applies to the current role.
         role: the current role.
         missing_rights: the privileges that the role lacks, of INSERT, SELECT and UPDATE on the table.
@@ -167,7 +174,9 @@ class Table:
     rules: tuple[str, ...] = ()
     is_partition: bool = False
     unrouted: tuple[str, ...] = ()
+    stricter: tuple[str, ...] = ()
     foreign: tuple[str, ...] = ()
+    rejects_updates: bool = False
     has_row_security: bool = False
     role: str = ""
     missing_rights: frozenset[str] = field(default_factory=frozenset)

@@ -11,7 +11,9 @@ import pyarrow as pa
 from psycopg import sql
 from psycopg.conninfo import make_conninfo
 
+from twopc.sinks.postgres.publishing import Mode, Publishing
 from twopc.sinks.postgres.rows import RowFormat, fit_rows
+from twopc.sinks.postgres.statements import Statements
 from twopc.sinks.postgres.table import read_table
 
 if TYPE_CHECKING:
@@ -69,3 +71,54 @@ def content(
 ) -> Sequence[tuple[Any, ...]]:
     statement = sql.SQL("SELECT * FROM {} ORDER BY {}").format(sql.Identifier(name), sql.Identifier(order))
     return connection.execute(statement).fetchall()
+
+
+class Staging:
+    """A sink's statements on a real database: its objects exist, and its control record has epoch 1.
+
+    Attributes:
+        statements: of a sink with an awkward name.
+        publishing: how the rows get into the table.
+    """
+
+    def __init__(self, connection: psycopg.Connection[Any], publishing: Publishing) -> None:
+        self.statements = Statements("The \"sink's", "orders")
+        self.publishing = publishing
+        self._connection = connection
+        self.execute(self.statements.create_schema(), *self.statements.create_objects())
+        self.execute(self.statements.swap_control(None, b"first", epoch=1, decided=0))
+
+    def execute(self, *statements: sql.Composed) -> list[tuple[Any, ...]]:
+        """Execute statements in one transaction; return the rows of the last one."""
+        with self._connection.transaction():
+            for statement in statements:
+                cursor = self._connection.execute(statement)
+        return cursor.fetchall() if cursor.description else []
+
+    def stage(self, rows: pa.RecordBatch, txn: str = "", *, epoch: int = 1) -> str:
+        """Stage rows as one slice, in one transaction; return its name."""
+        txn = txn or uuid.uuid4().hex
+        fitted = fit_rows(rows.schema, self.publishing.table, key=self.publishing.key)
+        with self._connection.transaction(), self._connection.cursor() as cursor:
+            for statement in self.statements.create_stage(txn, self.publishing):
+                cursor.execute(statement)
+            with cursor.copy(self.statements.copy(txn, fitted.names)) as stream:
+                for piece in fitted.copy_text(rows):
+                    stream.write(piece)
+            entered = self.statements.insert_slice(txn, epoch=epoch, version=7, rows=rows.num_rows, checksum="c")
+            assert cursor.execute(entered).fetchall() == [(txn,)]
+        return txn
+
+    def publish(self, *txns: str) -> None:
+        """Publish slices in one transaction; those that are marked already are left out."""
+        with self._connection.transaction():
+            self._connection.execute(self.statements.load_control(locked=True))
+            marked = self._connection.execute(self.statements.insert_markers(txns, version=7, state="committed"))
+            if new := [txn for (txn,) in marked]:
+                self._connection.execute(self.statements.publish(new, self.publishing))
+
+
+def publishing_of(table: Table, rows: pa.RecordBatch, mode: Mode = "append", **arguments: Any) -> Publishing:
+    """How these rows get into a table."""
+    key = arguments.get("key", ())
+    return Publishing(table, mode, fit_rows(rows.schema, table, key=key).names, **arguments)

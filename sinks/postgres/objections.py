@@ -1,0 +1,194 @@
+"""What a stage cannot check, found at the start: a publish that the table rejects after the decision would block the query.
+
+The stage has the table's column types, CHECK constraints, NOT NULLs, defaults, generated columns and indexes, so a task finds
+each row that these reject. What depends on other rows, or on code, is refused by name, unless the driver publishes before it
+votes (``vote="prepared"``). Two things are left to the author of the table: a CHECK or an index whose function reads other rows,
+and a change of the table while the query runs.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from twopc.sink import listed
+from twopc.sinks.postgres.staged_indexes import may_reject
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from twopc.sinks.postgres.publishing import Publishing
+    from twopc.sinks.postgres.target import Constraint, Index, Table
+
+_KINDS: Final = {
+    "v": "a view",
+    "m": "a materialized view",
+    "f": "a foreign table",
+    "S": "a sequence",
+    "i": "an index",
+    "I": "an index",
+    "c": "a composite type",
+    "t": "a TOAST table",
+}
+#: The defaults that give every row another value. A collision needs a value that somebody has set by hand.
+_EACH_ONCE: Final = ("nextval(", "gen_random_uuid()", "uuidv7()", "uuidv4()")
+_RIGHTS: Final = {"append": frozenset({"INSERT", "SELECT"}), "upsert": frozenset({"INSERT", "SELECT", "UPDATE"})}
+
+
+def find_objections(publishing: Publishing) -> Iterator[str]:
+    """Find what may reject a publish after the decision, or makes one impossible. Each message says what to do.
+
+    The first ones are those that explain the others.
+    """
+    yield from _impossible(publishing)
+    yield from _key(publishing)
+    if publishing.vote == "staged":
+        for objection in _not_staged(publishing):
+            yield f'{objection}, or pass vote="prepared"'
+
+
+def _impossible(publishing: Publishing) -> Iterator[str]:
+    table = publishing.table
+    if table.kind not in {"r", "p"}:
+        yield f"{table.title} is {_KINDS.get(table.kind, 'not a table')}: pass a regular or a partitioned table"
+    if table.persistence != "p":
+        yield (
+            f"{table.title} is unlogged, so a crash of the server empties it, decided rows included: ALTER "
+            f"TABLE {table.title} SET LOGGED"
+        )
+    if missing := _RIGHTS[publishing.mode] & table.missing_rights:
+        rights = ", ".join(sorted(missing))
+        yield (
+            f"the role {table.role!r} lacks {rights} on {table.title}, which mode={publishing.mode!r} needs: GRANT {rights} ON "
+            f"{table.title} TO {table.role}"
+        )
+    if publishing.mode == "upsert" and table.rejects_updates:
+        yield (
+            f"{table.title} is published to subscribers and has no replica identity, so the server rejects every update: ALTER "
+            f"TABLE {table.title} REPLICA IDENTITY FULL, or USING INDEX with the key's index"
+        )
+    for name in table.rules:
+        yield (
+            f"the rule {name!r} rewrites statements on {table.title}, so what is stored is not what was staged: drop it, or "
+            "write to another table"
+        )
+    for name in table.foreign:
+        yield (
+            f"the partition {name} of {table.title} is on another server, which takes no part in the commit: detach it, or write "
+            "to another table"
+        )
+
+
+def _key(publishing: Publishing) -> Iterator[str]:
+    table, key = publishing.table, publishing.key
+    known = {column.name for column in table.columns}
+    if missing := [name for name in (*key, *publishing.order_by) if name not in known]:
+        yield f"{table.title} has no column {listed(missing)} (it has {listed(sorted(known))}): correct key and order_by"
+        return
+    if missing := [name for name in publishing.order_by if name not in publishing.written]:
+        yield f"order_by names {listed(missing)}, which the DataFrame does not have: select it"
+    if publishing.mode == "upsert" and publishing.key_index is None:
+        columns = ", ".join(key)
+        same = [index for index in table.indexes if index.is_unique and set(index.columns) == set(key)]
+        reason = "".join(f" ({why})" for index in same[:1] for why in [_unusable(index)])
+        yield (
+            f"{table.title} has no unique index on exactly its columns ({columns}) that ON CONFLICT can use{reason}: CREATE "
+            f"UNIQUE INDEX ON {table.title} ({columns}), or correct key"
+        )
+
+
+def _unusable(index: Index) -> str:
+    if not index.is_own:
+        return f"{index.name} belongs to a partition"
+    if not index.is_immediate:
+        return f"{index.name} is deferrable"
+    if not index.is_valid:
+        return f"{index.name} is invalid, because its creation failed: REINDEX it"
+    if index.compares_otherwise:
+        return f"{index.name} compares a column by another collation or operator class than the column itself"
+    return f"{index.name} is partial, has an expression, or is no B-tree"
+
+
+def _not_staged(publishing: Publishing) -> Iterator[str]:
+    table = publishing.table
+    for index in table.indexes:
+        if index.is_unique and index != publishing.key_index and not _is_numbered(index, publishing):
+            yield _unique(index, publishing)
+        elif not index.is_own and not index.is_unique and may_reject(index, table):
+            yield (
+                f"the index {index.name} is a partition's own, so a stage does not have it, but it may reject a row that is too "
+                f"wide for it: create it on {table.title}"
+            )
+    for constraint in table.constraints:
+        if objection := _constraint(constraint, publishing):
+            yield objection
+    fired = {"INSERT", "UPDATE"} if publishing.mode == "upsert" else {"INSERT"}
+    for trigger in table.triggers:
+        if events := fired & trigger.events:
+            yield (
+                f"the trigger {trigger.name} on {trigger.table} runs code at each {' and '.join(sorted(events))}, which may "
+                "reject the publish after the decision: drop or disable it"
+            )
+    yield from _partitioned(table)
+    if table.has_row_security:
+        yield (
+            f"row-level security of {table.title} applies to the role {table.role!r}, and a policy may reject rows after the "
+            "decision: use a role with BYPASSRLS, or the table's owner"
+        )
+
+
+def _unique(index: Index, publishing: Publishing) -> str:
+    columns = listed(index.columns) if not index.has_expressions else "an expression"
+    advice = (
+        "use mode='upsert' with its columns as key, or drop it"
+        if publishing.mode == "append"
+        else "name its columns as key instead, or drop it"
+    )
+    return (
+        f"the unique index {index.name} on {columns} may reject a row after the decision, because another row has the same "
+        f"value: {advice}"
+    )
+
+
+def _is_numbered(index: Index, publishing: Publishing) -> bool:
+    """Whether the table gives each row another value in one of the index's columns."""
+    columns = [publishing.table.column(name) for name in index.columns if name not in publishing.written]
+    return any(column.is_identity or (column.default or "").startswith(_EACH_ONCE) for column in columns)
+
+
+def _constraint(constraint: Constraint, publishing: Publishing) -> str:
+    table = publishing.table
+    where = f"{constraint.name} of {constraint.table}, {constraint.definition},"
+    is_own = constraint.table_oid == table.oid
+    if constraint.definition.endswith("NOT ENFORCED") or (constraint.is_inherited and not is_own):
+        return ""
+    if constraint.kind == "f":
+        return f"the foreign key {where} may reject a row after the decision, because the row that it names is gone: drop it"
+    if constraint.kind == "x":
+        return f"the exclusion constraint {where} may reject a row after the decision, because of another row: drop it"
+    late = {column.name for column in publishing.left_to_the_table} & set(constraint.columns)
+    if constraint.kind == "c" and not is_own:
+        return f"the constraint {where} is a partition's own, so a stage does not have it: add it to {table.title}"
+    if constraint.kind == "c" and late:
+        return (
+            f"the constraint {where} is about the identity {listed(sorted(late))}, whose value comes only after the decision: "
+            "select that column, or drop the constraint"
+        )
+    return ""  # the stage has it; a constraint trigger is among the triggers
+
+
+def _partitioned(table: Table) -> Iterator[str]:
+    if table.is_partition:
+        yield (
+            f"{table.title} is a partition, and its bounds may reject a row after the decision: write to the table that it "
+            "is a partition of"
+        )
+    for name in table.unrouted:
+        yield (
+            f"the partitioned table {name} has no default partition, so a row that fits no other one is rejected after the "
+            f"decision: CREATE TABLE … PARTITION OF {name} DEFAULT"
+        )
+    for name in table.stricter:
+        yield (
+            f"a column of the partition {name} is NOT NULL, but may be null in {table.title}, so a stage does not check it: SET "
+            "NOT NULL there, too"
+        )

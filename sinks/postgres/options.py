@@ -1,0 +1,121 @@
+"""The connection string of a PostgreSQL sink: checked, and shown without its password.
+
+libpq quotes what it cannot read. In a string with an unescaped password that may be a part of the password, so this module finds
+such mistakes first, and shows no value.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Final
+from urllib.parse import quote
+
+import psycopg
+from psycopg.conninfo import conninfo_to_dict
+
+from twopc.errors import ConfigurationError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+_SCHEMES: Final = ("postgresql://", "postgres://")
+_ESCAPES: Final = "in a user name or password of a url write '/' as %2F, '@' as %40, ':' as %3A, '?' as %3F, '%' as %25"
+_SECRETS: Final = ("password", "sslpassword", "oauth_client_secret")
+_HIDDEN: Final = "…"
+#: Parameters that the sink sets itself, or that would change what its statements mean.
+_OWNED: Final = {
+    "client_encoding": "the sink writes UTF-8",
+    "connect_timeout": "timeout_ms sets the timeouts",
+    "replication": "the sink executes statements",
+    "fallback_application_name": "the sink sets it to its own name",
+}
+_PORTS: Final = range(1, 65_536)
+#: A shorter secret also occurs in other words.
+_SHORTEST_HIDDEN: Final = 3
+_LEAST_TIMEOUT_S: Final = 2
+
+
+@dataclass(frozen=True)
+class Address:
+    """Where the database is, and who connects.
+
+    Args:
+        dsn: a url, or ``name=value`` pairs, as libpq reads them.
+
+    Raises:
+        ConfigurationError: it is invalid. The message shows none of its values.
+    """
+
+    dsn: str = field(repr=False)  # may hold a password
+
+    def __post_init__(self) -> None:
+        found = self._parameters()
+        for objection in _objections(self.dsn, found):
+            raise _wrong(objection)
+
+    def __str__(self) -> str:
+        """``user@host:port/database``, as far as the string names them."""
+        found = self._parameters()
+        user, host = (
+            found.get("user"),
+            found.get("host") or found.get("hostaddr") or found.get("service") or "localhost",
+        )
+        port, database = found.get("port"), found.get("dbname")
+        return "".join(
+            (f"{user}@" if user else "", str(host), f":{port}" if port else "", f"/{database}" if database else "")
+        )
+
+    def connect(self, name: str, *, timeout_ms: int) -> psycopg.Connection[Any]:
+        """Connect to a server that takes writes. The connection begins a transaction with its first statement.
+
+        Args:
+            name: of the sink, for the server's own views.
+            timeout_ms: how long connecting may take; at least 2 s.
+
+        Raises:
+            psycopg.OperationalError: it failed. The message shows no password.
+        """
+        given: Mapping[str, Any] = {"target_session_attrs": "read-write", **self._parameters()}
+        try:
+            return psycopg.connect(
+                **given,
+                client_encoding="UTF8",
+                connect_timeout=max(timeout_ms // 1000, _LEAST_TIMEOUT_S),
+                fallback_application_name=f"twopc/{name}",
+                # A connection pool between client and server may answer each transaction by another session.
+                prepare_threshold=None,
+            )
+        except psycopg.OperationalError as error:
+            raise type(error)(self.hide(str(error))) from None
+
+    def hide(self, message: str) -> str:
+        """Replace the secrets of the connection string, escaped or not, wherever they are in a message."""
+        found = self._parameters()
+        for secret in (str(found[name]) for name in _SECRETS if found.get(name)):
+            if len(secret) >= _SHORTEST_HIDDEN:
+                for written in (secret, quote(secret, safe="")):
+                    message = message.replace(written, _HIDDEN)
+        return message
+
+    def _parameters(self) -> Mapping[str, Any]:
+        try:
+            return conninfo_to_dict(self.dsn)
+        except (psycopg.Error, UnicodeError):
+            # The client's message quotes what it cannot read.
+            raise _wrong(f"it is neither a url nor name=value pairs as libpq reads them; {_ESCAPES}") from None
+
+
+def _objections(dsn: str, found: Mapping[str, Any]) -> Iterator[str]:
+    for name, reason in _OWNED.items():
+        if name in found:
+            yield f"{name!r} is set by the sink: {reason}. Remove it"
+    is_url = dsn.startswith(_SCHEMES)
+    ports = str(found.get("port", "")).split(",")
+    if not all(port == "" or (port.isdecimal() and int(port) in _PORTS) for port in ports):
+        yield f"its port is not a number up to {_PORTS.stop - 1}; {_ESCAPES}"
+    if is_url and any("@" in str(found.get(name, "")) for name in ("host", "dbname")):
+        yield f"there is an '@' in its host or database; {_ESCAPES}"
+
+
+def _wrong(advice: str) -> ConfigurationError:
+    return ConfigurationError(f"PostgresSink(dsn=…): {advice}")

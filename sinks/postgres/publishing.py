@@ -1,0 +1,56 @@
+"""How staged rows get into the table: the mode, its key, and the columns that are written."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal
+
+if TYPE_CHECKING:
+    from twopc.sinks.postgres.target import Column, Index, Table
+
+Mode = Literal["append", "upsert"]
+#: When a task or the driver says yes: once the rows are staged, or once their publish is prepared.
+Vote = Literal["staged", "prepared"]
+
+
+@dataclass(frozen=True)
+class Publishing:
+    """How staged rows get into the table.
+
+    Attributes:
+        table: the table.
+        mode: ``append`` inserts every row; ``upsert`` updates the row that has the same key.
+        written: the table's columns that the batch has.
+        key: of ``upsert``: the columns of one of the table's unique indexes.
+        order_by: of ``upsert``: of several rows with one key, the one with the greatest values in these columns is taken.
+        vote: ``prepared``: the driver runs the publish before it votes, so that nothing can reject it after the decision.
+    """
+
+    table: Table
+    mode: Mode
+    written: tuple[str, ...]
+    key: tuple[str, ...] = ()
+    order_by: tuple[str, ...] = ()
+    vote: Vote = "staged"
+
+    @property
+    def published(self) -> tuple[str, ...]:
+        """The columns that the publish copies from the stage: those of the batch, and those whose default the stage filled in."""
+        return tuple(
+            column.name for column in self.table.columns if column.name in self.written or not column.generated
+        )
+
+    @property
+    def left_to_the_table(self) -> tuple[Column, ...]:
+        """The identity columns that the batch lacks. Only the table's own sequence can fill them, at the publish."""
+        return tuple(column for column in self.table.columns if column.is_identity and column.name not in self.written)
+
+    @property
+    def key_index(self) -> Index | None:
+        """The unique index that ``ON CONFLICT`` uses; None if there is none."""
+        for index in self.table.indexes:
+            is_usable = index.is_own and index.is_unique and index.is_immediate and index.is_valid
+            is_odd = index.is_partial or index.has_expressions or index.compares_otherwise or index.method != "btree"
+            if self.mode == "upsert" and is_usable and not is_odd and set(index.columns) == set(self.key):
+                return index
+        return None

@@ -1,0 +1,48 @@
+"""The indexes that a stage needs, too: a row that they cannot hold would be rejected by the table's at the publish.
+
+An index rejects a row that is too wide for it, and one for which an expression or a predicate of it fails. The same index on the
+stage, without uniqueness, rejects it before the vote.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from twopc.sinks.postgres.values import INTEGERS
+
+if TYPE_CHECKING:
+    from twopc.sinks.postgres.target import ColumnType, Index, Table
+
+#: A third of a page, which is what a B-tree takes, less its headers.
+_ALWAYS_FITS_BYTES: Final = 2_000
+#: These keep a hash, or a summary of many rows.
+_ANY_WIDTH: Final = frozenset({"hash", "brin"})
+_BYTES_PER_CHARACTER: Final = 4
+#: More than any value of a type with a fixed width, and more than a decimal of Spark.
+_FIXED_BYTES: Final = 64
+_FIXED: Final = frozenset(
+    {
+        *INTEGERS, "bool", "numeric", "float4", "float8", "uuid", "enum", "date", "timestamp", "timestamptz", "interval", "time",
+        "timetz", "inet", "cidr", "macaddr", "macaddr8", "money", "oid", "name",
+    }
+)  # fmt: skip
+
+
+def staged_indexes(table: Table) -> tuple[str, ...]:
+    """What follows ``CREATE INDEX ON stage USING`` for each index that may reject a row."""
+    return tuple(index.definition for index in table.indexes if index.is_own and may_reject(index, table))
+
+
+def may_reject(index: Index, table: Table) -> bool:
+    """Whether the index may reject a row because of the row's own values."""
+    if index.has_expressions or index.is_partial:
+        return True
+    widths = [_widest(table.column(name).type) for name in index.columns]
+    return index.method not in _ANY_WIDTH and sum(widths) > _ALWAYS_FITS_BYTES
+
+
+def _widest(kind: ColumnType) -> int:
+    """The most bytes that a value may have; more than any index takes if there is no limit."""
+    if kind.is_array or (kind.kind not in _FIXED and kind.length is None):
+        return _ALWAYS_FITS_BYTES + 1
+    return _FIXED_BYTES if kind.length is None else _BYTES_PER_CHARACTER * kind.length

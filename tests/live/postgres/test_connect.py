@@ -1,0 +1,46 @@
+from __future__ import annotations
+
+import contextlib
+import logging
+import traceback
+from typing import TYPE_CHECKING
+
+import psycopg
+import pytest
+from psycopg.conninfo import conninfo_to_dict, make_conninfo
+
+from twopc.sinks.postgres.options import Address
+
+if TYPE_CHECKING:
+    from tests.live.postgres.services import PostgresService
+
+_CANARY = "canary-1234"
+
+
+def test_a_connection_names_its_sink_and_needs_a_server_that_takes_writes(database: str) -> None:
+    with contextlib.closing(Address(database).connect("orders", timeout_ms=5_000)) as connection:
+        assert connection.execute("SHOW application_name").fetchone() == ("twopc/orders",)
+        assert connection.execute("SHOW client_encoding").fetchone() == ("UTF8",)
+        assert connection.info.transaction_status == psycopg.pq.TransactionStatus.INTRANS
+        password = conninfo_to_dict(database)["password"]
+        assert str(password) not in f"{connection!r} {connection.info.dsn}"
+
+
+def test_a_server_that_takes_no_writes_is_refused(database: str) -> None:
+    only_reads = make_conninfo(database, options="-c default_transaction_read_only=on")
+    with pytest.raises(psycopg.OperationalError, match="session is read-only"):
+        Address(only_reads).connect("orders", timeout_ms=5_000)
+
+
+@pytest.mark.parametrize(
+    "changed", [{"password": _CANARY}, {"user": "nobody", "password": _CANARY}, {"port": "1", "password": _CANARY}]
+)
+def test_a_failed_connection_shows_no_password(
+    postgres_server: PostgresService, changed: dict[str, str], caplog: pytest.LogCaptureFixture
+) -> None:
+    address = Address(make_conninfo(postgres_server.dsn, **changed))
+    with caplog.at_level(logging.DEBUG), pytest.raises(psycopg.OperationalError) as failed:
+        address.connect("orders", timeout_ms=5_000)
+    shown = "".join(traceback.format_exception(failed.value)) + caplog.text
+    assert "connection" in shown
+    assert _CANARY not in shown

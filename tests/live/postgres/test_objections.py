@@ -1,0 +1,279 @@
+"""What a stage cannot check is refused at the start. Each refusal has its reason here: a publish that really fails."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import psycopg
+import pyarrow as pa
+import pytest
+
+from tests.live.postgres.support import Staging, batch, content, publishing_of, run
+from twopc.sinks.postgres.objections import find_objections
+from twopc.sinks.postgres.table import read_table
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    Connection = psycopg.Connection[Any]
+
+_ROWS = batch(id=pa.array([1]), v=pa.array([5]))
+_ALREADY = "INSERT INTO target (id, v) VALUES (1, 5)"
+_RAISES = "CREATE FUNCTION f() RETURNS trigger LANGUAGE plpgsql AS $$BEGIN RAISE 'no'; END$$"
+_TARGET = "CREATE TABLE target (id int, v int"
+
+
+@pytest.fixture(autouse=True)
+def _ways_to_fail(typed: Connection) -> None:
+    run(
+        typed,
+        "DROP SCHEMA public CASCADE",
+        "CREATE SCHEMA public",
+        'DROP SCHEMA IF EXISTS "The ""sink\'s" CASCADE',
+        _RAISES,
+    )
+
+
+def objections(
+    connection: Connection, rows: pa.RecordBatch = _ROWS, mode: Any = "append", **arguments: Any
+) -> list[str]:
+    return list(find_objections(publishing_of(read_table(connection, "target"), rows, mode, **arguments)))
+
+
+#: What makes the table, and what is refused.
+_DANGEROUS = [
+    ([f"{_TARGET}, PRIMARY KEY (id))", _ALREADY], "the unique index target_pkey on 'id' may reject a row"),
+    ([f"{_TARGET}, UNIQUE (id, v) DEFERRABLE INITIALLY DEFERRED)", _ALREADY], "the unique index target_id_v_key on 'id', 'v'"),
+    ([f"{_TARGET})", "CREATE UNIQUE INDEX u ON target ((id + v))", _ALREADY], "the unique index u on an expression"),
+    ([f"{_TARGET})", "CREATE UNIQUE INDEX u ON target (id) WHERE v > 0", _ALREADY], "the unique index u on 'id'"),
+    (
+        ["CREATE TABLE other (id int PRIMARY KEY)", f"{_TARGET} REFERENCES other)"],
+        "the foreign key target_v_fkey of target, FOREIGN KEY (v) REFERENCES other(id), may reject",
+    ),
+    (
+        [f"{_TARGET}, EXCLUDE USING gist (int4range(id, id, '[]') WITH &&))", _ALREADY],
+        "the exclusion constraint target_int4range_excl of target, EXCLUDE USING gist",
+    ),
+    (
+        [f"{_TARGET})", "CREATE TRIGGER t BEFORE INSERT ON target FOR EACH ROW EXECUTE FUNCTION f()"],
+        "the trigger t on target runs code at each INSERT",
+    ),
+    (
+        [
+            f"{_TARGET})",
+            "CREATE CONSTRAINT TRIGGER t AFTER INSERT ON target DEFERRABLE INITIALLY DEFERRED FOR EACH ROW EXECUTE FUNCTION f()",
+        ],
+        "the trigger t on target runs code at each INSERT",
+    ),
+    (
+        [f"{_TARGET}) PARTITION BY LIST (v)", "CREATE TABLE p PARTITION OF target FOR VALUES IN (1)"],
+        "the partitioned table target has no default partition",
+    ),
+    (
+        [f"{_TARGET}) PARTITION BY LIST (v)", "CREATE TABLE p PARTITION OF target DEFAULT", "ALTER TABLE p ADD CHECK (v < 5)"],
+        "the constraint p_v_check of p, CHECK ((v < 5)), is a partition's own",
+    ),
+    (
+        [
+            f"{_TARGET}, n int) PARTITION BY LIST (v)",
+            "CREATE TABLE p PARTITION OF target DEFAULT",
+            "ALTER TABLE p ALTER n SET NOT NULL",
+        ],
+        "a column of the partition p is NOT NULL, but may be null in public.target",
+    ),
+    (
+        [
+            "CREATE TABLE parent (id int, v int) PARTITION BY LIST (v)",
+            "CREATE TABLE target PARTITION OF parent FOR VALUES IN (1)",
+        ],
+        "public.target is a partition, and its bounds may reject a row",
+    ),
+    (
+        [f"{_TARGET}, n int GENERATED ALWAYS AS IDENTITY CHECK (n > 1))"],
+        "is about the identity 'n', whose value comes only after the decision",
+    ),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("statements", "refused"), _DANGEROUS, ids=[refused for _, refused in _DANGEROUS])
+def test_what_can_reject_a_publish_after_the_decision_is_refused_at_the_start(
+    typed: Connection, statements: Sequence[str], refused: str
+) -> None:
+    run(typed, *statements)
+    [objection] = objections(typed)
+    assert refused in objection
+    assert objection.endswith(', or pass vote="prepared"')
+    assert objections(typed, vote="prepared") == []
+    staging = Staging(typed, publishing_of(read_table(typed, "target"), _ROWS))
+    txn = staging.stage(_ROWS)
+    with pytest.raises(psycopg.Error) as failed:
+        staging.publish(txn)
+    assert isinstance(failed.value, (psycopg.IntegrityError, psycopg.errors.RaiseException))
+
+
+def test_row_level_security_that_applies_to_the_role_is_refused(typed: Connection) -> None:
+    run(
+        typed,
+        f"{_TARGET})",
+        "ALTER TABLE target ENABLE ROW LEVEL SECURITY",
+        "DROP ROLE IF EXISTS clerk",
+        "CREATE ROLE clerk",
+    )
+    run(typed, "GRANT ALL ON target TO clerk")
+    assert objections(typed) == []  # the superuser is exempt
+    run(typed, "GRANT USAGE ON SCHEMA public TO clerk", "SET ROLE clerk")
+    [objection] = objections(typed)
+    assert objection.startswith("row-level security of public.target applies to the role 'clerk'")
+    run(typed, "RESET ROLE", "DROP OWNED BY clerk", "DROP ROLE clerk")
+
+
+#: Tables whose every rejection the stage finds, and a row that it rejects.
+_SAFE = [
+    (f"{_TARGET}, CHECK (v < 5))", _ROWS),
+    (f"{_TARGET}); ALTER TABLE target ADD CHECK (v <> 5) NOT VALID", _ROWS),
+    ("CREATE TABLE target (id int, v int, n int NOT NULL DEFAULT 3, CHECK (v < n))", _ROWS),
+    ("CREATE TABLE target (id int, v int, n int GENERATED ALWAYS AS (10 / (v - 5)) STORED)", _ROWS),
+    ("CREATE TABLE target (id int, v int, n int GENERATED ALWAYS AS (v * 2) STORED CHECK (n < 10))", _ROWS),
+    ("CREATE DOMAIN small AS int CHECK (value < 5); CREATE TABLE target (id int, v small)", _ROWS),
+    (f"{_TARGET}); CREATE INDEX ON target ((10 / (v - 5)))", _ROWS),
+    (f"{_TARGET}); CREATE INDEX ON target (id) WHERE 10 / (v - 5) > 0", _ROWS),
+    ("CREATE TABLE target (id int, v text); CREATE INDEX ON target (v)", batch(id=pa.array([1]), v=pa.array(["".join(
+        chr(0x4E00 + n * 7 % 20_000) for n in range(3_000))]))),
+    ("CREATE TABLE target (id int, v text[]); CREATE INDEX ON target USING gin (v)", batch(id=pa.array([1]), v=pa.array([["".join(
+        chr(0x4E00 + n * 7 % 20_000) for n in range(3_000))]]))),
+    (f"{_TARGET}, CHECK (v < 5)) PARTITION BY LIST (v); CREATE TABLE p PARTITION OF target DEFAULT", _ROWS),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("statements", "rows"), _SAFE, ids=[statements for statements, _ in _SAFE])
+def test_what_the_stage_checks_is_not_refused_because_a_bad_row_fails_before_the_vote(
+    typed: Connection, statements: str, rows: pa.RecordBatch
+) -> None:
+    run(typed, *statements.split("; "))
+    assert objections(typed, rows) == []
+    staging = Staging(typed, publishing_of(read_table(typed, "target"), rows))
+    with pytest.raises(psycopg.Error):
+        staging.stage(rows)
+    assert staging.execute(staging.statements.find_orphans(epoch=9, decided=[])) == []
+
+
+@pytest.mark.parametrize(
+    "column",
+    [
+        "n bigserial PRIMARY KEY",
+        "n int GENERATED ALWAYS AS IDENTITY PRIMARY KEY",
+        "n int GENERATED BY DEFAULT AS IDENTITY PRIMARY KEY",
+        "n uuid DEFAULT gen_random_uuid() PRIMARY KEY",
+    ],
+)
+def test_a_key_that_the_table_numbers_itself_is_not_refused(typed: Connection, column: str) -> None:
+    run(typed, f"{_TARGET}, {column})", _ALREADY)
+    assert objections(typed) == []
+    staging = Staging(typed, publishing_of(read_table(typed, "target"), _ROWS))
+    staging.publish(staging.stage(_ROWS), staging.stage(_ROWS))
+    assert len({row[-1] for row in content(typed)}) == 3
+
+
+def test_triggers_that_never_fire_at_a_publish_are_not_refused(typed: Connection) -> None:
+    run(
+        typed,
+        f"{_TARGET}, PRIMARY KEY (id))",
+        "CREATE TRIGGER a AFTER DELETE OR TRUNCATE ON target FOR EACH STATEMENT EXECUTE FUNCTION f()",
+        "CREATE TRIGGER b AFTER INSERT ON target FOR EACH ROW EXECUTE FUNCTION f()",
+        "ALTER TABLE target DISABLE TRIGGER b",
+    )
+    assert objections(typed, mode="upsert", key=("id",)) == []
+    run(typed, "CREATE TRIGGER c AFTER UPDATE ON target FOR EACH ROW EXECUTE FUNCTION f()")
+    assert "the trigger c on target runs code at each UPDATE" in objections(typed, mode="upsert", key=("id",))[0]
+
+
+@pytest.mark.parametrize(
+    ("statements", "reason"),
+    [
+        ([f"{_TARGET})"], ""),
+        ([f"{_TARGET}, PRIMARY KEY (id, v))"], ""),
+        ([f"{_TARGET}, UNIQUE (id) DEFERRABLE)"], " (target_id_key is deferrable)"),
+        ([f"{_TARGET})", "CREATE UNIQUE INDEX u ON target (id) WHERE v > 0"], " (u is partial, has"),
+    ],
+)  # fmt: skip
+def test_an_upsert_needs_a_unique_index_on_exactly_its_key(
+    typed: Connection, statements: Sequence[str], reason: str
+) -> None:
+    run(typed, *statements)
+    found = objections(typed, mode="upsert", key=("id",))
+    assert found[0].startswith(
+        f"public.target has no unique index on exactly its columns (id) that ON CONFLICT can use{reason}"
+    )
+    assert found[0].endswith(": CREATE UNIQUE INDEX ON public.target (id), or correct key")
+
+
+def test_an_upsert_refuses_every_other_unique_index(typed: Connection) -> None:
+    run(typed, f"{_TARGET} UNIQUE, PRIMARY KEY (id))")
+    [objection] = objections(typed, mode="upsert", key=("id",))
+    assert objection.startswith("the unique index target_v_key on 'v' may reject a row after the decision")
+    assert "name its columns as key instead, or drop it" in objection
+
+
+def test_columns_of_key_and_order_that_do_not_exist_are_named(typed: Connection) -> None:
+    run(typed, f"{_TARGET}, n int, PRIMARY KEY (id))")
+    assert objections(typed, mode="upsert", key=("id",), order_by=("x",)) == [
+        "public.target has no column 'x' (it has 'id', 'n', 'v'): correct key and order_by"
+    ]
+    assert objections(typed, mode="upsert", key=("id",), order_by=("n",)) == [
+        "order_by names 'n', which the DataFrame does not have: select it"
+    ]
+
+
+@pytest.mark.parametrize(
+    ("statements", "refused"),
+    [
+        ([f"{_TARGET})", "ALTER TABLE target RENAME TO t", "CREATE VIEW target AS SELECT * FROM t"], "public.target is a view"),
+        ([f"{_TARGET})", "ALTER TABLE target SET UNLOGGED"], "ALTER TABLE public.target SET LOGGED"),
+        ([f"{_TARGET})", "CREATE RULE r AS ON INSERT TO target DO INSTEAD NOTHING"], "the rule 'r' rewrites statements"),
+    ],
+)  # fmt: skip
+def test_what_makes_a_publish_meaningless_is_refused_under_every_vote(
+    typed: Connection, statements: Sequence[str], refused: str
+) -> None:
+    run(typed, *statements)
+    assert any(refused in objection for objection in objections(typed, vote="prepared"))
+
+
+def test_missing_rights_are_named(typed: Connection) -> None:
+    run(
+        typed,
+        f"{_TARGET}, PRIMARY KEY (id))",
+        "DROP ROLE IF EXISTS clerk",
+        "CREATE ROLE clerk",
+        "GRANT INSERT ON target TO clerk",
+    )
+    run(typed, "GRANT USAGE ON SCHEMA public TO clerk", "SET ROLE clerk")
+    [objection] = objections(typed, mode="upsert", key=("id",))
+    assert objection.startswith("the role 'clerk' lacks SELECT, UPDATE on public.target, which mode='upsert' needs: ")
+    assert objection.endswith("GRANT SELECT, UPDATE ON public.target TO clerk")
+    run(typed, "RESET ROLE", "DROP OWNED BY clerk", "DROP ROLE clerk")
+
+
+def test_an_index_that_compares_otherwise_is_not_the_key_because_a_repeated_key_would_not_be_seen(
+    typed: Connection,
+) -> None:
+    like = batch(id=pa.array(["a"]), v=pa.array([1]))
+    run(typed, "CREATE TABLE target (id text, v int)", "CREATE UNIQUE INDEX u ON target (id text_pattern_ops)")
+    [objection, *_] = objections(typed, like, mode="upsert", key=("id",))
+    assert "(u compares a column by another collation or operator class than the column itself)" in objection
+    # Two collations that are deterministic agree on what is equal.
+    run(typed, "DROP INDEX u", 'CREATE UNIQUE INDEX ON target (id COLLATE "POSIX")')
+    assert objections(typed, like, mode="upsert", key=("id",)) == []
+
+
+def test_a_published_table_without_a_replica_identity_takes_no_upserts(typed: Connection) -> None:
+    run(typed, f"{_TARGET}, UNIQUE (id))", "CREATE PUBLICATION everything FOR TABLE target", _ALREADY)
+    [objection] = objections(typed, mode="upsert", key=("id",), vote="prepared")
+    assert objection.startswith("public.target is published to subscribers and has no replica identity")
+    staging = Staging(typed, publishing_of(read_table(typed, "target"), _ROWS, "upsert", key=("id",)))
+    with pytest.raises(psycopg.Error, match="replica identity"):
+        staging.publish(staging.stage(_ROWS))
+    run(typed, "ALTER TABLE target REPLICA IDENTITY FULL")
+    assert objections(typed, mode="upsert", key=("id",)) == []
+    staging.publish(staging.stage(_ROWS))
+    run(typed, "DROP PUBLICATION everything")
