@@ -55,8 +55,8 @@ class SinkWriter(ABC, Generic[HandleT]):
             return
         if self.state is TransactionState.EMPTY:
             self.begin_transaction()
-            crash_point("task.began")
             self.state = move(self.state, TransactionState.OPEN)
+            crash_point("task.began")
         self.write(rows)
         self.rows += rows.num_rows
 

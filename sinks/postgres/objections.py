@@ -42,8 +42,7 @@ def find_objections(publishing: Publishing) -> Iterator[str]:
     yield from _impossible(publishing)
     yield from _key(publishing)
     if publishing.vote == "staged":
-        for objection in _not_staged(publishing):
-            yield f'{objection}, or pass vote="prepared"'
+        yield from _not_staged(publishing)
 
 
 def _impossible(publishing: Publishing) -> Iterator[str]:

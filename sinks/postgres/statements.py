@@ -2,10 +2,10 @@
 
 The objects are in a schema of their own, which several sinks may share:
 
-* ``control``: for each sink the record that its drivers compare and set, its epoch, and its newest decision;
-* ``slice``: for each staged slice its sink, epoch, version, rows and checksum;
-* ``marker``: for each slice that has been published or given up, which of the two;
-* ``stage_<transaction>``: the rows of one slice. It is logged, because a crash empties an unlogged table.
+* ``control``: each sink's control record;
+* ``slice``: each staged slice, with its sink and its rows;
+* ``marker``: for each slice that has been published or given up, which of the two, and the version of the decision;
+* ``stage_<uuid>``: the rows of one slice. It is logged, because a crash empties an unlogged table.
 """
 
 from __future__ import annotations
@@ -26,16 +26,9 @@ if TYPE_CHECKING:
     from twopc.sinks.postgres.target import Table
 
 _OBJECTS: Final = (
-    """
-CREATE TABLE IF NOT EXISTS {schema}.control (
-  sink text PRIMARY KEY, record bytea NOT NULL, epoch bigint NOT NULL, decided bigint NOT NULL
-)""",
-    """
-CREATE TABLE IF NOT EXISTS {schema}.slice (
-  txn text PRIMARY KEY, sink text NOT NULL, epoch bigint NOT NULL, version bigint NOT NULL, rows bigint NOT NULL,
-  checksum text NOT NULL
-)""",
-    "CREATE INDEX IF NOT EXISTS slice_of_sink ON {schema}.slice (sink, epoch)",
+    "CREATE TABLE IF NOT EXISTS {schema}.control (sink text PRIMARY KEY, record bytea NOT NULL)",
+    "CREATE TABLE IF NOT EXISTS {schema}.slice (txn text PRIMARY KEY, sink text NOT NULL, rows bigint NOT NULL)",
+    "CREATE INDEX IF NOT EXISTS slice_of_sink ON {schema}.slice (sink)",
     """
 CREATE TABLE IF NOT EXISTS {schema}.marker (
   txn text PRIMARY KEY, sink text NOT NULL, version bigint NOT NULL, state text NOT NULL
@@ -44,6 +37,8 @@ CREATE TABLE IF NOT EXISTS {schema}.marker (
     "CREATE INDEX IF NOT EXISTS marker_of_sink ON {schema}.marker (sink, version)",
 )
 _STAGE: Final = "stage_"
+#: The last characters of a transaction's name, a UUID; the whole name may be longer than PostgreSQL's names.
+_DIGITS: Final = 32
 
 
 @dataclass(frozen=True)
@@ -60,42 +55,33 @@ class Statements:
 
     # -- the sink's own objects -----------------------------------------------------------------------------------------
 
-    def create_schema(self) -> sql.Composed:
-        """Create the schema. It needs a right on the database that the other statements do not need."""
-        return sql.SQL("CREATE SCHEMA IF NOT EXISTS {}").format(sql.Identifier(self.schema))
+    def find_objects(self) -> sql.Composed:
+        """Whether the schema and the tables in it exist."""
+        return self._format("SELECT to_regclass(format('%I.marker_of_sink', {schema_name}::text)) IS NOT NULL")
 
-    def create_objects(self) -> Iterator[sql.Composed]:
-        """Create what does not exist yet, except stages. Two drivers that do so at once may get an error, and must retry."""
-        return (self._format(statement) for statement in _OBJECTS)
+    def create(self) -> Iterator[sql.Composed]:
+        """Create what does not exist yet, except stages. The schema needs a right on the database, so it may exist already."""
+        # Two drivers that do so at once would get an error without this lock.
+        yield self._format("SELECT pg_advisory_xact_lock(hashtext('twopc ' || {schema_name}))")
+        yield self._format(
+            "DO $do$ BEGIN IF to_regnamespace(quote_ident({schema_name})) IS NULL THEN CREATE SCHEMA {schema}; END IF; END $do$"
+        )
+        yield from (self._format(statement) for statement in _OBJECTS)
 
     def load_control(self, *, locked: bool = False) -> sql.Composed:
-        """Read record, epoch and newest decision; ``locked``: wait for a publish that still runs, and let none begin."""
-        statement = self._format("SELECT record, epoch, decided FROM {schema}.control WHERE sink = {sink}")
+        """Read the control record; ``locked``: wait for a step that still runs, and let none begin."""
+        statement = self._format("SELECT record FROM {schema}.control WHERE sink = {sink}")
         return statement + sql.SQL(" FOR UPDATE") if locked else statement
 
-    def swap_control(self, old: bytes | None, new: bytes, *, epoch: int, decided: int) -> sql.Composed:
-        """Write the record if the stored one is still ``old``; returns a row if it was."""
+    def swap_control(self, old: bytes | None, new: bytes) -> sql.Composed:
+        """Write the record if the stored one is still ``old``; changes one row if it was."""
         if old is None:
             return self._format(
-                "INSERT INTO {schema}.control (sink, record, epoch, decided) VALUES ({sink}, {new}, {epoch}, {decided}) "
-                "ON CONFLICT (sink) DO NOTHING RETURNING epoch",
+                "INSERT INTO {schema}.control (sink, record) VALUES ({sink}, {new}) ON CONFLICT (sink) DO NOTHING",
                 new=new,
-                epoch=epoch,
-                decided=decided,
             )
         return self._format(
-            "UPDATE {schema}.control SET record = {new}, epoch = {epoch}, decided = {decided} "
-            "WHERE sink = {sink} AND record = {old} RETURNING epoch",
-            old=old,
-            new=new,
-            epoch=epoch,
-            decided=decided,
-        )
-
-    def record_decision(self, version: int) -> sql.Composed:
-        """Note the newest decision; an older one changes nothing."""
-        return self._format(
-            "UPDATE {schema}.control SET decided = greatest(decided, {version}) WHERE sink = {sink}", version=version
+            "UPDATE {schema}.control SET record = {new} WHERE sink = {sink} AND record = {old}", old=old, new=new
         )
 
     # -- a slice --------------------------------------------------------------------------------------------------------
@@ -124,33 +110,31 @@ class Statements:
             self.stage(txn), _names(columns)
         )
 
-    def insert_slice(self, txn: str, *, epoch: int, version: int, rows: int, checksum: str) -> sql.Composed:
-        """Enter a slice, unless a driver with a newer epoch owns the sink; returns a row if it was entered."""
+    def insert_slice(self, txn: str, *, rows: int) -> sql.Composed:
+        """Enter a slice."""
         return self._format(
-            "INSERT INTO {schema}.slice (txn, sink, epoch, version, rows, checksum) "
-            "SELECT {txn}, {sink}, {epoch}, {version}, {rows}, {checksum} FROM {schema}.control "
-            "WHERE sink = {sink} AND control.epoch <= {epoch} RETURNING txn",
-            txn=txn,
-            epoch=epoch,
-            version=version,
-            rows=rows,
-            checksum=checksum,
+            "INSERT INTO {schema}.slice (txn, sink, rows) VALUES ({txn}, {sink}, {rows})", txn=txn, rows=rows
         )
 
     def find_slices(self, txns: Sequence[str]) -> sql.Composed:
-        """Find slices with their rows and checksums, and whether their stages exist."""
+        """Find slices whose stages exist, with their rows."""
         return self._format(
-            "SELECT txn, rows, checksum, to_regclass(format('%I.%I', {schema_name}::text, {prefix} || txn)) IS NOT NULL "
-            "FROM {schema}.slice WHERE txn = ANY({txns}) AND sink = {sink}",
+            "SELECT txn, rows FROM {schema}.slice WHERE txn = ANY({txns}) AND sink = {sink} "
+            "AND to_regclass(format('%I.%I', {schema_name}::text, {prefix} || right(txn, {digits}))) IS NOT NULL",
             txns=list(txns),
         )
 
-    def find_orphans(self, *, epoch: int, decided: Sequence[str]) -> sql.Composed:
-        """Find the slices of this epoch and earlier ones that no decision names."""
+    def find_slices_without_marker(self) -> sql.Composed:
+        """Find the slices that are neither published nor given up."""
         return self._format(
-            "SELECT txn FROM {schema}.slice WHERE sink = {sink} AND epoch <= {epoch} AND txn <> ALL({decided}) ORDER BY txn",
-            epoch=epoch,
-            decided=list(decided),
+            "SELECT txn FROM {schema}.slice s WHERE sink = {sink} "
+            "AND NOT EXISTS (SELECT FROM {schema}.marker m WHERE m.txn = s.txn) ORDER BY txn"
+        )
+
+    def find_slices_with_marker(self) -> sql.Composed:
+        """Find the slices that are published or given up, whose stages nobody needs."""
+        return self._format(
+            "SELECT s.txn FROM {schema}.slice s JOIN {schema}.marker m USING (txn) WHERE s.sink = {sink}"
         )
 
     def drop_stages(self, txns: Sequence[str], *, lock_timeout_ms: int) -> Iterator[sql.Composed]:
@@ -172,11 +156,9 @@ class Statements:
             state=state,
         )
 
-    def find_markers(self, txns: Sequence[str]) -> sql.Composed:
-        """Find the markers of slices."""
-        return self._format(
-            "SELECT txn, state FROM {schema}.marker WHERE txn = ANY({txns}) AND sink = {sink}", txns=list(txns)
-        )
+    def find_marker(self, txn: str) -> sql.Composed:
+        """Find a slice's marker."""
+        return self._format("SELECT state FROM {schema}.marker WHERE txn = {txn} AND sink = {sink}", txn=txn)
 
     def forget_markers(self, *, below: int) -> sql.Composed:
         """Remove the markers of decisions below a version, except those whose slices are still there."""
@@ -218,7 +200,7 @@ class Statements:
 
     def stage(self, txn: str) -> sql.Identifier:
         """The name of a slice's stage."""
-        return sql.Identifier(self.schema, _STAGE + txn)
+        return sql.Identifier(self.schema, _STAGE + txn[-_DIGITS:])
 
     def _staged(self, txns: Sequence[str], names: Sequence[str]) -> sql.Composed:
         parts = (sql.SQL("SELECT {} FROM {}").format(_names(names), self.stage(txn)) for txn in txns)
@@ -226,7 +208,7 @@ class Statements:
 
     def _format(self, statement: LiteralString, **values: Any) -> sql.Composed:
         named = {name: sql.Literal(value) for name, value in values.items()}
-        literals = {"sink": self.sink, "schema_name": self.schema, "prefix": _STAGE}
+        literals = {"sink": self.sink, "schema_name": self.schema, "prefix": _STAGE, "digits": _DIGITS}
         named |= {name: sql.Literal(value) for name, value in literals.items()}
         return sql.SQL(statement).format(schema=sql.Identifier(self.schema), **named)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from typing import TYPE_CHECKING, Any, Final
 
 from psycopg.rows import dict_row
@@ -174,6 +175,11 @@ def read_table(connection: psycopg.Connection[Any], name: str) -> Table:
         role=own["role"],
         missing_rights=frozenset(own["missing"]),
     )
+
+
+def fingerprint(table: Table) -> str:
+    """A short text that is another one if the table's definition is."""
+    return hashlib.sha1(repr(table).encode(), usedforsecurity=False).hexdigest()
 
 
 def _query(connection: psycopg.Connection[Any], statement: LiteralString, oid: int) -> list[dict[str, Any]]:

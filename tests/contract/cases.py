@@ -8,6 +8,7 @@ import time
 import uuid
 from typing import TYPE_CHECKING, Any
 
+import psycopg
 import pyarrow as pa
 import pytest
 import redis
@@ -20,6 +21,7 @@ from tests.unit.fake_sink import FakeSink, World
 from twopc.sinks.hbase import HBaseSink
 from twopc.sinks.hbase.mappings import COUNTER, Append, Increment, Put
 from twopc.sinks.kafka import KafkaSink
+from twopc.sinks.postgres import PostgresSink
 from twopc.sinks.redis import RedisSink
 from twopc.sinks.redis.mappings import IncrBy, ListPush, Set
 from twopc.testing.contract import Case, Crash, numbers
@@ -31,6 +33,7 @@ if TYPE_CHECKING:
 
     from tests.live.hbase.services import HBaseService
     from tests.live.hbase.support import Store
+    from tests.live.postgres.services import PostgresService
     from tests.live.redis.services import RedisService
     from tests.live.services import KafkaService
     from twopc.sinks.hbase import mappings as hbase_mappings
@@ -203,6 +206,28 @@ def _hbase(
     return Case(sink, rows, visible, silence=_pausing(service.local))
 
 
+def postgres_append(request: pytest.FixtureRequest) -> Case:
+    return _postgres(request, "value bigint NOT NULL, note text DEFAULT 'none'")
+
+
+def postgres_upsert(request: pytest.FixtureRequest) -> Case:
+    return _postgres(request, "value bigint PRIMARY KEY, note text", mode="upsert", key="value")
+
+
+def _postgres(request: pytest.FixtureRequest, columns: str, **how: Any) -> Case:
+    service: PostgresService = request.getfixturevalue("postgres_server")
+    name, dsn = f"c{uuid.uuid4().hex[:10]}", service.dsn
+    with psycopg.connect(dsn, autocommit=True) as connection:
+        connection.execute(f"CREATE TABLE {name} ({columns})".encode())
+    sink = PostgresSink(name=name, dsn=dsn, table=name, timeout_ms=2_000, **how)
+
+    def visible() -> list[int]:
+        with psycopg.connect(dsn) as connection:
+            return [row[0] for row in connection.execute(f"TABLE {name} ORDER BY value".encode())]
+
+    return Case(sink, numbers, visible, silence=_pausing(service.local))
+
+
 def _pausing(
     server: Any, is_ready: Callable[[], bool] = lambda: True
 ) -> Callable[[], AbstractContextManager[None]] | None:
@@ -232,5 +257,7 @@ SINKS = [
     pytest.param(hbase_puts, id="hbase-puts"),
     pytest.param(hbase_counters, id="hbase-counters"),
     pytest.param(hbase_appends, id="hbase-appends"),
+    pytest.param(postgres_append, id="postgres-append"),
+    pytest.param(postgres_upsert, id="postgres-upsert"),
     pytest.param(kafka, id="kafka"),
 ]

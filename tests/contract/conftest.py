@@ -7,13 +7,14 @@ from typing import TYPE_CHECKING
 import pytest
 
 from tests.live.hbase.conftest import _shared_store, hbase_server, store
+from tests.live.postgres.conftest import postgres_server
 from tests.live.redis.conftest import redis_cluster, redis_server
 from twopc.testing import crash_points
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-__all__ = ["_shared_store", "hbase_server", "redis_cluster", "redis_server", "store"]
+__all__ = ["_shared_store", "hbase_server", "postgres_server", "redis_cluster", "redis_server", "store"]
 
 
 @pytest.fixture(autouse=True)

@@ -44,7 +44,7 @@ def test_a_batch_becomes_visible_at_one_instant_and_once(server: Connection) -> 
     staging.publish(*txns)
     staging.publish(*txns)
     assert content(server) == [(1,), (2,), (3,)]
-    assert sorted(staging.execute(staging.statements.find_markers(txns))) == sorted((txn, "committed") for txn in txns)
+    assert [staging.execute(staging.statements.find_marker(txn)) for txn in txns] == [[("committed",)]] * 2
 
 
 def test_a_slice_that_was_given_up_is_never_published(server: Connection) -> None:
@@ -56,32 +56,22 @@ def test_a_slice_that_was_given_up_is_never_published(server: Connection) -> Non
     assert content(server) == [(2,)]
 
 
-def test_a_newer_epoch_keeps_an_older_drivers_task_from_entering_its_slice(server: Connection) -> None:
-    staging = staging_of(server, "id bigint", like=rows([1]))
-    statements = staging.statements
-    assert staging.execute(statements.swap_control(b"first", b"second", epoch=2, decided=0)) == [(2,)]
-    fenced = statements.insert_slice("t", epoch=1, version=7, rows=1, checksum="c")
-    assert staging.execute(fenced) == []
-    staging.stage(rows([1]), epoch=2)
-
-
 def test_the_control_record_changes_only_from_what_was_read(server: Connection) -> None:
     staging = staging_of(server, "id bigint", like=rows([1]))
     statements = staging.statements
-    assert staging.execute(statements.load_control()) == [(b"first", 1, 0)]
-    assert staging.execute(statements.swap_control(None, b"x", epoch=5, decided=5)) == []
-    assert staging.execute(statements.swap_control(b"other", b"x", epoch=5, decided=5)) == []
-    assert staging.execute(statements.swap_control(b"first", b"\0\xff'%{}", epoch=2, decided=3)) == [(2,)]
-    staging.execute(statements.record_decision(9))
-    staging.execute(statements.record_decision(4))
-    assert staging.execute(statements.load_control(locked=True)) == [(b"\0\xff'%{}", 2, 9)]
+    swap, record = statements.swap_control, b"\0\xff'%{}"
+    assert staging.execute(statements.load_control()) == [(b"first",)]
+    for old, new in ((None, b"x"), (b"other", b"x"), (b"first", record)):
+        staging.execute(swap(old, new))
+    assert staging.execute(statements.load_control(locked=True)) == [(record,)]
     assert staging.execute(Statements(statements.schema, "another").load_control()) == []
 
 
 def test_objects_that_exist_are_left_alone(server: Connection) -> None:
     staging = staging_of(server, "id bigint", like=rows([1]))
     txn = staging.stage(rows([1]))
-    staging.execute(staging.statements.create_schema(), *staging.statements.create_objects())
+    assert staging.execute(staging.statements.find_objects()) == [(True,)]
+    staging.execute(*staging.statements.create())
     assert [found[:2] for found in staging.execute(staging.statements.find_slices([txn]))] == [(txn, 1)]
 
 
@@ -163,12 +153,13 @@ def test_a_stage_is_logged_and_has_every_index_that_may_reject_a_row(server: Con
     assert read_table(server, '"The ""sink\'s".stage_b').indexes == ()
 
 
-def test_orphans_are_the_slices_up_to_an_epoch_that_no_decision_names(server: Connection) -> None:
+def test_slices_are_found_with_and_without_a_marker(server: Connection) -> None:
     staging = staging_of(server, "id bigint", like=rows([1]))
-    old, decided, newer = (staging.stage(rows([1]), txn, epoch=epoch) for txn, epoch in (("a", 1), ("b", 2), ("c", 3)))
-    find = staging.statements.find_orphans
-    assert staging.execute(find(epoch=2, decided=[decided])) == [(old,)]
-    assert staging.execute(find(epoch=9, decided=[])) == [(old,), (decided,), (newer,)]
+    statements = staging.statements
+    one, other = staging.stage(rows([1]), "a"), staging.stage(rows([1]), "b")
+    staging.execute(statements.insert_markers([one], version=7, state="aborted"))
+    assert staging.execute(statements.find_slices_without_marker()) == [(other,)]
+    assert staging.execute(statements.find_slices_with_marker()) == [(one,)]
 
 
 def test_dropping_gives_up_while_somebody_reads_the_stage(server: Connection) -> None:
@@ -180,18 +171,18 @@ def test_dropping_gives_up_while_somebody_reads_the_stage(server: Connection) ->
         with pytest.raises(psycopg.errors.LockNotAvailable):
             staging.execute(*drop)
     found = staging.execute(staging.statements.find_slices(txns))
-    assert sorted(found) == [("a", 1, "c", True), ("b", 1, "c", True)]
+    assert sorted(found) == [("a", 1), ("b", 1)]
     staging.execute(*drop)
     assert staging.execute(staging.statements.find_slices(txns)) == []
     assert server.execute("SELECT to_regclass('\"The \"\"sink''s\".stage_a')").fetchone() == (None,)
     staging.execute(*staging.statements.drop_stages([], lock_timeout_ms=50))
 
 
-def test_a_slice_without_its_stage_is_seen(server: Connection) -> None:
+def test_a_slice_without_its_stage_is_not_found(server: Connection) -> None:
     staging = staging_of(server, "id bigint", like=rows([1]))
     staging.stage(rows([1]), "a")
     run(server, 'DROP TABLE "The ""sink\'s".stage_a')
-    assert staging.execute(staging.statements.find_slices(["a"])) == [("a", 1, "c", False)]
+    assert staging.execute(staging.statements.find_slices(["a"])) == []
 
 
 def test_markers_stay_while_their_slices_do(server: Connection) -> None:
@@ -201,7 +192,8 @@ def test_markers_stay_while_their_slices_do(server: Connection) -> None:
     staging.execute(statements.insert_markers(["a", "b"], version=7, state="committed"))
     staging.execute(statements.insert_markers(["c"], version=8, state="committed"))
     staging.execute(statements.forget_markers(below=8))
-    assert sorted(staging.execute(statements.find_markers(["a", "b", "c"]))) == [("a", "committed"), ("c", "committed")]
+    found = [staging.execute(statements.find_marker(txn)) for txn in "abc"]
+    assert found == [[("committed",)], [], [("committed",)]]
 
 
 def test_any_role_may_read_the_facts_about_the_server(server: Connection) -> None:

@@ -124,6 +124,7 @@ class Engine:
 def run_task(sink: TwoPhaseCommitSink[Any], task: TaskAttempt, rows: pa.RecordBatch) -> Any:
     """Run one task attempt up to its handle. There is no ``finally``, because a dead process closes nothing."""
     writer = sink.create_writer(task)
+    opened.append(writer)
     writer.write_rows(rows)
     handle = writer.snapshot_state(task.batch_id)
     writer.hand_over()

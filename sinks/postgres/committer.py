@@ -1,0 +1,217 @@
+"""The driver's side of the PostgreSQL sink: one transaction publishes a whole batch."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+
+import psycopg
+
+from twopc.attempt import Evidence
+from twopc.errors import BadRecordError, ConfigurationError, RetriableError
+from twopc.fenced_committer import FencedCommitter
+from twopc.sinks.postgres.errors import FAILURES, explained
+from twopc.sinks.postgres.handle import PostgresHandle
+from twopc.sinks.postgres.statements import Statements, read_facts
+from twopc.sinks.postgres.table import fingerprint, read_table
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Iterator, Mapping, Sequence
+    from contextlib import AbstractContextManager
+
+    from twopc.attempt import Claim, Owner
+    from twopc.errors import TwoPhaseCommitError
+    from twopc.sinks.postgres.settings import PostgresSettings
+
+    Connection = psycopg.Connection[Any]
+
+_PROOFS: Final = {"committed": Evidence.COMMITTED, "aborted": Evidence.ABORTED}
+#: Nobody waits for a stage to be dropped.
+_DROP_LOCK_TIMEOUT_MS: Final = 1_000
+#: ``server_version_num`` of the oldest supported version.
+_OLDEST: Final = 150_000
+
+
+class PostgresCommitter(FencedCommitter[PostgresHandle, "Connection"]):
+    """See :class:`FencedCommitter`.
+
+    A step is a transaction. It begins with the lock of the control record, and so waits for a former step, even for one whose
+    driver is gone while its backend is still in COMMIT. What the step then finds is final.
+    """
+
+    failures = FAILURES
+
+    def __init__(self, settings: PostgresSettings) -> None:
+        super().__init__(settings.name)
+        self._settings = settings
+        self._statements = Statements(settings.schema, settings.name)
+        self._database = settings.database()
+        self._has_objects = False
+
+    # -- the store's hooks ----------------------------------------------------------------------------------------------
+
+    def step(self) -> AbstractContextManager[Connection]:
+        """See :class:`FencedCommitter`."""
+        return self._database.transaction()
+
+    def explain(self, error: Exception, what: str) -> TwoPhaseCommitError:
+        """See :class:`FencedCommitter`."""
+        return explained(error, what)
+
+    def check_store(self, step: Connection) -> None:
+        """See :class:`FencedCommitter`. The first batch's columns decide the rest, see :meth:`PostgresSink.check_schema`."""
+        read_table(step, self._settings.table)
+        is_standby, _, version, _ = self._facts(step)
+        if is_standby:
+            raise ConfigurationError(f"sink {self.name!r}: the dsn leads to a standby: pass the primary's")
+        if version < _OLDEST:
+            raise ConfigurationError(f"sink {self.name!r}: PostgreSQL {version // 10_000} is too old: use 15 or newer")
+
+    def load(self, step: Connection) -> bytes | None:
+        """See :class:`FencedCommitter`; None if the sink's own tables do not exist yet."""
+        if not self._has_objects:
+            self._has_objects = bool(_one(step, self._statements.find_objects()))
+        if not self._has_objects:
+            return None
+        found: bytes | None = _one(step, self._statements.load_control(locked=True))
+        return found
+
+    def swap(self, step: Connection, old: bytes | None, new: bytes) -> bool:
+        """See :class:`FencedCommitter`."""
+        return step.execute(self._statements.swap_control(old, new)).rowcount == 1
+
+    def is_prepared(self, step: Connection, handle: PostgresHandle) -> bool:
+        """See :class:`FencedCommitter`."""
+        return handle.transaction in self._staged(step, [handle])
+
+    def publish(self, step: Connection, handle: PostgresHandle, version: int) -> None:
+        """See :class:`FencedCommitter`."""
+        list(self.publish_all(step, [handle], version))
+
+    def publish_all(
+        self, step: Connection, handles: Sequence[PostgresHandle], version: int
+    ) -> Iterator[PostgresHandle]:
+        """See :class:`FencedCommitter`: all transactions with one statement."""
+        names = [handle.transaction for handle in handles]
+        staged = self._staged(step, handles)
+        # Under the lock of the owner, so the slice of a decided transaction can only be published, or lost for good.
+        gone = [name for name in names if name not in staged]
+        step.execute(self._statements.insert_markers(gone, version=version, state="aborted"))
+        marked = step.execute(self._statements.insert_markers(list(staged), version=version, state="committed"))
+        fresh = {name for (name,) in marked}
+        todo = [handle for handle in handles if handle.transaction in fresh]
+        if todo:
+            publishing = self._settings.publishing(read_table(step, self._settings.table), todo[0].columns)
+            published = step.execute(self._statements.publish([handle.transaction for handle in todo], publishing))
+            expected = sum(handle.rows for handle in todo)
+            if self._settings.mode == "append" and published.rowcount != expected:
+                raise psycopg.DataError(
+                    f"the stages of this batch hold {published.rowcount} rows, but its tasks wrote {expected}: somebody has "
+                    f"changed the tables in schema {self._settings.schema}. Restore them from a backup"
+                )
+        yield from handles
+
+    def outcome(self, step: Connection, handle: PostgresHandle) -> Evidence:
+        """See :class:`FencedCommitter`."""
+        return _PROOFS.get(_one(step, self._statements.find_marker(handle.transaction)), Evidence.UNKNOWN)
+
+    def roll_back(self, step: Connection, transaction: str, version: int) -> None:
+        """See :class:`FencedCommitter`. The stage is dropped later, see :meth:`_drop_stages`."""
+        step.execute(self._statements.insert_markers([transaction], version=version, state="aborted"))
+
+    def pending(self, step: Connection) -> list[str]:
+        """See :class:`FencedCommitter`. A task that has not committed its slice yet is not seen; a later sweep finds it."""
+        return [name for (name,) in step.execute(self._statements.find_slices_without_marker())]
+
+    def forget_before(self, step: Connection, version: int) -> None:
+        """See :class:`FencedCommitter`."""
+        step.execute(self._statements.forget_markers(below=version))
+
+    # -- for callers ----------------------------------------------------------------------------------------------------
+
+    def binding(self) -> Mapping[str, str]:
+        """See :class:`FencedCommitter`: also the server, and the table, which is another one if somebody creates it anew."""
+        with self._try("reading the table's identity"), self.step() as step:
+            _, server, _, _ = self._facts(step)
+            table = read_table(step, self._settings.table).oid
+        return {**super().binding(), "server": server, "table": str(table)}
+
+    def acquire(self, claim: Claim, seen: Owner | None) -> int:
+        """See :class:`FencedCommitter`; creates the sink's own tables if they do not exist."""
+        if not self._has_objects:
+            with self._try("creating its tables"), self.step() as step:
+                for statement in self._statements.create():
+                    step.execute(statement)
+        return super().acquire(claim, seen)
+
+    def confirm(self, handles: Sequence[PostgresHandle], age_ms: float) -> None:
+        """See :class:`FencedCommitter`: also that the table will take the rows, because after the decision it must."""
+        super().confirm(handles, age_ms)
+        with self._try("checking the table"), self.driving() as step:
+            table = read_table(step, self._settings.table)
+            if any(handle.table != fingerprint(table) for handle in handles):
+                raise RetriableError(
+                    f"sink {self.name!r}: {self._settings.table} was altered while this batch was written. Nothing was decided, "
+                    "and a new attempt rewrites it"
+                )
+            if handles and self._settings.mode == "upsert" and not self._settings.order_by:
+                self._require_distinct(step, handles)
+
+    def commit(
+        self, handles: Sequence[PostgresHandle], scan_start: Mapping[str, Any]
+    ) -> Mapping[PostgresHandle, Evidence]:
+        """See :class:`FencedCommitter`."""
+        found = super().commit(handles, scan_start)
+        self._drop_stages()
+        return found
+
+    def abort(self, handles: Sequence[PostgresHandle]) -> None:
+        """See :class:`FencedCommitter`."""
+        super().abort(handles)
+        self._drop_stages()
+
+    def recover_and_abort(self, decided: Collection[PostgresHandle]) -> None:
+        """See :class:`FencedCommitter`."""
+        super().recover_and_abort(decided)
+        self._drop_stages()
+
+    def close(self) -> None:
+        """See :class:`FencedCommitter`."""
+        self._database.close()
+
+    # -- the small parts ------------------------------------------------------------------------------------------------
+
+    def _facts(self, step: Connection) -> tuple[bool, str, int, str]:
+        [facts] = step.execute(read_facts()).fetchall()
+        return facts  # type: ignore[no-any-return]  # the statement's columns
+
+    def _staged(self, step: Connection, handles: Sequence[PostgresHandle]) -> dict[str, int]:
+        """The rows of each slice that is there, in the order of the handles."""
+        found = dict(step.execute(self._statements.find_slices([handle.transaction for handle in handles])).fetchall())
+        return {handle.transaction: found[handle.transaction] for handle in handles if handle.transaction in found}
+
+    def _require_distinct(self, step: Connection, handles: Sequence[PostgresHandle]) -> None:
+        publishing = self._settings.publishing(read_table(step, self._settings.table), handles[0].columns)
+        names = [handle.transaction for handle in handles]
+        row = step.execute(self._statements.find_repeated_key(names, publishing)).fetchone()
+        if row is not None:
+            *key, count = row
+            shown = ", ".join(f"{name}={value!r}" for name, value in zip(self._settings.key, key, strict=True))
+            raise BadRecordError(
+                f"sink {self.name!r}: {count} rows of this batch have the key {shown}, and nothing says which of them counts. "
+                "Nothing was decided. Pass order_by=…, or reduce the batch to one row per key"
+            )
+
+    def _drop_stages(self) -> None:
+        """Drop the stages that are published or rolled back. Best effort: somebody may read them, a backup for example."""
+        with self._tidy("dropping stages"):
+            with self.step() as step:
+                names = [name for (name,) in step.execute(self._statements.find_slices_with_marker())]
+            if names:
+                with self._database.transaction() as connection:
+                    for statement in self._statements.drop_stages(names, lock_timeout_ms=_DROP_LOCK_TIMEOUT_MS):
+                        connection.execute(statement)
+
+
+def _one(connection: Connection, statement: Any) -> Any:
+    row = connection.execute(statement).fetchone()
+    return None if row is None else row[0]

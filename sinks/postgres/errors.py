@@ -1,0 +1,46 @@
+"""What PostgreSQL's errors mean for a batch that is not decided yet: by SQLSTATE, see its manual, appendix A."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+import psycopg
+
+from twopc.errors import BadRecordError, ConfigurationError, FatalError, UnavailableError
+
+if TYPE_CHECKING:
+    from twopc.errors import TwoPhaseCommitError
+
+FAILURES: Final = (psycopg.Error,)
+#: The beginnings of SQLSTATEs; the longest one that fits counts.
+_MEANINGS: Final[dict[str, tuple[type[TwoPhaseCommitError], str]]] = {
+    "": (FatalError, "PostgreSQL rejected the statement"),
+    "08": (UnavailableError, "The server is not reachable, or the connection broke"),
+    "22": (BadRecordError, "A row does not fit the table"),
+    "23": (BadRecordError, "A row violates a constraint of the table"),
+    "25006": (ConfigurationError, "The dsn leads to a standby, or the database is read-only: pass the primary's"),
+    "28": (ConfigurationError, "Check the user and the password in the dsn, and the server's pg_hba.conf"),
+    "3D": (ConfigurationError, "Check the database in the dsn"),
+    "40": (UnavailableError, "PostgreSQL asks for another attempt"),
+    "42501": (ConfigurationError, "Grant the sink's role what docs/postgres.md lists"),
+    "53": (UnavailableError, "The server lacks disk, memory or connections"),
+    "55P03": (UnavailableError, "Another session holds the lock: see pg_stat_activity and pg_locks"),
+    "57": (UnavailableError, "The server ended the statement or the connection, or is starting or stopping"),
+}
+
+
+def explained(error: Exception, what: str) -> TwoPhaseCommitError:
+    """Build the error for a failure before the decision; its message begins with ``what``."""
+    state = getattr(error, "sqlstate", None)
+    if state is None:  # the client's own: it never reached the server, or lost it
+        state = "08"
+    kind, advice = _MEANINGS[max((code for code in _MEANINGS if state.startswith(code)), key=len)]
+    return kind(f"{what}: {_text(error)}. {advice}. No part of the batch is decided or visible")
+
+
+def _text(error: Exception) -> str:
+    """The first line of the message, without a period: the others quote the statement."""
+    diagnosed = getattr(getattr(error, "diag", None), "message_primary", None)
+    detail = getattr(getattr(error, "diag", None), "message_detail", None)
+    lines = (diagnosed or str(error) or type(error).__name__).strip().splitlines()
+    return " ".join([lines[0], *([f"({detail.rstrip('.')})"] if detail else [])]).rstrip(".")

@@ -1,0 +1,20 @@
+"""What the driver needs to publish a task's rows."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from twopc.fenced_committer import Prepared
+
+
+@dataclass(frozen=True)
+class PostgresHandle(Prepared):
+    """See :class:`Prepared`: a slice, which is a table with the task's rows and an entry in the sink's own tables.
+
+    Attributes:
+        columns: the table's columns that the rows have.
+        table: a fingerprint of the table's definition when the slice was staged.
+    """
+
+    columns: tuple[str, ...]
+    table: str

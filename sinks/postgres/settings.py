@@ -1,0 +1,104 @@
+"""The arguments of a PostgreSQL sink, checked. :class:`twopc.sinks.postgres.PostgresSink` documents them."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, field
+from functools import lru_cache
+from typing import TYPE_CHECKING, Final, get_args
+
+import psycopg
+
+from twopc.errors import ConfigurationError
+from twopc.sinks.postgres.database import Database
+from twopc.sinks.postgres.errors import explained
+from twopc.sinks.postgres.objections import find_objections
+from twopc.sinks.postgres.options import Address
+from twopc.sinks.postgres.publishing import Mode, Publishing
+from twopc.sinks.postgres.rows import fit_rows
+from twopc.sinks.postgres.table import read_table
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from twopc.sinks.postgres.rows import RowFormat
+    from twopc.sinks.postgres.target import Table
+
+_NAME: Final = re.compile(r"[A-Za-z0-9_-]{1,100}")
+
+
+@dataclass(frozen=True, kw_only=True)
+class PostgresSettings:
+    """The settings that a writer and a committer need.
+
+    Raises:
+        ConfigurationError: an argument is invalid. The message names it and what to pass instead.
+    """
+
+    name: str
+    dsn: str = field(repr=False)  # may hold a password
+    table: str
+    mode: Mode = "append"
+    key: tuple[str, ...] | str = ()
+    order_by: tuple[str, ...] | str = ()
+    schema: str = "twopc"
+    timeout_ms: int = 60_000
+
+    def __post_init__(self) -> None:
+        for argument in ("key", "order_by"):
+            object.__setattr__(self, argument, _names(getattr(self, argument)))
+        self._require(_NAME.fullmatch(self.name), "name", "use 1 to 100 letters, digits, '_' or '-'")
+        self._require(self.mode in get_args(Mode), "mode", "pass 'append' or 'upsert'")
+        self._require(
+            bool(self.key) == (self.mode == "upsert"),
+            "key",
+            "pass the columns of a unique index with mode='upsert', and only then",
+        )
+        self._require(not self.order_by or self.key, "order_by", "pass it only with mode='upsert'")
+        self._require(self.schema, "schema", "pass a name")
+        self._require(self.timeout_ms > 0, "timeout_ms", "set a positive number")
+        Address(self.dsn)
+
+    def database(self) -> Database:
+        """A connection for the caller, not yet open."""
+        return Database(Address(self.dsn), self.name, timeout_ms=self.timeout_ms)
+
+    def publishing(self, table: Table, columns: tuple[str, ...]) -> Publishing:
+        """How rows with these columns get into the table.
+
+        Raises:
+            ConfigurationError: the table may reject them after the decision. The message says why, and what to do.
+        """
+        publishing = Publishing(table, self.mode, columns, _names(self.key), _names(self.order_by))
+        for objection in find_objections(publishing):
+            raise ConfigurationError(f"sink {self.name!r}: {objection}. Nothing was written")
+        return publishing
+
+    def _require(self, is_valid: object, argument: str, advice: str) -> None:
+        if not is_valid:
+            raise ConfigurationError(f"PostgresSink({argument}={getattr(self, argument)!r}): {advice}")
+
+
+@lru_cache(maxsize=100)
+def row_format(settings: PostgresSettings, schema: pa.Schema) -> RowFormat:
+    """How a batch's rows are written. Reads the table once for the same columns; the driver reads it again for each decision.
+
+    Raises:
+        SchemaError: the columns do not fit the table.
+        ConfigurationError: the table may reject rows after the decision, or cannot be read.
+    """
+    database = settings.database()
+    try:
+        with database.transaction() as connection:
+            table = read_table(connection, settings.table)
+    except psycopg.Error as error:
+        raise explained(error, f"sink {settings.name!r}, reading table {settings.table}") from error
+    finally:
+        database.close()
+    found = fit_rows(schema, table, key=settings.key)
+    settings.publishing(table, found.names)
+    return found
+
+
+def _names(given: tuple[str, ...] | str) -> tuple[str, ...]:
+    return (given,) if isinstance(given, str) else tuple(given)

@@ -1,0 +1,61 @@
+"""The PostgreSQL sink, as its user describes it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from twopc.sink import TwoPhaseCommitSink
+from twopc.sinks.postgres.committer import PostgresCommitter
+from twopc.sinks.postgres.handle import PostgresHandle
+from twopc.sinks.postgres.settings import PostgresSettings, row_format
+from twopc.sinks.postgres.writer import PostgresWriter
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from twopc.attempt import TaskAttempt
+
+
+@dataclass(frozen=True, kw_only=True)
+class PostgresSink(PostgresSettings, TwoPhaseCommitSink[PostgresHandle]):
+    """Rows to a PostgreSQL table. Readers see a whole batch at one instant.
+
+    Each task copies its rows into a table of its own, where nobody reads them. After the decision, one transaction of the driver
+    moves them all.
+
+    Args:
+        name: the sink's name across restarts. Letters, digits, ``_`` and ``-``.
+        dsn: a connection string of libpq: ``postgresql://user:password@host:port/database?sslmode=verify-full``, or
+            ``host=… dbname=…``.
+        table: the table, as SQL writes its name: ``schema.table``, and ``"…"`` around a name with capital letters. The rows'
+            columns must have the names of its columns.
+        mode: ``append`` inserts every row. ``upsert`` updates the row that has the same key, and inserts the others.
+        key: with ``upsert``, the columns of one of the table's unique indexes.
+        order_by: with ``upsert``: of several rows of a batch with one key, the one with the greatest values in these columns is
+            taken. Without it, a batch with such rows is refused.
+        schema: the schema for the sink's own tables. Several sinks may share it. It is created if the role may do so.
+        timeout_ms: how long one transaction of the driver may take, such as the one that publishes a batch, and how long a task
+            waits for one answer.
+
+    Raises:
+        ConfigurationError: an argument is invalid. The message names it and what to pass instead.
+    """
+
+    handle_type = PostgresHandle
+
+    def check_schema(self, schema: pa.Schema) -> None:
+        """See :class:`TwoPhaseCommitSink`. Reads the table's definition, once for the same columns."""
+        row_format(self, schema)
+
+    def check_rows(self, rows: pa.RecordBatch) -> None:
+        """See :class:`TwoPhaseCommitSink`. Only PostgreSQL itself can evaluate the table's CHECK constraints."""
+        row_format(self, rows.schema).check(rows)
+
+    def create_writer(self, task: TaskAttempt) -> PostgresWriter:
+        """See :class:`TwoPhaseCommitSink`."""
+        return PostgresWriter(task, self)
+
+    def create_committer(self) -> PostgresCommitter:
+        """See :class:`TwoPhaseCommitSink`."""
+        return PostgresCommitter(self)

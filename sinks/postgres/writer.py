@@ -1,0 +1,91 @@
+"""The executor's side of the PostgreSQL sink: a task's rows go into a table of their own, in one transaction."""
+
+from __future__ import annotations
+
+import contextlib
+from typing import TYPE_CHECKING
+
+import psycopg
+
+from twopc import control
+from twopc.errors import RetriableError
+from twopc.fenced_committer import transaction_name
+from twopc.sinks.postgres.errors import explained
+from twopc.sinks.postgres.handle import PostgresHandle
+from twopc.sinks.postgres.rows import fit_rows
+from twopc.sinks.postgres.statements import Statements
+from twopc.sinks.postgres.table import fingerprint, read_table
+from twopc.writer import SinkWriter
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    import pyarrow as pa
+
+    from twopc.attempt import TaskAttempt
+    from twopc.sinks.postgres.rows import RowFormat
+    from twopc.sinks.postgres.settings import PostgresSettings
+
+
+class PostgresWriter(SinkWriter[PostgresHandle]):
+    """See :class:`SinkWriter`. Nobody sees the stage before its transaction is committed, so a task that dies leaves nothing."""
+
+    def __init__(self, task: TaskAttempt, settings: PostgresSettings) -> None:
+        self._task = task
+        self._settings = settings
+        self._name = transaction_name(settings.name, task)
+        self._statements = Statements(settings.schema, settings.name)
+        self._database = settings.database()
+        self._format: RowFormat | None = None
+        self._table = ""
+
+    def begin_transaction(self) -> None:
+        """See :class:`SinkWriter`."""
+        with self._explaining("beginning"):
+            row = self._database.begin().execute(self._statements.load_control()).fetchone()
+        if row is None or control.decode(row[0]).driver_epoch != self._task.driver_epoch:
+            self._database.close()
+            raise RetriableError(f"sink {self._settings.name!r}: a newer driver has replaced the one of this task")
+
+    def write(self, rows: pa.RecordBatch) -> None:
+        """See :class:`SinkWriter`. PostgreSQL checks the table's own constraints here."""
+        with self._explaining("writing"):
+            if self._format is None:
+                self._format = self._create_stage(rows.schema)
+            self._format.check(rows)
+            copy = self._statements.copy(self._name, self._format.names)
+            with self._database.connect().cursor() as cursor, cursor.copy(copy) as stream:
+                for piece in self._format.copy_text(rows):
+                    stream.write(piece)
+
+    def pre_commit(self) -> PostgresHandle:
+        """See :class:`SinkWriter`. The vote is the COMMIT of the rows together with the entry of their slice."""
+        if self._format is None:
+            raise AssertionError("write comes first")
+        with self._explaining("preparing"):
+            self._database.connect().execute(self._statements.insert_slice(self._name, rows=self.rows))
+            self._database.connect().execute("COMMIT")
+        self._database.close()
+        return PostgresHandle(self._name, self.rows, self._format.names, self._table)
+
+    def abort(self) -> None:
+        """See :class:`SinkWriter`. If the COMMIT had no answer, the driver's sweep removes the slice."""
+        self._database.close()
+
+    def _create_stage(self, schema: pa.Schema) -> RowFormat:
+        connection = self._database.connect()
+        table = read_table(connection, self._settings.table)
+        found = fit_rows(schema, table, key=self._settings.key)
+        for statement in self._statements.create_stage(self._name, self._settings.publishing(table, found.names)):
+            connection.execute(statement)
+        self._table = fingerprint(table)
+        return found
+
+    @contextlib.contextmanager
+    def _explaining(self, what: str) -> Iterator[None]:
+        try:
+            with self._database.watched():
+                yield
+        except psycopg.Error as error:
+            self._database.close()
+            raise explained(error, f"sink {self._settings.name!r}, {what} {self._name}") from error
