@@ -26,12 +26,13 @@ _FACE = (
     "InterceptedBatch",
     "Interceptor",
     "KafkaSink",
+    "PostgresSink",
     "RedisSink",
     "exactly_once",
     "exit_status",
     "intercepted",
 )
-_SINKS = ("twopc.sinks.kafka", "twopc.sinks.redis", "twopc.sinks.hbase")
+_SINKS = ("twopc.sinks.kafka", "twopc.sinks.redis", "twopc.sinks.hbase", "twopc.sinks.postgres")
 _PUBLIC = (
     "twopc",
     *_SINKS,

@@ -53,6 +53,7 @@ if TYPE_CHECKING:
     from twopc.sink import TwoPhaseCommitSink
     from twopc.sinks.hbase import HBaseSink as HBaseSink
     from twopc.sinks.kafka import KafkaSink as KafkaSink
+    from twopc.sinks.postgres import PostgresSink as PostgresSink
     from twopc.sinks.redis import RedisSink as RedisSink
     from twopc.writer import SinkWriter
 
@@ -149,6 +150,7 @@ _FACE: Final = {
     ),
     "sinks.hbase": ("HBaseSink",),
     "sinks.kafka": ("KafkaSink",),
+    "sinks.postgres": ("PostgresSink",),
     "sinks.redis": ("RedisSink",),
 }
 _HOMES: Final = {name: f"twopc.{module}" for module, names in {**_MODULES, **_FACE}.items() for name in names}
