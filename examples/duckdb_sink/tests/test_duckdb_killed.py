@@ -7,7 +7,7 @@ from typing import Any
 
 from duckdb_sink import DuckDbSink, connect, create_tables, run
 
-from twopc.integration.spark import exactly_once
+from twopc import exactly_once
 
 POINTS = ["task.prepared", "driver.decided", "driver.committing"]
 
