@@ -7,8 +7,11 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 ROOT = Path(__file__).parent.parent
 SAMPLE = ROOT / "examples" / "sink_project"
+DUCKDB = ROOT / "examples" / "duckdb_sink"
 
 UNUSED = """
 import sys
@@ -73,8 +76,23 @@ def test_the_sample_project_passes_the_contract_suite() -> None:
     assert "skipped" not in done.stdout
 
 
-def test_the_sample_project_uses_the_public_surface_only() -> None:
-    text = "\n".join(path.read_text() for path in SAMPLE.rglob("*.py"))
+@pytest.mark.whole
+@pytest.mark.timeout(900)
+def test_the_duckdb_sink_passes_the_contract_suite() -> None:
+    done = run_pytest("tests/test_duckdb_contract.py", cwd=DUCKDB)
+    assert done.returncode == 0, done.stdout[-5000:] + done.stderr[-2000:]
+    assert "skipped" not in done.stdout
+
+
+@pytest.mark.parametrize(
+    ("project", "modules"),
+    [
+        (SAMPLE, {"twopc", "twopc.testing.contract", "twopc.testing.kill_loop"}),
+        (DUCKDB, {"twopc", "twopc.testing.contract"}),
+    ],
+)
+def test_a_sample_project_uses_the_public_surface_only(project: Path, modules: set[str]) -> None:
+    text = "\n".join(path.read_text() for path in project.rglob("*.py"))
     packages = ("from twopc.testing", "from twopc.integration", "from twopc.sinks", "from twopc import")
     imported = {line.split()[1] for line in text.splitlines() if line.strip().startswith(packages)}
-    assert imported == {"twopc", "twopc.testing.contract", "twopc.testing.kill_loop"}
+    assert imported == modules

@@ -46,7 +46,8 @@ class ControlCommitter(SinkCommitter[HandleT], Generic[HandleT, StepT]):
 
     Attributes:
         failures: every error that a step may raise if the store refuses or does not answer. The outcome of the step is then
-            unknown.
+            unknown. Before the decision, such an error ends the attempt (:meth:`explain`); during a commit it is a blocker, and
+            the evidence is UNKNOWN. The client's other errors stop the query, as a mistake in its statements should.
     """
 
     failures: tuple[type[Exception], ...] = (UnavailableError,)
@@ -65,29 +66,41 @@ class ControlCommitter(SinkCommitter[HandleT], Generic[HandleT, StepT]):
     def step(self) -> AbstractContextManager[StepT]:
         """One step of the store. It takes effect, durably, when the body ends; if the body raises, nothing has happened.
 
+        In an atomic step, nothing that it has read changes before it ends. If the store's transactions do not lock what they
+        read, the hooks lock or write it: :meth:`load` the control record, a writer its transaction's state.
+
         May raise one of ``failures``, on entry or at its end.
         """
 
     @abstractmethod
     def load(self, step: StepT) -> bytes | None:
-        """Read the control record; None if there is none. A store with locks locks it here until the step ends."""
+        """Read the control record; None if there is none. A store with locks locks it here until the step ends.
+
+        Called in every step of a driver, also in those that only read.
+        """
 
     @abstractmethod
     def swap(self, step: StepT, old: bytes | None, new: bytes) -> bool:
         """Write the control record, durably, if the store still has ``old``; return whether it had.
 
-        A repetition after a lost answer may find ``new`` already there, which counts as written.
+        A repetition after a lost answer may find ``new`` already there, which counts as written. If ``old`` is None, there was
+        nothing that :meth:`load` could lock: another driver's record may be there by now.
         """
 
     def check_store(self, step: StepT) -> None:
-        """Check that the store can be used: its settings and rights. Changes nothing.
+        """Check that the store can be used: its settings, its rights, and every table that the sink needs. Changes nothing.
+
+        Called first, before :meth:`load`.
 
         Raises:
             FatalError: it cannot be used; the message says what to do.
         """
 
     def explain(self, error: Exception, what: str) -> TwoPhaseCommitError:
-        """Build the error for one of ``failures`` before the decision; its message begins with ``what``: sink and step."""
+        """Build the error for one of ``failures`` before the decision; its message begins with ``what``: sink and step.
+
+        By default a :class:`RetriableError`, whatever ``error`` is.
+        """
         return RetriableError(f"{what}: {error}")
 
     # -- for callers ----------------------------------------------------------------------------------------------------

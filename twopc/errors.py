@@ -40,7 +40,10 @@ class RetriableError(TwoPhaseCommitError):
 
 
 class UnavailableError(RetriableError):
-    """A server that the batch needs did not answer in time. No part of the attempt is or will be visible."""
+    """A server that the batch needs did not answer in time. No part of the attempt is or will be visible.
+
+    A sink's own step raises it, too. During a commit, the committer turns it into UNKNOWN, and no caller sees it.
+    """
 
 
 class FatalError(TwoPhaseCommitError):

@@ -58,7 +58,7 @@ class FencedCommitter(ControlCommitter[HandleT, StepT], Generic[HandleT, StepT])
 
     @abstractmethod
     def is_prepared(self, step: StepT, handle: HandleT) -> bool:
-        """Whether the transaction is whole, and can be committed."""
+        """Whether the transaction is prepared, with every row that the handle counts. Checked just before the decision."""
 
     @abstractmethod
     def publish(self, step: StepT, handle: HandleT, version: int) -> None:
@@ -80,7 +80,7 @@ class FencedCommitter(ControlCommitter[HandleT, StepT], Generic[HandleT, StepT])
 
     @abstractmethod
     def outcome(self, step: StepT, handle: HandleT) -> Evidence:
-        """What the markers prove. The absence of a marker proves nothing."""
+        """What the markers prove. The absence of a marker proves nothing: it is UNKNOWN."""
 
     @abstractmethod
     def roll_back(self, step: StepT, transaction: str, version: int) -> None:

@@ -1,0 +1,241 @@
+"""An exactly-once sink for DuckDB: a query's rows in the table ``events``, each row once.
+
+DuckDB is a library over a file, and only one process at a time can open the file for writing. So every step opens the file,
+runs one transaction and closes the file again. Nobody else can write in between, in this process or in another one.
+"""
+
+import random
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, closing, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import duckdb
+import pyarrow as pa
+
+from twopc import (
+    BadRecordError,
+    ConfigurationError,
+    Evidence,
+    FencedCommitter,
+    Prepared,
+    RetriableError,
+    SchemaError,
+    SinkWriter,
+    TaskAttempt,
+    TwoPhaseCommitSink,
+    UnavailableError,
+    transaction_name,
+)
+
+TABLES = """
+CREATE TABLE events (key VARCHAR NOT NULL, number BIGINT NOT NULL);
+
+CREATE TABLE twopc_control (sink VARCHAR PRIMARY KEY, record BLOB NOT NULL); -- who drives each sink
+CREATE TABLE twopc_transactions ( -- one row for each task attempt; its state is the marker
+    name VARCHAR PRIMARY KEY, sink VARCHAR NOT NULL, version BIGINT NOT NULL DEFAULT 0,
+    state VARCHAR NOT NULL CHECK (state IN ('open', 'prepared', 'committed', 'aborted'))
+);
+CREATE TABLE twopc_staged (name VARCHAR NOT NULL, key VARCHAR, number BIGINT); -- rows that no reader looks at
+"""
+COLUMNS = {"key": (pa.string(), pa.large_string()), "number": (pa.int64(), pa.int32(), pa.int16(), pa.int8())}
+PROOFS = {"committed": Evidence.COMMITTED, "aborted": Evidence.ABORTED}
+
+# All connections of one process to a file share one database, and its transactions do not lock what they read: a step could
+# pass the check of the driver and publish after the next driver has fenced it. The file's lock does not stop them either,
+# because the process has it already.
+_one_step = threading.Lock()
+
+
+def create_tables(path: Path) -> None:
+    """Create the table of the rows and the sink's own tables, once."""
+    with closing(duckdb.connect(path)) as db:
+        db.execute(TABLES)
+
+
+def connect(path: str, timeout_ms: int = 30_000, *, read_only: bool = False) -> duckdb.DuckDBPyConnection:
+    """Open the file as soon as nobody else has it open. Readers need this, too; while one reads, the sink waits."""
+    ends_at = time.monotonic() + timeout_ms / 1000
+    while True:
+        if not Path(path).is_file():
+            raise FileNotFoundError("there is no such file. Call create_tables(path) once")  # DuckDB would create it
+        try:
+            return duckdb.connect(path, read_only=read_only)
+        except duckdb.OperationalError:  # the message names the process that has it open
+            if time.monotonic() >= ends_at:
+                raise
+        time.sleep(random.uniform(0.005, 0.05))
+
+
+def run(db: duckdb.DuckDBPyConnection, statement: str, *values: object) -> list[tuple[Any, ...]]:
+    """Run one statement to its end: DuckDB refuses the next one while a result is unread."""
+    return db.execute(statement, values).fetchall()
+
+
+@dataclass(frozen=True)
+class DuckDbSink(TwoPhaseCommitSink[Prepared]):
+    """Appends rows to the table ``events`` of a DuckDB file on this machine.
+
+    Attributes:
+        name: the sink's name across restarts.
+        path: the file; :func:`create_tables` has prepared it.
+        timeout_ms: how long a step waits for the file while somebody else has it open.
+    """
+
+    name: str
+    path: str
+    timeout_ms: int = 30_000
+    handle_type = Prepared
+    columns = COLUMNS.keys()
+
+    def check_schema(self, schema: pa.Schema) -> None:
+        """See the base class."""
+        for name, types in COLUMNS.items():
+            if (found := schema.field(name).type) not in types:
+                raise SchemaError(f"column {name!r} is {found}, events takes {types[0]}: cast it")
+
+    def check_rows(self, rows: pa.RecordBatch) -> None:
+        """See the base class."""
+        for name in COLUMNS:
+            if rows.column(name).null_count:
+                raise BadRecordError(f"column {name!r} holds a null: fill it in (coalesce) or filter the row out")
+
+    def create_writer(self, task: TaskAttempt) -> "DuckDbWriter":
+        """See the base class."""
+        return DuckDbWriter(self, task)
+
+    def create_committer(self) -> "DuckDbCommitter":
+        """See the base class."""
+        return DuckDbCommitter(self)
+
+    @contextmanager
+    def step(self) -> Iterator[duckdb.DuckDBPyConnection]:
+        """One transaction, which nothing else can overlap. It is durable when COMMIT has returned."""
+        if not _one_step.acquire(timeout=self.timeout_ms / 1000):
+            raise UnavailableError(f"{self.path}: another step of this process did not end in time")
+        try:
+            with closing(connect(self.path, self.timeout_ms)) as db:
+                run(db, "BEGIN")
+                yield db
+                run(db, "COMMIT")  # not reached after an error: closing the connection rolls back
+        except (duckdb.Error, FileNotFoundError) as error:
+            raise UnavailableError(f"{self.path}: {error}") from error
+        finally:
+            _one_step.release()
+
+
+def move(db: duckdb.DuckDBPyConnection, name: str, before: str, after: str, version: int = 0) -> bool:
+    """Move a transaction to its next state. False: it was not in the state ``before``, and nothing has changed."""
+    change = "UPDATE twopc_transactions SET state = ?, version = ? WHERE name = ? AND state = ? RETURNING name"
+    return run(db, change, after, version, name, before) != []
+
+
+def state_of(db: duckdb.DuckDBPyConnection, name: str) -> str | None:
+    """Read a transaction's state; None if there is no such transaction."""
+    found = run(db, "SELECT state FROM twopc_transactions WHERE name = ?", name)
+    return found[0][0] if found else None
+
+
+def give_up(db: duckdb.DuckDBPyConnection, name: str, version: int = 0) -> None:
+    """Drop a transaction's rows and leave ``aborted``: the proof that it never becomes visible."""
+    if move(db, name, "open", "aborted", version) or move(db, name, "prepared", "aborted", version):
+        run(db, "DELETE FROM twopc_staged WHERE name = ?", name)
+
+
+class DuckDbWriter(SinkWriter[Prepared]):
+    """Stages the rows of one task attempt."""
+
+    def __init__(self, sink: DuckDbSink, task: TaskAttempt) -> None:
+        self._sink, self._name = sink, transaction_name(sink.name, task)
+
+    def begin_transaction(self) -> None:
+        """See the base class."""
+        with self._sink.step() as db:  # before the first row, so the sweep finds all that follows
+            begin = "INSERT INTO twopc_transactions (name, sink, state) VALUES (?, ?, 'open')"
+            run(db, begin, self._name, self._sink.name)
+
+    def write(self, rows: pa.RecordBatch) -> None:
+        """See the base class."""
+        self._sink.check_rows(rows)
+        with self._sink.step() as db:
+            if state_of(db, self._name) != "open":
+                raise RetriableError(f"{self._name} was swept: a newer driver or attempt has replaced this one")
+            db.register("new_rows", pa.Table.from_batches([rows]))
+            run(db, "INSERT INTO twopc_staged SELECT ?, key, number FROM new_rows", self._name)
+
+    def pre_commit(self) -> Prepared:
+        """See the base class."""
+        with self._sink.step() as db:
+            if not move(db, self._name, "open", "prepared"):
+                raise RetriableError(f"{self._name} was swept and can no longer vote")
+        return Prepared(self._name, self.rows)
+
+    def abort(self) -> None:
+        """See the base class."""
+        try:
+            with self._sink.step() as db:
+                give_up(db, self._name)
+        except UnavailableError:
+            """The driver's sweep ends it."""
+
+
+class DuckDbCommitter(FencedCommitter[Prepared, duckdb.DuckDBPyConnection]):
+    """Publishes the rows of decided transactions, and sweeps the others."""
+
+    def __init__(self, sink: DuckDbSink) -> None:
+        super().__init__(sink.name)
+        self._sink = sink
+
+    def step(self) -> AbstractContextManager[duckdb.DuckDBPyConnection]:
+        """See the base class."""
+        return self._sink.step()
+
+    def check_store(self, step: duckdb.DuckDBPyConnection) -> None:
+        """See the base class."""
+        try:
+            run(step, "SELECT key, number FROM events, twopc_control, twopc_transactions LIMIT 0")
+        except duckdb.ProgrammingError as error:
+            raise ConfigurationError(f"sink {self.name!r}: {error}. Call create_tables(path) once") from error
+
+    def load(self, step: duckdb.DuckDBPyConnection) -> bytes | None:
+        """See the base class."""
+        found = run(step, "SELECT record FROM twopc_control WHERE sink = ?", self.name)
+        return found[0][0] if found else None
+
+    def swap(self, step: duckdb.DuckDBPyConnection, old: bytes | None, new: bytes) -> bool:  # noqa: ARG002 -- see below
+        """See the base class."""
+        run(step, "INSERT OR REPLACE INTO twopc_control VALUES (?, ?)", self.name, new)
+        return True  # nothing overlaps a step, so the record is still the old one
+
+    def is_prepared(self, step: duckdb.DuckDBPyConnection, handle: Prepared) -> bool:
+        """See the base class."""
+        [(staged,)] = run(step, "SELECT count(*) FROM twopc_staged WHERE name = ?", handle.transaction)
+        return state_of(step, handle.transaction) == "prepared" and staged == handle.rows
+
+    def publish(self, step: duckdb.DuckDBPyConnection, handle: Prepared, version: int) -> None:
+        """See the base class."""
+        name = handle.transaction
+        if move(step, name, "prepared", "committed", version):
+            run(step, "INSERT INTO events SELECT key, number FROM twopc_staged WHERE name = ?", name)
+            run(step, "DELETE FROM twopc_staged WHERE name = ?", name)
+
+    def outcome(self, step: duckdb.DuckDBPyConnection, handle: Prepared) -> Evidence:
+        """See the base class."""
+        return PROOFS.get(state_of(step, handle.transaction) or "", Evidence.UNKNOWN)
+
+    def roll_back(self, step: duckdb.DuckDBPyConnection, transaction: str, version: int) -> None:
+        """See the base class."""
+        give_up(step, transaction, version)
+
+    def pending(self, step: duckdb.DuckDBPyConnection) -> list[str]:
+        """See the base class."""
+        found = "SELECT name FROM twopc_transactions WHERE sink = ? AND state IN ('open', 'prepared')"
+        return [name for (name,) in run(step, found, self.name)]
+
+    def forget_before(self, step: duckdb.DuckDBPyConnection, version: int) -> None:
+        """See the base class."""
+        old = "DELETE FROM twopc_transactions WHERE sink = ? AND version < ? AND state IN ('committed', 'aborted')"
+        run(step, old, self.name, version)
