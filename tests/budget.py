@@ -30,6 +30,8 @@ PYTHON = "calls of Python functions"
 JVM = "calls of the JVM"
 #: The number of librdkafka's requests for them depends on a race: its thread sends what it knows, while ours continues.
 PARTITIONS = "partitions that were added to transactions"
+#: How many tasks write a plan of so many partitions. The session has two slots, and a batch has two writers for each.
+WRITERS = {2: 2, 64: 4, 200: 4}
 
 
 class CountingProxy(KafkaProxy):

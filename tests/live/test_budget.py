@@ -14,6 +14,7 @@ from tests.budget import (
     JVM,
     PARTITIONS,
     PYTHON,
+    WRITERS,
     CountingProxy,
     counting_calls,
     least,
@@ -80,8 +81,6 @@ SPARK = {
     ("driver", 1): {JVM: 32, PYTHON: 2_700},
     ("driver", 2): {JVM: 94, PYTHON: 6_000},
 }
-#: How many tasks write a plan of so many partitions. The session has two slots, and a batch has two writers for each.
-WRITERS = {2: 2, 64: 4, 200: 4}
 #: The partitions of a pipeline's output.
 OUTPUT = 4
 ROWS, KEYS = 400, 200
