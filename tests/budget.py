@@ -18,31 +18,45 @@ from py4j.java_gateway import GatewayClient
 from tests.nemesis.proxy import Api, KafkaProxy
 
 if TYPE_CHECKING:
+    import socket
     from collections.abc import Iterator, Mapping, Sequence
     from types import FrameType
 
     from tests.nemesis.rules import Exchange, Rule
 
 BYTES = "bytes of requests"
+CONNECTIONS = "connections"
 PYTHON = "calls of Python functions"
 JVM = "calls of the JVM"
 #: The number of librdkafka's requests for them depends on a race: its thread sends what it knows, while ours continues.
 PARTITIONS = "partitions that were added to transactions"
+#: How many tasks write a plan of so many partitions. The session has two slots, and a batch has two writers for each.
+WRITERS = {2: 2, 64: 4, 200: 4}
 
 
 class CountingProxy(KafkaProxy):
-    """Counts the requests that pass, by kind, and their bytes; of AddPartitionsToTxn, the partitions."""
+    """Counts the requests that pass, by kind, and their bytes; of AddPartitionsToTxn, the partitions.
+
+    Attributes:
+        connections: the number of connections opened so far.
+    """
 
     def __init__(self, bootstrap_servers: str) -> None:
         super().__init__(bootstrap_servers)
         self._counting = threading.Lock()
         self._counted: Counter[str] = Counter()
+        self.connections = 0
 
     @property
     def counted(self) -> Counter[str]:
         """So far."""
         with self._counting:
             return Counter(self._counted)
+
+    def _serve(self, client: socket.socket, broker: tuple[str, int]) -> None:
+        with self._counting:
+            self.connections += 1
+        super()._serve(client, broker)
 
     def _judge(self, exchange: Exchange) -> Rule | None:
         request = exchange.request

@@ -20,8 +20,9 @@ class CheckpointConfig:
         min_pause_ms: the minimum time from the end of a checkpoint to the trigger of the next. Spark has planned that batch by
             then, so its rows wait.
         max_attempts: how many times the tasks of one checkpoint may write the batch, if the error may be transient.
-        max_writers: the maximum number of tasks that write a batch. Each task has its own transaction and writes one or more
-            partitions of the plan. None: twice the number of tasks that the cluster can run at the same time.
+        max_writers: the maximum number of tasks that write a batch, or each of its DataFrames if it has several. Each task has
+            its own transaction and writes one or more partitions of the plan. None: twice the number of tasks that the cluster
+            can run at the same time.
         num_retained: how many decisions are kept. None: 10. Never fewer than Spark keeps batches
             (``spark.sql.streaming.minBatchesToRetain``, 100).
         history: keep each checkpoint's outcome beside Spark's checkpoint, for ``twopc history``. None: only if the checkpoint is

@@ -32,7 +32,7 @@ from twopc.sinks.kafka import KafkaSink
 from twopc.testing.crash_points import DAEMON_MODULE, arm_from_environment
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping
+    from collections.abc import Callable, Iterable, Iterator, Mapping
 
     from pyspark.sql import DataFrame
     from pyspark.sql.streaming.query import StreamingQuery
@@ -50,9 +50,10 @@ class Options:
     ``plan``: ``rows`` (no shuffle), ``shuffle`` (by key), ``unstable`` (a replay puts rows into other tasks),
     ``two_shuffles`` (by a random number, and again; the last two tasks between them stop themselves),
     ``cached`` (the function caches and counts a shuffle by a random number, stops itself, and writes what it has cached),
-    ``update`` or ``complete`` (a count per key, in that output mode), ``failing`` (the first task fails once, after its
-    last row). ``filled_by`` says who counts what is cached: ``function``, ``groups`` (of jobs, which the function sets),
-    ``thread`` (of the function's), ``program`` (before the query, which then writes that table). ``files`` is a directory of
+    ``update`` or ``complete`` (a count per key, in that output mode), ``transformed`` (the rows of ``update``, by
+    ``transformWithStateInPandas``), ``failing`` (the first task fails once, after its last row). ``filled_by`` says who counts
+    what is cached: ``function``, ``groups`` (of jobs, which the function sets), ``thread`` (of the function's), ``program``
+    (before the query, which then writes that table). ``files`` is a directory of
     JSON lines with key and value, read one file per batch instead of topics.
     ``filter`` is a condition on the rows, ``value`` an expression that makes the value where there is no
     shuffle. ``reader`` has further options of the source. ``spark`` has settings of the
@@ -140,12 +141,42 @@ def planned(frame: DataFrame, options: Options) -> DataFrame:
         schema = "key binary, value binary, place int, worker int"
         scattered = frame.select("key", "value").mapInArrow(_at_random_places, schema).repartition(4, "place")
         return scattered.mapInArrow(_stop, schema).repartition(options.partitions, "place").select("key", "value")
-    if options.plan in {"update", "complete"}:
-        counts = frame.groupBy(sf.col("key").cast("string").alias("key")).count()
-        return counts.select("key", sf.concat_ws(":", "key", "count").alias("value"))
+    if options.plan in {"update", "complete", "transformed"}:
+        return _counted(frame, in_python=options.plan == "transformed")
     if options.plan == "failing":
         return frame.select("key", "value").mapInArrow(_fail_once, "key binary, value binary")
     return frame.selectExpr("key", f"{options.value} AS value")
+
+
+def _counted(frame: DataFrame, *, in_python: bool) -> DataFrame:
+    keyed = frame.select(sf.col("key").cast("string").alias("key")).groupBy("key")
+    if in_python:
+        return keyed.transformWithStateInPandas(
+            _counting(), outputStructType="key STRING, value STRING", outputMode="append", timeMode="None"
+        )
+    return keyed.count().select("key", sf.concat_ws(":", "key", "count").alias("value"))
+
+
+def _counting() -> Any:
+    """A processor that counts the rows of each key. From Spark 4.0 on, with stores of RocksDB only."""
+    from pyspark.sql.streaming.stateful_processor import StatefulProcessor  # noqa: PLC0415 - see above
+
+    class Counting(StatefulProcessor):
+        def init(self, handle: Any) -> None:
+            self._count = handle.getValueState("count", "n LONG")
+
+        def handleInputRows(self, key: Any, rows: Iterator[Any], timerValues: Any) -> Iterator[Any]:  # noqa: N802, N803 - Spark's
+            del timerValues
+            import pandas as pd  # noqa: PLC0415 - in a worker
+
+            count = sum(len(frame) for frame in rows) + (self._count.get()[0] if self._count.exists() else 0)
+            self._count.update((count,))
+            yield pd.DataFrame({"key": [key[0]], "value": [f"{key[0]}:{count}"]})
+
+        def close(self) -> None:
+            pass
+
+    return Counting()
 
 
 def _of_cache(each: ExactlyOnce, options: Options, table: DataFrame | None) -> Callable[[DataFrame, int], None]:

@@ -1,13 +1,16 @@
-"""Round trips to a store of a batch of one task, by step."""
+"""Round trips to a store: of a batch of one task, by step, and of a batch that Spark's tasks write."""
 
 from __future__ import annotations
 
+import contextlib
 from collections import Counter
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from tests.budget import least
+from tests.budget import counting_method, least
+from tests.live.file_query import Query
 from tests.live.one_task import OneTask, batch
 from tests.live.pipeline import opened
 from twopc import crash_points
@@ -16,11 +19,16 @@ from twopc.files import LocalFiles
 from twopc.testing.contract.drivers import batch_of
 
 if TYPE_CHECKING:
-    from pathlib import Path
+    from collections.abc import Callable
 
+    from pyspark.sql import DataFrame, SparkSession
+
+    from twopc.attempt import TaskAttempt
     from twopc.engine import Work
+    from twopc.integration.spark import ExactlyOnce
     from twopc.records import TaskReport
     from twopc.sink import TwoPhaseCommitSink
+    from twopc.writer import SinkWriter
 
 BEGIN, STAGE, CONFIRM, APPLY = "begin", "stage", "confirm", "apply, prove and sweep"
 _WARM_UP, _BATCHES = 2, 4
@@ -60,3 +68,45 @@ def round_trips(sink: TwoPhaseCommitSink[Any], rows: int, sent: list[str], direc
         steps.note(APPLY)
         found.append(steps.counted)
     return least(found[_WARM_UP:])
+
+
+def counted_writer(
+    create: Callable[[TaskAttempt], Any], task: TaskAttempt, owner: Any, method: str, into: str
+) -> SinkWriter[Any]:
+    """Create a writer in a worker. When it is closed, it adds a line to the file: how often the method was called."""
+    counting = contextlib.ExitStack()
+    sent = counting.enter_context(counting_method(owner, method))
+    writer = create(task)
+    close = writer.close
+
+    def closing() -> None:
+        close()
+        counting.close()
+        with Path(into).open("a") as file:
+            file.write(f"{len(sent)}\n")
+
+    writer.close = closing
+    return writer  # type: ignore[no-any-return]
+
+
+def round_trips_of_spark(
+    spark: SparkSession, sink: Any, partitions: int, owner: Any, method: str, directory: Path
+) -> list[tuple[list[int], int]]:
+    """For each batch of a shuffle: the round trips of each task, which are in the file ``sink.into``, and of the driver."""
+    into, found = Path(sink.into), []
+
+    def function(each: ExactlyOnce) -> Callable[[DataFrame, int], None]:
+        def counted(frame: DataFrame, number: int) -> None:
+            into.write_text("")
+            with counting_method(owner, method) as sent:
+                each(frame, number)
+            found.append(([int(line) for line in into.read_text().split()], len(sent)))
+
+        return counted
+
+    query = Query(spark, directory, (sink,), {"write_by": "tasks"}, function=function)
+    query.plan = lambda frame: frame.repartition(partitions, "id")
+    for _ in range(_WARM_UP + _BATCHES):
+        query.feed(*({"id": str(number), "n": number} for number in range(400)))
+    query.run()
+    return found[_WARM_UP:]

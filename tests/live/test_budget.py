@@ -2,15 +2,28 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from tests.budget import BYTES, JVM, PARTITIONS, PYTHON, CountingProxy, counting_calls, least, require_within
+from tests.budget import (
+    BYTES,
+    CONNECTIONS,
+    JVM,
+    PARTITIONS,
+    PYTHON,
+    WRITERS,
+    CountingProxy,
+    counting_calls,
+    least,
+    require_within,
+)
 from tests.live.pipeline import Query, Tasks, create_topic, opened
 from tests.live.spark_query import planned, source
 from tests.live.spark_support import Pipeline, finish, spark
+from tests.live.test_spark_many_tasks import log_of
 from tests.reader import committed
 from twopc.coordinator import Coordinator
 from twopc.files import LocalFiles
@@ -18,13 +31,16 @@ from twopc.integration.spark import exactly_once
 from twopc.sinks.kafka import KafkaSink, producer_pool
 
 if TYPE_CHECKING:
-    from collections import Counter
+    from collections.abc import Callable, Iterable
     from pathlib import Path
 
+    import pyarrow as pa
     from pyspark.sql import DataFrame, SparkSession
 
     from tests.live.services import KafkaService
+    from tests.live.spark_query import Options
     from twopc.engine import Work
+    from twopc.integration.spark import ExactlyOnce
     from twopc.records import TaskReport
 
 __all__ = ["spark"]
@@ -65,6 +81,13 @@ SPARK = {
     ("driver", 1): {JVM: 32, PYTHON: 2_700},
     ("driver", 2): {JVM: 94, PYTHON: 6_000},
 }
+#: The partitions of a pipeline's output.
+OUTPUT = 4
+ROWS, KEYS = 400, 200
+#: A few batches are enough, because these counts do not vary. The first batch also starts the query.
+FEW = 6
+#: What a run of a query asks at its start, and what it asks for each of its transactions.
+RUN = {CONNECTIONS: (20, 3.6), "METADATA": (50, TASK["METADATA"]), "INIT_PRODUCER_ID": (5, TASK["INIT_PRODUCER_ID"])}
 
 
 def of_direct(sinks: int) -> dict[str, float]:
@@ -83,6 +106,15 @@ def of_direct(sinks: int) -> dict[str, float]:
         "INIT_PRODUCER_ID": sinks,
         BYTES: 3_000 * sinks,
     }
+
+
+def of_writers(writers: int) -> dict[str, int]:
+    """The exact number of requests for a batch that so many tasks write, however many partitions the plan has.
+
+    Each task writes all partitions of the output and its marker. The driver writes the decision and commits.
+    """
+    partitions = 1 + (OUTPUT + 1) * writers
+    return {PARTITIONS: partitions, "PRODUCE": partitions, "END_TXN": 1 + writers, "LIST_TRANSACTIONS": 1}
 
 
 class CountedTasks(Tasks):
@@ -115,6 +147,29 @@ def test_a_batch_costs_driver_and_brokers_no_more_than_it_did(kafka: KafkaServic
     require_within({kind: found / tasks for kind, found in of_tasks.counted.items()}, TASK)
 
 
+def counted_batches(
+    spark: SparkSession,
+    options: Options,
+    each: ExactlyOnce,
+    proxy: CountingProxy,
+    given: Callable[[DataFrame], Any] = lambda frame: frame,
+) -> list[Counter[str]]:
+    """Run a query to its end; returns what was counted during each of its batches."""
+    batches: list[Counter[str]] = []
+
+    def counted(frame: DataFrame, batch_id: int) -> None:
+        before = proxy.counted
+        with counting_calls() as calls:
+            each(given(frame), batch_id)
+        batches.append(calls + proxy.counted - before)
+
+    mode = "update" if options.plan == "update" else "append"
+    writer = planned(source(spark, options), options).writeStream.outputMode(mode).foreachBatch(counted)
+    query: Any = writer.option("checkpointLocation", options.checkpoint).trigger(availableNow=True).start()
+    finish(query, each)
+    return batches
+
+
 @pytest.mark.parametrize(
     ("direct", "frames"),
     [pytest.param(*one, marks=[pytest.mark.whole] if one == ("tasks", 2) else []) for one in SPARK],
@@ -127,24 +182,60 @@ def test_a_batch_costs_spark_no_more_than_it_did(
     pipeline.flush()
     options = pipeline.options
     topics = [str(options.topic), create_topic(kafka.bootstrap_servers, f"{options.name}-second")][:frames]
-    batches: list[Counter[str]] = []
     with CountingProxy(kafka.bootstrap_servers) as proxy:
         # Producers that wait in Spark's workers would outlive the proxy.
         servers = proxy.bootstrap_servers if direct == "driver" else kafka.bootstrap_servers
         sinks = [KafkaSink(name=topic, topic=topic, bootstrap_servers=servers) for topic in topics]
         each = exactly_once(*sinks, checkpoint_location=options.checkpoint, write_by=direct)  # type: ignore[arg-type]  # of SPARK
 
-        def counted(frame: DataFrame, batch_id: int) -> None:
-            given = {sink.name: frame.where("value IS NOT NULL") for sink in sinks} if frames > 1 else frame
-            before = proxy.counted
-            with counting_calls() as calls:
-                each(given, batch_id)
-            batches.append(calls + proxy.counted - before)
+        def given(frame: DataFrame) -> Any:
+            return {sink.name: frame.where("value IS NOT NULL") for sink in sinks} if frames > 1 else frame
 
-        writer = planned(source(spark, options), options).writeStream.foreachBatch(counted)
-        query: Any = writer.option("checkpointLocation", options.checkpoint).trigger(availableNow=True).start()
-        finish(query, each)
+        batches = counted_batches(spark, options, each, proxy, given)
     assert len(batches) >= WARM_UP + BATCHES
     assert all(committed(kafka.bootstrap_servers, topic) == pipeline.given for topic in topics)
     bounds = {**SPARK[direct, frames], **(of_direct(frames) if direct == "driver" else {})}
     require_within(least(batches[WARM_UP:]), bounds)
+
+
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize(
+    ("plan", "partitions"),
+    [
+        ("shuffle", 64),
+        *(pytest.param("shuffle", count, marks=pytest.mark.whole) for count in (2, 200)),
+        *(pytest.param("update", count, marks=pytest.mark.whole) for count in WRITERS),
+    ],
+)
+def test_a_batch_of_many_partitions_costs_brokers_as_much_as_one_of_few(
+    kafka: KafkaService, spark: SparkSession, tmp_path: Path, plan: str, partitions: int
+) -> None:
+    """The exact counts depend on the writers: they are the same for 64 and for 200 partitions, with and without state."""
+    writers = WRITERS[partitions]
+    pipeline = Pipeline(kafka.bootstrap_servers, tmp_path, plan=plan, partitions=TASKS, max_offsets=ROWS)
+    pipeline.change(partitions=partitions)
+    pipeline.feed(ROWS * FEW, keys=KEYS)
+    pipeline.flush()
+    options = pipeline.options
+    spark.conf.set("spark.sql.shuffle.partitions", str(partitions))
+    with CountingProxy(kafka.bootstrap_servers) as proxy:
+        sink = KafkaSink(name=options.name, topic=options.topic, bootstrap_servers=proxy.bootstrap_servers)
+        each = exactly_once(sink, checkpoint_location=options.checkpoint, write_by="tasks")
+        batches = counted_batches(spark, options, each, proxy)
+        of_run = proxy.counted + Counter({CONNECTIONS: proxy.connections})
+        spark.range(0, 8, 1, 8).mapInArrow(forget_producers, "id long").collect()
+    assert [len(one.tasks) for one in log_of(pipeline)] == [writers] * len(batches)
+    found, exactly = least(batches[1:]), of_writers(writers)
+    assert {kind: found[kind] for kind in exactly} == exactly, f"a batch costs {found}"
+    # The decision names each of the plan's partitions that has rows.
+    most = {"DESCRIBE_TRANSACTIONS": 3, "LIST_OFFSETS": 1, BYTES: 10_000 + 2_500 * writers + 40 * partitions}
+    require_within({kind: found[kind] for kind in most}, most)
+    transactions = writers * len(batches)
+    bounds = {kind: of_start + each_one * transactions for kind, (of_start, each_one) in RUN.items()}
+    require_within({kind: of_run[kind] for kind in bounds}, bounds)
+
+
+def forget_producers(rows: Iterable[pa.RecordBatch]) -> Iterable[pa.RecordBatch]:
+    """Drop what waits in a worker: it would outlive the proxy."""
+    producer_pool._pools.clear()
+    yield from rows

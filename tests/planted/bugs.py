@@ -613,6 +613,15 @@ BUGS: Final = (
         whole="tests/live/test_spark_many_tasks.py -k grouped_otherwise",
     ),
     _bug(
+        "a batch has a transaction for each partition of the plan",
+        0,
+        "integration/spark/frame.py",
+        "        return frame if most_writers is None else frame.coalesce(most_writers)\n",
+        "        return frame\n",
+        model=False,
+        whole="tests/live/test_budget.py -k many_partitions",
+    ),
+    _bug(
         "the tasks of a replay have the numbers of decided ones",
         9,
         "twopc/engine.py",

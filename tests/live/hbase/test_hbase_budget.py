@@ -2,26 +2,47 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from tests.budget import counting_method, require_within
-from tests.live.hbase.support import sink_of
-from tests.live.staged_budget import APPLY, BEGIN, CONFIRM, STAGE, round_trips
+from tests.budget import WRITERS, counting_method, require_within
+from tests.live.hbase.support import sink_of, unique
+from tests.live.spark_support import spark
+from tests.live.staged_budget import (
+    APPLY,
+    BEGIN,
+    CONFIRM,
+    STAGE,
+    counted_writer,
+    round_trips,
+    round_trips_of_spark,
+)
+from twopc.sinks.hbase import HBaseSink
 from twopc.sinks.hbase.connection import RegionServer
 from twopc.sinks.hbase.mappings import Increment, Put
 
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from pyspark.sql import SparkSession
+
     from tests.live.hbase.support import Store
+    from twopc.attempt import TaskAttempt
+
+__all__ = ["spark"]
+
+SENT = RegionServer, "send_request"
 
 CHUNK = 100
 #: Of one task whose rows are one chunk, however many they are.
 BUDGET = {Put: {BEGIN: 3, STAGE: 3, CONFIRM: 1, APPLY: 14}, Increment: {BEGIN: 3, STAGE: 5, CONFIRM: 1, APPLY: 15}}
 #: What each further chunk adds.
 EACH_CHUNK = {Put: {STAGE: 1, APPLY: 3}, Increment: {STAGE: 2, APPLY: 4}}
+
+#: Under Spark: of a task, of the driver for a batch, and of the driver for each of its tasks. The rows are one chunk.
+OF_TASK, OF_DRIVER, OF_DRIVER_FOR_TASK = 3, 13, 5
 
 
 @pytest.mark.parametrize("kind", BUDGET)
@@ -30,7 +51,32 @@ def test_a_batch_takes_a_few_calls_and_a_few_for_each_chunk(
     store: Store, tmp_path: Path, kind: type[Put | Increment], rows: int
 ) -> None:
     sink = sink_of(store, kind(f"{store.prefix}:{{id}}", {"d:v": "n"}), chunk_rows=CHUNK, timeout_ms=30_000)
-    with counting_method(RegionServer, "send_request") as sent:
+    with counting_method(*SENT) as sent:
         found = round_trips(sink, rows, sent, tmp_path)
     further = max(0, rows // CHUNK - 1)
     require_within(found, {step: some + further * EACH_CHUNK[kind].get(step, 0) for step, some in BUDGET[kind].items()})
+
+
+@dataclass(frozen=True, kw_only=True)
+class Counted(HBaseSink):
+    """Its tasks add their calls to the file ``into``."""
+
+    into: str
+
+    def create_writer(self, task: TaskAttempt) -> Any:
+        return counted_writer(super().create_writer, task, *SENT, self.into)
+
+
+@pytest.mark.parametrize(
+    "partitions", [64, pytest.param(2, marks=pytest.mark.whole), pytest.param(200, marks=pytest.mark.whole)]
+)
+def test_a_batch_of_many_partitions_takes_the_calls_of_its_few_writers(
+    store: Store, spark: SparkSession, tmp_path: Path, partitions: int
+) -> None:
+    mapping = Put(f"{store.prefix}:{{id}}", {"d:v": "n"})
+    sink = Counted(
+        name=unique(), zookeeper=store.zookeeper, table=store.table, mapping=mapping, into=str(tmp_path / "sent")
+    )
+    batches = round_trips_of_spark(spark, sink, partitions, *SENT, tmp_path)
+    writers = WRITERS[partitions]
+    assert min(batches) == ([OF_TASK] * writers, OF_DRIVER + OF_DRIVER_FOR_TASK * writers)

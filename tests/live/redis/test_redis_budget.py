@@ -2,24 +2,44 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from redis.connection import AbstractConnection
 
-from tests.budget import counting_method, require_within
+from tests.budget import WRITERS, counting_method, require_within
 from tests.live.redis.support import sink_of, unique
-from tests.live.staged_budget import APPLY, BEGIN, CONFIRM, STAGE, round_trips
+from tests.live.spark_support import spark
+from tests.live.staged_budget import (
+    APPLY,
+    BEGIN,
+    CONFIRM,
+    STAGE,
+    counted_writer,
+    round_trips,
+    round_trips_of_spark,
+)
+from twopc.sinks.redis import RedisSink
 from twopc.sinks.redis.mappings import IncrBy, Set
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from tests.live.redis.services import RedisService
+    from pyspark.sql import SparkSession
 
+    from tests.live.redis.services import RedisService
+    from twopc.attempt import TaskAttempt
+
+__all__ = ["spark"]
+
+SENT = AbstractConnection, "send_packed_command"
 CHUNK = 1_000
 #: The requests of one task. The writer connects again, as a Python worker does after a long idle time.
 BUDGET = {BEGIN: 2, STAGE: 6, CONFIRM: 1, APPLY: 7}
+
+#: Under Spark: of a task, of the driver for a batch, and of the driver for each of its tasks. The rows are one chunk.
+OF_TASK, OF_DRIVER, OF_DRIVER_FOR_TASK = 6, 9, 1
 
 
 @pytest.mark.parametrize("kind", [Set, IncrBy])
@@ -28,6 +48,29 @@ def test_a_batch_takes_the_same_few_round_trips_however_many_rows_it_has(
     redis_server: RedisService, tmp_path: Path, kind: type[Set | IncrBy], rows: int
 ) -> None:
     sink = sink_of(redis_server.url, kind(f"{unique()}:{{id}}", "n"), chunk_rows=CHUNK, timeout_ms=30_000)
-    with counting_method(AbstractConnection, "send_packed_command") as sent:
+    with counting_method(*SENT) as sent:
         found = round_trips(sink, rows, sent, tmp_path)
     require_within(found, BUDGET)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Counted(RedisSink):
+    """Its tasks add their round trips to the file ``into``."""
+
+    into: str
+
+    def create_writer(self, task: TaskAttempt) -> Any:
+        return counted_writer(super().create_writer, task, *SENT, self.into)
+
+
+@pytest.mark.parametrize(
+    "partitions", [64, pytest.param(2, marks=pytest.mark.whole), pytest.param(200, marks=pytest.mark.whole)]
+)
+def test_a_batch_of_many_partitions_takes_the_round_trips_of_its_few_writers(
+    redis_server: RedisService, spark: SparkSession, tmp_path: Path, partitions: int
+) -> None:
+    mapping = Set(f"{unique()}:{{id}}", "n")
+    sink = Counted(name=unique(), url=redis_server.url, mapping=mapping, into=str(tmp_path / "sent"))
+    batches = round_trips_of_spark(spark, sink, partitions, *SENT, tmp_path)
+    writers = WRITERS[partitions]
+    assert min(batches) == ([OF_TASK] * writers, OF_DRIVER + OF_DRIVER_FOR_TASK * writers)
