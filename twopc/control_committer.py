@@ -30,8 +30,9 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 StepT = TypeVar("StepT")
-#: The key of an attempt's version in the decision record.
+#: Keys in the decision record: an attempt's version, and the version of the newest decision when the attempt began.
 _VERSION: Final = "base"
+_AFTER: Final = "after"
 
 
 class ControlCommitter(SinkCommitter[HandleT], Generic[HandleT, StepT]):
@@ -104,7 +105,9 @@ class ControlCommitter(SinkCommitter[HandleT], Generic[HandleT, StepT]):
 
     def has_newer_decision(self, scan_start: Mapping[str, Any]) -> bool:
         """See :class:`SinkCommitter`."""
-        return self._read("reading its newest decision").decided > version_of(scan_start)
+        decided = self._read("reading its newest decision").decided
+        # Not only a higher version: of two copies that have both decided, the one that began first may be the first to commit.
+        return decided != version_of(scan_start) and decided > scan_start.get(_AFTER, 0)
 
     def acquire(self, claim: Claim, seen: Owner | None) -> int:
         """See :class:`SinkCommitter`."""
@@ -123,10 +126,9 @@ class ControlCommitter(SinkCommitter[HandleT], Generic[HandleT, StepT]):
         above = self._highest_version
         # A lost answer may hide a version that was written; the retry reserves a higher one, which is as good.
         with self._try("beginning an attempt"):
-            self._highest_version = self._change(
-                self._owned(lambda record: control.reserved(record, above=above))
-            ).version
-        return {_VERSION: self._highest_version}
+            record = self._change(self._owned(lambda record: control.reserved(record, above=above)))
+        self._highest_version = record.version
+        return {_VERSION: record.version, _AFTER: record.decided}
 
     def initialize_state(self, decided: Sequence[HandleT], scan_start: Mapping[str, Any]) -> Mapping[HandleT, Any]:
         """See :class:`SinkCommitter`. Later versions are above the last decision's, even if the clock is set back."""

@@ -126,6 +126,20 @@ def test_a_decision_is_never_lowered_and_lasts_only_for_its_own_query(store: Sto
     assert store.record.decided == 0
 
 
+def test_of_two_copies_that_have_decided_the_first_to_commit_stays_the_newest(store: Store) -> None:
+    copies = [Committer(store), Committer(store), Committer(store)]
+    decisions = []
+    for number, copy in enumerate(copies):
+        copy.acquire(Claim("query-a", f"run-{number}", "log"), copy.inspect())
+        decisions.append(copy.begin_attempt())
+    first, second, third = decisions
+    restarted = Committer(store)
+    restarted.acquire(Claim("query-a", "run-4", "log"), restarted.inspect())
+    restarted.decide(second["base"])
+    assert [restarted.has_newer_decision(decision) for decision in ({}, first, second, third)] == [True, True, False, True]
+    assert not restarted.has_newer_decision(restarted.begin_attempt())
+
+
 def test_every_reserved_version_is_above_the_earlier_ones(store: Store) -> None:
     ahead = 4_000_000_000_000
     owner = Committer(store)
