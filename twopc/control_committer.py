@@ -105,9 +105,9 @@ class ControlCommitter(SinkCommitter[HandleT], Generic[HandleT, StepT]):
 
     def has_newer_decision(self, scan_start: Mapping[str, Any]) -> bool:
         """See :class:`SinkCommitter`."""
-        decided = self._read("reading its newest decision").decided
+        version, decided = version_of(scan_start), self._read("reading its newest decision").decided
         # Not only a higher version: of two copies that have both decided, the one that began first may be the first to commit.
-        return decided != version_of(scan_start) and decided > scan_start.get(_AFTER, 0)
+        return decided != version and decided > int(scan_start.get(_AFTER, version))
 
     def acquire(self, claim: Claim, seen: Owner | None) -> int:
         """See :class:`SinkCommitter`."""
