@@ -85,10 +85,12 @@ def test_close_after_the_handover_ends_nothing(writer: FakeWriter, world: World)
     assert (states(world), writer.state) == (["prepared"], TransactionState.HANDED_OVER)
 
 
-def test_after_its_vote_a_transaction_takes_no_row_and_no_second_vote(writer: FakeWriter, world: World) -> None:
+def test_after_its_vote_a_transaction_takes_no_row_and_no_second_vote(
+    writer: FakeWriter, world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
     writer.write_rows(record_batch([1]))
     writer.snapshot_state(0)
-    writer.pre_commit = writer.abort  # type: ignore[method-assign, assignment] - it must not be called
+    monkeypatch.setattr(writer, "pre_commit", writer.abort)  # it must not be called
     with pytest.raises(AssertionError):
         writer.snapshot_state(0)
     with pytest.raises(AssertionError):
