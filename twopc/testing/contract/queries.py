@@ -81,7 +81,7 @@ class QueryContract:
         query.continue_with(running, *range(before))
         copy = query.copied(tmp_path / "copy")
         query.continue_with(running, before)
-        with pytest.raises(RefusedStartError, match="shows a later batch than this checkpoint"):
+        with pytest.raises(RefusedStartError, match="shows a decision that this checkpoint"):
             copy.run(before)
         query.continue_with(running, before + 1)
         assert noticing.visible() == all_rows(*range(before + 2))
@@ -96,7 +96,7 @@ class QueryContract:
             query.continue_with(running, 1)
 
         crash_points.arm("driver.inspected", write_meanwhile)
-        with pytest.raises(RefusedStartError, match="shows a later batch than this checkpoint"):
+        with pytest.raises(RefusedStartError, match="shows a decision that this checkpoint"):
             copy.run(1)
         assert noticing.visible() == all_rows(0, 1)
 
@@ -134,7 +134,7 @@ class QueryContract:
         with contextlib.suppress(FencedError):  # a sink may notice it before this query has decided
             query.run(1, before_tasks=decide_elsewhere)
         query.run(1)
-        with pytest.raises(RefusedStartError):
+        with pytest.raises(RefusedStartError, match="shows a decision that this checkpoint"):
             copy.run(1)
         assert noticing.visible() == all_rows(0, 1)
 
