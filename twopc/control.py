@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from twopc.attempt import Claim
 
 
-class Control(msgspec.Struct, frozen=True, kw_only=True):
+class Control(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """The record; all fields are empty before the first driver.
 
     Attributes:
@@ -60,7 +60,7 @@ def decode(stored: bytes | None) -> Control:
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise ConfigurationError(
             f"something else is stored in the place of the sink's control record ({error}): {stored[:100]!r}. Nothing was "
-            "written. Give this sink another name, or restore the record from a backup of the store"
+            "written. Give this sink another name, or restore the record from a backup, or use the version that wrote it"
         ) from error
 
 

@@ -156,11 +156,14 @@ def test_every_reserved_version_is_above_the_earlier_ones(store: Store) -> None:
     assert [owner.begin_attempt()["base"] for _ in range(3)] == [ahead + 1, ahead + 2, ahead + 3]
 
 
-def test_a_record_that_is_not_ours_stops_the_start_and_is_left_alone(store: Store) -> None:
-    store.held = b"somebody else's"
+@pytest.mark.parametrize(
+    "held", [b"", b"somebody else's", b'{"id":"ours","run":"cut sho', b'{"from":"a later version"}']
+)
+def test_a_record_that_is_not_ours_stops_the_start_and_is_left_alone(held: bytes, store: Store) -> None:
+    store.held = held
     with pytest.raises(ConfigurationError, match="control record"):
         Committer(store).inspect()
-    assert store.held == b"somebody else's"
+    assert store.held == held
 
 
 def test_a_failure_before_the_decision_names_the_sink_and_the_step(store: Store) -> None:
