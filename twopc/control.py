@@ -30,7 +30,7 @@ class Control(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
         driver_epoch: how many times the sink was acquired.
         version: the highest version reserved so far. A version is an integer that grows with every attempt at a batch.
         decided: the version of this query's newest decision.
-        revision: how many times the record was written.
+        revision: how many times the record was written, so that no value is ever stored twice.
     """
 
     id: str = ""
@@ -65,7 +65,7 @@ def decode(stored: bytes | None) -> Control:
 
 
 def encode(record: Control) -> bytes:
-    """Encode the record that will replace one of the revision before."""
+    """Encode the record."""
     return msgspec.json.encode(record)
 
 
@@ -96,7 +96,10 @@ def acquired(record: Control, claim: Claim, *, seen: Owner, sink: str) -> Contro
 
 
 def reserved(record: Control, *, above: int) -> Control:
-    """The record with a version that is above ``above`` and every earlier one, and not below the time in ms."""
+    """The record with a version that is above ``above`` and every earlier one.
+
+    It is not below the time in ms, because a store may use it as the timestamp of its cells.
+    """
     return replace(record, version=max(time.time_ns() // 1_000_000, record.version + 1, above + 1))
 
 

@@ -35,7 +35,7 @@ _VERSION: Final = "base"
 _AFTER: Final = "after"
 #: Stands for a decision that does not exist.
 NO_ATTEMPT: Final[Mapping[str, Any]] = {_VERSION: 0, _AFTER: 0}
-#: How many times a change of the record may lose. The others also change it once for each start or batch, so this is far more.
+#: How many rounds a change of the record may lose. Others change it once for a start or a batch, so only a faulty swap loses all.
 _ROUNDS: Final = 100
 
 
@@ -93,7 +93,7 @@ class ControlCommitter(SinkCommitter[HandleT], Generic[HandleT, StepT]):
 
     def explain(self, error: Exception, what: str) -> TwoPhaseCommitError:
         """Build the error for one of ``failures`` before the decision; its message begins with ``what``: sink and step."""
-        return UnavailableError(f"{what}: {error}")
+        return UnavailableError(f"{what}: {text_of(error)}")
 
     # -- for callers ----------------------------------------------------------------------------------------------------
 
@@ -127,7 +127,7 @@ class ControlCommitter(SinkCommitter[HandleT], Generic[HandleT, StepT]):
         return self._driver_epoch
 
     def begin_attempt(self) -> dict[str, Any]:
-        """See :class:`SinkCommitter`: the attempt's version."""
+        """See :class:`SinkCommitter`: the attempt's version, and that of the newest decision."""
         above = self._highest_version
         # A lost answer may hide a version that was written; the retry reserves a higher one, which is as good.
         with self._try("beginning an attempt"):
@@ -162,7 +162,7 @@ class ControlCommitter(SinkCommitter[HandleT], Generic[HandleT, StepT]):
             yield step
 
     def _record_decision(self, version: int, then: Callable[[StepT], None] = lambda _: None) -> None:
-        """Record the owner's newest decision; in the same step, act on it."""
+        """Record the owner's newest decision, and act on it in the same step."""
         self._change(lambda record: control.decided(self._owned(record), version), then)
 
     def _owned(self, record: Control) -> Control:
@@ -225,6 +225,11 @@ class ControlCommitter(SinkCommitter[HandleT], Generic[HandleT, StepT]):
 
     def _named(self, text: str) -> str:
         return f"sink {self.name!r}, {text}"
+
+
+def text_of(error: Exception) -> str:
+    """The error's message; its class if it has none."""
+    return str(error) or type(error).__name__
 
 
 def version_of(scan_start: Mapping[str, Any]) -> int:

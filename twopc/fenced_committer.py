@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Generic
 
 from twopc.attempt import Evidence, HandleT
-from twopc.control_committer import NO_ATTEMPT, ControlCommitter, StepT, version_of
+from twopc.control_committer import NO_ATTEMPT, ControlCommitter, StepT, text_of, version_of
 from twopc.crash_points import crash_point
 from twopc.errors import RetriableError
 
@@ -122,7 +122,7 @@ class FencedCommitter(ControlCommitter[HandleT, StepT], Generic[HandleT, StepT])
             # The decision first, because not every store's step is undone: a start from an older checkpoint must see it.
             self._record_decision(version, publish)
         except self.failures as error:
-            self._block(str(error))
+            self._block(text_of(error))
         return self.prove(handles, scan_start)
 
     def prove(self, handles: Sequence[HandleT], scan_start: Mapping[str, Any]) -> Mapping[HandleT, Evidence]:
@@ -133,7 +133,7 @@ class FencedCommitter(ControlCommitter[HandleT, StepT], Generic[HandleT, StepT])
                 self.load(step)  # where this locks, it waits for a step that has no answer yet
                 return {handle: self.outcome(step, handle) for handle in handles}
         except self.failures as error:
-            self._block(str(error))
+            self._block(text_of(error))
             return dict.fromkeys(handles, Evidence.UNKNOWN)
 
     def abort(self, handles: Sequence[HandleT]) -> None:

@@ -174,6 +174,7 @@ def test_a_failure_before_the_decision_names_the_sink_and_the_step(store: Store)
 
     with pytest.raises(UnavailableError, match="sink 's', reading its owner: no answer"):
         Refusing(store).inspect()
+    assert str(Committer(store).explain(TimeoutError(), "sink 's', reading")) == "sink 's', reading: TimeoutError"
 
 
 def test_a_swap_that_refuses_what_was_just_read_is_a_bug_and_no_endless_loop(store: Store) -> None:
