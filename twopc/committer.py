@@ -41,10 +41,11 @@ class SinkCommitter(ABC, Generic[HandleT]):
         """
 
     def has_newer_decision(self, scan_start: JsonObject) -> bool:
-        """Whether this sink has committed a later decision of the query that owned it last. Read-only.
+        """Whether this sink has committed another decision of the query that owned it last, since this one's attempt began.
 
-        Called for that query, before and after :meth:`acquire`: its checkpoint may be an older copy. ``scan_start`` is what
-        :meth:`begin_attempt` returned for the newest decision that it knows; empty if it knows none.
+        Read-only. Called for that query, before and after :meth:`acquire`: its checkpoint may be an older copy, or one of two
+        copies that have both decided. ``scan_start`` is what :meth:`begin_attempt` returned for the newest decision that it
+        knows; empty if it knows none.
         """
         del scan_start  # a sink with a decision log need not know, because that log has no copies
         return False

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from twopc.attempt import Claim
 
 
-class Control(msgspec.Struct, frozen=True, kw_only=True):
+class Control(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """The record; all fields are empty before the first driver.
 
     Attributes:
@@ -30,7 +30,7 @@ class Control(msgspec.Struct, frozen=True, kw_only=True):
         driver_epoch: how many times the sink was acquired.
         version: the highest version reserved so far. A version is an integer that grows with every attempt at a batch.
         decided: the version of this query's newest decision.
-        revision: how many times the record was written.
+        revision: how many times the record was written, so that no value is ever stored twice.
     """
 
     id: str = ""
@@ -60,12 +60,12 @@ def decode(stored: bytes | None) -> Control:
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise ConfigurationError(
             f"something else is stored in the place of the sink's control record ({error}): {stored[:100]!r}. Nothing was "
-            "written. Give this sink another name, or restore the record from a backup of the store"
+            "written. Give this sink another name, or restore the record from a backup, or use the version that wrote it"
         ) from error
 
 
 def encode(record: Control) -> bytes:
-    """Encode the record that will replace one of the revision before."""
+    """Encode the record."""
     return msgspec.json.encode(record)
 
 
@@ -96,7 +96,10 @@ def acquired(record: Control, claim: Claim, *, seen: Owner, sink: str) -> Contro
 
 
 def reserved(record: Control, *, above: int) -> Control:
-    """The record with a version that is above ``above`` and every earlier one, and not below the time in ms."""
+    """The record with a version that is above ``above`` and every earlier one.
+
+    It is not below the time in ms, because a store may use it as the timestamp of its cells.
+    """
     return replace(record, version=max(time.time_ns() // 1_000_000, record.version + 1, above + 1))
 
 

@@ -18,7 +18,7 @@ from twopc.attempt import HandleT
 from twopc.committer import SinkCommitter
 from twopc.control import Control, fenced
 from twopc.crash_points import crash_point
-from twopc.errors import FencedError, RetriableError, UnavailableError
+from twopc.errors import FencedError, UnavailableError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -30,8 +30,13 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 StepT = TypeVar("StepT")
-#: The key of an attempt's version in the decision record.
+#: Keys in the decision record: an attempt's version, and the version of the newest decision when the attempt began.
 _VERSION: Final = "base"
+_AFTER: Final = "after"
+#: Stands for a decision that does not exist.
+NO_ATTEMPT: Final[Mapping[str, Any]] = {_VERSION: 0, _AFTER: 0}
+#: How many rounds a change of the record may lose. Others change it once for a start or a batch, so only a faulty swap loses all.
+_ROUNDS: Final = 100
 
 
 class ControlCommitter(SinkCommitter[HandleT], Generic[HandleT, StepT]):
@@ -97,11 +102,8 @@ class ControlCommitter(SinkCommitter[HandleT], Generic[HandleT, StepT]):
         """
 
     def explain(self, error: Exception, what: str) -> TwoPhaseCommitError:
-        """Build the error for one of ``failures`` before the decision; its message begins with ``what``: sink and step.
-
-        By default a :class:`RetriableError`, whatever ``error`` is.
-        """
-        return RetriableError(f"{what}: {error}")
+        """Build the error for one of ``failures`` before the decision; its message begins with ``what``: sink and step."""
+        return UnavailableError(f"{what}: {text_of(error)}")
 
     # -- for callers ----------------------------------------------------------------------------------------------------
 
@@ -117,7 +119,10 @@ class ControlCommitter(SinkCommitter[HandleT], Generic[HandleT, StepT]):
 
     def has_newer_decision(self, scan_start: Mapping[str, Any]) -> bool:
         """See :class:`SinkCommitter`."""
-        return self._read("reading its newest decision").decided > version_of(scan_start)
+        known = scan_start or NO_ATTEMPT
+        decided = self._read("reading its newest decision").decided
+        # Not only a higher version: of two copies that have both decided, the one that began first may be the first to commit.
+        return decided != version_of(known) and decided > int(known[_AFTER])
 
     def acquire(self, claim: Claim, seen: Owner | None) -> int:
         """See :class:`SinkCommitter`."""
@@ -132,18 +137,17 @@ class ControlCommitter(SinkCommitter[HandleT], Generic[HandleT, StepT]):
         return self._driver_epoch
 
     def begin_attempt(self) -> dict[str, Any]:
-        """See :class:`SinkCommitter`: the attempt's version."""
+        """See :class:`SinkCommitter`: the attempt's version, and that of the newest decision."""
         above = self._highest_version
         # A lost answer may hide a version that was written; the retry reserves a higher one, which is as good.
         with self._try("beginning an attempt"):
-            self._highest_version = self._change(
-                self._owned(lambda record: control.reserved(record, above=above))
-            ).version
-        return {_VERSION: self._highest_version}
+            record = self._change(lambda record: control.reserved(self._owned(record), above=above))
+        self._highest_version = record.version
+        return {_VERSION: record.version, _AFTER: record.decided}
 
     def initialize_state(self, decided: Sequence[HandleT], scan_start: Mapping[str, Any]) -> Mapping[HandleT, Any]:
         """See :class:`SinkCommitter`. Later versions are above the last decision's, even if the clock is set back."""
-        self._highest_version = max(self._highest_version, version_of(scan_start))
+        self._highest_version = max(self._highest_version, version_of(scan_start or NO_ATTEMPT))
         return super().initialize_state(decided, scan_start)
 
     def blockers(self) -> Sequence[str]:
@@ -164,27 +168,35 @@ class ControlCommitter(SinkCommitter[HandleT], Generic[HandleT, StepT]):
             FencedError: another driver owns the sink.
         """
         with self.step() as step:
-            if control.decode(self.load(step)).run != self._run:
-                raise fenced(self.name)
+            self._owned(control.decode(self.load(step)))
             yield step
 
-    def _record_decision(self, version: int) -> None:
-        self._change(self._owned(lambda record: control.decided(record, version)))
+    def _record_decision(self, version: int, then: Callable[[StepT], None] = lambda _: None) -> None:
+        """Record the owner's newest decision, and act on it in the same step."""
+        self._change(lambda record: control.decided(self._owned(record), version), then)
 
-    def _owned(self, change: Callable[[Control], Control]) -> Callable[[Control], Control]:
-        def checked(record: Control) -> Control:
-            if record.run != self._run:
-                raise fenced(self.name)
-            return change(record)
+    def _owned(self, record: Control) -> Control:
+        """The record, if this driver owns the sink.
 
-        return checked
+        Raises:
+            FencedError: it does not.
+        """
+        if record.run != self._run:
+            raise fenced(self.name)
+        return record
 
-    def _change(self, change: Callable[[Control], Control]) -> Control:
-        """Change the record; return it. Repeats without a pause, because a lost round means that another driver has written."""
-        while True:
+    def _change(self, change: Callable[[Control], Control], then: Callable[[StepT], None] = lambda _: None) -> Control:
+        """Change the record, and act in the same step; return the record.
+
+        Repeats without a pause, because a lost round means that another driver has written. Each round is a new step, since a
+        store may show a step the same record until it ends.
+        """
+        for _ in range(_ROUNDS):
             with self.step() as step:
                 if (changed := self._swapped(step, change)) is not None:
+                    then(step)
                     return changed
+        raise AssertionError(f"sink {self.name!r}: swap has refused what load has just read, {_ROUNDS} times in a row")
 
     def _swapped(self, step: StepT, change: Callable[[Control], Control]) -> Control | None:
         """Change the record within a step; None if another driver was faster."""
@@ -211,10 +223,11 @@ class ControlCommitter(SinkCommitter[HandleT], Generic[HandleT, StepT]):
     @contextmanager
     def _tidy(self, what: str) -> Iterator[None]:
         """Log a failure of something that no decided batch depends on."""
-        expected: tuple[type[Exception], ...] = (FencedError, *self.failures)
         try:
             yield
-        except expected as error:
+        except FencedError:
+            logger.warning("sink %r: %s is left to the driver that has fenced this one", self.name, what)
+        except self.failures as error:
             logger.warning("sink %r: %s failed and will be retried. No data is at risk: %s", self.name, what, error)
 
     def _block(self, reason: str) -> None:
@@ -224,6 +237,11 @@ class ControlCommitter(SinkCommitter[HandleT], Generic[HandleT, StepT]):
         return f"sink {self.name!r}, {text}"
 
 
+def text_of(error: Exception) -> str:
+    """The error's message; its class if it has none."""
+    return str(error) or type(error).__name__
+
+
 def version_of(scan_start: Mapping[str, Any]) -> int:
-    """The version in what :meth:`ControlCommitter.begin_attempt` returned; 0 if there is none."""
-    return int(scan_start.get(_VERSION, 0))
+    """The version of the attempt for which :meth:`ControlCommitter.begin_attempt` returned ``scan_start``."""
+    return int(scan_start[_VERSION])

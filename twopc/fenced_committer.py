@@ -5,14 +5,14 @@ The check of the owner and the act are one step, so a fenced driver, even one th
 
 from __future__ import annotations
 
+import re
 import uuid
 from abc import abstractmethod
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Generic
 
-from twopc import control
 from twopc.attempt import Evidence, HandleT
-from twopc.control_committer import ControlCommitter, StepT, version_of
+from twopc.control_committer import NO_ATTEMPT, ControlCommitter, StepT, text_of, version_of
 from twopc.crash_points import crash_point
 from twopc.errors import RetriableError
 
@@ -43,9 +43,10 @@ def transaction_name(sink: str, task: TaskAttempt) -> str:
     return f"{sink}-{task.driver_epoch}-{uuid.uuid4().hex}"
 
 
-def driver_epoch_of(transaction: str) -> int:
-    """The driver epoch in a name from :func:`transaction_name`."""
-    return int(transaction.rsplit("-", 2)[1])
+def driver_epoch_of(transaction: str, sink: str) -> int | None:
+    """The driver epoch in one of this sink's names from :func:`transaction_name`; None in any other name."""
+    found = re.fullmatch(f"{re.escape(sink)}-([0-9]+)-[0-9a-f]{{32}}", transaction)
+    return int(found[1]) if found else None
 
 
 class FencedCommitter(ControlCommitter[HandleT, StepT], Generic[HandleT, StepT]):
@@ -94,7 +95,10 @@ class FencedCommitter(ControlCommitter[HandleT, StepT], Generic[HandleT, StepT])
 
     @abstractmethod
     def pending(self, step: StepT) -> Iterable[str]:
-        """The names of this sink's transactions that are neither published nor rolled back."""
+        """The names of this sink's transactions that are neither published nor rolled back.
+
+        Others may be among them, so a list of the names with the sink's name as their prefix is enough.
+        """
 
     def forget_before(self, step: StepT, version: int) -> None:
         """Delete the markers of lower versions. Nobody will ask for their outcome again."""
@@ -114,15 +118,16 @@ class FencedCommitter(ControlCommitter[HandleT, StepT], Generic[HandleT, StepT])
         """See :class:`SinkCommitter`."""
         version = version_of(scan_start)
         self._blockers = []
+
+        def publish(step: StepT) -> None:
+            for _ in self.publish_all(step, handles, version):
+                crash_point("driver.committing")
+
         try:
-            with self.driving() as step:
-                # First, because not every store's step is undone: a start from an older checkpoint must see the decision.
-                while self._swapped(step, self._owned(lambda record: control.decided(record, version))) is None:
-                    pass
-                for _ in self.publish_all(step, handles, version):
-                    crash_point("driver.committing")
+            # The decision first, because not every store's step is undone: a start from an older checkpoint must see it.
+            self._record_decision(version, publish)
         except self.failures as error:
-            self._block(str(error))
+            self._block(text_of(error))
         return self.prove(handles, scan_start)
 
     def prove(self, handles: Sequence[HandleT], scan_start: Mapping[str, Any]) -> Mapping[HandleT, Evidence]:
@@ -133,7 +138,7 @@ class FencedCommitter(ControlCommitter[HandleT, StepT], Generic[HandleT, StepT])
                 self.load(step)  # where this locks, it waits for a step that has no answer yet
                 return {handle: self.outcome(step, handle) for handle in handles}
         except self.failures as error:
-            self._block(str(error))
+            self._block(text_of(error))
             return dict.fromkeys(handles, Evidence.UNKNOWN)
 
     def abort(self, handles: Sequence[HandleT]) -> None:
@@ -147,7 +152,7 @@ class FencedCommitter(ControlCommitter[HandleT, StepT], Generic[HandleT, StepT])
         spared = {handle.transaction for handle in decided}
         with self._tidy("sweeping"):
             with self.driving() as step:
-                orphans = [name for name in self.pending(step) if name not in spared and self._is_past(name)]
+                orphans = [name for name in self.pending(step) if name not in spared and self._may_sweep(name)]
                 if orphans:
                     crash_point("driver.sweeping")
                 for name in orphans:
@@ -157,11 +162,12 @@ class FencedCommitter(ControlCommitter[HandleT, StepT], Generic[HandleT, StepT])
     def forget(self, kept_scan_start: Mapping[str, Any]) -> None:
         """See :class:`SinkCommitter`."""
         with self._tidy("forgetting"), self.driving() as step:
-            self.forget_before(step, version_of(kept_scan_start))
+            self.forget_before(step, version_of(kept_scan_start or NO_ATTEMPT))
 
     def close(self) -> None:
         """See :class:`SinkCommitter`. By default, nothing is kept open."""
 
-    def _is_past(self, transaction: str) -> bool:
+    def _may_sweep(self, transaction: str) -> bool:
         # The fence of a store without atomic steps is only as good as this: a successor's transactions are left alone.
-        return driver_epoch_of(transaction) <= self._driver_epoch
+        epoch = driver_epoch_of(transaction, self.name)
+        return epoch is not None and epoch <= self._driver_epoch

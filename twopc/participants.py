@@ -67,10 +67,13 @@ class Participants:
 
     def inspect(self) -> dict[str, str | None]:
         """Check every sink without changing it; return each sink's last query, or None if it records none."""
-        found = {name: committer.inspect() for name, committer in self.committers.items()}
-        # Only the first look counts: a later one could show a newer driver, which a retried acquisition must not fence.
-        self._seen = found | self._seen
-        return {name: owner.query_id if owner else None for name, owner in found.items()}
+        found: dict[str, str | None] = {}
+        for name, committer in self.committers.items():
+            owner = committer.inspect()
+            # Only the first look counts: a later one could show a newer driver, which a retried acquisition must not fence.
+            self._seen.setdefault(name, owner)
+            found[name] = owner.query_id if owner else None
+        return found
 
     def bindings(self) -> dict[str, dict[str, str]]:
         """The facts about each sink that must not change under a checkpoint (rule 11).

@@ -140,7 +140,7 @@ def _require_newest(setup: Setup, owners: Owners, view: LogView, batch: Batch) -
         scan_start = view.scan_start.get(name) if view.kept else {}
         if owners[name] == mine and scan_start is not None and committer.has_newer_decision(scan_start):
             raise RefusedStartError(
-                f"older copy: sink {name!r} shows a later batch than this checkpoint (at batch {batch.batch_id}) has decided. "
+                f"older copy: sink {name!r} shows a decision that this checkpoint (at batch {batch.batch_id}) does not have. "
                 "The checkpoint was restored or is a copy, and another run continued from it. Continuing would write batches "
                 "twice. Use the checkpoint of the run that wrote last; or start with a new checkpoint and "
                 f"override=EndQuery({mine!r}). Nothing was written",

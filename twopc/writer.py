@@ -57,6 +57,8 @@ class SinkWriter(ABC, Generic[HandleT]):
             self.begin_transaction()
             self.state = move(self.state, TransactionState.OPEN)
             crash_point("task.began")
+        elif self.state is not TransactionState.OPEN:
+            raise AssertionError(f"no row can be added to a transaction that is {self.state.value}")
         self.write(rows)
         self.rows += rows.num_rows
 
@@ -69,11 +71,12 @@ class SinkWriter(ABC, Generic[HandleT]):
         del batch_id  # a writer serves the one batch that it was created for
         if self.state is TransactionState.EMPTY:
             return None
+        prepared = move(self.state, TransactionState.PREPARED)  # first: a second vote must not reach the store
         crash_point("task.written")
         handle = self.pre_commit()
         crash_point("task.flushed")
         crash_point("task.prepared")
-        self.state = move(self.state, TransactionState.PREPARED)
+        self.state = prepared
         return handle
 
     def hand_over(self) -> None:

@@ -59,13 +59,14 @@ class FilesSink(TwoPhaseCommitSink[Prepared]):
 
     def move(self, name: str, before: str, after: str) -> bool:
         """Move a transaction to its next state, durably. False: it is not in the expected state."""
+        moved = True
         try:
             (self.root / before / name).rename(self.root / after / name)
         except FileNotFoundError:
-            return False
+            moved = False  # a process may have moved it, and died before that was durable
         for state in (after, before):
             sync(self.root / state)
-        return True
+        return moved
 
     def give_up(self, name: str) -> None:
         """Abort a transaction that is not committed."""
@@ -98,19 +99,28 @@ class FileWriter(SinkWriter[Prepared]):
 
     def write(self, rows: pa.RecordBatch) -> None:
         """See :class:`SinkWriter`."""
-        with (self._sink.root / "open" / self._name).open("a") as file:
-            file.writelines(json.dumps(row) + "\n" for row in rows.to_pylist())
+        try:
+            # Not "a", which would make a new file, without the rows so far, if a sweep has moved this one.
+            with (self._sink.root / "open" / self._name).open("r+") as file:
+                file.seek(0, os.SEEK_END)
+                file.writelines(json.dumps(row) + "\n" for row in rows.to_pylist())
+        except FileNotFoundError as error:
+            raise self._swept() from error
 
     def pre_commit(self) -> Prepared:
         """See :class:`SinkWriter`."""
-        sync(self._sink.root / "open" / self._name)
+        with contextlib.suppress(FileNotFoundError):
+            sync(self._sink.root / "open" / self._name)
         if not self._sink.move(self._name, "open", "prepared"):
-            raise RetriableError(f"{self._name} was aborted: a newer driver or attempt has replaced this one")
+            raise self._swept()
         return Prepared(self._name, self.rows)
 
     def abort(self) -> None:
         """See :class:`SinkWriter`."""
         self._sink.give_up(self._name)
+
+    def _swept(self) -> RetriableError:
+        return RetriableError(f"{self._name} was swept: a newer driver or attempt has replaced this one")
 
 
 class FileCommitter(FencedCommitter[Prepared, Path]):

@@ -45,7 +45,12 @@ class HBaseCommitter(StagedCommitter[HBaseHandle]):
 
     def load(self, step: StoreClient[Any]) -> bytes | None:
         """See :class:`ControlCommitter`; None if the table does not exist yet."""
-        return self._cell.load(step)
+        try:
+            return self._cell.load(step)
+        except AbsentTableError:
+            if self._run:
+                raise  # this driver has had it, so somebody has dropped it; no other driver is to blame
+            return None
 
     def swap(self, step: StoreClient[Any], old: bytes | None, new: bytes) -> bool:
         """See :class:`ControlCommitter`."""

@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Final
 
 from twopc import control
-from twopc.sinks.hbase.errors import AbsentTableError
 from twopc.sinks.hbase.row_ops import cells_of, look, where_equal, write
 from twopc.sinks.hbase.staging import STATE, own_row
 
@@ -24,11 +23,8 @@ class ControlCell:
         self._row = own_row(sink, "control")
 
     def load(self, client: StoreClient[Any]) -> bytes | None:
-        """Read the cell; None if it or the table does not exist yet."""
-        try:
-            cell = cells_of(client.execute_one(look(self._table, self._row, [_CELL]))).get(_CELL)
-        except AbsentTableError:
-            return None
+        """Read the cell; None if it does not exist yet."""
+        cell = cells_of(client.execute_one(look(self._table, self._row, [_CELL]))).get(_CELL)
         return None if cell is None else cell.value
 
     def swap(self, client: StoreClient[Any], old: bytes | None, new: bytes) -> bool:

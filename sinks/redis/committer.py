@@ -56,8 +56,9 @@ class RedisCommitter(StagedCommitter[RedisHandle]):
         """See :class:`ControlCommitter`."""
         words = (self._control_key, old or b"", new)
         before, after = control.decode(old), control.decode(new)
-        # A decision need not be durable here: the proof waits for the replicas, and unproven rows may be applied again.
-        durable = (before.driver_epoch, before.version) != (after.driver_epoch, after.version)
+        # On one server, a decision need not be durable here: the proof of its rows waits for everything before it, and unproven
+        # rows may be applied again. In a cluster, the rows may be on other servers.
+        durable = self._is_cluster or (before.driver_epoch, before.version) != (after.driver_epoch, after.version)
         return bool(step.execute_one(Call(self._control_slot, words, scripts.SWAP, keys=1, durable=durable)))
 
     def _describe(self) -> Sequence[Mapping[str, Any]]:

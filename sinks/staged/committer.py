@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from twopc import control
 from twopc.attempt import Evidence
-from twopc.control import fenced
-from twopc.control_committer import ControlCommitter, version_of
+from twopc.control_committer import NO_ATTEMPT, ControlCommitter, version_of
 from twopc.crash_points import crash_point
 from twopc.errors import ConfigurationError, RetriableError
 from twopc.sinks.staged.slices import APPLICABLE, SliceState, StagedHandleT, epoch_of
@@ -102,7 +101,7 @@ class StagedCommitter(ControlCommitter[StagedHandleT, "StoreClient[Any]"]):
         self, decided: Sequence[StagedHandleT], scan_start: Mapping[str, Any]
     ) -> Mapping[StagedHandleT, Evidence]:
         """See :class:`SinkCommitter`. Later versions are above every one that the last decision used."""
-        self._highest_version = max(self._highest_version, self._top(decided, version_of(scan_start)))
+        self._highest_version = max(self._highest_version, self._top(decided, version_of(scan_start or NO_ATTEMPT)))
         return super().initialize_state(decided, scan_start)
 
     def recover_and_abort(self, decided: Collection[StagedHandleT]) -> None:
@@ -135,8 +134,7 @@ class StagedCommitter(ControlCommitter[StagedHandleT, "StoreClient[Any]"]):
         if state is SliceState.LOST and self._tombstone(handle, version):
             return Evidence.ABORTED
         if state is SliceState.STALE:
-            if control.decode(self.load(self._client)).run != self._run:
-                raise fenced(self.name)
+            self._owned(control.decode(self.load(self._client)))
             self._block(
                 f"{handle.transaction} cannot be proven: {system} has applied a decision newer than version "
                 f"{version}. This checkpoint is older than the output; restore the newest one"

@@ -39,9 +39,7 @@ def _execute(case: Case, statement: str) -> list[Any]:
 # -- drivers -----------------------------------------------------------------------------------------------------------
 
 
-def test_a_fenced_driver_cannot_publish_its_decision(
-    guide: Case,
-) -> None:
+def test_a_fenced_driver_cannot_publish_its_decision(guide: Case) -> None:
     loser = Driver(guide.sink)
     scan_start = loser.begin()
     handle = loser.prepare(guide.rows(ROWS))
@@ -86,9 +84,10 @@ def test_the_next_driver_learns_which_query_drove_the_sink(guide: Case) -> None:
     assert second.binding() == first.binding() != {"id": ""}
 
 
-def test_a_database_without_the_tables_is_refused_before_any_driver_is_fenced(guide: Case) -> None:
-    _execute(guide, "DROP TABLE payments")
-    with pytest.raises(ConfigurationError, match=r"no such table: payments.*create_tables"):
+@pytest.mark.parametrize("table", ["payments", "twopc_control", "twopc_transactions", "twopc_staged"])
+def test_a_database_without_a_table_is_refused_before_any_driver_is_fenced(table: str, guide: Case) -> None:
+    _execute(guide, f"DROP TABLE {table}")
+    with pytest.raises(ConfigurationError, match=rf"no such table: {table}.*create_tables"):
         guide.sink.create_committer().inspect()
 
 

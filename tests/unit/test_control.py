@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from contextlib import nullcontext
+from contextlib import contextmanager, nullcontext
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -10,11 +10,11 @@ import pytest
 from twopc import control
 from twopc.attempt import Attempt, Claim, Evidence, Handle, Owner, TaskAttempt
 from twopc.control_committer import ControlCommitter
-from twopc.errors import ConfigurationError, FencedError, RetriableError, UnavailableError
+from twopc.errors import ConfigurationError, FencedError, UnavailableError
 from twopc.fenced_committer import FencedCommitter, Prepared, driver_epoch_of, transaction_name
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Mapping, Sequence
+    from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
     from contextlib import AbstractContextManager
 
 FIRST, SECOND = Claim("query-a", "run-1", "log"), Claim("query-b", "run-2", "log")
@@ -32,6 +32,15 @@ class Store:
     def record(self) -> control.Control:
         return control.decode(self.held)
 
+    def swap(self, old: bytes | None, new: bytes) -> bool:
+        meddle, self.meddle = self.meddle, None
+        if meddle is not None:
+            meddle()
+        if self.held != old:
+            return False
+        self.held = new
+        return True
+
 
 class Committer(ControlCommitter[Handle, Store]):
     def __init__(self, store: Store) -> None:
@@ -45,13 +54,7 @@ class Committer(ControlCommitter[Handle, Store]):
         return step.held
 
     def swap(self, step: Store, old: bytes | None, new: bytes) -> bool:
-        meddle, step.meddle = step.meddle, None
-        if meddle is not None:
-            meddle()
-        if step.held != old:
-            return False
-        step.held = new
-        return True
+        return step.swap(old, new)
 
     def decide(self, version: int) -> None:
         self._record_decision(version)
@@ -117,13 +120,32 @@ def test_a_decision_is_never_lowered_and_lasts_only_for_its_own_query(store: Sto
     owner.acquire(FIRST, NOBODY)
     owner.decide(9)
     owner.decide(5)
-    assert [owner.has_newer_decision({"base": version}) for version in (8, 9)] == [True, False]
+    assert [owner.has_newer_decision({"base": at, "after": 0}) for at in (8, 9)] == [True, False]
     again = Committer(store)
     again.acquire(Claim("query-a", "run-3", "log"), again.inspect())
     assert store.record.decided == 9
     other = Committer(store)
     other.acquire(SECOND, other.inspect())
     assert store.record.decided == 0
+
+
+def test_of_two_copies_that_have_decided_the_first_to_commit_stays_the_newest(store: Store) -> None:
+    copies = [Committer(store), Committer(store), Committer(store)]
+    decisions = []
+    for number, copy in enumerate(copies):
+        copy.acquire(Claim("query-a", f"run-{number}", "log"), copy.inspect())
+        decisions.append(copy.begin_attempt())
+    first, second, third = decisions
+    restarted = Committer(store)
+    restarted.acquire(Claim("query-a", "run-4", "log"), restarted.inspect())
+    restarted.decide(second["base"])
+    assert [restarted.has_newer_decision(decision) for decision in ({}, first, second, third)] == [
+        True,
+        True,
+        False,
+        True,
+    ]
+    assert not restarted.has_newer_decision(restarted.begin_attempt())
 
 
 def test_every_reserved_version_is_above_the_earlier_ones(store: Store) -> None:
@@ -134,11 +156,14 @@ def test_every_reserved_version_is_above_the_earlier_ones(store: Store) -> None:
     assert [owner.begin_attempt()["base"] for _ in range(3)] == [ahead + 1, ahead + 2, ahead + 3]
 
 
-def test_a_record_that_is_not_ours_stops_the_start_and_is_left_alone(store: Store) -> None:
-    store.held = b"somebody else's"
+@pytest.mark.parametrize(
+    "held", [b"", b"somebody else's", b'{"id":"ours","run":"cut sho', b'{"from":"a later version"}']
+)
+def test_a_record_that_is_not_ours_stops_the_start_and_is_left_alone(held: bytes, store: Store) -> None:
+    store.held = held
     with pytest.raises(ConfigurationError, match="control record"):
         Committer(store).inspect()
-    assert store.held == b"somebody else's"
+    assert store.held == held
 
 
 def test_a_failure_before_the_decision_names_the_sink_and_the_step(store: Store) -> None:
@@ -147,8 +172,19 @@ def test_a_failure_before_the_decision_names_the_sink_and_the_step(store: Store)
             del step
             raise UnavailableError("no answer")
 
-    with pytest.raises(RetriableError, match="sink 's', reading its owner: no answer"):
+    with pytest.raises(UnavailableError, match="sink 's', reading its owner: no answer"):
         Refusing(store).inspect()
+    assert str(Committer(store).explain(TimeoutError(), "sink 's', reading")) == "sink 's', reading: TimeoutError"
+
+
+def test_a_swap_that_refuses_what_was_just_read_is_a_bug_and_no_endless_loop(store: Store) -> None:
+    class Refusing(Committer):
+        def swap(self, step: Store, old: bytes | None, new: bytes) -> bool:
+            del step, old, new
+            return False
+
+    with pytest.raises(AssertionError, match="swap"):
+        Refusing(store).acquire(FIRST, NOBODY)
 
 
 class Markers(FencedCommitter[Prepared, Store]):
@@ -166,9 +202,7 @@ class Markers(FencedCommitter[Prepared, Store]):
         return step.held
 
     def swap(self, step: Store, old: bytes | None, new: bytes) -> bool:
-        del old
-        step.held = new
-        return True
+        return step.swap(old, new)
 
     def is_prepared(self, step: Store, handle: Prepared) -> bool:
         del step
@@ -191,9 +225,13 @@ class Markers(FencedCommitter[Prepared, Store]):
         return self._pending()
 
 
+def _name(sink: str, driver_epoch: int) -> str:
+    return transaction_name(sink, TaskAttempt("q", 0, Attempt(driver_epoch, 1), 0, driver_epoch, -1))
+
+
 def test_a_driver_fenced_in_its_sweep_sweeps_nothing_of_its_successor(store: Store) -> None:
     """The store has no atomic steps, so the check of the owner comes too early."""
-    names = [transaction_name("s", TaskAttempt("q", 0, Attempt(epoch, 1), 0, epoch, -1)) for epoch in (1, 2)]
+    names = [_name("s", epoch) for epoch in (1, 2)]
 
     def overtaken() -> list[str]:
         Committer(store).acquire(SECOND, Owner("query-a", 1))
@@ -206,8 +244,54 @@ def test_a_driver_fenced_in_its_sweep_sweeps_nothing_of_its_successor(store: Sto
     assert loser.orphans_ended() == 1
 
 
+def test_a_sweep_leaves_what_only_shares_the_sinks_name_as_its_prefix(store: Store) -> None:
+    mine, others = _name("s", 1), [_name("s-2", 1), _name("s-1", 1), "s-1-backup", "s-", "s"]
+    sink = Markers(store, lambda: [*others, mine])
+    sink.acquire(FIRST, NOBODY)
+    sink.recover_and_abort([])
+    assert sink.markers == {mine: Evidence.ABORTED}
+
+
+def test_a_commit_that_loses_the_record_to_a_new_driver_publishes_nothing(store: Store) -> None:
+    handle = Prepared(_name("s", 1), 1)
+    loser = Markers(store, list)
+    loser.acquire(FIRST, NOBODY)
+    attempt = loser.begin_attempt()
+    store.meddle = lambda: Committer(store).acquire(SECOND, Owner("query-a", 1))
+    with pytest.raises(FencedError):
+        loser.commit([handle], attempt)
+    assert loser.markers == {}
+
+
+class Snapshots(Markers):
+    """A step reads the record as it was when the step began, as a transaction of MySQL does by default."""
+
+    @contextmanager
+    def step(self) -> Iterator[Store]:
+        seen = Store()
+        seen.held, seen.swap = self._store.held, self._store.swap  # type: ignore[method-assign]
+        yield seen
+
+
+def test_a_store_whose_steps_are_snapshots_shows_the_new_driver_in_the_next_step(store: Store) -> None:
+    loser = Snapshots(store, list)
+    loser.acquire(FIRST, NOBODY)
+    attempt = loser.begin_attempt()
+    store.meddle = lambda: Committer(store).acquire(SECOND, Owner("query-a", 1))
+    with pytest.raises(FencedError):
+        loser.commit([Prepared(_name("s", 1), 1)], attempt)
+    assert loser.markers == {}
+
+
+def test_a_decision_without_its_attempt_is_not_committed(store: Store) -> None:
+    sink = Markers(store, list)
+    sink.acquire(FIRST, NOBODY)
+    with pytest.raises(KeyError):
+        sink.commit([Prepared(_name("s", 1), 1)], {})
+    assert sink.markers == {}
+
+
 def test_the_name_of_a_transaction_is_unique_and_tells_its_driver_epoch() -> None:
-    task = TaskAttempt("q", 0, Attempt(7, 1), 3, 7, -1)
-    one, other = transaction_name("my-sink_2", task), transaction_name("my-sink_2", task)
+    one, other = _name("my-sink_2", 7), _name("my-sink_2", 7)
     assert one != other
-    assert [driver_epoch_of(name) for name in (one, other)] == [7, 7]
+    assert [driver_epoch_of(name, "my-sink_2") for name in (one, other)] == [7, 7]

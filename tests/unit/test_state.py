@@ -11,6 +11,7 @@ from tests.unit.fake_sink import FakeWriter, World, record_batch
 from twopc.attempt import Attempt, TaskAttempt
 from twopc.crash_points import arm
 from twopc.state import ALLOWED_TRANSITIONS, TransactionState, move
+from twopc.testing.crash_points import InjectedFault, arm_from
 
 
 @pytest.mark.parametrize(("current", "to"), list(product(TransactionState, TransactionState)))
@@ -84,11 +85,34 @@ def test_close_after_the_handover_ends_nothing(writer: FakeWriter, world: World)
     assert (states(world), writer.state) == (["prepared"], TransactionState.HANDED_OVER)
 
 
-def test_a_second_snapshot_is_a_bug(writer: FakeWriter) -> None:
+def test_after_its_vote_a_transaction_takes_no_row_and_no_second_vote(
+    writer: FakeWriter, world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
     writer.write_rows(record_batch([1]))
     writer.snapshot_state(0)
+    monkeypatch.setattr(writer, "pre_commit", writer.abort)  # it must not be called
     with pytest.raises(AssertionError):
         writer.snapshot_state(0)
+    with pytest.raises(AssertionError):
+        writer.write_rows(record_batch([2]))
+    assert [(t.rows, t.state) for t in world.store().transactions.values()] == [([1], "prepared")]
+
+
+def test_rows_count_once_the_sink_has_taken_them(writer: FakeWriter) -> None:
+    writer.write_rows(record_batch([1]))
+    with pytest.raises(KeyError):
+        writer.write_rows(pa.record_batch({"other": [2, 3]}))
+    assert writer.rows == 1
+
+
+def test_close_aborts_a_transaction_that_began_and_failed_before_its_first_row(
+    writer: FakeWriter, world: World
+) -> None:
+    arm_from("task.began=raise")
+    with pytest.raises(InjectedFault):
+        writer.write_rows(record_batch([1]))
+    writer.close()
+    assert states(world) == ["aborted"]
 
 
 def test_close_aborts_after_a_failed_pre_commit(writer: FakeWriter, world: World) -> None:

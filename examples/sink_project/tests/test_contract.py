@@ -11,7 +11,9 @@ from typing import TYPE_CHECKING
 import pytest
 from files_sink import FilesSink
 
-from twopc.testing.contract import Case, SinkContract, numbers
+from twopc.attempt import Attempt, TaskAttempt
+from twopc.errors import RetriableError
+from twopc.testing.contract import Case, Driver, SinkContract, numbers
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -38,3 +40,15 @@ class TestFilesSink(SinkContract):
                 yield
 
         return Case(sink, numbers, lambda: numbers_in(sink), silence=silence)
+
+    @pytest.mark.parametrize("step", ["write", "vote"])
+    def test_a_swept_task_can_neither_write_nor_vote(self, step: str, case: Case) -> None:
+        """Its file is in another directory; a new one would have only the rows after the sweep."""
+        driver = Driver(case.sink)
+        writer = case.sink.create_writer(
+            TaskAttempt("query-a", 0, Attempt(driver.driver_epoch, 1), 0, driver.driver_epoch, -1)
+        )
+        writer.write_rows(case.rows([1]))
+        driver.committer.recover_and_abort([])
+        with pytest.raises(RetriableError, match="swept"):
+            writer.write_rows(case.rows([2])) if step == "write" else writer.snapshot_state(0)

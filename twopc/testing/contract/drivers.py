@@ -15,7 +15,7 @@ from twopc.files import LocalFiles
 from twopc.records import TaskReport
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
     from pathlib import Path
 
     import pyarrow as pa
@@ -98,14 +98,21 @@ class Driver:
 
 
 class Engine:
-    """An engine whose batches have three tasks, one of them empty. A task that dies cleans nothing up."""
+    """An engine whose batches have three tasks, one of them empty. A task that dies cleans nothing up.
 
-    def __init__(self, case: Case) -> None:
+    Args:
+        case: the sink under test.
+        before_tasks: called before the tasks of each attempt, when the driver has begun it.
+    """
+
+    def __init__(self, case: Case, before_tasks: Callable[[], None] = lambda: None) -> None:
         self._case = case
+        self._before_tasks = before_tasks
         self.evaluated = 0
 
     def prepare(self, work: Work) -> list[TaskReport]:
         """See :class:`twopc.engine.Engine`."""
+        self._before_tasks()
         return [self._task(work, partition, rows) for partition, rows in enumerate(rows_of(work.batch.batch_id))]
 
     def evaluate(self) -> None:
@@ -167,9 +174,11 @@ class Query:
         self._directory = directory / "checkpoint"
         self._directory.mkdir(parents=True, exist_ok=True)
 
-    def run(self, *batches: int, settings: Settings | None = None) -> Engine:
+    def run(
+        self, *batches: int, settings: Settings | None = None, before_tasks: Callable[[], None] = lambda: None
+    ) -> Engine:
         """Start a run and process these batches."""
-        return self.continue_with(self.start(settings), *batches)
+        return self.continue_with(self.start(settings), *batches, before_tasks=before_tasks)
 
     def start(self, settings: Settings | None = None) -> Coordinator:
         """Start a run that does not end."""
@@ -177,9 +186,11 @@ class Query:
         opened.append(coordinator)
         return coordinator
 
-    def continue_with(self, coordinator: Coordinator, *batches: int) -> Engine:
+    def continue_with(
+        self, coordinator: Coordinator, *batches: int, before_tasks: Callable[[], None] = lambda: None
+    ) -> Engine:
         """Process the next batches of a run."""
-        engine = Engine(self._case)
+        engine = Engine(self._case, before_tasks)
         for batch in batches:
             coordinator.process(batch_of(batch, self._query_id), engine)
         return engine

@@ -81,7 +81,7 @@ class QueryContract:
         query.continue_with(running, *range(before))
         copy = query.copied(tmp_path / "copy")
         query.continue_with(running, before)
-        with pytest.raises(RefusedStartError, match="shows a later batch than this checkpoint"):
+        with pytest.raises(RefusedStartError, match="shows a decision that this checkpoint"):
             copy.run(before)
         query.continue_with(running, before + 1)
         assert noticing.visible() == all_rows(*range(before + 2))
@@ -96,7 +96,7 @@ class QueryContract:
             query.continue_with(running, 1)
 
         crash_points.arm("driver.inspected", write_meanwhile)
-        with pytest.raises(RefusedStartError, match="shows a later batch than this checkpoint"):
+        with pytest.raises(RefusedStartError, match="shows a decision that this checkpoint"):
             copy.run(1)
         assert noticing.visible() == all_rows(0, 1)
 
@@ -117,6 +117,26 @@ class QueryContract:
             query.run(1)
         copy.run(2)
         assert noticing.visible() == all_rows(0, 1, 2)
+
+    def test_of_two_copies_that_decided_before_either_committed_one_may_start_again(
+        self, noticing: Case, tmp_path: Path
+    ) -> None:
+        """The one that commits first may have begun first, so its decision is not the newer one."""
+        query = Query(noticing, tmp_path)
+        query.run(0)
+        copy = query.copied(tmp_path / "copy")
+
+        def decide_elsewhere() -> None:
+            crash_points.arm("driver.decided", noticing.crash)
+            with contextlib.suppress(Crash):
+                copy.run(1)
+
+        with contextlib.suppress(FencedError):  # a sink may notice it before this query has decided
+            query.run(1, before_tasks=decide_elsewhere)
+        query.run(1)
+        with pytest.raises(RefusedStartError, match="shows a decision that this checkpoint"):
+            copy.run(1)
+        assert noticing.visible() == all_rows(0, 1)
 
     def test_a_query_that_ended_another_may_crash_before_its_first_decision(
         self, noticing: Case, tmp_path: Path
