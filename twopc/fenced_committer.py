@@ -5,10 +5,11 @@ The check of the owner and the act are one step, so a fenced driver, even one th
 
 from __future__ import annotations
 
+import logging
 import uuid
 from abc import abstractmethod
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Generic
+from typing import TYPE_CHECKING, Any, Final, Generic
 
 from twopc import control
 from twopc.attempt import Evidence, HandleT
@@ -20,6 +21,12 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 
     from twopc.attempt import TaskAttempt
+
+
+logger = logging.getLogger(__name__)
+
+#: Each of them may meet another deadlock.
+_COMMIT_ATTEMPTS: Final = 3
 
 
 @dataclass(frozen=True)
@@ -99,6 +106,11 @@ class FencedCommitter(ControlCommitter[HandleT, StepT], Generic[HandleT, StepT])
     def forget_before(self, step: StepT, version: int) -> None:
         """Delete the markers of lower versions. Nobody will ask for their outcome again."""
 
+    def is_passing(self, error: Exception) -> bool:
+        """Whether a commit that failed with one of ``failures`` may succeed if it is repeated at once. By default, it may not."""
+        del error
+        return False
+
     # -- for callers ----------------------------------------------------------------------------------------------------
 
     def confirm(self, handles: Sequence[HandleT], age_ms: float) -> None:
@@ -113,16 +125,23 @@ class FencedCommitter(ControlCommitter[HandleT, StepT], Generic[HandleT, StepT])
     def commit(self, handles: Sequence[HandleT], scan_start: Mapping[str, Any]) -> Mapping[HandleT, Evidence]:
         """See :class:`SinkCommitter`."""
         version = version_of(scan_start)
-        self._blockers = []
-        try:
-            with self.driving() as step:
-                # First, because not every store's step is undone: a start from an older checkpoint must see the decision.
-                while self._swapped(step, self._owned(lambda record: control.decided(record, version))) is None:
-                    pass
-                for _ in self.publish_all(step, handles, version):
-                    crash_point("driver.committing")
-        except self.failures as error:
-            self._block(str(error))
+        for attempt in range(1, _COMMIT_ATTEMPTS + 1):
+            self._blockers = []
+            try:
+                with self.driving() as step:
+                    # First, because not every store's step is undone: a start from an older checkpoint must see the decision.
+                    while self._swapped(step, self._owned(lambda record: control.decided(record, version))) is None:
+                        pass
+                    for _ in self.publish_all(step, handles, version):
+                        crash_point("driver.committing")
+                break
+            except self.failures as error:
+                self._block(str(error))
+                if not self.is_passing(error):
+                    break
+            logger.warning(
+                "sink %r: commit %d of %d failed: %s", self.name, attempt, _COMMIT_ATTEMPTS, self._blockers[-1]
+            )
         return self.prove(handles, scan_start)
 
     def prove(self, handles: Sequence[HandleT], scan_start: Mapping[str, Any]) -> Mapping[HandleT, Evidence]:

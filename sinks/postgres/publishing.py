@@ -46,6 +46,17 @@ class Publishing:
         return tuple(column for column in self.table.columns if column.is_identity and column.name not in self.written)
 
     @property
+    def changed(self) -> tuple[str, ...]:
+        """The columns that an upsert changes in a row that has the key."""
+        return tuple(name for name in self.written if name not in self.key) if self.mode == "upsert" else ()
+
+    @property
+    def kept(self) -> tuple[str, ...]:
+        """The columns that such a row keeps, except what the table computes from others."""
+        names = (column.name for column in self.table.columns if column.generated != "EXPRESSION")
+        return tuple(name for name in names if name not in self.written) if self.changed else ()
+
+    @property
     def key_index(self) -> Index | None:
         """The unique index that ``ON CONFLICT`` uses; None if there is none."""
         for index in self.table.indexes:
