@@ -90,6 +90,10 @@ class ControlCommitter(SinkCommitter[HandleT], Generic[HandleT, StepT]):
         """Build the error for one of ``failures`` before the decision; its message begins with ``what``: sink and step."""
         return RetriableError(f"{what}: {error}")
 
+    def reason(self, error: Exception) -> str:
+        """Say why one of ``failures`` stopped a decided batch, for :meth:`blockers`."""
+        return str(error)
+
     # -- for callers ----------------------------------------------------------------------------------------------------
 
     def binding(self) -> Mapping[str, str]:

@@ -136,7 +136,7 @@ class FencedCommitter(ControlCommitter[HandleT, StepT], Generic[HandleT, StepT])
                         crash_point("driver.committing")
                 break
             except self.failures as error:
-                self._block(str(error))
+                self._block(self.reason(error))
                 if not self.is_passing(error):
                     break
             logger.warning(
@@ -152,7 +152,7 @@ class FencedCommitter(ControlCommitter[HandleT, StepT], Generic[HandleT, StepT])
                 self.load(step)  # where this locks, it waits for a step that has no answer yet
                 return {handle: self.outcome(step, handle) for handle in handles}
         except self.failures as error:
-            self._block(str(error))
+            self._block(self.reason(error))
             return dict.fromkeys(handles, Evidence.UNKNOWN)
 
     def abort(self, handles: Sequence[HandleT]) -> None:

@@ -10,7 +10,7 @@ from twopc import control
 from twopc.attempt import Evidence
 from twopc.errors import BadRecordError, ConfigurationError, RetriableError
 from twopc.fenced_committer import FencedCommitter
-from twopc.sinks.postgres.errors import FAILURES, explained
+from twopc.sinks.postgres.errors import FAILURES, explained, text_of
 from twopc.sinks.postgres.handle import PostgresHandle
 from twopc.sinks.postgres.statements import Statements, read_facts
 from twopc.sinks.postgres.table import fingerprint, read_table
@@ -65,6 +65,10 @@ class PostgresCommitter(FencedCommitter[PostgresHandle, "Connection"]):
     def explain(self, error: Exception, what: str) -> TwoPhaseCommitError:
         """See :class:`FencedCommitter`."""
         return explained(error, what)
+
+    def reason(self, error: Exception) -> str:
+        """See :class:`FencedCommitter`."""
+        return text_of(error)
 
     def check_store(self, step: Connection) -> None:
         """See :class:`FencedCommitter`. The first batch's columns decide the rest, see :meth:`PostgresSink.check_schema`."""
@@ -217,9 +221,8 @@ class PostgresCommitter(FencedCommitter[PostgresHandle, "Connection"]):
                 f"{self._settings.table} is gone, or another table has its name: rename the former table back"
             ) from error
         publishing = self._settings.decided(table, handles[0].columns)
-        published = step.execute(
-            self._statements.publish([handle.transaction for handle in handles], publishing)
-        ).rowcount
+        names = [handle.transaction for handle in handles]
+        published = step.execute(self._statements.publish(names, publishing, handles[0].filled)).rowcount
         expected = sum(handle.rows for handle in handles)
         if self._settings.mode == "append" and published != expected:
             raise psycopg.DataError(

@@ -27,7 +27,7 @@ SELECT set_config('lock_timeout', %(lock)s, true), set_config('statement_timeout
   END, true),
   CASE WHEN %(is_short)s THEN set_config('idle_in_transaction_session_timeout', %(all)s, true) END,
   CASE WHEN %(is_short)s AND current_setting('transaction_timeout', true) IS NOT NULL
-    THEN set_config('transaction_timeout', %(all)s, true) END
+    THEN set_config('transaction_timeout', '0', true) END
 """
 
 

@@ -41,6 +41,7 @@ _MEANINGS: Final[dict[str, tuple[type[TwoPhaseCommitError], str]]] = {
         UnavailableError,
         "Each task and the driver need a connection: raise max_connections, or run fewer tasks at once",
     ),
+    "54": (BadRecordError, "A row is too large for the table or for one of its indexes"),
     "55P03": (UnavailableError, "Another session holds the lock: see pg_stat_activity and pg_locks"),
     "57": (UnavailableError, "The server ended the statement or the connection, or is starting or stopping"),
     "57014": (UnavailableError, "Raise timeout_ms, unless somebody has cancelled the statement by hand"),
@@ -60,12 +61,12 @@ def explained(error: Exception, what: str) -> TwoPhaseCommitError:
     """Build the error for a failure before the decision; its message begins with ``what``."""
     state = getattr(error, "sqlstate", None)
     if state is None:  # the client's own: it was not let in, it never reached the server, or lost it
-        state = next((state for words, state in _REFUSALS.items() if re.search(words, _text(error))), "08")
+        state = next((state for words, state in _REFUSALS.items() if re.search(words, text_of(error))), "08")
     kind, advice = _MEANINGS[max((code for code in _MEANINGS if state.startswith(code)), key=len)]
-    return kind(f"{what}: {_text(error)}. {advice}. No part of the batch is decided or visible")
+    return kind(f"{what}: {text_of(error)}. {advice}. No part of the batch is decided or visible")
 
 
-def _text(error: Exception) -> str:
+def text_of(error: Exception) -> str:
     """The first line of the message, without a period: the others quote the statement."""
     diagnosed = getattr(getattr(error, "diag", None), "message_primary", None)
     detail = getattr(getattr(error, "diag", None), "message_detail", None)

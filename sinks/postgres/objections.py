@@ -120,12 +120,7 @@ def _not_staged(publishing: Publishing) -> Iterator[str]:
     for constraint in table.constraints:
         if objection := _constraint(constraint, publishing):
             yield objection
-    for column in table.columns:
-        if _is_mixed(column.sources, publishing):
-            yield (
-                f"{table.title}.{column.name} is computed from columns that an upsert changes and columns that it keeps, which "
-                "may fail after the decision: select all of them"
-            )
+    yield from _computed(publishing)
     fired = {"INSERT", "UPDATE"} if publishing.mode == "upsert" else {"INSERT"}
     for trigger in table.triggers:
         if events := fired & trigger.events:
@@ -170,9 +165,7 @@ def _constraint(constraint: Constraint, publishing: Publishing) -> str:
         return f"the foreign key {where} may reject a row after the decision, because the row that it names is gone: drop it"
     if constraint.kind == "x":
         return f"the exclusion constraint {where} may reject a row after the decision, because of another row: drop it"
-    return (
-        _check(constraint, publishing) if constraint.kind == "c" else ""
-    )  # a constraint trigger is among the triggers
+    return _check(constraint, publishing) if constraint.kind == "c" else ""  # constraint triggers are triggers, too
 
 
 def _check(constraint: Constraint, publishing: Publishing) -> str:
@@ -192,6 +185,15 @@ def _check(constraint: Constraint, publishing: Publishing) -> str:
             "each other after the decision: select all of them, or drop the constraint"
         )
     return ""  # the stage has it
+
+
+def _computed(publishing: Publishing) -> Iterator[str]:
+    for column in publishing.table.columns:
+        if _is_mixed(column.sources, publishing):
+            yield (
+                f"{publishing.table.title}.{column.name} is computed from columns that an upsert changes and columns that it "
+                "keeps, which may fail after the decision: select all of them"
+            )
 
 
 def _is_mixed(columns: Iterable[str], publishing: Publishing) -> bool:

@@ -34,11 +34,10 @@ class Publishing:
     vote: Vote = "staged"
 
     @property
-    def published(self) -> tuple[str, ...]:
-        """The columns that the publish copies from the stage: those of the batch, and those whose default the stage filled in."""
-        return tuple(
-            column.name for column in self.table.columns if column.name in self.written or not column.generated
-        )
+    def filled(self) -> tuple[str, ...]:
+        """The columns whose default the stage fills in: those that the batch lacks, unless the table itself computes them."""
+        computed = (column.name for column in self.table.columns if not column.generated)
+        return tuple(name for name in computed if name not in self.written)
 
     @property
     def left_to_the_table(self) -> tuple[Column, ...]:

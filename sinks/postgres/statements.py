@@ -186,9 +186,16 @@ class Statements:
             key, self._staged(txns, publishing.key), key
         )
 
-    def publish(self, txns: Sequence[str], publishing: Publishing) -> sql.Composed:
-        """Copy the rows of stages into the table."""
-        names = publishing.published
+    def publish(self, txns: Sequence[str], publishing: Publishing, filled: Sequence[str] | None = None) -> sql.Composed:
+        """Copy the rows of stages into the table.
+
+        Args:
+            txns: whose stages.
+            publishing: how.
+            filled: the columns whose default the stages have filled in, if the table may have others by now.
+        """
+        # A column of the batch that the table has no more is an error of the server: rename it back. A default is not missed.
+        names = (*publishing.written, *(name for name in publishing.filled if filled is None or name in filled))
         insert = sql.SQL("INSERT INTO {} ({}) ").format(place(publishing.table), _names(names))
         staged = self._staged(txns, names)
         if publishing.mode == "append":

@@ -37,6 +37,7 @@ class PostgresWriter(SinkWriter[PostgresHandle]):
         self._statements = Statements(settings.schema, settings.name)
         self._database = settings.database()
         self._format: RowFormat | None = None
+        self._filled: tuple[str, ...] = ()
         self._table = ""
 
     def begin_transaction(self) -> None:
@@ -66,7 +67,7 @@ class PostgresWriter(SinkWriter[PostgresHandle]):
             self._database.connection.execute(self._statements.insert_slice(self._name, rows=self.rows))
             self._database.commit()
         self._database.close()
-        return PostgresHandle(self._name, self.rows, self._format.names, self._table)
+        return PostgresHandle(self._name, self.rows, self._format.names, self._filled, self._table)
 
     def abort(self) -> None:
         """See :class:`SinkWriter`. If the COMMIT had no answer, the driver's sweep removes the slice."""
@@ -76,8 +77,10 @@ class PostgresWriter(SinkWriter[PostgresHandle]):
         connection = self._database.connection
         table = read_table(connection, self._settings.table)
         found = fit_rows(schema, table, key=self._settings.key)
-        for statement in self._statements.create_stage(self._name, self._settings.publishing(table, found.names)):
+        publishing = self._settings.publishing(table, found.names)
+        for statement in self._statements.create_stage(self._name, publishing):
             connection.execute(statement)
+        self._filled = publishing.filled
         self._table = fingerprint(table)
         return found
 
