@@ -105,6 +105,10 @@ class ControlCommitter(SinkCommitter[HandleT], Generic[HandleT, StepT]):
         """Build the error for one of ``failures`` before the decision; its message begins with ``what``: sink and step."""
         return UnavailableError(f"{what}: {text_of(error)}")
 
+    def reason(self, error: Exception) -> str:
+        """Say why one of ``failures`` stopped a decided batch, for :meth:`blockers`."""
+        return text_of(error)
+
     # -- for callers ----------------------------------------------------------------------------------------------------
 
     def binding(self) -> Mapping[str, str]:
@@ -122,7 +126,7 @@ class ControlCommitter(SinkCommitter[HandleT], Generic[HandleT, StepT]):
         known = scan_start or NO_ATTEMPT
         decided = self._read("reading its newest decision").decided
         # Not only a higher version: of two copies that have both decided, the one that began first may be the first to commit.
-        return decided != version_of(known) and decided > int(known[_AFTER])
+        return decided != version_of(known) and decided > int(known.get(_AFTER, version_of(known)))
 
     def acquire(self, claim: Claim, seen: Owner | None) -> int:
         """See :class:`SinkCommitter`."""

@@ -5,14 +5,15 @@ The check of the owner and the act are one step, so a fenced driver, even one th
 
 from __future__ import annotations
 
+import logging
 import re
 import uuid
 from abc import abstractmethod
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Generic
+from typing import TYPE_CHECKING, Any, Final, Generic
 
 from twopc.attempt import Evidence, HandleT
-from twopc.control_committer import NO_ATTEMPT, ControlCommitter, StepT, text_of, version_of
+from twopc.control_committer import NO_ATTEMPT, ControlCommitter, StepT, version_of
 from twopc.crash_points import crash_point
 from twopc.errors import RetriableError
 
@@ -20,6 +21,12 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 
     from twopc.attempt import TaskAttempt
+
+
+logger = logging.getLogger(__name__)
+
+#: Each of them may meet another deadlock.
+_COMMIT_ATTEMPTS: Final = 3
 
 
 @dataclass(frozen=True)
@@ -103,6 +110,11 @@ class FencedCommitter(ControlCommitter[HandleT, StepT], Generic[HandleT, StepT])
     def forget_before(self, step: StepT, version: int) -> None:
         """Delete the markers of lower versions. Nobody will ask for their outcome again."""
 
+    def is_passing(self, error: Exception) -> bool:
+        """Whether a commit that failed with one of ``failures`` may succeed if it is repeated at once. By default, it may not."""
+        del error
+        return False
+
     # -- for callers ----------------------------------------------------------------------------------------------------
 
     def confirm(self, handles: Sequence[HandleT], age_ms: float) -> None:
@@ -117,17 +129,24 @@ class FencedCommitter(ControlCommitter[HandleT, StepT], Generic[HandleT, StepT])
     def commit(self, handles: Sequence[HandleT], scan_start: Mapping[str, Any]) -> Mapping[HandleT, Evidence]:
         """See :class:`SinkCommitter`."""
         version = version_of(scan_start)
-        self._blockers = []
 
         def publish(step: StepT) -> None:
             for _ in self.publish_all(step, handles, version):
                 crash_point("driver.committing")
 
-        try:
-            # The decision first, because not every store's step is undone: a start from an older checkpoint must see it.
-            self._record_decision(version, publish)
-        except self.failures as error:
-            self._block(text_of(error))
+        for attempt in range(1, _COMMIT_ATTEMPTS + 1):
+            self._blockers = []
+            try:
+                # The decision first, because not every store's step is undone: a start from an older checkpoint must see it.
+                self._record_decision(version, publish)
+                break
+            except self.failures as error:
+                self._block(self.reason(error))
+                if not self.is_passing(error):
+                    break
+            logger.warning(
+                "sink %r: commit %d of %d failed: %s", self.name, attempt, _COMMIT_ATTEMPTS, self._blockers[-1]
+            )
         return self.prove(handles, scan_start)
 
     def prove(self, handles: Sequence[HandleT], scan_start: Mapping[str, Any]) -> Mapping[HandleT, Evidence]:
@@ -138,7 +157,7 @@ class FencedCommitter(ControlCommitter[HandleT, StepT], Generic[HandleT, StepT])
                 self.load(step)  # where this locks, it waits for a step that has no answer yet
                 return {handle: self.outcome(step, handle) for handle in handles}
         except self.failures as error:
-            self._block(text_of(error))
+            self._block(self.reason(error))
             return dict.fromkeys(handles, Evidence.UNKNOWN)
 
     def abort(self, handles: Sequence[HandleT]) -> None:

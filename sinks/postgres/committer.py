@@ -6,10 +6,11 @@ from typing import TYPE_CHECKING, Any, Final
 
 import psycopg
 
+from twopc import control
 from twopc.attempt import Evidence
 from twopc.errors import BadRecordError, ConfigurationError, RetriableError
 from twopc.fenced_committer import FencedCommitter
-from twopc.sinks.postgres.errors import FAILURES, explained
+from twopc.sinks.postgres.errors import FAILURES, explained, text_of
 from twopc.sinks.postgres.handle import PostgresHandle
 from twopc.sinks.postgres.statements import Statements, read_facts
 from twopc.sinks.postgres.table import fingerprint, read_table
@@ -21,12 +22,19 @@ if TYPE_CHECKING:
     from twopc.attempt import Claim, Owner
     from twopc.errors import TwoPhaseCommitError
     from twopc.sinks.postgres.settings import PostgresSettings
+    from twopc.sinks.postgres.target import Table
 
     Connection = psycopg.Connection[Any]
 
 _PROOFS: Final = {"committed": Evidence.COMMITTED, "aborted": Evidence.ABORTED}
 #: Nobody waits for a stage to be dropped.
 _DROP_LOCK_TIMEOUT_MS: Final = 1_000
+#: How many stages one transaction drops, since each takes a lock: ``max_locks_per_transaction`` is 64 by default.
+_DROPPED_AT_ONCE: Final = 50
+#: The beginnings of SQLSTATEs after which a repetition may succeed at once.
+_PASSING: Final = ("40", "57P01", "57P02")
+#: The client's words for a connection that the other side has closed.
+_BROKEN: Final = "closed the connection"
 #: ``server_version_num`` of the oldest supported version.
 _OLDEST: Final = 150_000
 
@@ -46,6 +54,7 @@ class PostgresCommitter(FencedCommitter[PostgresHandle, "Connection"]):
         self._statements = Statements(settings.schema, settings.name)
         self._database = settings.database()
         self._has_objects = False
+        self._oid: int | None = None
 
     # -- the store's hooks ----------------------------------------------------------------------------------------------
 
@@ -56,6 +65,10 @@ class PostgresCommitter(FencedCommitter[PostgresHandle, "Connection"]):
     def explain(self, error: Exception, what: str) -> TwoPhaseCommitError:
         """See :class:`FencedCommitter`."""
         return explained(error, what)
+
+    def reason(self, error: Exception) -> str:
+        """See :class:`FencedCommitter`."""
+        return text_of(error)
 
     def check_store(self, step: Connection) -> None:
         """See :class:`FencedCommitter`. The first batch's columns decide the rest, see :meth:`PostgresSink.check_schema`."""
@@ -80,8 +93,8 @@ class PostgresCommitter(FencedCommitter[PostgresHandle, "Connection"]):
         return step.execute(self._statements.swap_control(old, new)).rowcount == 1
 
     def is_prepared(self, step: Connection, handle: PostgresHandle) -> bool:
-        """See :class:`FencedCommitter`."""
-        return handle.transaction in self._staged(step, [handle])
+        """See :class:`FencedCommitter`. A slice with a marker is published already, or it was given up."""
+        return self._staged(step, [handle], unmarked=True).get(handle.transaction) == handle.rows
 
     def publish(self, step: Connection, handle: PostgresHandle, version: int) -> None:
         """See :class:`FencedCommitter`."""
@@ -91,23 +104,17 @@ class PostgresCommitter(FencedCommitter[PostgresHandle, "Connection"]):
         self, step: Connection, handles: Sequence[PostgresHandle], version: int
     ) -> Iterator[PostgresHandle]:
         """See :class:`FencedCommitter`: all transactions with one statement."""
-        names = [handle.transaction for handle in handles]
-        staged = self._staged(step, handles)
-        # Under the lock of the owner, so the slice of a decided transaction can only be published, or lost for good.
-        gone = [name for name in names if name not in staged]
-        step.execute(self._statements.insert_markers(gone, version=version, state="aborted"))
-        marked = step.execute(self._statements.insert_markers(list(staged), version=version, state="committed"))
+        whole = self._whole(step, handles)
+        # Under the lock of the owner, so the slice of a decided transaction can only be published, or lost for good. But the
+        # markers of a decision before the newest one may be forgotten, and then it only looks lost.
+        if control.decode(self.load(step)).decided == version:
+            gone = [handle.transaction for handle in handles if handle not in whole]
+            step.execute(self._statements.insert_markers(gone, version=version, state="aborted"))
+        names = [handle.transaction for handle in whole]
+        marked = step.execute(self._statements.insert_markers(names, version=version, state="committed"))
         fresh = {name for (name,) in marked}
-        todo = [handle for handle in handles if handle.transaction in fresh]
-        if todo:
-            publishing = self._settings.publishing(read_table(step, self._settings.table), todo[0].columns)
-            published = step.execute(self._statements.publish([handle.transaction for handle in todo], publishing))
-            expected = sum(handle.rows for handle in todo)
-            if self._settings.mode == "append" and published.rowcount != expected:
-                raise psycopg.DataError(
-                    f"the stages of this batch hold {published.rowcount} rows, but its tasks wrote {expected}: somebody has "
-                    f"changed the tables in schema {self._settings.schema}. Restore them from a backup"
-                )
+        if todo := [handle for handle in whole if handle.transaction in fresh]:
+            self._insert(step, todo)
         yield from handles
 
     def outcome(self, step: Connection, handle: PostgresHandle) -> Evidence:
@@ -123,8 +130,14 @@ class PostgresCommitter(FencedCommitter[PostgresHandle, "Connection"]):
         return [name for (name,) in step.execute(self._statements.find_slices_without_marker())]
 
     def forget_before(self, step: Connection, version: int) -> None:
-        """See :class:`FencedCommitter`."""
-        step.execute(self._statements.forget_markers(below=version))
+        """See :class:`FencedCommitter`. What is forgotten is below the newest decision, see :meth:`publish_all`."""
+        newest = control.decode(self.load(step)).decided
+        step.execute(self._statements.forget_markers(below=min(version, newest)))
+
+    def is_passing(self, error: Exception) -> bool:
+        """See :class:`FencedCommitter`: a deadlock, or a connection that the server or the network has ended."""
+        state = getattr(error, "sqlstate", None)
+        return _BROKEN in str(error) if state is None else state.startswith(_PASSING)
 
     # -- for callers ----------------------------------------------------------------------------------------------------
 
@@ -132,8 +145,8 @@ class PostgresCommitter(FencedCommitter[PostgresHandle, "Connection"]):
         """See :class:`FencedCommitter`: also the server, and the table, which is another one if somebody creates it anew."""
         with self._try("reading the table's identity"), self.step() as step:
             _, server, _, _ = self._facts(step)
-            table = read_table(step, self._settings.table).oid
-        return {**super().binding(), "server": server, "table": str(table)}
+            self._oid = read_table(step, self._settings.table).oid
+        return {**super().binding(), "server": server, "table": str(self._oid)}
 
     def acquire(self, claim: Claim, seen: Owner | None) -> int:
         """See :class:`FencedCommitter`; creates the sink's own tables if they do not exist."""
@@ -147,7 +160,7 @@ class PostgresCommitter(FencedCommitter[PostgresHandle, "Connection"]):
         """See :class:`FencedCommitter`: also that the table will take the rows, because after the decision it must."""
         super().confirm(handles, age_ms)
         with self._try("checking the table"), self.driving() as step:
-            table = read_table(step, self._settings.table)
+            table = self._table(step)
             if any(handle.table != fingerprint(table) for handle in handles):
                 raise RetriableError(
                     f"sink {self.name!r}: {self._settings.table} was altered while this batch was written. Nothing was decided, "
@@ -184,13 +197,46 @@ class PostgresCommitter(FencedCommitter[PostgresHandle, "Connection"]):
         [facts] = step.execute(read_facts()).fetchall()
         return facts  # type: ignore[no-any-return]  # the statement's columns
 
-    def _staged(self, step: Connection, handles: Sequence[PostgresHandle]) -> dict[str, int]:
-        """The rows of each slice that is there, in the order of the handles."""
-        found = dict(step.execute(self._statements.find_slices([handle.transaction for handle in handles])).fetchall())
-        return {handle.transaction: found[handle.transaction] for handle in handles if handle.transaction in found}
+    def _staged(self, step: Connection, handles: Sequence[PostgresHandle], *, unmarked: bool = False) -> dict[str, int]:
+        """The rows of each slice that is there, as its task entered them."""
+        names = [handle.transaction for handle in handles]
+        return dict(step.execute(self._statements.find_slices(names, unmarked=unmarked)).fetchall())
+
+    def _table(self, step: Connection) -> Table:
+        """The table, which must be the one that the checkpoint is bound to."""
+        table = read_table(step, self._settings.table)
+        if self._oid not in {None, table.oid}:
+            raise ConfigurationError(
+                f"sink {self.name!r}: {self._settings.table} was dropped and created again, so the rows of earlier batches are "
+                "gone. Nothing was decided. Rename the former table back; or use a new checkpoint and a new sink name"
+            )
+        return table
+
+    def _insert(self, step: Connection, handles: Sequence[PostgresHandle]) -> None:
+        """Copy the rows of stages into the table."""
+        try:
+            table = self._table(step)
+        except ConfigurationError as error:
+            raise psycopg.ProgrammingError(
+                f"{self._settings.table} is gone, or another table has its name: rename the former table back"
+            ) from error
+        publishing = self._settings.decided(table, handles[0].columns)
+        names = [handle.transaction for handle in handles]
+        published = step.execute(self._statements.publish(names, publishing, handles[0].filled)).rowcount
+        expected = sum(handle.rows for handle in handles)
+        if self._settings.mode == "append" and published != expected:
+            raise psycopg.DataError(
+                f"{table.title} took {published} of {expected} rows: a trigger or a rule leaves some out"
+            )
+
+    def _whole(self, step: Connection, handles: Sequence[PostgresHandle]) -> list[PostgresHandle]:
+        """The transactions whose rows are all there."""
+        names = list(self._staged(step, handles))
+        counted = dict(step.execute(self._statements.count(names)).fetchall()) if names else {}
+        return [handle for handle in handles if counted.get(handle.transaction) == handle.rows]
 
     def _require_distinct(self, step: Connection, handles: Sequence[PostgresHandle]) -> None:
-        publishing = self._settings.publishing(read_table(step, self._settings.table), handles[0].columns)
+        publishing = self._settings.publishing(self._table(step), handles[0].columns)
         names = [handle.transaction for handle in handles]
         row = step.execute(self._statements.find_repeated_key(names, publishing)).fetchone()
         if row is not None:
@@ -204,12 +250,17 @@ class PostgresCommitter(FencedCommitter[PostgresHandle, "Connection"]):
     def _drop_stages(self) -> None:
         """Drop the stages that are published or rolled back. Best effort: somebody may read them, a backup for example."""
         with self._tidy("dropping stages"):
-            with self.step() as step:
-                names = [name for (name,) in step.execute(self._statements.find_slices_with_marker())]
-            if names:
-                with self._database.transaction() as connection:
-                    for statement in self._statements.drop_stages(names, lock_timeout_ms=_DROP_LOCK_TIMEOUT_MS):
-                        connection.execute(statement)
+            while self._drop_some():
+                pass
+
+    def _drop_some(self) -> bool:
+        """Drop some of them; return whether there may be more."""
+        with self._database.transaction() as connection:
+            find = self._statements.find_slices_with_marker(limit=_DROPPED_AT_ONCE)
+            names = [name for (name,) in connection.execute(find)]
+            for statement in self._statements.drop_stages(names, lock_timeout_ms=_DROP_LOCK_TIMEOUT_MS):
+                connection.execute(statement)
+        return len(names) == _DROPPED_AT_ONCE
 
 
 def _one(connection: Connection, statement: Any) -> Any:

@@ -17,11 +17,17 @@ if TYPE_CHECKING:
 
     Connection = psycopg.Connection[Any]
 
-#: For one transaction: how long a statement waits for a lock, and that COMMIT returns when it is on the disk, not before.
+#: For one transaction: how long a statement waits for a lock, and that COMMIT returns when it is on the disk, not before. The
+#: sink's own timeout counts, not that of the role: a publish that the role's timeout ends would be ended at every restart.
+#: A transaction of the driver holds the owner's lock: if its host dies, the server must not wait for it for hours.
 _SETTINGS: Final = """
-SELECT set_config('lock_timeout', %s, true), set_config('synchronous_commit', CASE
-  WHEN current_setting('synchronous_commit') IN ('off', 'local') THEN 'on' ELSE current_setting('synchronous_commit')
-END, true)
+SELECT set_config('lock_timeout', %(lock)s, true), set_config('statement_timeout', %(all)s, true),
+  set_config('synchronous_commit', CASE
+    WHEN current_setting('synchronous_commit') IN ('off', 'local') THEN 'on' ELSE current_setting('synchronous_commit')
+  END, true),
+  CASE WHEN %(is_short)s THEN set_config('idle_in_transaction_session_timeout', %(all)s, true) END,
+  CASE WHEN %(is_short)s AND current_setting('transaction_timeout', true) IS NOT NULL
+    THEN set_config('transaction_timeout', '0', true) END
 """
 
 
@@ -39,57 +45,80 @@ class Database:
         self._name = name
         self._timeout_ms = timeout_ms
         self._connection: Connection | None = None
+        self._is_late = False
 
     @contextlib.contextmanager
-    def transaction(self, *, lock_timeout_s: float | None = None) -> Iterator[Connection]:
+    def transaction(self) -> Iterator[Connection]:
         """A transaction that commits if the body ends, all within the timeout.
-
-        Args:
-            lock_timeout_s: see :meth:`begin`.
 
         Raises:
             psycopg.Error: the server rejected a statement, or did not answer in time. The outcome of the COMMIT is unknown.
         """
         try:
             with self.watched():
-                connection = self.begin(lock_timeout_s=lock_timeout_s)
-                yield connection
-                connection.execute("COMMIT")
+                yield self.begin(is_short=True)
+                self.commit()
         except BaseException:
             self.close()  # which rolls back
             raise
 
-    def begin(self, *, lock_timeout_s: float | None = None) -> Connection:
+    def begin(self, *, is_short: bool = False) -> Connection:
         """Begin a READ COMMITTED transaction whose COMMIT is durable. :meth:`close` rolls it back.
 
         Args:
-            lock_timeout_s: how long a statement may wait for a lock. By default, half of the timeout, so that the server's
-                own error comes first.
+            is_short: whether the server, too, ends it after the timeout, even between two statements.
 
         Raises:
             psycopg.Error: see :meth:`transaction`.
         """
-        connection = self.connect()
-        lock_timeout_s = self._timeout_ms / 2000 if lock_timeout_s is None else lock_timeout_s
-        connection.execute("BEGIN ISOLATION LEVEL READ COMMITTED READ WRITE")
-        connection.execute(_SETTINGS, [f"{max(1, round(lock_timeout_s * 1000))}ms"])
-        return connection
+        if self._connection is not None:
+            # While nobody used it, a pool, a firewall or a restart of the server may have ended it.
+            with contextlib.suppress(psycopg.OperationalError):
+                return self._begun(self._connection, is_short=is_short)
+            self.close()
+            self._require_time()
+        self._connection = self._address.connect(self._name, timeout_ms=self._timeout_ms)
+        self._connection.autocommit = True  # this class begins and ends transactions itself
+        return self._begun(self._connection, is_short=is_short)
 
-    def connect(self) -> Connection:
-        """The connection, which is opened if there is none."""
-        if self._connection is None or self._connection.closed:
-            self._connection = self._address.connect(self._name, timeout_ms=self._timeout_ms)
-            self._connection.autocommit = True  # this class begins and ends transactions itself
+    @property
+    def connection(self) -> Connection:
+        """The connection with the transaction that :meth:`begin` began.
+
+        Raises:
+            psycopg.OperationalError: it is gone, and the transaction with it.
+        """
+        if self._connection is None:
+            raise psycopg.OperationalError("the connection was lost")
         return self._connection
+
+    def commit(self) -> None:
+        """Commit the transaction; it is durable when this returns.
+
+        Raises:
+            psycopg.Error: see :meth:`transaction`.
+        """
+        done = self.connection.execute("COMMIT").statusmessage
+        if done != "COMMIT":  # so the server answers for a transaction in which a statement has failed
+            raise psycopg.InternalError(f"the server answered {done} to COMMIT")
 
     @contextlib.contextmanager
     def watched(self) -> Iterator[None]:
-        """Break the connection if the body takes longer than the timeout: nothing else ends the wait for a silent server."""
+        """Break the connection if the body takes longer than the timeout: nothing else ends the wait for a silent server.
+
+        Raises:
+            psycopg.OperationalError: it took longer.
+        """
+        self._is_late = False
         timer = threading.Timer(self._timeout_ms / 1000, self._break)
         timer.daemon = True
         timer.start()
         try:
             yield
+        except psycopg.OperationalError as error:
+            if self._is_late:
+                raise psycopg.OperationalError(f"no answer within timeout_ms={self._timeout_ms}") from error
+            raise
         finally:
             timer.cancel()
 
@@ -100,10 +129,24 @@ class Database:
                 self._connection.close()
             self._connection = None
 
+    def _begun(self, connection: Connection, *, is_short: bool) -> Connection:
+        self._require_time()
+        connection.execute("BEGIN ISOLATION LEVEL READ COMMITTED READ WRITE")
+        # The server's own error about a lock says more than a broken connection, so it comes first.
+        limits = {"lock": f"{max(1, self._timeout_ms // 2)}ms", "all": f"{self._timeout_ms}ms", "is_short": is_short}
+        connection.execute(_SETTINGS, limits)
+        return connection
+
+    def _require_time(self) -> None:
+        # While the connection is opened, nothing can break it: it has its own timeout, which may be longer.
+        if self._is_late:
+            raise psycopg.OperationalError("connecting took too long")
+
     def _break(self) -> None:
+        self._is_late = True
         connection = self._connection
         if connection is None:
-            return  # it is still connecting, which has its own timeout
+            return
         with (
             contextlib.suppress(OSError, psycopg.Error),
             socket.socket(fileno=os.dup(connection.fileno())) as duplicate,

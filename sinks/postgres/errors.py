@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING, Final
 
 import psycopg
@@ -19,26 +20,53 @@ _MEANINGS: Final[dict[str, tuple[type[TwoPhaseCommitError], str]]] = {
     "22": (BadRecordError, "A row does not fit the table"),
     "23": (BadRecordError, "A row violates a constraint of the table"),
     "25006": (ConfigurationError, "The dsn leads to a standby, or the database is read-only: pass the primary's"),
+    "25P03": (
+        UnavailableError,
+        "Raise idle_in_transaction_session_timeout for this role: a task waits for its rows, too",
+    ),
+    "25P04": (
+        UnavailableError,
+        "Raise transaction_timeout for this role: a task's transaction lasts as long as the task",
+    ),
     "28": (ConfigurationError, "Check the user and the password in the dsn, and the server's pg_hba.conf"),
     "3D": (ConfigurationError, "Check the database in the dsn"),
     "40": (UnavailableError, "PostgreSQL asks for another attempt"),
     "42501": (ConfigurationError, "Grant the sink's role what docs/postgres.md lists"),
-    "53": (UnavailableError, "The server lacks disk, memory or connections"),
+    "42P01": (
+        ConfigurationError,
+        "Somebody has dropped or renamed one of the sink's own tables, or the table: restore it",
+    ),
+    "53": (UnavailableError, "The server lacks disk or memory"),
+    "53300": (
+        UnavailableError,
+        "Each task and the driver need a connection: raise max_connections, or run fewer tasks at once",
+    ),
+    "54": (BadRecordError, "A row is too large for the table or for one of its indexes"),
     "55P03": (UnavailableError, "Another session holds the lock: see pg_stat_activity and pg_locks"),
     "57": (UnavailableError, "The server ended the statement or the connection, or is starting or stopping"),
+    "57014": (UnavailableError, "Raise timeout_ms, unless somebody has cancelled the statement by hand"),
+}
+#: The client does not say which SQLSTATE ended an attempt to connect, only the text, in the language of the server's lc_messages.
+_REFUSALS: Final = {
+    "authentication failed|no password supplied|pg_hba.conf|permitted to log in|role .* does not exist": "28",
+    "permission denied for database|certificate|server does not support SSL": "28",
+    "database .* does not exist": "3D",
+    "too many|connection slots": "53300",
+    "the database system is": "57",
+    "session is read-only|server is in hot standby": "25006",
 }
 
 
 def explained(error: Exception, what: str) -> TwoPhaseCommitError:
     """Build the error for a failure before the decision; its message begins with ``what``."""
     state = getattr(error, "sqlstate", None)
-    if state is None:  # the client's own: it never reached the server, or lost it
-        state = "08"
+    if state is None:  # the client's own: it was not let in, it never reached the server, or lost it
+        state = next((state for words, state in _REFUSALS.items() if re.search(words, text_of(error))), "08")
     kind, advice = _MEANINGS[max((code for code in _MEANINGS if state.startswith(code)), key=len)]
-    return kind(f"{what}: {_text(error)}. {advice}. No part of the batch is decided or visible")
+    return kind(f"{what}: {text_of(error)}. {advice}. No part of the batch is decided or visible")
 
 
-def _text(error: Exception) -> str:
+def text_of(error: Exception) -> str:
     """The first line of the message, without a period: the others quote the statement."""
     diagnosed = getattr(getattr(error, "diag", None), "message_primary", None)
     detail = getattr(getattr(error, "diag", None), "message_detail", None)

@@ -13,8 +13,10 @@ class PostgresHandle(Prepared):
 
     Attributes:
         columns: the table's columns that the rows have.
+        filled: those whose default the stage has filled in.
         table: a fingerprint of the table's definition when the slice was staged.
     """
 
     columns: tuple[str, ...]
+    filled: tuple[str, ...]
     table: str

@@ -14,7 +14,7 @@ from twopc.sink import listed
 from twopc.sinks.postgres.staged_indexes import may_reject
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterable, Iterator
 
     from twopc.sinks.postgres.publishing import Publishing
     from twopc.sinks.postgres.target import Constraint, Index, Table
@@ -120,6 +120,7 @@ def _not_staged(publishing: Publishing) -> Iterator[str]:
     for constraint in table.constraints:
         if objection := _constraint(constraint, publishing):
             yield objection
+    yield from _computed(publishing)
     fired = {"INSERT", "UPDATE"} if publishing.mode == "upsert" else {"INSERT"}
     for trigger in table.triggers:
         if events := fired & trigger.events:
@@ -164,15 +165,43 @@ def _constraint(constraint: Constraint, publishing: Publishing) -> str:
         return f"the foreign key {where} may reject a row after the decision, because the row that it names is gone: drop it"
     if constraint.kind == "x":
         return f"the exclusion constraint {where} may reject a row after the decision, because of another row: drop it"
-    late = {column.name for column in publishing.left_to_the_table} & set(constraint.columns)
-    if constraint.kind == "c" and not is_own:
+    return _check(constraint, publishing) if constraint.kind == "c" else ""  # constraint triggers are triggers, too
+
+
+def _check(constraint: Constraint, publishing: Publishing) -> str:
+    table = publishing.table
+    where = f"{constraint.name} of {constraint.table}, {constraint.definition},"
+    if constraint.table_oid != table.oid:
         return f"the constraint {where} is a partition's own, so a stage does not have it: add it to {table.title}"
-    if constraint.kind == "c" and late:
+    late = {column.name for column in publishing.left_to_the_table} & set(constraint.columns)
+    if late:
         return (
             f"the constraint {where} is about the identity {listed(sorted(late))}, whose value comes only after the decision: "
             "select that column, or drop the constraint"
         )
-    return ""  # the stage has it; a constraint trigger is among the triggers
+    if _is_mixed(constraint.columns, publishing):
+        return (
+            f"the constraint {where} is about columns that an upsert changes and columns that it keeps, so the two may not fit "
+            "each other after the decision: select all of them, or drop the constraint"
+        )
+    return ""  # the stage has it
+
+
+def _computed(publishing: Publishing) -> Iterator[str]:
+    for column in publishing.table.columns:
+        if _is_mixed(column.sources, publishing):
+            yield (
+                f"{publishing.table.title}.{column.name} is computed from columns that an upsert changes and columns that it "
+                "keeps, which may fail after the decision: select all of them"
+            )
+
+
+def _is_mixed(columns: Iterable[str], publishing: Publishing) -> bool:
+    """Whether the stage has only a part of these columns' values in the row that an upsert leaves behind."""
+    used = set(columns)
+    for column in publishing.table.columns:
+        used |= set(column.sources) if column.name in used else set()
+    return not used.isdisjoint(publishing.changed) and not used.isdisjoint(publishing.kept)
 
 
 def _partitioned(table: Table) -> Iterator[str]:

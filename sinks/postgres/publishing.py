@@ -34,16 +34,26 @@ class Publishing:
     vote: Vote = "staged"
 
     @property
-    def published(self) -> tuple[str, ...]:
-        """The columns that the publish copies from the stage: those of the batch, and those whose default the stage filled in."""
-        return tuple(
-            column.name for column in self.table.columns if column.name in self.written or not column.generated
-        )
+    def filled(self) -> tuple[str, ...]:
+        """The columns whose default the stage fills in: those that the batch lacks, unless the table itself computes them."""
+        computed = (column.name for column in self.table.columns if not column.generated)
+        return tuple(name for name in computed if name not in self.written)
 
     @property
     def left_to_the_table(self) -> tuple[Column, ...]:
         """The identity columns that the batch lacks. Only the table's own sequence can fill them, at the publish."""
         return tuple(column for column in self.table.columns if column.is_identity and column.name not in self.written)
+
+    @property
+    def changed(self) -> tuple[str, ...]:
+        """The columns that an upsert changes in a row that has the key."""
+        return tuple(name for name in self.written if name not in self.key) if self.mode == "upsert" else ()
+
+    @property
+    def kept(self) -> tuple[str, ...]:
+        """The columns that such a row keeps, except what the table computes from others."""
+        names = (column.name for column in self.table.columns if column.generated != "EXPRESSION")
+        return tuple(name for name in names if name not in self.written) if self.changed else ()
 
     @property
     def key_index(self) -> Index | None:

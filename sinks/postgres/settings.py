@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import time
 from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import TYPE_CHECKING, Final, get_args
@@ -24,6 +25,8 @@ if TYPE_CHECKING:
     from twopc.sinks.postgres.rows import RowFormat
     from twopc.sinks.postgres.target import Table
 
+#: Who alters a table must not find rows among the dead letters for hours that fit it now.
+_FRESH_S: Final = 30
 _NAME: Final = re.compile(r"[A-Za-z0-9_-]{1,100}")
 
 
@@ -69,24 +72,32 @@ class PostgresSettings:
         Raises:
             ConfigurationError: the table may reject them after the decision. The message says why, and what to do.
         """
-        publishing = Publishing(table, self.mode, columns, _names(self.key), _names(self.order_by))
+        publishing = self.decided(table, columns)
         for objection in find_objections(publishing):
             raise ConfigurationError(f"sink {self.name!r}: {objection}. Nothing was written")
         return publishing
+
+    def decided(self, table: Table, columns: tuple[str, ...]) -> Publishing:
+        """The same after the decision: objections come too late then, and the table may well take the rows."""
+        return Publishing(table, self.mode, columns, _names(self.key), _names(self.order_by))
 
     def _require(self, is_valid: object, argument: str, advice: str) -> None:
         if not is_valid:
             raise ConfigurationError(f"PostgresSink({argument}={getattr(self, argument)!r}): {advice}")
 
 
-@lru_cache(maxsize=100)
 def row_format(settings: PostgresSettings, schema: pa.Schema) -> RowFormat:
-    """How a batch's rows are written. Reads the table once for the same columns; the driver reads it again for each decision.
+    """How a batch's rows are written. Reads the table every half a minute; tasks and the driver read it again for each batch.
 
     Raises:
         SchemaError: the columns do not fit the table.
         ConfigurationError: the table may reject rows after the decision, or cannot be read.
     """
+    return _read_row_format(settings, schema, time.monotonic() // _FRESH_S)
+
+
+@lru_cache(maxsize=100)
+def _read_row_format(settings: PostgresSettings, schema: pa.Schema, _: float) -> RowFormat:
     database = settings.database()
     try:
         with database.transaction() as connection:

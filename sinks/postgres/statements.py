@@ -116,25 +116,36 @@ class Statements:
             "INSERT INTO {schema}.slice (txn, sink, rows) VALUES ({txn}, {sink}, {rows})", txn=txn, rows=rows
         )
 
-    def find_slices(self, txns: Sequence[str]) -> sql.Composed:
-        """Find slices whose stages exist, with their rows."""
-        return self._format(
-            "SELECT txn, rows FROM {schema}.slice WHERE txn = ANY({txns}) AND sink = {sink} "
-            "AND to_regclass(format('%I.%I', {schema_name}::text, {prefix} || right(txn, {digits}))) IS NOT NULL",
+    def find_slices(self, txns: Sequence[str], *, unmarked: bool = False) -> sql.Composed:
+        """Find slices whose stages exist, with their rows; ``unmarked``: only those that are neither published nor given up."""
+        statement = self._format(
+            "SELECT s.txn, s.rows FROM {schema}.slice s WHERE txn = ANY({txns}) AND sink = {sink} "
+            "AND to_regclass({stage}) IS NOT NULL",
             txns=list(txns),
         )
+        if not unmarked:
+            return statement
+        return statement + self._format(" AND NOT EXISTS (SELECT FROM {schema}.marker m WHERE m.txn = s.txn)")
+
+    def count(self, txns: Sequence[str]) -> sql.Composed:
+        """Count the rows of each stage."""
+        parts = (sql.SQL("SELECT {}, count(*) FROM {}").format(sql.Literal(txn), self.stage(txn)) for txn in txns)
+        return sql.SQL(" UNION ALL ").join(parts)
 
     def find_slices_without_marker(self) -> sql.Composed:
         """Find the slices that are neither published nor given up."""
         return self._format(
-            "SELECT txn FROM {schema}.slice s WHERE sink = {sink} "
-            "AND NOT EXISTS (SELECT FROM {schema}.marker m WHERE m.txn = s.txn) ORDER BY txn"
+            "SELECT s.txn FROM {schema}.slice s WHERE sink = {sink} "
+            "AND NOT EXISTS (SELECT FROM {schema}.marker m WHERE m.txn = s.txn) ORDER BY s.txn"
         )
 
-    def find_slices_with_marker(self) -> sql.Composed:
-        """Find the slices that are published or given up, whose stages nobody needs."""
+    def find_slices_with_marker(self, *, limit: int) -> sql.Composed:
+        """Find slices that are published or given up, whose stages nobody needs, and nobody reads at the moment."""
         return self._format(
-            "SELECT s.txn FROM {schema}.slice s JOIN {schema}.marker m USING (txn) WHERE s.sink = {sink}"
+            "SELECT s.txn FROM {schema}.slice s JOIN {schema}.marker m USING (txn) WHERE s.sink = {sink} AND NOT EXISTS ("
+            "SELECT FROM pg_locks l WHERE l.relation = to_regclass({stage})::oid AND l.pid <> pg_backend_pid()"
+            ") LIMIT {limit}",
+            limit=limit,
         )
 
     def drop_stages(self, txns: Sequence[str], *, lock_timeout_ms: int) -> Iterator[sql.Composed]:
@@ -175,9 +186,16 @@ class Statements:
             key, self._staged(txns, publishing.key), key
         )
 
-    def publish(self, txns: Sequence[str], publishing: Publishing) -> sql.Composed:
-        """Copy the rows of stages into the table."""
-        names = publishing.published
+    def publish(self, txns: Sequence[str], publishing: Publishing, filled: Sequence[str] | None = None) -> sql.Composed:
+        """Copy the rows of stages into the table.
+
+        Args:
+            txns: whose stages.
+            publishing: how.
+            filled: the columns whose default the stages have filled in, if the table may have others by now.
+        """
+        # A column of the batch that the table has no more is an error of the server: rename it back. A default is not missed.
+        names = (*publishing.written, *(name for name in publishing.filled if filled is None or name in filled))
         insert = sql.SQL("INSERT INTO {} ({}) ").format(place(publishing.table), _names(names))
         staged = self._staged(txns, names)
         if publishing.mode == "append":
@@ -190,11 +208,11 @@ class Statements:
             staged = sql.SQL("SELECT DISTINCT ON ({}) {} FROM ({}) staged ORDER BY {}, {}").format(
                 key, _names(names), staged, key, newest
             )
-        changed = [name for name in publishing.written if name not in publishing.key]
-        if not changed:
+        if not publishing.changed:
             return insert + staged + sql.SQL(" ON CONFLICT ({}) DO NOTHING").format(key)
         values = sql.SQL(", ").join(
-            sql.SQL("{} = EXCLUDED.{}").format(sql.Identifier(name), sql.Identifier(name)) for name in changed
+            sql.SQL("{} = EXCLUDED.{}").format(sql.Identifier(name), sql.Identifier(name))
+            for name in publishing.changed
         )
         return insert + staged + sql.SQL(" ON CONFLICT ({}) DO UPDATE SET {}").format(key, values)
 
@@ -210,7 +228,8 @@ class Statements:
         named = {name: sql.Literal(value) for name, value in values.items()}
         literals = {"sink": self.sink, "schema_name": self.schema, "prefix": _STAGE, "digits": _DIGITS}
         named |= {name: sql.Literal(value) for name, value in literals.items()}
-        return sql.SQL(statement).format(schema=sql.Identifier(self.schema), **named)
+        stage = sql.SQL("format('%I.%I', {schema_name}::text, {prefix} || right(txn, {digits}))").format(**named)
+        return sql.SQL(statement).format(schema=sql.Identifier(self.schema), stage=stage, **named)
 
 
 def read_facts() -> sql.SQL:

@@ -65,7 +65,12 @@ _COLUMNS: Final = """
 SELECT a.attnum AS number, a.attname AS name, a.atttypid::int8 AS type, a.atttypmod AS typmod,
   format_type(a.atttypid, a.atttypmod) AS sql, a.attnotnull AS is_required, a.attidentity::text AS identity,
   a.attgenerated::text AS generated,
-  CASE WHEN a.attgenerated = '' THEN pg_get_expr(d.adbin, d.adrelid) END AS default
+  CASE WHEN a.attgenerated = '' THEN pg_get_expr(d.adbin, d.adrelid) END AS default,
+  ARRAY(
+    SELECT s.attname::text FROM pg_depend p JOIN pg_attribute s ON s.attrelid = a.attrelid AND s.attnum = p.refobjsubid
+    WHERE a.attgenerated <> '' AND p.classid = 'pg_attrdef'::regclass AND p.objid = d.oid
+    AND p.refclassid = 'pg_class'::regclass AND p.refobjid = a.attrelid AND s.attnum <> a.attnum ORDER BY s.attnum
+  ) AS sources
 FROM pg_attribute a LEFT JOIN pg_attrdef d ON d.adrelid = a.attrelid AND d.adnum = a.attnum
 WHERE a.attrelid = %(oid)s AND a.attnum > 0 AND NOT a.attisdropped
 ORDER BY a.attnum
@@ -196,6 +201,7 @@ def _column(row: Row, types: Mapping[int, Row]) -> Column:
         is_nullable=not (row["is_required"] or kind.is_required),
         default=row["default"],
         generated=_GENERATED.get(row["identity"] or row["generated"], ""),
+        sources=tuple(row["sources"]),
     )
 
 

@@ -44,6 +44,7 @@ class Column:
         is_nullable: whether it may be null.
         default: the expression of its default; None if it has none.
         generated: who computes its value.
+        sources: the names of the columns that its expression uses.
     """
 
     number: int
@@ -52,6 +53,7 @@ class Column:
     is_nullable: bool = True
     default: str | None = None
     generated: Generated = ""
+    sources: tuple[str, ...] = ()
 
     @property
     def is_identity(self) -> bool:

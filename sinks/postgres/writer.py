@@ -37,6 +37,7 @@ class PostgresWriter(SinkWriter[PostgresHandle]):
         self._statements = Statements(settings.schema, settings.name)
         self._database = settings.database()
         self._format: RowFormat | None = None
+        self._filled: tuple[str, ...] = ()
         self._table = ""
 
     def begin_transaction(self) -> None:
@@ -54,7 +55,7 @@ class PostgresWriter(SinkWriter[PostgresHandle]):
                 self._format = self._create_stage(rows.schema)
             self._format.check(rows)
             copy = self._statements.copy(self._name, self._format.names)
-            with self._database.connect().cursor() as cursor, cursor.copy(copy) as stream:
+            with self._database.connection.cursor() as cursor, cursor.copy(copy) as stream:
                 for piece in self._format.copy_text(rows):
                     stream.write(piece)
 
@@ -63,21 +64,23 @@ class PostgresWriter(SinkWriter[PostgresHandle]):
         if self._format is None:
             raise AssertionError("write comes first")
         with self._explaining("preparing"):
-            self._database.connect().execute(self._statements.insert_slice(self._name, rows=self.rows))
-            self._database.connect().execute("COMMIT")
+            self._database.connection.execute(self._statements.insert_slice(self._name, rows=self.rows))
+            self._database.commit()
         self._database.close()
-        return PostgresHandle(self._name, self.rows, self._format.names, self._table)
+        return PostgresHandle(self._name, self.rows, self._format.names, self._filled, self._table)
 
     def abort(self) -> None:
         """See :class:`SinkWriter`. If the COMMIT had no answer, the driver's sweep removes the slice."""
         self._database.close()
 
     def _create_stage(self, schema: pa.Schema) -> RowFormat:
-        connection = self._database.connect()
+        connection = self._database.connection
         table = read_table(connection, self._settings.table)
         found = fit_rows(schema, table, key=self._settings.key)
-        for statement in self._statements.create_stage(self._name, self._settings.publishing(table, found.names)):
+        publishing = self._settings.publishing(table, found.names)
+        for statement in self._statements.create_stage(self._name, publishing):
             connection.execute(statement)
+        self._filled = publishing.filled
         self._table = fingerprint(table)
         return found
 

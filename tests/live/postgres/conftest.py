@@ -12,10 +12,21 @@ from tests.live.lending import lent
 from tests.live.postgres.services import PostgresService, chosen, postgres_service
 from tests.live.postgres.support import connected_to_new_database, new_database
 from tests.live.postgres.type_cases import make_types
+from twopc import crash_points
 from twopc.integration.services.postgres import LocalPostgres
+from twopc.testing.contract.drivers import close_opened
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+
+
+@pytest.fixture(autouse=True)
+def _disarmed() -> Iterator[None]:
+    """No crash point stays armed, and no driver stays connected."""
+    crash_points.disarm()
+    yield
+    crash_points.disarm()
+    close_opened()
 
 
 @pytest.fixture(scope="session")

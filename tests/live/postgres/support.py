@@ -11,25 +11,29 @@ import pyarrow as pa
 from psycopg import sql
 from psycopg.conninfo import make_conninfo
 
+from twopc.sinks.postgres import PostgresSink
 from twopc.sinks.postgres.publishing import Mode, Publishing
 from twopc.sinks.postgres.rows import RowFormat, fit_rows
 from twopc.sinks.postgres.statements import Statements
 from twopc.sinks.postgres.table import read_table
+from twopc.testing.contract import Case, numbers
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from twopc.sinks.postgres.target import Table
+    from twopc.testing.contract.drivers import Driver
 
 
 @contextlib.contextmanager
 def new_database(dsn: str) -> Iterator[str]:
     """The connection string of a new, empty database, which is dropped at the end."""
     name = f"t{uuid.uuid4().hex[:12]}"
-    with contextlib.closing(psycopg.connect(dsn, autocommit=True)) as server:
-        server.execute(sql.SQL("CREATE DATABASE {}").format(sql.Identifier(name)))
-        yield make_conninfo(dsn, dbname=name)
-        server.execute(sql.SQL("DROP DATABASE {} WITH (FORCE)").format(sql.Identifier(name)))
+    for statement in ("CREATE DATABASE {}", "DROP DATABASE {} WITH (FORCE)"):
+        with contextlib.closing(psycopg.connect(dsn, autocommit=True)) as server:
+            server.execute(sql.SQL(statement).format(sql.Identifier(name)))
+        if statement.startswith("CREATE"):
+            yield make_conninfo(dsn, dbname=name)
 
 
 @contextlib.contextmanager
@@ -121,3 +125,69 @@ def publishing_of(table: Table, rows: pa.RecordBatch, mode: Mode = "append", **a
     """How these rows get into a table."""
     key = arguments.get("key", ())
     return Publishing(table, mode, fit_rows(rows.schema, table, key=key).names, **arguments)
+
+
+def sink_of(dsn: str, table: str = "target", **arguments: Any) -> PostgresSink:
+    """A sink named `orders`, which gives up soon."""
+    return PostgresSink(**{"name": "orders", "dsn": dsn, "table": table, "timeout_ms": 5_000, **arguments})
+
+
+def case_of(dsn: str, columns: str = "value bigint NOT NULL", **arguments: Any) -> Case:
+    """A case of the contract suite, whose table `target` has these columns; rows have only `value`."""
+    with contextlib.closing(psycopg.connect(dsn, autocommit=True)) as connection:
+        run(connection, f"CREATE TABLE target ({columns})")
+    return Case(sink_of(dsn, **arguments), numbers, lambda: values(dsn))
+
+
+def values(dsn: str, column: str = "value") -> list[Any]:
+    """What a reader of `target` sees now, sorted."""
+    with contextlib.closing(psycopg.connect(dsn, autocommit=True)) as connection:
+        statement = sql.SQL("SELECT {0} FROM target ORDER BY {0}").format(sql.Identifier(column))
+        return [value for (value,) in connection.execute(statement)]
+
+
+def left_behind(dsn: str, schema: str = "twopc") -> dict[str, int]:
+    """How many stages, slices and markers there are."""
+    with contextlib.closing(psycopg.connect(dsn, autocommit=True)) as connection:
+        stages = "SELECT count(*) FROM pg_tables WHERE schemaname = %s AND tablename LIKE 'stage%%'"
+        found = {"stages": _count(connection.execute(stages, [schema]))}
+        for name in ("slice", "marker"):
+            statement = sql.SQL("SELECT count(*) FROM {}").format(sql.Identifier(schema, name))
+            found[name] = _count(connection.execute(statement))
+        return found
+
+
+def committer_of(driver: Driver) -> Any:
+    """A driver's committer, with its hooks and its connection."""
+    return driver.committer
+
+
+@contextlib.contextmanager
+def new_role(dsn: str) -> Iterator[str]:
+    """The connection string of a new role without any rights; the role and what it owns are dropped at the end."""
+    name, password = f"r{uuid.uuid4().hex[:12]}", uuid.uuid4().hex
+    role = sql.Identifier(name)
+    with contextlib.closing(psycopg.connect(dsn, autocommit=True)) as connection:
+        connection.execute(sql.SQL("CREATE ROLE {} LOGIN PASSWORD {}").format(role, sql.Literal(password)))
+        try:
+            yield make_conninfo(dsn, user=name, password=password)
+        finally:
+            # A task that died with the test's own failure closes nothing.
+            connection.execute(
+                "SELECT pg_terminate_backend(pid, 5000) FROM pg_stat_activity WHERE usename = %s", [name]
+            )
+            for statement in ("DROP OWNED BY {}", "DROP ROLE {}"):
+                connection.execute(sql.SQL(statement).format(role))
+
+
+def is_waiting(connection: psycopg.Connection[Any]) -> bool:
+    """Whether a session of the sink waits for a lock."""
+    statement = (
+        "SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND application_name LIKE 'twopc%'"
+    )
+    return _count(connection.execute(statement)) > 0
+
+
+def _count(cursor: psycopg.Cursor[Any]) -> int:
+    [(count,)] = cursor.fetchall()
+    return int(count)

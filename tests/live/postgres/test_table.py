@@ -74,7 +74,7 @@ def test_everything_that_matters_is_read(filled: Connection) -> None:
         Column(6, "kinds", ColumnType("moods", "enum", is_array=True, labels=("sad", "ok"))),
         Column(7, "words", ColumnType("text[]", "text", is_array=True)),
         Column(8, "note", ColumnType("character(3)", "bpchar", length=3)),
-        Column(9, "shown", ColumnType("text", "text"), generated="EXPRESSION"),
+        Column(9, "shown", ColumnType("text", "text"), generated="EXPRESSION", sources=("code",)),
         Column(10, "other", ColumnType("integer", "int4")),
     )
     assert [(index.columns, index.is_unique, index.is_primary) for index in table.indexes] == [

@@ -1,0 +1,174 @@
+"""A table that changes while a batch is written: before the decision a new attempt fits it, after it the batch waits, whole."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from tests.live.postgres.support import case_of, left_behind, run, sink_of, values
+from twopc import crash_points
+from twopc.attempt import Evidence
+from twopc.errors import CommitBlockedError, ConfigurationError, RefusedStartError, RetriableError
+from twopc.settings import Settings
+from twopc.testing.contract import numbers
+from twopc.testing.contract.drivers import Driver, Query, all_rows
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    import psycopg
+
+    Connection = psycopg.Connection[Any]
+
+_COLUMNS = "value bigint NOT NULL, note text DEFAULT 'none'"
+_REJECTING = "CREATE FUNCTION reject() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN RAISE 'no thanks'; END $$"
+_IGNORING = "CREATE FUNCTION ignore() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN RETURN NULL; END $$"
+#: What somebody does after the decision, the server's words, and how it is undone.
+_CHANGES = {
+    "unique index": (["CREATE UNIQUE INDEX no_twice ON target (note)"], "no_twice", ["DROP INDEX no_twice"]),
+    "check": (
+        ["ALTER TABLE target ADD CONSTRAINT small CHECK (value < 0) NOT VALID"],
+        'violates check constraint "small"',
+        ["ALTER TABLE target DROP CONSTRAINT small"],
+    ),
+    "renamed column": (
+        ["ALTER TABLE target RENAME value TO number"],
+        'column "value" of relation "target" does not exist',
+        ["ALTER TABLE target RENAME number TO value"],
+    ),
+    "renamed table": (["ALTER TABLE target RENAME TO other"], "is gone", ["ALTER TABLE other RENAME TO target"]),
+    "another table": (
+        ["ALTER TABLE target RENAME TO other", f"CREATE TABLE target ({_COLUMNS})"],
+        "another table has its name",
+        ["DROP TABLE target", "ALTER TABLE other RENAME TO target"],
+    ),
+    "required column": (
+        ["ALTER TABLE target ADD more text NOT NULL"],
+        'null value in column "more"',
+        ["ALTER TABLE target ALTER more DROP NOT NULL"],
+    ),
+    "trigger": (
+        [_REJECTING, "CREATE TRIGGER t BEFORE INSERT ON target FOR EACH ROW EXECUTE FUNCTION reject()"],
+        "no thanks",
+        ["DROP TRIGGER t ON target"],
+    ),
+    "trigger that ignores rows": (
+        [_IGNORING, "CREATE TRIGGER t BEFORE INSERT ON target FOR EACH ROW EXECUTE FUNCTION ignore()"],
+        "took 0 of 10 rows",
+        ["DROP TRIGGER t ON target"],
+    ),
+}
+
+
+@pytest.mark.parametrize("change", _CHANGES)
+def test_a_decided_batch_that_the_table_rejects_waits_until_the_cause_is_gone(
+    change: str, database: str, connection: Connection, tmp_path: Path
+) -> None:
+    done, words, undone = _CHANGES[change]
+    query = Query(case_of(database, _COLUMNS), tmp_path)
+    crash_points.arm("driver.decided", lambda: run(connection, *done))
+    for _ in range(2):
+        with pytest.raises((CommitBlockedError, RefusedStartError, ConfigurationError)) as stopped:
+            query.run(0)
+        if isinstance(stopped.value, CommitBlockedError):
+            assert words in str(stopped.value)
+        assert left_behind(database) == {"stages": 2, "slice": 2, "marker": 0}
+    run(connection, *undone)
+    query.run(0, 1)
+    assert values(database) == all_rows(0, 1)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        "ALTER TABLE target ADD more text DEFAULT 'x'",
+        "ALTER TABLE target DROP note",
+        "ALTER TABLE target RENAME note TO remark",
+        "ALTER TABLE target ALTER value TYPE numeric",
+        # The sink would refuse these tables at the start. They take the rows all the same.
+        "CREATE UNIQUE INDEX ON target (value)",
+        "ALTER TABLE target ADD FOREIGN KEY (note) REFERENCES kinds",
+    ],
+)
+def test_a_change_after_the_decision_that_the_rows_fit_stops_nothing(
+    change: str, database: str, connection: Connection
+) -> None:
+    case = case_of(database, _COLUMNS)
+    run(connection, "CREATE TABLE kinds (kind text PRIMARY KEY)", "INSERT INTO kinds VALUES ('none')")
+    driver = Driver(case.sink)
+    scan_start = driver.begin()
+    handles = [driver.prepare(numbers([1])), driver.prepare(numbers([2]), partition=1)]
+    driver.committer.confirm(handles, 0)
+    run(connection, change)
+    assert set(driver.committer.commit(handles, scan_start).values()) == {Evidence.COMMITTED}, (
+        driver.committer.blockers()
+    )
+    assert values(database) == [1, 2]
+
+
+def test_a_table_locked_by_somebody_delays_the_publish_until_the_restart(
+    database: str, connection: Connection, tmp_path: Path
+) -> None:
+    case = case_of(database, timeout_ms=600)
+    query = Query(case, tmp_path)
+    crash_points.arm("driver.decided", lambda: run(connection, "BEGIN", "LOCK TABLE target"))
+    with pytest.raises(CommitBlockedError, match="lock timeout"):
+        query.run(0)
+    run(connection, "ROLLBACK")
+    query.run(0, 1)
+    assert case.visible() == all_rows(0, 1)
+
+
+# -- before the decision -----------------------------------------------------------------------------------------------
+
+
+def test_a_table_altered_before_the_decision_gets_rows_that_fit_it(
+    database: str, connection: Connection, tmp_path: Path
+) -> None:
+    case = case_of(database)
+    crash_points.arm("driver.prepared", lambda: run(connection, "ALTER TABLE target ADD note text DEFAULT 'new'"))
+    query = Query(case, tmp_path)
+    with pytest.raises(RetriableError, match="was altered while this batch was written"):
+        query.run(0, settings=Settings(max_attempts=1))
+    assert case.visible() == []
+    crash_points.arm("driver.prepared", lambda: run(connection, "ALTER TABLE target ADD remark text"))
+    query.run(0, 1)
+    assert case.visible() == all_rows(0, 1)
+    assert values(database, "note") == ["new"] * len(all_rows(0, 1))
+
+
+def test_a_table_altered_between_two_batches_gets_rows_that_fit_it(database: str, connection: Connection) -> None:
+    driver = Driver(case_of(database).sink)
+    for number in (1, 2):
+        scan_start = driver.begin()
+        assert driver.commit([driver.prepare(numbers([number]))], scan_start) == [Evidence.COMMITTED]
+        run(connection, f"ALTER TABLE target ADD note{number} text NOT NULL DEFAULT '{number}'")
+    assert connection.execute("TABLE target ORDER BY 1").fetchall() == [(1, "1", "2"), (2, "1", "2")]
+
+
+def test_rows_that_fit_the_altered_table_are_no_longer_called_bad(
+    database: str, connection: Connection, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    case_of(database, "value smallint")
+    sink, rows = sink_of(database), numbers([100_000])
+    with pytest.raises(Exception, match="100000"):
+        sink.check_rows(rows)
+    run(connection, "ALTER TABLE target ALTER value TYPE bigint")
+    monkeypatch.setattr("twopc.sinks.postgres.settings._FRESH_S", 0.001)
+    sink.check_rows(rows)
+
+
+def test_a_table_that_was_created_again_is_refused_at_once_and_by_the_next_start(
+    database: str, connection: Connection, tmp_path: Path
+) -> None:
+    case = case_of(database)
+    query = Query(case, tmp_path)
+    running = query.start()
+    query.continue_with(running, 0)
+    run(connection, "DROP TABLE target", "CREATE TABLE target (value bigint)")
+    with pytest.raises(ConfigurationError, match="dropped and created again"):
+        query.continue_with(running, 1)
+    with pytest.raises(RefusedStartError, match="table"):
+        query.run(1)
+    assert case.visible() == []

@@ -1,0 +1,103 @@
+"""What each common failure says: which sink, what PostgreSQL said, what to do, and that nothing of the batch is visible."""
+
+from __future__ import annotations
+
+import tempfile
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from psycopg.conninfo import conninfo_to_dict, make_conninfo
+
+from tests.live.one_task import apply
+from tests.live.postgres.support import case_of, new_role, run, sink_of
+from twopc.errors import ConfigurationError, TwoPhaseCommitError, UnavailableError
+from twopc.integration.services.ports import free_ports
+from twopc.integration.services.postgres import LocalPostgres
+from twopc.testing.contract import numbers
+from twopc.testing.contract.drivers import Driver
+
+if TYPE_CHECKING:
+    import psycopg
+
+    Connection = psycopg.Connection[Any]
+
+_DSNS: list[tuple[dict[str, str], type[TwoPhaseCommitError], str]] = [
+    (
+        {"password": "wrong"},
+        ConfigurationError,
+        "password authentication failed.*Check the user and the password in the dsn",
+    ),
+    ({"user": "nobody"}, ConfigurationError, "Check the user and the password in the dsn"),
+    ({"dbname": "nowhere"}, ConfigurationError, 'database "nowhere" does not exist. Check the database in the dsn'),
+    ({"sslmode": "require"}, ConfigurationError, "server does not support SSL"),
+    ({"host": "no-such-host.invalid"}, UnavailableError, "no-such-host.invalid.*not reachable"),
+    ({"options": "-c default_transaction_read_only=on"}, ConfigurationError, "read-only.*pass the primary's"),
+]
+
+
+@pytest.mark.parametrize(("changed", "error", "words"), _DSNS)
+def test_a_dsn_that_leads_nowhere_says_what_to_check(
+    changed: dict[str, str], error: type[Exception], words: str, database: str
+) -> None:
+    with pytest.raises(error, match=rf"sink 'orders', checking the store: .*{words}.*No part of the batch is decided"):
+        Driver(sink_of(make_conninfo(database, **changed)))
+
+
+def test_a_server_that_is_down_may_come_back(database: str) -> None:
+    [port] = free_ports(1)
+    with pytest.raises(UnavailableError, match=f"port {port} failed: Connection refused. The server is not reachable"):
+        Driver(sink_of(make_conninfo(database, port=port)))
+
+
+def test_too_many_connections_may_be_fewer_later(database: str, connection: Connection) -> None:
+    case_of(database)
+    with new_role(database) as dsn:
+        run(connection, f"ALTER ROLE {conninfo_to_dict(dsn)['user']} CONNECTION LIMIT 0")
+        with pytest.raises(UnavailableError, match=r"too many connections for role.*Each task and the driver need"):
+            Driver(sink_of(dsn))
+
+
+def test_a_role_that_may_not_log_in_is_named(database: str, connection: Connection) -> None:
+    with new_role(database) as dsn:
+        run(connection, f"ALTER ROLE {conninfo_to_dict(dsn)['user']} NOLOGIN")
+        with pytest.raises(ConfigurationError, match="is not permitted to log in"):
+            Driver(sink_of(dsn))
+
+
+@pytest.mark.parametrize("table", ["nobody", "nowhere.target", "Target"])
+def test_a_table_that_does_not_exist_is_named(table: str, database: str) -> None:
+    case_of(database)
+    if table == "Target":  # without quotes, SQL reads it as target
+        assert apply(sink_of(database, table), numbers([1]))
+        table = '"Target"'
+    with pytest.raises(ConfigurationError, match=f"table '{table}' does not exist.*correct the name"):
+        Driver(sink_of(database, table))
+
+
+def test_a_table_name_that_sql_cannot_read_is_refused(database: str) -> None:
+    with pytest.raises(TwoPhaseCommitError, match="orders"):
+        Driver(sink_of(database, "a.b.c.d.e"))
+
+
+def test_a_sinks_own_table_that_somebody_dropped_is_named(database: str, connection: Connection) -> None:
+    case_of(database)
+    driver = Driver(sink_of(database))
+    run(connection, "DROP TABLE twopc.slice")
+    driver.begin()
+    with pytest.raises(ConfigurationError, match=r'relation "twopc.slice" does not exist. Somebody has dropped'):
+        driver.prepare(numbers([1]))
+
+
+def test_a_standby_is_refused_by_name() -> None:
+    with tempfile.TemporaryDirectory(prefix="twopc-postgres-test-") as directory:
+        Path(directory).chmod(0o711)
+        home = Path(directory, "server")
+        with LocalPostgres(data_dir=home) as server:
+            server.execute("CREATE TABLE target (value bigint)")
+        (home / "cluster" / "standby.signal").touch(0o644)
+        with (
+            LocalPostgres(data_dir=home) as standby,
+            pytest.raises(ConfigurationError, match=r"leads to a standby.*pass the primary's"),
+        ):
+            Driver(sink_of(standby.dsn))

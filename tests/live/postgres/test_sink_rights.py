@@ -1,0 +1,152 @@
+"""The rights that the sink's role needs, each of them, and no other."""
+
+from __future__ import annotations
+
+import logging
+import traceback
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+import pytest
+from psycopg.conninfo import conninfo_to_dict, make_conninfo
+
+from tests.live.one_task import apply, batch
+from tests.live.postgres.support import case_of, new_role, run, sink_of
+from twopc import crash_points
+from twopc.attempt import Evidence
+from twopc.errors import CommitBlockedError, ConfigurationError
+from twopc.testing.contract.drivers import Query, all_rows
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    import psycopg
+
+    Connection = psycopg.Connection[Any]
+
+#: What a database administrator executes for a sink. Without each of them, the error has these words.
+_RIGHTS = {
+    "GRANT CONNECT ON DATABASE {database} TO {role}": "permission denied for database",
+    "CREATE SCHEMA twopc AUTHORIZATION {role}": "permission denied for database",
+    "GRANT USAGE ON SCHEMA app TO {role}": "permission denied for schema app",
+    "GRANT INSERT ON app.target TO {role}": "GRANT INSERT ON app.target TO",
+    "GRANT SELECT ON app.target TO {role}": "GRANT SELECT ON app.target TO|permission denied for table target",
+}
+_FOR_UPSERT = {"GRANT UPDATE ON app.target TO {role}": "GRANT UPDATE ON app.target TO"}
+_ROWS = batch(id=pa.array([1], pa.int64()), note=["a"])
+
+
+@pytest.fixture
+def role(database: str, connection: Connection) -> Iterator[str]:
+    """How a role connects that may do nothing, in a database that gives no rights to everybody."""
+    run(
+        connection,
+        f"REVOKE ALL ON DATABASE {conninfo_to_dict(database)['dbname']} FROM PUBLIC",
+        "REVOKE ALL ON SCHEMA public FROM PUBLIC",
+        "CREATE SCHEMA app",
+        "CREATE TABLE app.target (id bigint PRIMARY KEY, note text, number int GENERATED ALWAYS AS IDENTITY)",
+        "CREATE TABLE app.log (id bigint, note text)",
+    )
+    with new_role(database) as dsn:
+        yield dsn
+
+
+def granted(connection: Connection, dsn: str, *statements: str) -> None:
+    found = conninfo_to_dict(dsn)
+    run(connection, *(statement.format(database=found["dbname"], role=found["user"]) for statement in statements))
+
+
+def appending(dsn: str) -> Any:
+    return sink_of(dsn, "app.log")
+
+
+def upserting(dsn: str) -> Any:
+    return sink_of(dsn, "app.target", mode="upsert", key="id")
+
+
+def test_these_rights_are_enough_for_upserts(role: str, connection: Connection) -> None:
+    granted(connection, role, *_RIGHTS, *_FOR_UPSERT)
+    assert apply(upserting(role), _ROWS) == [Evidence.COMMITTED]
+    assert apply(upserting(role), _ROWS) == [Evidence.COMMITTED]
+
+
+def test_an_append_needs_no_update(role: str, connection: Connection) -> None:
+    granted(connection, role, *(statement.replace("target", "log") for statement in _RIGHTS))
+    assert apply(appending(role), _ROWS) == [Evidence.COMMITTED]
+    assert apply(appending(role), _ROWS) == [Evidence.COMMITTED]
+    assert connection.execute("TABLE app.log").fetchall() == [(1, "a")] * 2
+
+
+@pytest.mark.parametrize("missing", [*_RIGHTS, *_FOR_UPSERT])
+def test_each_of_them_is_needed_and_named(missing: str, role: str, connection: Connection) -> None:
+    granted(connection, role, *(right for right in (*_RIGHTS, *_FOR_UPSERT) if right != missing))
+    with pytest.raises(ConfigurationError, match=(_RIGHTS | _FOR_UPSERT)[missing]):
+        apply(upserting(role), _ROWS)
+
+
+def test_a_serial_column_needs_its_sequence_too(role: str, connection: Connection) -> None:
+    run(connection, "ALTER TABLE app.log ADD number serial")
+    granted(connection, role, *(statement.replace("target", "log") for statement in _RIGHTS))
+    with pytest.raises(ConfigurationError, match="permission denied for sequence log_number_seq"):
+        apply(appending(role), _ROWS)
+    granted(connection, role, "GRANT USAGE ON SEQUENCE app.log_number_seq TO {role}")
+    assert apply(appending(role), _ROWS) == [Evidence.COMMITTED]
+
+
+def test_a_right_that_is_revoked_after_the_decision_blocks_the_batch_until_it_is_back(
+    database: str, connection: Connection, tmp_path: Path
+) -> None:
+    case = case_of(database)
+    with new_role(database) as role:
+        case.sink = sink_of(role)
+        granted(
+            connection, role, "GRANT INSERT, SELECT ON target TO {role}", "CREATE SCHEMA twopc AUTHORIZATION {role}"
+        )
+        query = Query(case, tmp_path)
+        crash_points.arm("driver.decided", lambda: granted(connection, role, "REVOKE INSERT ON target FROM {role}"))
+        for _ in range(2):
+            with pytest.raises(CommitBlockedError, match="permission denied for table target"):
+                query.run(0)
+        granted(connection, role, "GRANT INSERT ON target TO {role}")
+        query.run(0, 1)
+    assert case.visible() == all_rows(0, 1)
+
+
+def test_two_roles_share_a_schema_if_the_second_may_use_the_firsts_tables(role: str, connection: Connection) -> None:
+    granted(connection, role, *(statement.replace("target", "log") for statement in _RIGHTS))
+    assert apply(appending(role), _ROWS) == [Evidence.COMMITTED]
+    with new_role(role_of(connection, role)) as other:
+        rights = [
+            right.replace("target", "log").replace("CREATE SCHEMA twopc AUTHORIZATION", "GRANT ALL ON SCHEMA twopc TO")
+            for right in _RIGHTS
+        ]
+        granted(connection, other, *rights)
+        sink = sink_of(other, "app.log", name="others")
+        with pytest.raises(ConfigurationError, match="permission denied for table control"):
+            apply(sink, _ROWS)
+        granted(connection, other, "GRANT SELECT, INSERT, UPDATE, DELETE ON ALL TABLES IN SCHEMA twopc TO {role}")
+        assert apply(sink, _ROWS) == [Evidence.COMMITTED]
+
+
+def role_of(connection: Connection, dsn: str) -> str:
+    """The superuser's connection string for the role's database."""
+    return make_conninfo(connection.info.dsn, password=connection.info.password, dbname=conninfo_to_dict(dsn)["dbname"])
+
+
+def test_the_password_is_never_shown(role: str, connection: Connection, caplog: pytest.LogCaptureFixture) -> None:
+    granted(connection, role, *_RIGHTS, *_FOR_UPSERT)
+    password = str(conninfo_to_dict(role)["password"])
+    sink = upserting(role)
+    with caplog.at_level(logging.DEBUG):
+        apply(sink, _ROWS)
+        shown = [repr(sink), str(sink), repr(sink.create_committer())]
+        for statement in (
+            "REVOKE SELECT ON app.target FROM {role}",
+            "REVOKE CONNECT ON DATABASE {database} FROM {role}",
+        ):
+            granted(connection, role, statement)
+            with pytest.raises(ConfigurationError) as refused:
+                apply(sink, _ROWS)
+            shown += traceback.format_exception(refused.value)
+    assert password not in "".join([*shown, caplog.text])

@@ -1,0 +1,179 @@
+"""Upserts of whole batches: one row for each key, and none that the table would reject after the decision."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import psycopg
+import pyarrow as pa
+import pytest
+from psycopg import sql
+
+from tests.live.one_task import OneTask, apply, batch
+from tests.live.postgres.support import case_of, committer_of, run, sink_of
+from twopc import crash_points
+from twopc.attempt import Evidence
+from twopc.coordinator import Coordinator
+from twopc.errors import BadRecordError, ConfigurationError
+from twopc.files import LocalFiles
+from twopc.testing.contract import numbers
+from twopc.testing.contract.drivers import Driver, batch_of, opened
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from twopc.sinks.postgres import PostgresSink
+
+    Connection = psycopg.Connection[Any]
+
+_TARGET = "CREATE TABLE target (id bigint PRIMARY KEY, n int, at timestamptz)"
+
+
+def upserting(dsn: str, table: str = "target", **arguments: Any) -> PostgresSink:
+    return sink_of(dsn, table, **{"mode": "upsert", "key": "id", **arguments})
+
+
+def rows(ids: list[Any], ns: list[Any]) -> pa.RecordBatch:
+    return batch(id=pa.array(ids, pa.int64()), n=pa.array(ns, pa.int32()))
+
+
+def content(connection: Connection, table: str = "target") -> list[tuple[Any, ...]]:
+    return connection.execute(sql.SQL("SELECT id, n FROM {} ORDER BY id").format(sql.Identifier(table))).fetchall()
+
+
+@pytest.mark.parametrize("tasks", [[rows([1, 2, 2], [1, 2, 3])], [rows([1, 2], [1, 2]), rows([2], [3])]])
+def test_a_key_that_is_twice_in_a_batch_is_refused_before_the_decision(
+    tasks: list[pa.RecordBatch], database: str, connection: Connection
+) -> None:
+    run(connection, _TARGET)
+    with pytest.raises(BadRecordError, match=r"2 rows of this batch have the key id=2, .*Pass order_by"):
+        apply(upserting(database), *tasks)
+    assert content(connection) == []
+
+
+def test_the_greatest_row_of_a_key_is_taken_over_all_tasks_and_replaces_the_tables(
+    database: str, connection: Connection
+) -> None:
+    run(connection, _TARGET, "INSERT INTO target VALUES (1, 100, now()), (9, 9, now())")
+    tasks = [rows([1, 2, 3], [1, 7, None]), rows([2, 1, 3], [5, 2, 4]), rows([2], [6])]
+    assert apply(upserting(database, order_by="n"), *tasks) == [Evidence.COMMITTED] * 3
+    assert content(connection) == [(1, 2), (2, 7), (3, 4), (9, 9)]
+
+
+@pytest.mark.parametrize("order_by", [(), ("n",)])
+def test_stages_that_lost_rows_are_never_published_in_part(
+    order_by: tuple[str, ...], database: str, connection: Connection, tmp_path: Path
+) -> None:
+    run(connection, _TARGET)
+    sink = upserting(database, order_by=order_by)
+
+    def lose() -> None:
+        [(name,)] = connection.execute("SELECT tablename FROM pg_tables WHERE tablename LIKE 'stage%'")
+        connection.execute(sql.SQL("DELETE FROM {} WHERE id = 2").format(sql.Identifier("twopc", name)))
+
+    crash_points.arm("driver.decided", lose)
+    coordinator = Coordinator([sink], LocalFiles(tmp_path))
+    opened.append(coordinator)
+    coordinator.process(batch_of(0), OneTask(sink, rows([1, 2], [1, 2])))
+    assert content(connection) == [(1, 1), (2, 2)]
+
+
+def test_a_batch_of_nothing_but_keys_inserts_what_is_missing(database: str, connection: Connection) -> None:
+    run(connection, _TARGET, "INSERT INTO target VALUES (1, 1)")
+    assert apply(upserting(database), batch(id=[1, 2])) == [Evidence.COMMITTED]
+    assert content(connection) == [(1, 1), (2, None)]
+
+
+def test_names_that_need_quotes_defaults_and_computed_columns(database: str, connection: Connection) -> None:
+    run(
+        connection,
+        'CREATE SCHEMA "My ""own"',
+        """CREATE TABLE "My ""own"."Ta.ble" (
+            "Key;" bigint PRIMARY KEY, "%s" int, "select" int DEFAULT 7, "twice'" int GENERATED ALWAYS AS ("%s" * 2) STORED,
+            number int GENERATED ALWAYS AS IDENTITY
+        )""",
+    )
+    sink = upserting(
+        database, '"My ""own"."Ta.ble"', name="a-sink_1", schema='The "sink\'s" %s {x}', key="Key;", order_by="%s"
+    )
+    for tasks in ([[1, 2], [3]], [[2], [3, 4]]):
+        parts = [batch(**{"Key;": pa.array(ids, pa.int64()), "%s": pa.array(ids, pa.int32())}) for ids in tasks]
+        assert apply(sink, *parts) == [Evidence.COMMITTED] * 2
+    found = connection.execute('TABLE "My ""own"."Ta.ble" ORDER BY 1').fetchall()
+    assert [row[:4] for row in found] == [(key, key, 7, 2 * key) for key in (1, 2, 3, 4)]
+
+
+@pytest.mark.parametrize("mode", ["append", "upsert"])
+def test_a_partitioned_table_takes_a_batch_for_all_of_its_partitions(
+    mode: str, database: str, connection: Connection
+) -> None:
+    run(
+        connection,
+        "CREATE TABLE target (id bigint PRIMARY KEY, n int) PARTITION BY RANGE (id)",
+        "CREATE TABLE low PARTITION OF target FOR VALUES FROM (0) TO (10)",
+        "CREATE TABLE rest PARTITION OF target DEFAULT",
+    )
+    if mode == "upsert":
+        sink = upserting(database)
+        assert apply(sink, rows([1, 11], [1, 1])) == [Evidence.COMMITTED]
+        assert apply(sink, rows([1, 12], [2, 2])) == [Evidence.COMMITTED]
+        assert content(connection) == [(1, 2), (11, 1), (12, 2)]
+    else:
+        run(connection, "ALTER TABLE target DROP CONSTRAINT target_pkey")
+        assert apply(sink_of(database), rows([1, 11, 1], [1, 1, 2])) == [Evidence.COMMITTED]
+        assert (content(connection, "low"), content(connection, "rest")) == ([(1, 1), (1, 2)], [(11, 1)])
+
+
+_MIXED = [
+    ("CHECK (n <= most)", "about columns that an upsert changes and columns that it keeps"),
+    ("room int GENERATED ALWAYS AS (100 / (most - n)) STORED", "target.room is computed from columns that an upsert"),
+    ("room int GENERATED ALWAYS AS (n + 1) STORED, CHECK (room <= most)", "about columns that an upsert changes"),
+]
+
+
+@pytest.mark.parametrize(("column", "words"), _MIXED)
+def test_an_upsert_of_some_columns_is_refused_if_the_others_decide_whether_they_fit(
+    column: str, words: str, database: str, connection: Connection
+) -> None:
+    """The stage has the batch's columns and the defaults of the others, but the row in the table has other values."""
+    run(connection, f"CREATE TABLE target (id bigint PRIMARY KEY, n int, most int DEFAULT 1000, {column})")
+    with pytest.raises(ConfigurationError, match=words):
+        apply(upserting(database), rows([1], [1]))
+    whole = batch(id=[1], n=pa.array([1], pa.int32()), most=pa.array([2], pa.int32()))
+    assert apply(upserting(database), whole) == [Evidence.COMMITTED]
+
+
+def test_a_constraint_on_columns_that_are_all_kept_or_all_changed_is_none_of_its_business(
+    database: str, connection: Connection
+) -> None:
+    run(
+        connection,
+        "CREATE TABLE target (id bigint PRIMARY KEY, n int CHECK (n < 9), a int, b int, CHECK (a < b), CHECK (n <> id), "
+        "double int GENERATED ALWAYS AS (n * 2) STORED)",
+    )
+    assert apply(upserting(database), rows([1], [8])) == [Evidence.COMMITTED]
+
+
+def test_two_sinks_that_meet_in_a_deadlock_both_publish(database: str, connection: Connection) -> None:
+    """PostgreSQL ends one of the two; it may repeat its publish at once."""
+    run(connection, _TARGET)
+    driver = Driver(upserting(database))
+    scan_start = driver.begin()
+    handle = driver.prepare(rows([1], [1]))
+    committer = committer_of(driver)
+    publish, failures = committer.publish_all, [psycopg.errors.DeadlockDetected("deadlock detected")]
+
+    def deadlocked(*arguments: Any) -> Any:
+        yield from publish(*arguments)
+        if failures:
+            raise failures.pop()
+
+    committer.publish_all = deadlocked
+    assert driver.commit([handle], scan_start) == [Evidence.COMMITTED]
+    assert content(connection) == [(1, 1)]
+
+
+def test_an_append_of_equal_rows_keeps_all_of_them(database: str) -> None:
+    case = case_of(database)
+    assert apply(case.sink, numbers([1, 1]), numbers([1])) == [Evidence.COMMITTED] * 2
+    assert case.visible() == [1, 1, 1]
