@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-import psycopg
 import pytest
 
 from tests.live.postgres.support import case_of, left_behind, run, sink_of, values
@@ -17,6 +16,8 @@ from twopc.testing.contract.drivers import Driver, Query, all_rows
 
 if TYPE_CHECKING:
     from pathlib import Path
+
+    import psycopg
 
     Connection = psycopg.Connection[Any]
 
