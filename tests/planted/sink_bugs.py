@@ -175,13 +175,13 @@ SINK_BUGS: Final[tuple[Bug, ...]] = (
         protocol="tests/live/postgres/test_barrier.py -k not_published_again",
     ),
     one_edit(
-        "PostgreSQL: no step waits for the former driver's",
+        "PostgreSQL: evidence is read without the lock",
         1,
         "sinks/postgres/committer.py",
         "self._statements.load_control(locked=True)",
         "self._statements.load_control()",
         model=False,
-        protocol="tests/live/postgres/test_barrier.py -k nobody_concludes",
+        protocol="tests/live/postgres/test_barrier.py -k who_asks",
     ),
     one_edit(
         "PostgreSQL: a task of a fenced driver writes",

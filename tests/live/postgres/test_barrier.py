@@ -93,6 +93,22 @@ def test_a_driver_that_waits_at_the_lock_finds_what_the_former_one_committed(
     assert values(database) == [1, 2, 3]
 
 
+def test_who_asks_for_the_evidence_waits_for_a_commit_that_still_runs(
+    local_postgres: LocalPostgres, sink: PostgresSink, connection: psycopg.Connection[Any]
+) -> None:
+    """Otherwise a commit whose answer is only late would stop the query."""
+    stopped = Stopped(local_postgres, sink, asked=True)
+    with (
+        ThreadPoolExecutor(1) as pool,
+        contextlib.closing(replace(sink, timeout_ms=60_000).create_committer()) as other,
+    ):
+        asked = pool.submit(other.prove, stopped.handles, stopped.scan_start)
+        is_held = wait_until(lambda: is_waiting(connection), _TIMEOUT_S / 4)
+        local_postgres.resume_backend(stopped.backend)
+        assert set(asked.result(_TIMEOUT_S).values()) == {Evidence.COMMITTED}
+        assert is_held
+
+
 def test_what_a_dead_backend_did_not_commit_is_published_by_the_next_driver(
     local_postgres: LocalPostgres, database: str, sink: PostgresSink
 ) -> None:
