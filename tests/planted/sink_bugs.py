@@ -130,6 +130,15 @@ SINK_BUGS: Final[tuple[Bug, ...]] = (
         protocol="tests/contract/test_contract.py::TestEverySink::test_only_the_copy_that_wrote_last_may_start_again[guide]",
     ),
     one_edit(
+        "of two copies that decided, the one that began later is not an older one",
+        10,
+        "twopc/control_committer.py",
+        "return decided != version_of(known) and decided > int(known.get(_AFTER, version_of(known)))",
+        "return decided > version_of(known)",
+        model=False,
+        protocol="tests/unit/test_control.py -k two_copies",
+    ),
+    one_edit(
         "a store's sweep takes decided transactions",
         7,
         "twopc/fenced_committer.py",
