@@ -29,7 +29,7 @@ def staging_of(
     return Staging(connection, publishing_of(created(connection, *columns), like, mode, **arguments))
 
 
-@pytest.fixture(params=["connection", "older_connection"], ids=["18", "16"])
+@pytest.fixture(params=["connection", pytest.param("older_connection", marks=pytest.mark.whole)], ids=["18", "16"])
 def server(request: pytest.FixtureRequest) -> Connection:
     """A new database on each version."""
     found: Connection = request.getfixturevalue(request.param)

@@ -49,7 +49,7 @@ _STATEMENTS = (
 _NAME = '"My schema"."The ""table"'
 
 
-@pytest.fixture(params=["connection", "older_connection"], ids=["18", "16"])
+@pytest.fixture(params=["connection", pytest.param("older_connection", marks=pytest.mark.whole)], ids=["18", "16"])
 def filled(request: pytest.FixtureRequest) -> Connection:
     """A database with a table that has one of everything."""
     connection: Connection = request.getfixturevalue(request.param)

@@ -48,6 +48,7 @@ def test_a_value_is_stored_as_insert_stores_it_or_is_a_bad_record_exactly_if_ins
     _compare(typed, kind, values, literal, column)
 
 
+@pytest.mark.whole
 @pytest.mark.parametrize(
     ("kind", "values", "literal", "column"), [pair for pair in PAIRS if pair.values[3] != "citext"]
 )
