@@ -98,10 +98,15 @@ class LibrdkafkaProducer:
         self._check(self._lib.metadata(self._client, 0, handle, ctypes.byref(found), _milliseconds(timeout)))
         try:
             topics = found.contents.topics[: found.contents.topic_count]
-            counts = {facts.topic.decode(): range(facts.partition_count) for facts in topics}
+            described = {
+                facts.topic.decode(): SimpleNamespace(
+                    partitions=range(facts.partition_count), error=KafkaError(facts.err) if facts.err else None
+                )
+                for facts in topics
+            }
         finally:
             self._lib.metadata_destroy(found)
-        return SimpleNamespace(topics={name: SimpleNamespace(partitions=count) for name, count in counts.items()})
+        return SimpleNamespace(topics=described)
 
     def init_transactions(self, timeout: float) -> None:
         """See ``rd_kafka_init_transactions``."""

@@ -46,16 +46,27 @@ class LookUp:
 
     def is_gone(self, topic: str) -> bool:
         """Whether a broker reports that the topic does not exist."""
-        try:
-            found = self._producer.list_topics(topic, timeout=self._timeout_s).topics.get(topic)
-        except KafkaException:
-            return False
-        return found is None or not found.partitions
+        found = self._described(topic)
+        if found is None:
+            return True
+        return not (isinstance(found, KafkaException) or _refused(found) or found.partitions)
+
+    def refusal(self, topic: str) -> KafkaError | None:
+        """The broker's error if this principal may not see the topic, which then looks as if it had no partitions."""
+        return _refused(self._described(topic))
 
     def _partitions(self, topic: str) -> int:
         """Ask a broker for the number of partitions; 0 if the topic does not exist or no broker answers."""
+        return len(getattr(self._described(topic), "partitions", ()))
+
+    def _described(self, topic: str) -> Any:
+        """A broker's description of the topic; None if it does not exist; the exception if no broker answers."""
         try:
-            found = self._producer.list_topics(topic, timeout=self._timeout_s).topics.get(topic)
-        except KafkaException:
-            return 0
-        return 0 if found is None else len(found.partitions)
+            return self._producer.list_topics(topic, timeout=self._timeout_s).topics.get(topic)
+        except KafkaException as error:
+            return error
+
+
+def _refused(described: Any) -> KafkaError | None:
+    error: KafkaError | None = getattr(described, "error", None)
+    return error if error is not None and error.code() == KafkaError.TOPIC_AUTHORIZATION_FAILED else None

@@ -119,7 +119,7 @@ class KafkaWriter(SinkWriter[KafkaHandle]):
         """See :class:`SinkWriter`. A vote requires no delivery error, an empty queue, and every row transmitted (rule 2)."""
         ready = self._begun
         if ready.markers < 1:
-            raise ledger_is_gone(self._ledger)
+            raise self._no_markers(ready)
         transaction = uuid.uuid4().hex
         marker = encode_marker(transaction, self._task, self._rows)
         marker_partition = 1 + self._task.partition % ready.markers
@@ -227,6 +227,13 @@ class KafkaWriter(SinkWriter[KafkaHandle]):
         raise UnavailableError(
             f"{open_ones}, none of them within {self._timeout_s:.0f} s: {SLOW_DELIVERY}{ready.log.said()}"
         )
+
+    def _no_markers(self, ready: ReadyProducer) -> TwoPhaseCommitError:
+        """Build the error for a ledger in which this task cannot leave a marker."""
+        refused = LookUp(ready.producer, self._timeout_s).refusal(self._ledger)
+        if refused is None:
+            return ledger_is_gone(self._ledger)
+        return translate_in_task(refused, f"writing to {self._ledger}", on_topic("Write", self._ledger))
 
     def _expired(self, what: str) -> CheckpointExpiredError:
         """Build the error for a vote that would come too late; ``what`` was not done by then."""

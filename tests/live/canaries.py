@@ -16,7 +16,7 @@ from tests.token_endpoint import unsecured_token
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-TOKEN = unsecured_token(CANARY_USER, 3_000)
+TOKEN = unsecured_token(CANARY_USER, 6 * 3_600)  # longer than `make whole` takes
 #: The token's middle, which is what is secret in one that is signed.
 CANARIES = (CANARY_PASSWORD, KEY_PASSWORD, TOKEN[0].split(".")[1][:40])
 

@@ -24,6 +24,7 @@ from pyspark.errors import StreamingQueryException
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as sf
 
+from twopc.checkpoint_config import CheckpointConfig
 from twopc.integration.services.class_data import driver_flags
 from twopc.integration.services.jars import spark_kafka_jars
 from twopc.integration.services.java import java_home
@@ -253,6 +254,8 @@ def start(spark: SparkSession, options: Options) -> tuple[StreamingQuery, Exactl
     sink_arguments = {"bootstrap_servers": options.bootstrap_servers, "timeout_ms": 20_000, **options.sink}
     sink = KafkaSink(name=options.name, topic=options.topic, **sink_arguments)
     settings = {"checkpoint_location": options.checkpoint, **options.settings}
+    if isinstance(config := settings.get("checkpoints"), dict):  # from the command line
+        settings["checkpoints"] = CheckpointConfig(**config)
     mode = options.plan if options.plan in {"update", "complete"} else "append"
     writer = planned(source(spark, options), options).writeStream.outputMode(mode)
     each = exactly_once(sink, **settings)
