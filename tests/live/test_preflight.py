@@ -450,8 +450,8 @@ def test_the_documented_rights_on_the_ledger_alone_suffice_for_the_sink_and_the_
     ("kind", "right", "check", "fix"),
     [
         (ResourceType.TRANSACTIONAL_ID, "WRITE", "transactional ids", "Write and Describe on transactional ids"),
-        (ResourceType.TOPIC, "CREATE", "ledger", "Allow Create"),
-        (ResourceType.TOPIC, "WRITE", "output topic", "Allow WRITE"),
+        (ResourceType.TOPIC, "CREATE", "ledger", "Grant the sink's principal Create"),
+        (ResourceType.TOPIC, "WRITE", "output topic", "Grant the sink's principal WRITE"),
     ],
     ids=["ids", "ledger", "output"],
 )

@@ -74,8 +74,13 @@ class Play(Query):
 
     def decided(self, batch: int) -> list[KafkaHandle]:
         """The handles of the last decision for ``batch``, by task."""
-        decision = [decision for decision in self.decisions() if decision.batch_id == batch][-1]
-        return self.handles(decision.tasks)
+
+        def found() -> list[Decision]:
+            return [decision for decision in self.decisions() if decision.batch_id == batch]
+
+        # A broker answers EndTxn before it has written the markers, so a reader from outside may come too early.
+        assert until(lambda: bool(found()))
+        return self.handles(found()[-1].tasks)
 
     def handles(self, tasks: Sequence[TaskReport]) -> list[KafkaHandle]:
         return [self.sink.decode_handle(task.handles[self.name]) for task in tasks if self.name in task.handles]
