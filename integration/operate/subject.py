@@ -14,8 +14,9 @@ from twopc.integration.connection_options import describing
 from twopc.integration.operate.checkpoint import CheckpointState, read_checkpoint
 from twopc.sinks.kafka.errors import translated
 from twopc.sinks.kafka.handle import driver_epoch_of
-from twopc.sinks.kafka.settings import LEDGERS, is_name
+from twopc.sinks.kafka.settings import LEDGERS
 from twopc.sinks.kafka.transactions import TransactionClient
+from twopc.sinks.sink_names import is_sink_name
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -107,6 +108,6 @@ def _all_sinks(connection: Connection) -> Subject:
         topics = admin.list_topics(timeout=connection.timeout_s).topics
     names = {topic.removeprefix(LEDGERS) for topic in topics if topic.startswith(LEDGERS)}
     names |= {tid.partition(".")[0] for tid in ids if driver_epoch_of(tid) is not None}
-    strange = {name for name in names if not is_name(name)}
+    strange = {name for name in names if not is_sink_name(name)}
     sinks = tuple(connection.sink(name) for name in sorted(names - strange))
     return Subject(sinks, strangers=tuple(f"{LEDGERS}{name}" for name in sorted(strange)))

@@ -11,12 +11,11 @@ import confluent_kafka
 from twopc.errors import BadRecordError, ConfigurationError
 from twopc.sinks.kafka import options
 from twopc.sinks.kafka.servers import servers_of
+from twopc.sinks.sink_names import is_sink_name
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
-# No dot: transactional ids are found by the prefix "<name>.".
-_NAME: Final = re.compile(r"[A-Za-z0-9_-]{1,100}")
 _TOPIC_RULE: Final = "Use 1 to 249 letters, digits, '.', '_' or '-', and not '.' or '..' alone"
 #: Source: Kafka's ``Topic.java``.
 _TOPIC: Final = re.compile(r"(?!\.\.?$)[A-Za-z0-9._-]{1,249}")
@@ -37,11 +36,6 @@ AT_LEAST_ONCE: Final = "AT_LEAST_ONCE"
 _GUARANTEES: Final = (EXACTLY_ONCE, AT_LEAST_ONCE, "NONE")
 
 
-def is_name(text: str) -> bool:
-    """Whether a sink may have this name."""
-    return _NAME.fullmatch(text) is not None
-
-
 @dataclass(frozen=True, kw_only=True)
 class KafkaSettings:
     """The settings that the parts of a sink share."""
@@ -56,7 +50,7 @@ class KafkaSettings:
     guarantee: str = EXACTLY_ONCE
 
     def __post_init__(self) -> None:
-        if not is_name(self.name):
+        if not is_sink_name(self.name):
             raise ConfigurationError(
                 f"KafkaSink(name={self.name!r}) is not a valid name. Use 1 to 100 letters, digits, '_' or '-'; no dot, which "
                 "separates the parts of transactional ids"

@@ -167,7 +167,7 @@ class PostgresCommitter(FencedCommitter[PostgresHandle, "Connection"]):
                     "and a new attempt rewrites it"
                 )
             if handles and self._settings.mode == "upsert" and not self._settings.order_by:
-                self._require_distinct(step, handles)
+                self._require_distinct(step, table, handles)
 
     def commit(
         self, handles: Sequence[PostgresHandle], scan_start: Mapping[str, Any]
@@ -235,8 +235,8 @@ class PostgresCommitter(FencedCommitter[PostgresHandle, "Connection"]):
         counted = dict(step.execute(self._statements.count(names)).fetchall()) if names else {}
         return [handle for handle in handles if counted.get(handle.transaction) == handle.rows]
 
-    def _require_distinct(self, step: Connection, handles: Sequence[PostgresHandle]) -> None:
-        publishing = self._settings.publishing(self._table(step), handles[0].columns)
+    def _require_distinct(self, step: Connection, table: Table, handles: Sequence[PostgresHandle]) -> None:
+        publishing = self._settings.publishing(table, handles[0].columns)
         names = [handle.transaction for handle in handles]
         row = step.execute(self._statements.find_repeated_key(names, publishing)).fetchone()
         if row is not None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import time
 from dataclasses import dataclass, field
 from functools import lru_cache
@@ -18,6 +17,7 @@ from twopc.sinks.postgres.options import Address
 from twopc.sinks.postgres.publishing import Mode, Publishing
 from twopc.sinks.postgres.rows import fit_rows
 from twopc.sinks.postgres.table import read_table
+from twopc.sinks.sink_names import RULE, is_sink_name
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -25,9 +25,8 @@ if TYPE_CHECKING:
     from twopc.sinks.postgres.rows import RowFormat
     from twopc.sinks.postgres.target import Table
 
-#: Who alters a table must not find rows among the dead letters for hours that fit it now.
+#: After somebody has altered the table, rows that fit it now must not go to the dead letters for hours.
 _FRESH_S: Final = 30
-_NAME: Final = re.compile(r"[A-Za-z0-9_-]{1,100}")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -50,7 +49,7 @@ class PostgresSettings:
     def __post_init__(self) -> None:
         for argument in ("key", "order_by"):
             object.__setattr__(self, argument, _names(getattr(self, argument)))
-        self._require(_NAME.fullmatch(self.name), "name", "use 1 to 100 letters, digits, '_' or '-'")
+        self._require(is_sink_name(self.name), "name", RULE)
         self._require(self.mode in get_args(Mode), "mode", "pass 'append' or 'upsert'")
         self._require(
             bool(self.key) == (self.mode == "upsert"),
@@ -87,7 +86,7 @@ class PostgresSettings:
 
 
 def row_format(settings: PostgresSettings, schema: pa.Schema) -> RowFormat:
-    """How a batch's rows are written. Reads the table every half a minute; tasks and the driver read it again for each batch.
+    """How a batch's rows are written. Reads the table at most every 30 s; tasks and the driver read it again for each batch.
 
     Raises:
         SchemaError: the columns do not fit the table.

@@ -194,7 +194,7 @@ class Statements:
             publishing: how.
             filled: the columns whose default the stages have filled in, if the table may have others by now.
         """
-        # A column of the batch that the table has no more is an error of the server: rename it back. A default is not missed.
+        # If the table has lost a column of the batch, the server reports it: rename it back. Nobody misses a default.
         names = (*publishing.written, *(name for name in publishing.filled if filled is None or name in filled))
         insert = sql.SQL("INSERT INTO {} ({}) ").format(place(publishing.table), _names(names))
         staged = self._staged(txns, names)

@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-import re
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar, Final, Protocol
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
 from twopc.errors import ConfigurationError
+from twopc.sinks.sink_names import RULE, is_sink_name
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from twopc.sinks.staged.client import StoreClient
-
-_NAME: Final = re.compile(r"[A-Za-z0-9_-]{1,100}")
 
 
 class RowMapping(Protocol):
@@ -45,7 +43,7 @@ class StagedSettings(ABC):
     timeout_ms: int
 
     def __post_init__(self) -> None:
-        self._require(_NAME.fullmatch(self.name), "name", "use 1 to 100 letters, digits, '_' or '-'")
+        self._require(is_sink_name(self.name), "name", RULE)
         for argument in self.positive:
             self._require(getattr(self, argument) > 0, argument, "set a positive number")
 

@@ -1,0 +1,16 @@
+"""The names that a sink may have: they are parts of ids, keys and file names in every store."""
+
+from __future__ import annotations
+
+import re
+from typing import Final
+
+# No dot: Kafka's transactional ids are found by the prefix "<name>.".
+_NAME: Final = re.compile(r"[A-Za-z0-9_-]{1,100}")
+#: What to do about any other name.
+RULE: Final = "use 1 to 100 letters, digits, '_' or '-'"
+
+
+def is_sink_name(text: str) -> bool:
+    """Whether a sink may have this name."""
+    return _NAME.fullmatch(text) is not None
