@@ -12,6 +12,7 @@ import threading
 from collections import Counter
 from typing import TYPE_CHECKING, Any
 
+import pytest
 from py4j.clientserver import JavaClient
 from py4j.java_gateway import GatewayClient
 
@@ -32,6 +33,8 @@ JVM = "calls of the JVM"
 PARTITIONS = "partitions that were added to transactions"
 #: How many tasks write a plan of so many partitions. The session has two slots, and a batch has two writers for each.
 WRITERS = {2: 2, 64: 4, 200: 4}
+#: `make test` counts one of them.
+PLANS = [count if count == 64 else pytest.param(count, marks=pytest.mark.whole) for count in WRITERS]
 
 
 class CountingProxy(KafkaProxy):

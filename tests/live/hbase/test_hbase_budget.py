@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from tests.budget import WRITERS, counting_method, require_within
+from tests.budget import PLANS, WRITERS, counting_method, require_within
 from tests.live.hbase.support import sink_of, unique
 from tests.live.spark_support import spark
 from tests.live.staged_budget import (
@@ -67,9 +67,7 @@ class Counted(HBaseSink):
         return counted_writer(super().create_writer, task, *SENT, self.into)
 
 
-@pytest.mark.parametrize(
-    "partitions", [64, pytest.param(2, marks=pytest.mark.whole), pytest.param(200, marks=pytest.mark.whole)]
-)
+@pytest.mark.parametrize("partitions", PLANS)
 def test_a_batch_of_many_partitions_takes_the_calls_of_its_few_writers(
     store: Store, spark: SparkSession, tmp_path: Path, partitions: int
 ) -> None:

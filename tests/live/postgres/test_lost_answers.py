@@ -126,20 +126,20 @@ def test_a_killed_server_loses_and_doubles_nothing(
     assert {left_behind(database)[kind] for kind in ("stages", "slice")} == {0}
 
 
+def end_sessions(connection: psycopg.Connection[Any]) -> None:
+    """End every session of the sink."""
+    connection.execute("SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE application_name = 'twopc/orders'")
+
+
 def test_a_connection_that_ended_while_nobody_used_it_costs_no_attempt(
     database: str, connection: psycopg.Connection[Any], tmp_path: Path
 ) -> None:
     """A pool, a firewall or a short restart of the server may end it, while the tasks compute their rows."""
     case = case_of(database)
 
-    def end() -> None:
-        connection.execute(
-            "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE application_name = 'twopc/orders'"
-        )
-
     query = Query(case, tmp_path)
     for point in ("driver.fenced", "driver.recovered", "driver.prepared", "driver.decided", "driver.committed"):
-        crash_points.arm(point, end)
+        crash_points.arm(point, lambda: end_sessions(connection))
     query.run(0, 1)
     assert case.visible() == all_rows(0, 1)
 
@@ -149,11 +149,6 @@ def test_a_publish_whose_backend_is_ended_is_repeated_at_once(
 ) -> None:
     case = case_of(database)
 
-    def end() -> None:
-        connection.execute(
-            "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE application_name = 'twopc/orders'"
-        )
-
-    crash_points.arm("driver.committing", end)
+    crash_points.arm("driver.committing", lambda: end_sessions(connection))
     Query(case, tmp_path).run(0, 1)
     assert case.visible() == all_rows(0, 1)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from redis.connection import AbstractConnection
 
-from tests.budget import WRITERS, counting_method, require_within
+from tests.budget import PLANS, WRITERS, counting_method, require_within
 from tests.live.redis.support import sink_of, unique
 from tests.live.spark_support import spark
 from tests.live.staged_budget import (
@@ -63,9 +63,7 @@ class Counted(RedisSink):
         return counted_writer(super().create_writer, task, *SENT, self.into)
 
 
-@pytest.mark.parametrize(
-    "partitions", [64, pytest.param(2, marks=pytest.mark.whole), pytest.param(200, marks=pytest.mark.whole)]
-)
+@pytest.mark.parametrize("partitions", PLANS)
 def test_a_batch_of_many_partitions_takes_the_round_trips_of_its_few_writers(
     redis_server: RedisService, spark: SparkSession, tmp_path: Path, partitions: int
 ) -> None:

@@ -128,7 +128,7 @@ class TransactionContract:
         receiver, sender = spawn.Pipe(duplex=False)
         child = spawn.Process(target=_prepare_and_die, args=(case.sink, case.rows(ROWS), sender))
         child.start()
-        sender.close()  # so that the end of a child that fails is seen at once
+        sender.close()  # so that recv() raises as soon as the child has ended
         encoded, scan_start = receiver.recv()
         child.join()
         handle = case.sink.decode_handle(encoded)
