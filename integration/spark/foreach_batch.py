@@ -16,13 +16,13 @@ from twopc.integration.spark import checkpoint
 from twopc.integration.spark.connect import require_classic_mode
 from twopc.integration.spark.hadoop_files import open_files
 from twopc.integration.spark.interceptors import InterceptedBatch, pass_through
+from twopc.integration.spark.job_history import history_of
 from twopc.integration.spark.options import Options, participants
 from twopc.integration.spark.py4j_log import hide_functions
 from twopc.integration.spark.query_runs import drop, enter_run
 from twopc.integration.spark.run_writer import RunWriter
 from twopc.integration.spark.running import GivenCheckpoint, require_number
 from twopc.integration.spark.several import Call, any_frame, by_frame
-from twopc.integration.spark.status_store import BEGINNING, StatusStore
 from twopc.override import Overrides
 
 if TYPE_CHECKING:
@@ -122,9 +122,9 @@ class ExactlyOnce:
         self._sinks = sinks
         self._location = checkpoint_location
         self._options = options
-        # A cache may be older than the query; any job since this moment may then have filled it.
-        self._context = SparkContext._active_spark_context  # noqa: SLF001 - the public function would start one
-        self._since = BEGINNING if self._context is None else StatusStore(self._context).now()
+        context = SparkContext._active_spark_context  # noqa: SLF001 - the public function would start one
+        if context is not None:
+            history_of(context)  # records a moment before the query: no earlier job has computed its batches
         self._writer: RunWriter | None = None
         self._changing = threading.Lock()  # two queries that share the object by mistake call at the same time
 
@@ -190,7 +190,7 @@ class ExactlyOnce:
             if self._location is not None:
                 files = open_files(context, self._location)
                 named = GivenCheckpoint(files.location, checkpoint.query_id(files))
-            run = enter_run(session, named, self._since if context is self._context else BEGINNING)
+            run = enter_run(session, named)
             if former is not None:
                 _require_ended(former.run.query, run.query)
                 former.close()

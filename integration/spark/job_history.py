@@ -3,29 +3,43 @@
 A job group, a thread or a tag would miss some, because users set them and a cache may be older than the query. The numbers
 that Spark assigns to jobs and RDDs cannot be set. A job has a higher number than all that were submitted before it, and so has
 an RDD.
+
+What a job has run is a fact of the application, so all runs of all queries share what any of them has learnt. Spark forgets its
+oldest jobs and stages, and a run that asked for itself would be refused late in a long session.
 """
 
 from __future__ import annotations
 
+import atexit
+import contextlib
+import threading
 import time
+from bisect import bisect_right
 from collections import OrderedDict
 from typing import TYPE_CHECKING, Final, TypeVar
 
-from twopc.integration.spark.status_store import BEGINNING, Moment
+from py4j.protocol import Py4JError
+
+from twopc.errors import FatalError
+from twopc.integration.spark.number_ranges import NumberRanges
+from twopc.integration.spark.status_store import BEGINNING, Moment, StatusStore
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable
 
-    from twopc.integration.spark.status_store import Job, StageAttempt, StatusStore
+    from pyspark import SparkContext
+
+    from twopc.integration.spark.status_store import Job, StageAttempt
 
 FoundT = TypeVar("FoundT")
 
 #: How long the report of a job's beginning may lag behind that of a job with a higher number, and a stage's behind its job's.
 _LATE_S: Final = 1.0
 _POLL_S: Final = 0.01
-#: The number of RDDs whose stages are remembered, and of moments.
+#: The number of RDDs whose stages are remembered: those that were used last. And the number of moments.
 _MAX_RDDS: Final = 100_000
-_MAX_MOMENTS: Final = 64
+_MAX_MOMENTS: Final = 4096
+_TICK_S: Final = 1.0
 
 
 class UnreportedError(Exception):
@@ -33,44 +47,58 @@ class UnreportedError(Exception):
 
 
 class JobHistory:
-    """The stages that the examined jobs have run, by RDD. Examines a job once.
+    """The stages that the examined jobs of an application have run, by RDD. Examines a job once.
 
     Args:
         store: Spark's reports.
-        since: a moment before the run. Any job of the application may have computed older RDDs.
+
+    Attributes:
+        lock: to be held during a call, or during several that belong together: queries run in threads of their own.
     """
 
-    def __init__(self, store: StatusStore, since: Moment) -> None:
-        self._store = store
-        self._moments = [BEGINNING, since]
+    def __init__(self, store: StatusStore) -> None:
+        self.lock = threading.RLock()
+        self.store = store
+        self._moments = [BEGINNING]
         self._stages: OrderedDict[int, dict[tuple[int, int], StageAttempt]] = OrderedDict()  # by RDD
+        self._dropped = NumberRanges()  # the RDDs whose stages were forgotten here
         self._last: int | None = None  # the last job that is known to be over
-        self._first = self._next = 0  # all jobs between these are examined
-        self._beyond: set[int] = set()  # examined jobs with higher numbers
+        self._examined = NumberRanges()
 
-    def begin(self) -> Moment:
-        """Record a moment: no earlier job has computed RDDs that are created later."""
+    def begin(self, *, exactly: bool = False) -> Moment:
+        """Record a moment: no earlier job has computed RDDs that are created later.
+
+        Args:
+            exactly: also ask Spark for the number of the next job, so that no job is examined in vain later.
+        """
         # No finished job has computed RDDs that are created later, so that needs no call.
-        now = self._store.now() if self._last is None else Moment(self._store.next_rdd(), self._last + 1)
+        former, known = self._moments[-1], None if exactly else self._last
+        now = self.store.now() if known is None else Moment(self.store.next_rdd(), max(known + 1, former.job))
         if len(self._moments) > _MAX_MOMENTS:
-            del self._moments[2]  # the oldest except for the two that are always needed
+            del self._moments[2 : _MAX_MOMENTS // 2 : 2]  # so the gaps between old moments widen with their age
         self._moments.append(now)
         return now
 
     def first_job(self, rdd: int) -> int:
         """The first job that may have computed the RDD."""
-        return next(moment.job for moment in reversed(self._moments) if moment.rdd <= rdd)
+        return self._moments[bisect_right(self._moments, rdd, key=lambda moment: moment.rdd) - 1].job
 
-    def is_known(self, first: int, own: Collection[int]) -> bool:
-        """Whether every job from ``first`` to the run's last one is the run's own or has been examined."""
-        numbers = range(first, max(own, default=first))
-        return all(number in own or self._is_examined(number) for number in numbers)
-
-    def examine(self, first: int, own: Collection[int]) -> frozenset[int]:
-        """Examine the jobs from ``first`` on that have not been examined yet.
+    def is_known(self, rdds: Collection[int], own: Collection[int]) -> bool:
+        """Whether all stages that may have computed any of the RDDs are known.
 
         Args:
-            first: the number of the first job that matters.
+            rdds: the numbers of RDDs, at least one.
+            own: the numbers of the run's own jobs.
+        """
+        first = self.first_job(min(rdds))
+        missing = self._examined.missing(first, max(own, default=first))
+        return not any(rdd in self._dropped for rdd in rdds) and all(number in own for number in missing)
+
+    def examine(self, rdds: Collection[int], own: Collection[int]) -> frozenset[int]:
+        """Examine the jobs that may have computed any of the RDDs and have not been examined yet.
+
+        Args:
+            rdds: the numbers of RDDs that Spark may have kept.
             own: the jobs that are known already. Jobs with higher numbers count if they have begun.
 
         Returns:
@@ -78,23 +106,26 @@ class JobHistory:
 
         Raises:
             UnreportedError: the store lacks one of them, or one of its stages.
+            FatalError: this history has dropped one of the RDDs.
         """
+        if not rdds:
+            return frozenset()
+        for rdd in rdds:
+            if rdd in self._dropped:
+                raise _dropped(rdd)
+        first = self.first_job(min(rdds))
         last, stages = max(own, default=first), set[int]()
-        for number in range(first, self._store.end_of_jobs()):
-            if number in own or self._is_examined(number):
+        for number in self._examined.missing(first, self.store.end_of_jobs()):
+            if number in own:
                 continue
-            job = self._reported(number) if number < last else self._store.job(number)
+            job = self._reported(number) if number < last else self.store.job(number)
             if job is None:
                 continue  # it began after the run's own jobs were over
             stages.update(job.stages)
             for stage in job.stages:
                 self.record(self.attempts(stage))
             if job.is_over:
-                self._beyond.add(number)
-        if not self._first <= first <= self._next:
-            self._first = self._next = first
-        self._first = min(self._first, first)
-        self._join()
+                self._examined.add(number)
         return frozenset(stages)
 
     def attempts(self, stage: int) -> list[StageAttempt]:
@@ -105,8 +136,8 @@ class JobHistory:
         """
 
         def reported() -> list[StageAttempt]:
-            last = self._store.last_attempt(stage)
-            return [last] if last is not None and last.attempt_id == 0 else self._store.attempts(stage)
+            last = self.store.last_attempt(stage)
+            return [last] if last is not None and last.attempt_id == 0 else self.store.attempts(stage)
 
         return _awaited(reported, f"stage {stage}")
 
@@ -117,15 +148,14 @@ class JobHistory:
                 for rdd in attempt.rdd_ids:
                     self._stages.setdefault(rdd, {})[attempt.stage_id, attempt.attempt_id] = attempt
         while len(self._stages) > _MAX_RDDS:
-            self._stages.popitem(last=False)
+            rdd, _ = self._stages.popitem(last=False)
+            self._dropped.add(rdd)
 
     def examined(self, jobs: Iterable[int]) -> None:
         """Record that these jobs are over and that their stages are known."""
-        self._beyond.update(jobs)
-        self._last = max(self._beyond, default=self._last)
-        self._join()
-        while len(self._beyond) > _MAX_RDDS:
-            self._beyond.remove(min(self._beyond))
+        for number in jobs:
+            self._examined.add(number)
+            self._last = number if self._last is None else max(number, self._last)
 
     def of(self, rdds: Iterable[int]) -> list[StageAttempt]:
         """The attempts of examined jobs that computed any of the RDDs, in the order of their stages."""
@@ -136,16 +166,17 @@ class JobHistory:
                 found |= self._stages[rdd]
         return [found[key] for key in sorted(found)]
 
-    def _is_examined(self, number: int) -> bool:
-        return self._first <= number < self._next or number in self._beyond
-
-    def _join(self) -> None:
-        while self._next in self._beyond:
-            self._beyond.remove(self._next)
-            self._next += 1
-
     def _reported(self, number: int) -> Job:
-        return _awaited(lambda: self._store.job(number), f"job {number}")
+        return _awaited(lambda: self.store.job(number), f"job {number}")
+
+
+def _dropped(rdd: int) -> FatalError:
+    return FatalError(
+        f"The toolkit no longer knows which stages computed RDD {rdd}, which this batch reads from a cache or from shuffle "
+        f"files: it remembers the {_MAX_RDDS} RDDs that were used last. So it cannot check whether a stage ran twice and mixed "
+        "the rows of two shuffles. No part of the batch is decided or visible. Unpersist the cached table, cache it again, and "
+        "restart the query"
+    )
 
 
 def _awaited(look: Callable[[], FoundT | None], what: str) -> FoundT:
@@ -156,3 +187,35 @@ def _awaited(look: Callable[[], FoundT | None], what: str) -> FoundT:
             raise UnreportedError(what)
         time.sleep(_POLL_S)
     return found
+
+
+_kept: tuple[SparkContext, JobHistory] | None = None
+_keeping: Final = threading.Lock()
+
+
+def history_of(context: SparkContext) -> JobHistory:
+    """The history of an application, which all queries of this process share. Begins to record its moments."""
+    global _kept  # noqa: PLW0603 - a process has one SparkContext at a time
+    with _keeping:
+        if _kept is None or _kept[0] is not context:
+            history = JobHistory(StatusStore(context))
+            history.begin(exactly=True)
+            _kept = (context, history)
+            threading.Thread(target=_record_moments, args=_kept, name="twopc-moments", daemon=True).start()
+        return _kept[1]
+
+
+def _record_moments(context: SparkContext, history: JobHistory) -> None:
+    """Record a moment every second, until the application ends.
+
+    A query may be idle for hours while others run thousands of jobs. Without a recent moment, its next batch would have to
+    look at all of them, and Spark has forgotten the first.
+    """
+    with contextlib.suppress(Py4JError, OSError):  # the application has just ended
+        while not _ending.wait(_TICK_S) and context._jsc is not None:  # noqa: SLF001 - the only sign that it has stopped
+            with history.lock:
+                history.begin(exactly=True)
+
+
+_ending: Final = threading.Event()
+atexit.register(_ending.set)

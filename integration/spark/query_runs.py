@@ -10,11 +10,11 @@ import threading
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final, Protocol
 
+from twopc.integration.spark.job_history import history_of
 from twopc.integration.spark.kept import Runs
 from twopc.integration.spark.running import calling_query
 from twopc.integration.spark.several import require_one_call
 from twopc.integration.spark.shuffles import Shuffles
-from twopc.integration.spark.status_store import StatusStore
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -23,7 +23,6 @@ if TYPE_CHECKING:
 
     from twopc.integration.spark.running import GivenCheckpoint, RunningQuery
     from twopc.integration.spark.several import Call
-    from twopc.integration.spark.status_store import Moment
 
 
 class Closable(Protocol):
@@ -70,13 +69,12 @@ _runs: Final[dict[str, QueryRun]] = {}
 _lock: Final = threading.Lock()  # queries of one process start in separate threads
 
 
-def enter_run(session: SparkSession, given: GivenCheckpoint | None, since: Moment) -> QueryRun:
+def enter_run(session: SparkSession, given: GivenCheckpoint | None) -> QueryRun:
     """Find the run whose query makes the present call, or register it. Drops the runs that have ended.
 
     Args:
         session: any session.
         given: the checkpoint that the query must have; None for any.
-        since: a moment before the run.
 
     Raises:
         ConfigurationError: see :func:`~twopc.integration.spark.running.calling_query`.
@@ -86,7 +84,7 @@ def enter_run(session: SparkSession, given: GivenCheckpoint | None, since: Momen
         if query.run_id not in _runs:
             for ended in list(_ended()):
                 drop(ended)
-            _runs[query.run_id] = QueryRun(query, Shuffles(StatusStore(session.sparkContext), since))
+            _runs[query.run_id] = QueryRun(query, Shuffles(history_of(session.sparkContext)))
         return _runs[query.run_id]
 
 

@@ -14,14 +14,16 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from twopc.errors import FatalError
-from twopc.integration.spark.job_history import JobHistory, UnreportedError
+from twopc.integration.spark.job_history import UnreportedError
 from twopc.integration.spark.mixed_rows import judge
+from twopc.integration.spark.status_store import BEGINNING
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
     from concurrent.futures import Future
 
-    from twopc.integration.spark.status_store import Job, Moment, StageAttempt, StatusStore
+    from twopc.integration.spark.job_history import JobHistory
+    from twopc.integration.spark.status_store import Job, StageAttempt
 
 #: How long Spark's listener bus, which reports jobs and stages, may lag behind the job.
 _STATUS_TIMEOUT_S: Final = 30.0
@@ -58,14 +60,13 @@ class Shuffles:
     """Checks the jobs of one run of a query, in order. It outlives a failed batch, because a retry uses the same shuffle files.
 
     Args:
-        store: Spark's reports.
-        since: a moment before the run.
+        history: what is known of the application's jobs.
     """
 
-    def __init__(self, store: StatusStore, since: Moment) -> None:
-        self._store = store
-        self._history = JobHistory(store, since)
-        self._began = since
+    def __init__(self, history: JobHistory) -> None:
+        self._store = history.store
+        self._history = history
+        self._began = BEGINNING
         self._numbers = itertools.count()
         self._looked: tuple[str, Future[_Seen] | None] = ("", None)  # of the last attempt with collected rows
         # One thread for all batches: PySpark keeps a connection to the JVM for each thread that calls it.
@@ -84,7 +85,8 @@ class Shuffles:
         """
         if self._mixed is not None:
             raise FatalError(self._mixed)
-        self._began = self._history.begin()
+        with self._history.lock:
+            self._began = self._history.begin()
 
     @contextlib.contextmanager
     def looking(self, tag: str) -> Iterator[None]:
@@ -115,7 +117,8 @@ class Shuffles:
             if seen is None or not _has_ended(seen.jobs, results):
                 jobs = self._reported(tag, results)
                 seen = _Seen(jobs, () if seen is None else seen.marks, self._stages_of(jobs))
-            self._require_unmixed(seen)
+            with self._history.lock:
+                self._require_unmixed(seen)
         except UnreportedError as error:
             raise _unreported(str(error)) from None
 
@@ -147,7 +150,7 @@ class Shuffles:
         shared = self._shared(seen, own)
         for stage, last in seen.stages.items():
             history.record([last] if last.attempt_id == 0 else history.attempts(stage))
-        elsewhere = history.examine(min(map(history.first_job, shared)), own) if shared else frozenset()
+        elsewhere = history.examine(shared, own)
         history.examined(own)
         try:
             judge(seen.stages, history.of(seen.lineage), elsewhere, self._store.cached_rdds)
@@ -158,7 +161,7 @@ class Shuffles:
     def _shared(self, seen: _Seen, own: Collection[int]) -> set[int]:
         """The RDDs in the rows' lineage that another job may have kept, as shuffle files or in a cache."""
         history, old = self._history, {rdd for rdd in seen.lineage if rdd < self._began.rdd}
-        if not old or (history.is_known(history.first_job(min(old)), own) and not history.of(old)):
+        if not old or (history.is_known(old, own) and not history.of(old)):
             return set()
         written = {max(last.rdd_ids) for last in seen.stages.values() if last.is_written}
         return old & (written | self._store.cached_rdds())
@@ -167,7 +170,8 @@ class Shuffles:
 def _unreported(what: str) -> FatalError:
     return FatalError(
         f"Spark's status store does not have {what}. So the toolkit cannot check whether a stage ran twice and mixed the rows of "
-        "two shuffles. No part of the batch is decided or visible. Spark kept too few jobs and stages, or its listener bus "
-        "dropped events (Spark's log says so). Raise spark.ui.retainedJobs, spark.ui.retainedStages (default: 1000 each) and "
-        "spark.scheduler.listenerbus.eventqueue.capacity (default: 10000), and restart the query"
+        "two shuffles. No part of the batch is decided or visible. Restart the query. If it stops with this error again, Spark "
+        "keeps too few jobs and stages, or its listener bus drops events (Spark's log says so): raise spark.ui.retainedJobs, "
+        "spark.ui.retainedStages (default: 1000 each) and spark.scheduler.listenerbus.eventqueue.capacity (default: 10000), and "
+        "restart the application"
     )

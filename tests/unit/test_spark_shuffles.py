@@ -9,8 +9,9 @@ import pytest
 
 from twopc.errors import FatalError, RetriableError
 from twopc.integration.spark import job_history, shuffles
+from twopc.integration.spark.job_history import JobHistory
 from twopc.integration.spark.shuffles import Shuffles
-from twopc.integration.spark.status_store import BEGINNING, Job, Moment, StageAttempt
+from twopc.integration.spark.status_store import Job, Moment, StageAttempt
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -100,7 +101,7 @@ def marked(store: Store) -> Shuffles:
 
 
 def watching(store: Store) -> Shuffles:
-    watched = Shuffles(store, BEGINNING)  # type: ignore[arg-type]
+    watched = Shuffles(JobHistory(store))  # type: ignore[arg-type]
     watched.begin()
     return watched
 
@@ -394,3 +395,84 @@ def test_a_stage_that_spark_has_forgotten_stops_the_query_and_names_the_settings
     monkeypatch.setattr(job_history, "_LATE_S", 0.01)
     with pytest.raises(FatalError, match=f"does not have stage 1.*{SETTINGS}"):
         watching(Store(ONE_JOB, {stage: attempts_at(stage) for stage in (M1, RESULT)})).check("a", {RESULT})
+
+
+def reader_of_old_rows(first: int) -> dict[int, list[StageAttempt]]:
+    """The stages of a later job that skips what an earlier job has written."""
+    kinds = enumerate((M1, M2), first)
+    skipped = {stage: attempts_at(stage, of=kind, status="SKIPPED") for stage, kind in kinds}
+    return {**skipped, first + 2: result(first + 2, 16)}
+
+
+def test_a_run_that_starts_after_spark_has_forgotten_a_job_uses_what_an_earlier_run_has_learnt() -> None:
+    """A query is restarted in a long session, and reads a table that the session cached at its beginning."""
+    store = Store({"": ONE_JOB["a"], "b": [Job(1, (3, 4, 5), is_over=True)]}, later_job("SKIPPED", "SKIPPED"))
+    history = JobHistory(store)  # type: ignore[arg-type]
+    former = Shuffles(history)
+    former.begin()
+    former.check("b", {5})
+    store.jobs = {"c": [Job(2, (6, 7, 8), is_over=True)]}
+    store.stages = reader_of_old_rows(6)
+    restarted = Shuffles(history)
+    restarted.begin()
+    restarted.check("c", {8})
+    store.jobs |= {"d": [Job(3, (9, 10, 11), is_over=True)]}
+    store.stages |= {9: attempts_at(9, of=M1), 10: attempts_at(10, of=M2), 11: result(11, 17)}
+    restarted.begin()
+    with pytest.raises(FatalError, match="Spark ran stage"):
+        restarted.check("d", {11})
+
+
+def test_a_query_that_was_idle_looks_only_at_jobs_since_the_last_moment() -> None:
+    """Others ran so many jobs that Spark has forgotten most of them."""
+    store = Store({"b": [Job(900, (3, 4, 5), is_over=True)]}, later_job("COMPLETE", "COMPLETE"), moment=NEW)
+    history = JobHistory(store)  # type: ignore[arg-type]
+    watched = Shuffles(history)
+    watched.begin()
+    store.moment = Moment(0, 900)
+    history.begin(exactly=True)
+    store.moment = OLD
+    watched.begin()
+    watched.check("b", {5})
+    assert not store.asked
+
+
+def test_a_moment_never_falls_behind_an_earlier_one() -> None:
+    """A run that knows of few jobs begins after somebody has recorded how many there are."""
+    history = JobHistory(Store({}, moment=Moment(5, 900)))  # type: ignore[arg-type]
+    history.examined([3])
+    history.begin(exactly=True)
+    assert history.begin().job == 900
+
+
+def test_old_moments_are_thinned_and_the_newest_and_the_first_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(job_history, "_MAX_MOMENTS", 16)
+    store = Store({})
+    history = JobHistory(store)  # type: ignore[arg-type]
+    for number in range(1, 1000):
+        store.moment = Moment(number, number)
+        history.begin(exactly=True)
+    assert [history.first_job(rdd) for rdd in (0, 1, 2, *range(992, 1100, 50))] == [0, 1, 1, 992, 999, 999]
+    found = [history.first_job(rdd) for rdd in range(1000)]
+    assert found == sorted(found)
+    assert all(job <= rdd for rdd, job in enumerate(found))
+    assert 8 < len(set(found)) <= 17
+
+
+def test_rows_that_were_last_used_so_long_ago_that_their_stages_are_dropped_stop_the_query(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(job_history, "_MAX_RDDS", 3)
+    store = Store({"": ONE_JOB["a"], "b": [Job(1, (3, 4, 5), is_over=True)]}, later_job("SKIPPED", "SKIPPED"))
+    watched = watching(store)
+    watched.check("b", {5})
+    store.jobs |= {"c": [Job(2, (6, 7, 8), is_over=True)]}
+    store.stages |= {stage: [StageAttempt("COMPLETE", stage, 0, (20 + stage,), 0, 9, 90)] for stage in (6, 7, 8)}
+    store.moment = Moment(20, 3)
+    watched.begin()
+    watched.check("c", {8})
+    store.jobs |= {"d": [Job(3, (9, 10, 11), is_over=True)]}
+    store.stages |= reader_of_old_rows(9)
+    watched.begin()
+    with pytest.raises(FatalError, match=r"no longer knows which stages computed RDD [12].*cache it again"):
+        watched.check("d", {11})

@@ -1,0 +1,53 @@
+"""A set of numbers that are mostly consecutive, such as those that Spark assigns to jobs and RDDs."""
+
+from __future__ import annotations
+
+from bisect import bisect_left, bisect_right
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+
+class NumberRanges:
+    """A set of numbers, stored as ranges without gaps: it stays small for as long as few numbers are missing."""
+
+    def __init__(self) -> None:
+        self._starts: list[int] = []
+        self._ends: list[int] = []  # behind the last number of each range
+
+    def __contains__(self, number: int) -> bool:
+        at = bisect_right(self._starts, number) - 1
+        return at >= 0 and number < self._ends[at]
+
+    def add(self, number: int) -> None:
+        """Add a number; it may be in the set already."""
+        if number in self:
+            return
+        at = bisect_left(self._starts, number)
+        follows = at > 0 and self._ends[at - 1] == number
+        precedes = at < len(self._starts) and self._starts[at] == number + 1
+        if follows and precedes:
+            self._ends[at - 1] = self._ends.pop(at)
+            del self._starts[at]
+        elif follows:
+            self._ends[at - 1] = number + 1
+        elif precedes:
+            self._starts[at] = number
+        else:
+            self._starts.insert(at, number)
+            self._ends.insert(at, number + 1)
+
+    def missing(self, start: int, end: int) -> Iterator[int]:
+        """Yield the numbers from ``start`` up to, but without, ``end`` that are not in the set, in order.
+
+        The set may grow meanwhile by the numbers that were yielded.
+        """
+        number = start
+        while number < end:
+            at = bisect_right(self._starts, number) - 1
+            if at >= 0 and number < self._ends[at]:
+                number = self._ends[at]
+            else:
+                yield number
+                number += 1

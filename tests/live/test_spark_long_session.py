@@ -1,0 +1,99 @@
+"""Spark forgets its oldest stages: a query in a long session is not refused because of what others ran."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tests.live.file_query import BATCHES, VALUES, Query, kafka_sink, values
+from tests.live.spark_support import spark, wait_until
+from twopc.integration.spark.job_history import history_of
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from pathlib import Path
+
+    from pyspark.sql import DataFrame, SparkSession
+
+    from tests.live.services import KafkaService
+    from twopc.integration.spark import ExactlyOnce
+    from twopc.sinks.kafka import KafkaSink
+
+__all__ = ["spark"]
+
+pytestmark = pytest.mark.filterwarnings("ignore:unclosed:ResourceWarning")
+
+#: Spark keeps 1000 stages.
+MORE_THAN_KEPT = 1100
+
+
+def work(spark: SparkSession, jobs: int = MORE_THAN_KEPT) -> None:
+    """Run jobs that have nothing to do with the query, and wait for a moment after them."""
+    context, history = spark.sparkContext, history_of(spark.sparkContext)
+    for _ in range(jobs):
+        context._jsc.sc().range(0, 1, 1, 1).count()
+    ended = history.store.end_of_jobs()
+    wait_until(lambda: history.first_job(1 << 31) >= ended, "a moment after the last job")
+
+
+@pytest.fixture
+def sink(kafka: KafkaService) -> KafkaSink:
+    return kafka_sink(kafka.bootstrap_servers)
+
+
+def shuffled(frame: DataFrame) -> DataFrame:
+    return frame.repartition(2)
+
+
+@pytest.fixture
+def lookup(spark: SparkSession) -> Iterator[DataFrame]:
+    """A table that the session caches before the query."""
+    table = spark.createDataFrame([("odd",), ("even",)], "id STRING").repartition(2, "id").cache()
+    table.count()
+    yield table
+    table.unpersist()
+
+
+def test_a_query_whose_batches_are_far_apart_is_not_refused(
+    sink: KafkaSink, spark: SparkSession, tmp_path: Path
+) -> None:
+    def function(each: ExactlyOnce) -> Callable[[DataFrame, int], None]:
+        def write(batch: DataFrame, batch_id: int) -> None:
+            each(batch, batch_id)
+            if batch_id == 0:
+                work(spark)
+
+        return write
+
+    query = Query(spark, tmp_path, (sink,), function=function, plan=shuffled)
+    query.feed(*BATCHES[0])
+    query.feed(*BATCHES[1], *BATCHES[2])
+    query.run()
+    assert values(sink) == VALUES
+
+
+@pytest.mark.whole
+def test_an_object_that_is_older_than_what_spark_remembers_is_not_refused(
+    sink: KafkaSink, spark: SparkSession, tmp_path: Path
+) -> None:
+    def function(each: ExactlyOnce) -> ExactlyOnce:
+        work(spark)
+        return each
+
+    query = Query(spark, tmp_path, (sink,), function=function, plan=shuffled)
+    query.feed(*BATCHES[0], *BATCHES[1], *BATCHES[2])
+    query.run()
+    assert values(sink) == VALUES
+
+
+@pytest.mark.whole
+def test_a_restarted_query_remembers_the_table_that_its_session_has_cached(
+    sink: KafkaSink, spark: SparkSession, lookup: DataFrame, tmp_path: Path
+) -> None:
+    query = Query(spark, tmp_path, (sink,), plan=lambda frame: frame.join(lookup.hint("merge"), "id"))
+    for batch in BATCHES:
+        query.feed(*batch)
+        query.run()
+        work(spark, MORE_THAN_KEPT * 6 // 10)
+    assert values(sink) == VALUES
