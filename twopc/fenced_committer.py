@@ -128,17 +128,10 @@ class FencedCommitter(ControlCommitter[HandleT, StepT], Generic[HandleT, StepT])
 
     def commit(self, handles: Sequence[HandleT], scan_start: Mapping[str, Any]) -> Mapping[HandleT, Evidence]:
         """See :class:`SinkCommitter`."""
-        version = version_of(scan_start)
-
-        def publish(step: StepT) -> None:
-            for _ in self.publish_all(step, handles, version):
-                crash_point("driver.committing")
-
         for attempt in range(1, _COMMIT_ATTEMPTS + 1):
             self._blockers = []
             try:
-                # The decision first, because not every store's step is undone: a start from an older checkpoint must see it.
-                self._record_decision(version, publish)
+                self.commit_once(handles, version_of(scan_start))
                 break
             except self.failures as error:
                 self._block(self.reason(error))
@@ -148,6 +141,20 @@ class FencedCommitter(ControlCommitter[HandleT, StepT], Generic[HandleT, StepT])
                 "sink %r: commit %d of %d failed: %s", self.name, attempt, _COMMIT_ATTEMPTS, self._blockers[-1]
             )
         return self.prove(handles, scan_start)
+
+    def commit_once(self, handles: Sequence[HandleT], version: int) -> None:
+        """Record a decision and publish its batch, in one step.
+
+        Raises:
+            Exception: one of ``failures``; the outcome is unknown.
+        """
+
+        def publish(step: StepT) -> None:
+            for _ in self.publish_all(step, handles, version):
+                crash_point("driver.committing")
+
+        # The decision first, because not every store's step is undone: a start from an older checkpoint must see it.
+        self._record_decision(version, publish)
 
     def prove(self, handles: Sequence[HandleT], scan_start: Mapping[str, Any]) -> Mapping[HandleT, Evidence]:
         """See :class:`SinkCommitter`: uses the markers."""

@@ -4,25 +4,27 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
-import psycopg
-
 from twopc import control
 from twopc.attempt import Evidence
-from twopc.errors import BadRecordError, ConfigurationError, RetriableError
+from twopc.crash_points import crash_point
+from twopc.errors import ConfigurationError, RetriableError
 from twopc.fenced_committer import FencedCommitter
 from twopc.sinks.postgres.errors import FAILURES, explained, text_of
 from twopc.sinks.postgres.handle import PostgresHandle
 from twopc.sinks.postgres.statements import Statements, read_facts
 from twopc.sinks.postgres.table import fingerprint, read_table
+from twopc.sinks.postgres.transfer import Transfer
+from twopc.sinks.postgres.votes import find_votes, finish_votes
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterator, Mapping, Sequence
+    from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
     from contextlib import AbstractContextManager
+
+    import psycopg
 
     from twopc.attempt import Claim, Owner
     from twopc.errors import TwoPhaseCommitError
     from twopc.sinks.postgres.settings import PostgresSettings
-    from twopc.sinks.postgres.target import Table
 
     Connection = psycopg.Connection[Any]
 
@@ -52,9 +54,10 @@ class PostgresCommitter(FencedCommitter[PostgresHandle, "Connection"]):
         super().__init__(settings.name)
         self._settings = settings
         self._statements = Statements(settings.schema, settings.name)
+        self._transfer = Transfer(settings, self._statements)
         self._database = settings.database()
         self._has_objects = False
-        self._oid: int | None = None
+        self._may_have_votes = True  # of a former driver, whatever its settings were
 
     # -- the store's hooks ----------------------------------------------------------------------------------------------
 
@@ -73,11 +76,17 @@ class PostgresCommitter(FencedCommitter[PostgresHandle, "Connection"]):
     def check_store(self, step: Connection) -> None:
         """See :class:`FencedCommitter`. The first batch's columns decide the rest, see :meth:`PostgresSink.check_schema`."""
         read_table(step, self._settings.table)
-        is_standby, _, version, _ = self._facts(step)
+        is_standby, _, version, slots = self._facts(step)
         if is_standby:
             raise ConfigurationError(f"sink {self.name!r}: the dsn leads to a standby: pass the primary's")
         if version < _OLDEST:
             raise ConfigurationError(f"sink {self.name!r}: PostgreSQL {version // 10_000} is too old: use 15 or newer")
+        if self._settings.vote == "prepared" and not slots:
+            raise ConfigurationError(
+                f"sink {self.name!r}: vote='prepared' needs a prepared transaction, and the server allows none "
+                "(max_prepared_transactions is 0). Nothing was written. ALTER SYSTEM SET max_prepared_transactions = 10, at "
+                "least one for each such sink, and restart the server"
+            )
 
     def load(self, step: Connection) -> bytes | None:
         """See :class:`FencedCommitter`; None if the sink's own tables do not exist yet."""
@@ -94,7 +103,7 @@ class PostgresCommitter(FencedCommitter[PostgresHandle, "Connection"]):
 
     def is_prepared(self, step: Connection, handle: PostgresHandle) -> bool:
         """See :class:`FencedCommitter`. A slice with a marker is published already, or it was given up."""
-        return self._staged(step, [handle], unmarked=True).get(handle.transaction) == handle.rows
+        return self._transfer.staged(step, [handle], unmarked=True).get(handle.transaction) == handle.rows
 
     def publish(self, step: Connection, handle: PostgresHandle, version: int) -> None:
         """See :class:`FencedCommitter`."""
@@ -104,7 +113,7 @@ class PostgresCommitter(FencedCommitter[PostgresHandle, "Connection"]):
         self, step: Connection, handles: Sequence[PostgresHandle], version: int
     ) -> Iterator[PostgresHandle]:
         """See :class:`FencedCommitter`: all transactions with one statement."""
-        whole = self._whole(step, handles)
+        whole = self._transfer.whole(step, handles)
         # Under the lock of the owner, so the slice of a decided transaction can only be published, or lost for good. But the
         # markers of a decision before the newest one may be forgotten, and then it only looks lost.
         if control.decode(self.load(step)).decided == version:
@@ -114,7 +123,7 @@ class PostgresCommitter(FencedCommitter[PostgresHandle, "Connection"]):
         marked = step.execute(self._statements.insert_markers(names, version=version, state="committed"))
         fresh = {name for (name,) in marked}
         if todo := [handle for handle in whole if handle.transaction in fresh]:
-            self._insert(step, todo)
+            self._transfer.insert(step, todo)
         yield from handles
 
     def outcome(self, step: Connection, handle: PostgresHandle) -> Evidence:
@@ -145,8 +154,8 @@ class PostgresCommitter(FencedCommitter[PostgresHandle, "Connection"]):
         """See :class:`FencedCommitter`: also the server, and the table, which is another one if somebody creates it anew."""
         with self._try("reading the table's identity"), self.step() as step:
             _, server, _, _ = self._facts(step)
-            self._oid = read_table(step, self._settings.table).oid
-        return {**super().binding(), "server": server, "table": str(self._oid)}
+            self._transfer.oid = read_table(step, self._settings.table).oid
+        return {**super().binding(), "server": server, "table": str(self._transfer.oid)}
 
     def acquire(self, claim: Claim, seen: Owner | None) -> int:
         """See :class:`FencedCommitter`; creates the sink's own tables if they do not exist."""
@@ -160,14 +169,17 @@ class PostgresCommitter(FencedCommitter[PostgresHandle, "Connection"]):
         """See :class:`FencedCommitter`: also that the table will take the rows, because after the decision it must."""
         super().confirm(handles, age_ms)
         with self._try("checking the table"), self.driving() as step:
-            table = self._table(step)
+            table = self._transfer.table(step)
             if any(handle.table != fingerprint(table) for handle in handles):
                 raise RetriableError(
                     f"sink {self.name!r}: {self._settings.table} was altered while this batch was written. Nothing was decided, "
                     "and a new attempt rewrites it"
                 )
             if handles and self._settings.mode == "upsert" and not self._settings.order_by:
-                self._require_distinct(step, table, handles)
+                self._transfer.require_distinct(step, table, handles)
+        for vote in _votes_of(handles):
+            with self._try("publishing the rows before the decision"):
+                self._vote(vote, [handle for handle in handles if handle.vote == vote])
 
     def commit(
         self, handles: Sequence[PostgresHandle], scan_start: Mapping[str, Any]
@@ -177,13 +189,35 @@ class PostgresCommitter(FencedCommitter[PostgresHandle, "Connection"]):
         self._drop_stages()
         return found
 
+    def commit_once(self, handles: Sequence[PostgresHandle], version: int) -> None:
+        """See :class:`FencedCommitter`. First the votes; a batch whose vote is gone is published from its stages."""
+        if votes := _votes_of(handles):
+            # Nobody's lock is held while a vote is committed. So the decision comes first: after it, a fenced driver gets no
+            # further, and one that starts from an older checkpoint sees it.
+            self._record_decision(version)
+            for _ in finish_votes(self._database, votes, "COMMIT"):
+                crash_point("driver.committing")
+        super().commit_once(handles, version)
+
     def abort(self, handles: Sequence[PostgresHandle]) -> None:
         """See :class:`FencedCommitter`."""
+        # Even if this driver is fenced: nobody else has a transaction of this name.
+        with self._tidy("rolling back a vote"):
+            for _ in finish_votes(self._database, _votes_of(handles), "ROLLBACK"):
+                pass
         super().abort(handles)
         self._drop_stages()
 
+    def initialize_state(
+        self, decided: Sequence[PostgresHandle], scan_start: Mapping[str, Any]
+    ) -> Mapping[PostgresHandle, Evidence]:
+        """See :class:`FencedCommitter`. Votes are swept first, since they hold locks that the commit may need."""
+        self._sweep_votes(decided)
+        return super().initialize_state(decided, scan_start)
+
     def recover_and_abort(self, decided: Collection[PostgresHandle]) -> None:
         """See :class:`FencedCommitter`."""
+        self._sweep_votes(decided)
         super().recover_and_abort(decided)
         self._drop_stages()
 
@@ -193,59 +227,32 @@ class PostgresCommitter(FencedCommitter[PostgresHandle, "Connection"]):
 
     # -- the small parts ------------------------------------------------------------------------------------------------
 
-    def _facts(self, step: Connection) -> tuple[bool, str, int, str]:
+    def _vote(self, vote: str, handles: Sequence[PostgresHandle]) -> None:
+        """Publish slices in a prepared transaction. It does not lock the control record, because a new driver needs that."""
+        names = [handle.transaction for handle in handles]
+        with self._database.transaction(prepared_as=vote) as step:
+            insert = self._statements.insert_markers(names, version=self._highest_version, state="committed")
+            marked = len(step.execute(insert).fetchall())
+            if min(marked, len(self._transfer.whole(step, handles))) < len(names):
+                raise RetriableError(self._named("a slice is gone. Nothing was decided, and a new attempt rewrites it"))
+            self._transfer.insert(step, handles)
+
+    def _sweep_votes(self, decided: Collection[PostgresHandle]) -> None:
+        """Roll back every vote of this driver and of former ones that is not decided."""
+        if not self._may_have_votes:
+            return
+        with self._tidy("rolling back votes"):
+            spared = _votes_of(decided)
+            with self.driving() as step:
+                found = find_votes(step, self.name, control.decode(self.load(step)))
+            orphans = [name for name, epoch in found.items() if epoch <= self._driver_epoch and name not in spared]
+            for _ in finish_votes(self._database, orphans, "ROLLBACK"):
+                pass
+            self._may_have_votes = self._settings.vote == "prepared"
+
+    def _facts(self, step: Connection) -> tuple[bool, str, int, int]:
         [facts] = step.execute(read_facts()).fetchall()
         return facts  # type: ignore[no-any-return]  # the statement's columns
-
-    def _staged(self, step: Connection, handles: Sequence[PostgresHandle], *, unmarked: bool = False) -> dict[str, int]:
-        """The rows of each slice that is there, as its task entered them."""
-        names = [handle.transaction for handle in handles]
-        return dict(step.execute(self._statements.find_slices(names, unmarked=unmarked)).fetchall())
-
-    def _table(self, step: Connection) -> Table:
-        """The table, which must be the one that the checkpoint is bound to."""
-        table = read_table(step, self._settings.table)
-        if self._oid not in {None, table.oid}:
-            raise ConfigurationError(
-                f"sink {self.name!r}: {self._settings.table} was dropped and created again, so the rows of earlier batches are "
-                "gone. Nothing was decided. Rename the former table back; or use a new checkpoint and a new sink name"
-            )
-        return table
-
-    def _insert(self, step: Connection, handles: Sequence[PostgresHandle]) -> None:
-        """Copy the rows of stages into the table."""
-        try:
-            table = self._table(step)
-        except ConfigurationError as error:
-            raise psycopg.ProgrammingError(
-                f"{self._settings.table} is gone, or another table has its name: rename the former table back"
-            ) from error
-        publishing = self._settings.decided(table, handles[0].columns)
-        names = [handle.transaction for handle in handles]
-        published = step.execute(self._statements.publish(names, publishing, handles[0].filled)).rowcount
-        expected = sum(handle.rows for handle in handles)
-        if self._settings.mode == "append" and published != expected:
-            raise psycopg.DataError(
-                f"{table.title} took {published} of {expected} rows: a trigger or a rule leaves some out"
-            )
-
-    def _whole(self, step: Connection, handles: Sequence[PostgresHandle]) -> list[PostgresHandle]:
-        """The transactions whose rows are all there."""
-        names = list(self._staged(step, handles))
-        counted = dict(step.execute(self._statements.count(names)).fetchall()) if names else {}
-        return [handle for handle in handles if counted.get(handle.transaction) == handle.rows]
-
-    def _require_distinct(self, step: Connection, table: Table, handles: Sequence[PostgresHandle]) -> None:
-        publishing = self._settings.publishing(table, handles[0].columns)
-        names = [handle.transaction for handle in handles]
-        row = step.execute(self._statements.find_repeated_key(names, publishing)).fetchone()
-        if row is not None:
-            *key, count = row
-            shown = ", ".join(f"{name}={value!r}" for name, value in zip(self._settings.key, key, strict=True))
-            raise BadRecordError(
-                f"sink {self.name!r}: {count} rows of this batch have the key {shown}, and nothing says which of them counts. "
-                "Nothing was decided. Pass order_by=…, or reduce the batch to one row per key"
-            )
 
     def _drop_stages(self) -> None:
         """Drop the stages that are published or rolled back. Best effort: somebody may read them, a backup for example."""
@@ -261,6 +268,10 @@ class PostgresCommitter(FencedCommitter[PostgresHandle, "Connection"]):
             for statement in self._statements.drop_stages(names, lock_timeout_ms=_DROP_LOCK_TIMEOUT_MS):
                 connection.execute(statement)
         return len(names) == _DROPPED_AT_ONCE
+
+
+def _votes_of(handles: Iterable[PostgresHandle]) -> list[str]:
+    return sorted({handle.vote for handle in handles if handle.vote})
 
 
 def _one(connection: Connection, statement: Any) -> Any:

@@ -9,6 +9,7 @@ import threading
 from typing import TYPE_CHECKING, Any, Final
 
 import psycopg
+from psycopg import sql
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -48,8 +49,11 @@ class Database:
         self._is_late = False
 
     @contextlib.contextmanager
-    def transaction(self) -> Iterator[Connection]:
+    def transaction(self, *, prepared_as: str = "") -> Iterator[Connection]:
         """A transaction that commits if the body ends, all within the timeout.
+
+        Args:
+            prepared_as: prepare the transaction under this name instead: any session can commit it later.
 
         Raises:
             psycopg.Error: the server rejected a statement, or did not answer in time. The outcome of the COMMIT is unknown.
@@ -57,7 +61,10 @@ class Database:
         try:
             with self.watched():
                 yield self.begin(is_short=True)
-                self.commit()
+                if prepared_as:
+                    self._end(sql.SQL("PREPARE TRANSACTION {}").format(sql.Literal(prepared_as)), "PREPARE TRANSACTION")
+                else:
+                    self.commit()
         except BaseException:
             self.close()  # which rolls back
             raise
@@ -98,9 +105,20 @@ class Database:
         Raises:
             psycopg.Error: see :meth:`transaction`.
         """
-        done = self.connection.execute("COMMIT").statusmessage
-        if done != "COMMIT":  # so the server answers for a transaction in which a statement has failed
-            raise psycopg.InternalError(f"the server answered {done} to COMMIT")
+        self._end(sql.SQL("COMMIT"), "COMMIT")
+
+    def execute_alone(self, statement: sql.Composed) -> None:
+        """Execute a statement that must not be in a transaction, on the connection of the last one.
+
+        Raises:
+            psycopg.Error: see :meth:`transaction`.
+        """
+        try:
+            with self.watched():
+                self.connection.execute(statement)
+        except psycopg.OperationalError:
+            self.close()
+            raise
 
     @contextlib.contextmanager
     def watched(self) -> Iterator[None]:
@@ -136,6 +154,11 @@ class Database:
         limits = {"lock": f"{max(1, self._timeout_ms // 2)}ms", "all": f"{self._timeout_ms}ms", "is_short": is_short}
         connection.execute(_SETTINGS, limits)
         return connection
+
+    def _end(self, statement: sql.SQL | sql.Composed, expected: str) -> None:
+        done = self.connection.execute(statement).statusmessage
+        if done != expected:  # so the server answers for a transaction in which a statement has failed
+            raise psycopg.InternalError(f"the server answered {done} to {expected}")
 
     def _require_time(self) -> None:
         # While the connection is opened, nothing can break it: it has its own timeout, which may be longer.

@@ -16,6 +16,10 @@ FAILURES: Final = (psycopg.Error,)
 #: The beginnings of SQLSTATEs; the longest one that fits counts.
 _MEANINGS: Final[dict[str, tuple[type[TwoPhaseCommitError], str]]] = {
     "": (FatalError, "PostgreSQL rejected the statement"),
+    "0A": (
+        ConfigurationError,
+        "With vote='prepared', no trigger may use NOTIFY, a temporary table or another server: drop or disable it",
+    ),
     "08": (UnavailableError, "The server is not reachable, or the connection broke"),
     "22": (BadRecordError, "A row does not fit the table"),
     "23": (BadRecordError, "A row violates a constraint of the table"),
@@ -37,6 +41,10 @@ _MEANINGS: Final[dict[str, tuple[type[TwoPhaseCommitError], str]]] = {
         "Somebody has dropped or renamed one of the sink's own tables, or the table: restore it",
     ),
     "53": (UnavailableError, "The server lacks disk or memory"),
+    "53200": (
+        UnavailableError,
+        "The server lacks memory or, with vote='prepared', a free slot: raise max_prepared_transactions",
+    ),
     "53300": (
         UnavailableError,
         "Each task and the driver need a connection: raise max_connections, or run fewer tasks at once",
@@ -44,6 +52,7 @@ _MEANINGS: Final[dict[str, tuple[type[TwoPhaseCommitError], str]]] = {
     "54": (BadRecordError, "A row is too large for the table or for one of its indexes"),
     "55P03": (UnavailableError, "Another session holds the lock: see pg_stat_activity and pg_locks"),
     "57": (UnavailableError, "The server ended the statement or the connection, or is starting or stopping"),
+    "P0001": (BadRecordError, "A trigger or a function of the table rejects a row"),
     "57014": (UnavailableError, "Raise timeout_ms, unless somebody has cancelled the statement by hand"),
 }
 #: The client does not say which SQLSTATE ended an attempt to connect, only the text, in the language of the server's lc_messages.
@@ -55,6 +64,18 @@ _REFUSALS: Final = {
     "the database system is": "57",
     "session is read-only|server is in hot standby": "25006",
 }
+
+
+class TableGoneError(psycopg.ProgrammingError):
+    """The table is gone, or another table has its name."""
+
+    sqlstate = "42P01"
+
+
+class RowsLeftOutError(psycopg.DataError):
+    """The table took fewer rows than it was given."""
+
+    sqlstate = "P0001"
 
 
 def explained(error: Exception, what: str) -> TwoPhaseCommitError:

@@ -15,8 +15,11 @@ class PostgresHandle(Prepared):
         columns: the table's columns that the rows have.
         filled: those whose default the stage has filled in.
         table: a fingerprint of the table's definition when the slice was staged.
+        vote: with ``vote="prepared"``: the name of the server's prepared transaction that publishes the slice; the same for
+            every task of an attempt.
     """
 
     columns: tuple[str, ...]
     filled: tuple[str, ...]
     table: str
+    vote: str = ""

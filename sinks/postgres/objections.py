@@ -31,6 +31,7 @@ _KINDS: Final = {
 }
 #: The defaults that give every row another value. A collision needs a value that somebody has set by hand.
 _EACH_ONCE: Final = ("nextval(", "gen_random_uuid()", "uuidv7()", "uuidv4()")
+_INSTEAD: Final = "vote='prepared', with which the table itself checks the rows before the decision"
 _RIGHTS: Final = {"append": frozenset({"INSERT", "SELECT"}), "upsert": frozenset({"INSERT", "SELECT", "UPDATE"})}
 
 
@@ -42,7 +43,7 @@ def find_objections(publishing: Publishing) -> Iterator[str]:
     yield from _impossible(publishing)
     yield from _key(publishing)
     if publishing.vote == "staged":
-        yield from _not_staged(publishing)
+        yield from (f"{objection}; or pass {_INSTEAD}" for objection in _not_staged(publishing))
 
 
 def _impossible(publishing: Publishing) -> Iterator[str]:

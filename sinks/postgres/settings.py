@@ -14,7 +14,7 @@ from twopc.sinks.postgres.database import Database
 from twopc.sinks.postgres.errors import explained
 from twopc.sinks.postgres.objections import find_objections
 from twopc.sinks.postgres.options import Address
-from twopc.sinks.postgres.publishing import Mode, Publishing
+from twopc.sinks.postgres.publishing import Mode, Publishing, Vote
 from twopc.sinks.postgres.rows import fit_rows
 from twopc.sinks.postgres.table import read_table
 from twopc.sinks.sink_names import RULE, is_sink_name
@@ -43,6 +43,7 @@ class PostgresSettings:
     mode: Mode = "append"
     key: tuple[str, ...] | str = ()
     order_by: tuple[str, ...] | str = ()
+    vote: Vote = "staged"
     schema: str = "twopc"
     timeout_ms: int = 60_000
 
@@ -57,6 +58,7 @@ class PostgresSettings:
             "pass the columns of a unique index with mode='upsert', and only then",
         )
         self._require(not self.order_by or self.key, "order_by", "pass it only with mode='upsert'")
+        self._require(self.vote in get_args(Vote), "vote", "pass 'staged' or 'prepared'")
         self._require(self.schema, "schema", "pass a name")
         self._require(self.timeout_ms > 0, "timeout_ms", "set a positive number")
         Address(self.dsn)
@@ -78,7 +80,7 @@ class PostgresSettings:
 
     def decided(self, table: Table, columns: tuple[str, ...]) -> Publishing:
         """The same after the decision: objections come too late then, and the table may well take the rows."""
-        return Publishing(table, self.mode, columns, _names(self.key), _names(self.order_by))
+        return Publishing(table, self.mode, columns, _names(self.key), _names(self.order_by), self.vote)
 
     def _require(self, is_valid: object, argument: str, advice: str) -> None:
         if not is_valid:

@@ -34,6 +34,9 @@ class PostgresSink(PostgresSettings, TwoPhaseCommitSink[PostgresHandle]):
         key: with ``upsert``, the columns of one of the table's unique indexes.
         order_by: with ``upsert``: of several rows of a batch with one key, the one with the greatest values in these columns is
             taken. Without it, a batch with such rows is refused.
+        vote: ``staged``: a batch may be decided once its rows are staged, and a table that could still reject them is refused.
+            ``prepared``: the driver runs the publish before the decision and prepares its transaction on the server, so any
+            table will do. The server needs ``max_prepared_transactions``, one for each such sink.
         schema: the schema for the sink's own tables. Several sinks may share it. It is created if the role may do so.
         timeout_ms: how long one transaction of the driver may take, such as the one that publishes a batch, and how long a task
             waits for one answer.

@@ -233,10 +233,10 @@ class Statements:
 
 
 def read_facts() -> sql.SQL:
-    """Read whether the server is a standby, its identity, its version, and the standbys that a commit waits for."""
+    """Read whether the server is a standby, its identity, its version, and how many transactions can be prepared."""
     return sql.SQL(
         "SELECT pg_is_in_recovery(), (SELECT system_identifier::text FROM pg_control_system()), "
-        "current_setting('server_version_num')::int, current_setting('synchronous_standby_names')"
+        "current_setting('server_version_num')::int, current_setting('max_prepared_transactions')::int"
     )
 
 

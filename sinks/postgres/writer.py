@@ -15,6 +15,7 @@ from twopc.sinks.postgres.handle import PostgresHandle
 from twopc.sinks.postgres.rows import fit_rows
 from twopc.sinks.postgres.statements import Statements
 from twopc.sinks.postgres.table import fingerprint, read_table
+from twopc.sinks.postgres.votes import vote_name
 from twopc.writer import SinkWriter
 
 if TYPE_CHECKING:
@@ -39,14 +40,19 @@ class PostgresWriter(SinkWriter[PostgresHandle]):
         self._format: RowFormat | None = None
         self._filled: tuple[str, ...] = ()
         self._table = ""
+        self._vote = ""
 
     def begin_transaction(self) -> None:
         """See :class:`SinkWriter`."""
         with self._explaining("beginning"):
             row = self._database.begin().execute(self._statements.load_control()).fetchone()
-        if row is None or control.decode(row[0]).driver_epoch != self._task.driver_epoch:
+        record = control.decode(row[0] if row else None)
+        if record.driver_epoch != self._task.driver_epoch:
             self._database.close()
             raise RetriableError(f"sink {self._settings.name!r}: a newer driver has replaced the one of this task")
+
+        if self._settings.vote == "prepared":
+            self._vote = vote_name(self._settings.name, record, self._task.attempt)
 
     def write(self, rows: pa.RecordBatch) -> None:
         """See :class:`SinkWriter`. PostgreSQL checks the table's own constraints here."""
@@ -67,7 +73,7 @@ class PostgresWriter(SinkWriter[PostgresHandle]):
             self._database.connection.execute(self._statements.insert_slice(self._name, rows=self.rows))
             self._database.commit()
         self._database.close()
-        return PostgresHandle(self._name, self.rows, self._format.names, self._filled, self._table)
+        return PostgresHandle(self._name, self.rows, self._format.names, self._filled, self._table, self._vote)
 
     def abort(self) -> None:
         """See :class:`SinkWriter`. If the COMMIT had no answer, the driver's sweep removes the slice."""

@@ -214,6 +214,15 @@ def postgres_upsert(request: pytest.FixtureRequest) -> Case:
     return _postgres(request, "value bigint PRIMARY KEY, note text", mode="upsert", key="value")
 
 
+def postgres_prepared(request: pytest.FixtureRequest) -> Case:
+    service: PostgresService = request.getfixturevalue("postgres_server")
+    known = f"k{uuid.uuid4().hex[:10]}"
+    with psycopg.connect(service.dsn, autocommit=True) as connection:
+        connection.execute(f"CREATE TABLE {known} (value bigint PRIMARY KEY)".encode())
+        connection.execute(f"INSERT INTO {known} SELECT generate_series(0, 999)".encode())
+    return _postgres(request, f"value bigint REFERENCES {known}", vote="prepared")
+
+
 def _postgres(request: pytest.FixtureRequest, columns: str, **how: Any) -> Case:
     service: PostgresService = request.getfixturevalue("postgres_server")
     name, dsn = f"c{uuid.uuid4().hex[:10]}", service.dsn
@@ -259,5 +268,6 @@ SINKS = [
     pytest.param(hbase_appends, id="hbase-appends"),
     pytest.param(postgres_append, id="postgres-append"),
     pytest.param(postgres_upsert, id="postgres-upsert"),
+    pytest.param(postgres_prepared, id="postgres-prepared"),
     pytest.param(kafka, id="kafka"),
 ]

@@ -204,7 +204,7 @@ SINK_BUGS: Final[tuple[Bug, ...]] = (
     one_edit(
         "PostgreSQL: a stage that lost rows is published in part",
         3,
-        "sinks/postgres/committer.py",
+        "sinks/postgres/transfer.py",
         "if counted.get(handle.transaction) == handle.rows]",
         "if handle.transaction in counted]",
         model=False,
@@ -240,7 +240,7 @@ SINK_BUGS: Final[tuple[Bug, ...]] = (
     one_edit(
         "PostgreSQL: an objection stops a decided batch",
         0,
-        "sinks/postgres/committer.py",
+        "sinks/postgres/transfer.py",
         "self._settings.decided(table",
         "self._settings.publishing(table",
         model=False,
@@ -259,8 +259,8 @@ SINK_BUGS: Final[tuple[Bug, ...]] = (
         "PostgreSQL: a slice that was given up is confirmed",
         3,
         "sinks/postgres/committer.py",
-        "self._staged(step, [handle], unmarked=True)",
-        "self._staged(step, [handle])",
+        "self._transfer.staged(step, [handle], unmarked=True)",
+        "self._transfer.staged(step, [handle])",
         model=False,
         protocol="tests/live/postgres/test_barrier.py -k not_confirmed",
     ),

@@ -1,0 +1,89 @@
+"""How a batch's rows get from its stages into the table, and what must be true before that."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from twopc.errors import BadRecordError, ConfigurationError
+from twopc.sinks.postgres.errors import RowsLeftOutError, TableGoneError
+from twopc.sinks.postgres.table import read_table
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    import psycopg
+
+    from twopc.sinks.postgres.handle import PostgresHandle
+    from twopc.sinks.postgres.settings import PostgresSettings
+    from twopc.sinks.postgres.statements import Statements
+    from twopc.sinks.postgres.target import Table
+
+    Connection = psycopg.Connection[Any]
+
+
+class Transfer:
+    """Reads stages and fills the table, each within a step of the committer.
+
+    Attributes:
+        oid: the table that the checkpoint is bound to; None before it is known.
+    """
+
+    def __init__(self, settings: PostgresSettings, statements: Statements) -> None:
+        self._settings = settings
+        self._statements = statements
+        self.oid: int | None = None
+
+    def staged(self, step: Connection, handles: Sequence[PostgresHandle], *, unmarked: bool = False) -> dict[str, int]:
+        """The rows of each slice that is there, as its task entered them."""
+        names = [handle.transaction for handle in handles]
+        return dict(step.execute(self._statements.find_slices(names, unmarked=unmarked)).fetchall())
+
+    def table(self, step: Connection) -> Table:
+        """The table, which must be the one that the checkpoint is bound to."""
+        table = read_table(step, self._settings.table)
+        if self.oid not in {None, table.oid}:
+            raise ConfigurationError(
+                f"sink {self._settings.name!r}: {self._settings.table} was dropped and created again, so the rows of earlier "
+                "batches are gone. Nothing was decided. Rename the former table back; or use a new checkpoint and a new sink name"
+            )
+        return table
+
+    def insert(self, step: Connection, handles: Sequence[PostgresHandle]) -> None:
+        """Copy the rows of stages into the table."""
+        try:
+            table = self.table(step)
+        except ConfigurationError as error:
+            raise TableGoneError(
+                f"{self._settings.table} is gone, or another table has its name: rename the former table back"
+            ) from error
+        publishing = self._settings.decided(table, handles[0].columns)
+        names = [handle.transaction for handle in handles]
+        published = step.execute(self._statements.publish(names, publishing, handles[0].filled)).rowcount
+        expected = sum(handle.rows for handle in handles)
+        if self._settings.mode == "append" and published != expected:
+            raise RowsLeftOutError(
+                f"{table.title} took {published} of {expected} rows: a trigger or a rule leaves some out"
+            )
+
+    def whole(self, step: Connection, handles: Sequence[PostgresHandle]) -> list[PostgresHandle]:
+        """The transactions whose rows are all there."""
+        names = list(self.staged(step, handles))
+        counted = dict(step.execute(self._statements.count(names)).fetchall()) if names else {}
+        return [handle for handle in handles if counted.get(handle.transaction) == handle.rows]
+
+    def require_distinct(self, step: Connection, table: Table, handles: Sequence[PostgresHandle]) -> None:
+        """Require that no two rows of a batch have the same key.
+
+        Raises:
+            BadRecordError: two have.
+        """
+        publishing = self._settings.publishing(table, handles[0].columns)
+        names = [handle.transaction for handle in handles]
+        row = step.execute(self._statements.find_repeated_key(names, publishing)).fetchone()
+        if row is not None:
+            *key, count = row
+            shown = ", ".join(f"{name}={value!r}" for name, value in zip(self._settings.key, key, strict=True))
+            raise BadRecordError(
+                f"sink {self._settings.name!r}: {count} rows of this batch have the key {shown}, and nothing says which of them "
+                "counts. Nothing was decided. Pass order_by=…, or reduce the batch to one row per key"
+            )

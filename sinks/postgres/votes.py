@@ -1,0 +1,64 @@
+"""The votes of ``vote="prepared"``: the publish of a batch, run before the decision as a prepared transaction of the server.
+
+A prepared transaction outlives its session and a crash of the server, keeps its locks, and can no longer fail for a reason of
+the table's. It contains the markers of its slices. So whether it was committed is proven like every other publish, and it
+excludes every other publish of the same slices.
+
+Nobody prepares the same name twice. A name that is not listed is therefore committed, and then its markers are visible, or it
+is rolled back for ever.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import re
+from typing import TYPE_CHECKING, Any, Final, Literal
+
+import psycopg
+from psycopg import sql
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Iterator
+
+    from twopc.attempt import Attempt
+    from twopc.control import Control
+    from twopc.sinks.postgres.database import Database
+
+    Connection = psycopg.Connection[Any]
+
+_PREFIX: Final = "twopc-{sink}-{id}-"
+
+
+def vote_name(sink: str, record: Control, attempt: Attempt) -> str:
+    """The name of an attempt's vote, which is unique on the whole server. It has at most 199 bytes, as the server demands."""
+    return f"{_prefix(sink, record)}{record.driver_epoch}-{attempt.driver_epoch}.{attempt.counter}"
+
+
+def find_votes(connection: Connection, sink: str, record: Control) -> dict[str, int]:
+    """Find the sink's prepared transactions: the name of each, and the driver epoch in it."""
+    prefix = _prefix(sink, record)
+    statement = "SELECT gid FROM pg_prepared_xacts WHERE database = current_database() AND starts_with(gid, %s)"
+    names = (name for (name,) in connection.execute(statement, [prefix]))
+    found = ((name, re.fullmatch(r"(\d+)-\d+\.\d+", name.removeprefix(prefix))) for name in names)
+    return {name: int(matched[1]) for name, matched in found if matched}
+
+
+def finish_votes(database: Database, names: Collection[str], how: Literal["COMMIT", "ROLLBACK"]) -> Iterator[str]:
+    """Commit prepared transactions, or roll them back; yield each when it is done. Those that are not listed are left out.
+
+    Raises:
+        psycopg.Error: the server rejected it, or did not answer. The outcome is unknown.
+    """
+    if not names:
+        return
+    statement = "SELECT gid FROM pg_prepared_xacts WHERE database = current_database() AND gid = ANY(%s) ORDER BY gid"
+    with database.transaction() as connection:
+        listed = [name for (name,) in connection.execute(statement, [list(names)])]
+    for name in listed:
+        with contextlib.suppress(psycopg.errors.UndefinedObject):  # another driver has just done it
+            database.execute_alone(sql.SQL(how) + sql.SQL(" PREPARED {}").format(sql.Literal(name)))
+        yield name
+
+
+def _prefix(sink: str, record: Control) -> str:
+    return _PREFIX.format(sink=sink, id=record.id)
