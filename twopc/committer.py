@@ -50,6 +50,14 @@ class SinkCommitter(ABC, Generic[HandleT]):
         del scan_start  # a sink with a decision log need not know, because that log has no copies
         return False
 
+    def lacks_decisions(self, scan_start: JsonObject) -> bool:
+        """Whether this sink has lost decisions that came before the newest one, because its store is an older state of itself.
+
+        Read-only. Called as :meth:`has_newer_decision` is. If only the newest decision is lost, recovery finds that by itself.
+        """
+        del scan_start
+        return False
+
     @abstractmethod
     def acquire(self, claim: Claim, seen: Owner | None) -> int:
         """Fence the former driver, so that it can make no further decisions. May be called again.

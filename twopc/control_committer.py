@@ -128,6 +128,12 @@ class ControlCommitter(SinkCommitter[HandleT], Generic[HandleT, StepT]):
         # Not only a higher version: of two copies that have both decided, the one that began first may be the first to commit.
         return decided != version_of(known) and decided > int(known.get(_AFTER, version_of(known)))
 
+    def lacks_decisions(self, scan_start: Mapping[str, Any]) -> bool:
+        """See :class:`SinkCommitter`. A version is never lowered, so a store that does not know one of them was restored."""
+        known = scan_start or NO_ATTEMPT
+        record = self._read("reading its newest decision")
+        return record.version < version_of(known) and record.decided < int(known.get(_AFTER, 0))
+
     def acquire(self, claim: Claim, seen: Owner | None) -> int:
         """See :class:`SinkCommitter`."""
         if seen is None:

@@ -127,24 +127,35 @@ def require_same_owner(setup: Setup, owners: Owners, batch: Batch) -> None:
 
 
 def _require_newest(setup: Setup, owners: Owners, view: LogView, batch: Batch) -> None:
-    """Refuse the start if a sink shows a decision of this query that is not in the log, because the log is then an older copy.
+    """Refuse the start if a sink and the log do not know the same decisions of this query: one of them is then an older copy.
 
     ``owners`` was read before the sinks were acquired.
 
     Raises:
-        RefusedStartError: a sink shows such a decision.
+        RefusedStartError: a sink shows a decision that the log does not have, or the other way round.
     """
     mine = batch.query_id
     for name, committer in setup.participants.committers.items():
         # A sink that is not in the newest decision was added later.
         scan_start = view.scan_start.get(name) if view.kept else {}
-        if owners[name] == mine and scan_start is not None and committer.has_newer_decision(scan_start):
+        if owners[name] != mine or scan_start is None:
+            continue
+        if committer.has_newer_decision(scan_start):
             raise RefusedStartError(
                 f"older copy: sink {name!r} shows a decision that this checkpoint (at batch {batch.batch_id}) does not have. "
                 "The checkpoint was restored or is a copy, and another run continued from it. Continuing would write batches "
                 "twice. Use the checkpoint of the run that wrote last; or start with a new checkpoint and "
                 f"override=EndQuery({mine!r}). Nothing was written",
                 case="older copy",
+            )
+        if committer.lacks_decisions(scan_start):
+            raise RefusedStartError(
+                f"older store: sink {name!r} no longer has decisions that {setup.log.name} has (up to batch "
+                f"{view.highest_batch}). Its store was restored from a backup, or a failover lost what was acknowledged, and the "
+                "rows of these batches are gone. Continuing would leave a gap that nobody would notice. Restore a newer state "
+                "of the store; or restore the checkpoint, and what the query's other sinks have, to the time of the backup; "
+                f"or, to accept the gap, start with a new checkpoint and override=EndQuery({mine!r}). Nothing was written",
+                case="older store",
             )
 
 

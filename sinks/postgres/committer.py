@@ -243,10 +243,9 @@ class PostgresCommitter(FencedCommitter[PostgresHandle, "Connection"]):
             return
         with self._tidy("rolling back votes"):
             spared = _votes_of(decided)
-            with self.driving() as step:
+            with self.driving() as step:  # so none of them is a successor's
                 found = find_votes(step, self.name, control.decode(self.load(step)))
-            orphans = [name for name, epoch in found.items() if epoch <= self._driver_epoch and name not in spared]
-            for _ in finish_votes(self._database, orphans, "ROLLBACK"):
+            for _ in finish_votes(self._database, [name for name in found if name not in spared], "ROLLBACK"):
                 pass
             self._may_have_votes = self._settings.vote == "prepared"
 

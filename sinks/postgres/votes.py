@@ -11,7 +11,6 @@ is rolled back for ever.
 from __future__ import annotations
 
 import contextlib
-import re
 from typing import TYPE_CHECKING, Any, Final, Literal
 
 import psycopg
@@ -34,13 +33,10 @@ def vote_name(sink: str, record: Control, attempt: Attempt) -> str:
     return f"{_prefix(sink, record)}{record.driver_epoch}-{attempt.driver_epoch}.{attempt.counter}"
 
 
-def find_votes(connection: Connection, sink: str, record: Control) -> dict[str, int]:
-    """Find the sink's prepared transactions: the name of each, and the driver epoch in it."""
-    prefix = _prefix(sink, record)
+def find_votes(connection: Connection, sink: str, record: Control) -> list[str]:
+    """Find the names of the sink's prepared transactions, of this driver and of former ones."""
     statement = "SELECT gid FROM pg_prepared_xacts WHERE database = current_database() AND starts_with(gid, %s)"
-    names = (name for (name,) in connection.execute(statement, [prefix]))
-    found = ((name, re.fullmatch(r"(\d+)-\d+\.\d+", name.removeprefix(prefix))) for name in names)
-    return {name: int(matched[1]) for name, matched in found if matched}
+    return [name for (name,) in connection.execute(statement, [_prefix(sink, record)])]
 
 
 def finish_votes(database: Database, names: Collection[str], how: Literal["COMMIT", "ROLLBACK"]) -> Iterator[str]:

@@ -129,6 +129,35 @@ def test_a_decision_is_never_lowered_and_lasts_only_for_its_own_query(store: Sto
     assert store.record.decided == 0
 
 
+def test_a_store_that_is_older_than_the_decisions_lacks_them_unless_only_the_newest_is_gone(store: Store) -> None:
+    owner = Committer(store)
+    owner.acquire(FIRST, NOBODY)
+    backups, decisions = [], []
+    for _ in range(3):
+        backups.append(store.held)
+        decisions.append(owner.begin_attempt())
+        assert not owner.lacks_decisions(decisions[-1])
+        owner.decide(decisions[-1]["base"])
+    assert not owner.lacks_decisions(decisions[-1])
+    assert not owner.lacks_decisions({})
+    found = []
+    for store.held in backups:
+        found.append(owner.lacks_decisions(decisions[-1]))
+    assert found == [True, True, False]
+
+
+def test_who_came_back_to_a_sink_that_another_query_had_is_not_taken_for_a_loss(store: Store) -> None:
+    """The record forgets a query's decisions with the query, but no version."""
+    owner = Committer(store)
+    owner.acquire(FIRST, NOBODY)
+    owner.decide(owner.begin_attempt()["base"])
+    newest = owner.begin_attempt()
+    for claim in (SECOND, Claim("query-a", "run-3", "log")):
+        owner = Committer(store)
+        owner.acquire(claim, owner.inspect())
+    assert (store.record.decided, owner.lacks_decisions(newest)) == (0, False)
+
+
 def test_of_two_copies_that_have_decided_the_first_to_commit_stays_the_newest(store: Store) -> None:
     copies = [Committer(store), Committer(store), Committer(store)]
     decisions = []

@@ -1,4 +1,4 @@
-"""A TCP proxy before PostgreSQL that loses the answer to one COMMIT: the server has committed, and the client never learns it."""
+"""A TCP proxy before PostgreSQL that loses one answer: the server has committed, for example, and the client never learns it."""
 
 from __future__ import annotations
 
@@ -33,6 +33,7 @@ class LossyProxy:
         self._listener = socket.create_server((_HOST, 0))
         self._sockets = [self._listener]
         self._wanted: bytes | None = None
+        self._ending = _COMMIT
         self.dsn = make_conninfo(dsn, host=_HOST, port=self._listener.getsockname()[1], gssencmode="disable")
         self.lost = 0
 
@@ -48,7 +49,11 @@ class LossyProxy:
 
     def lose_commit_of(self, statement: str) -> None:
         """Lose the answer to the next COMMIT of a transaction in which a statement with this text was sent."""
-        self._wanted = statement.encode()
+        self._ending, self._wanted = _COMMIT, statement.encode()
+
+    def lose_answer_to(self, statement: str) -> None:
+        """Lose the answer to the next statement with this text."""
+        self._ending = self._wanted = statement.encode()
 
     def _listen(self) -> None:
         with contextlib.suppress(OSError):
@@ -73,7 +78,11 @@ class _Link:
         with contextlib.suppress(OSError):
             while data := self._client.recv(65_536):
                 self._sent = data if b"BEGIN" in data else self._sent + data
-                if _COMMIT in data and self._proxy._wanted is not None and self._proxy._wanted in self._sent:
+                if (
+                    self._proxy._ending in data
+                    and self._proxy._wanted is not None
+                    and self._proxy._wanted in self._sent
+                ):
                     self._proxy._wanted, self._is_lost = None, True
                 self._server.sendall(data)
         _close(self._server)

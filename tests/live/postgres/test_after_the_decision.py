@@ -9,7 +9,7 @@ import pytest
 from tests.live.postgres.support import case_of, left_behind, run, sink_of, values
 from twopc import crash_points
 from twopc.attempt import Evidence
-from twopc.errors import CommitBlockedError, ConfigurationError, RefusedStartError, RetriableError
+from twopc.errors import CommitBlockedError, ConfigurationError, InDoubtError, RefusedStartError, RetriableError
 from twopc.settings import Settings
 from twopc.testing.contract import numbers
 from twopc.testing.contract.drivers import Driver, Query, all_rows
@@ -172,3 +172,32 @@ def test_a_table_that_was_created_again_is_refused_at_once_and_by_the_next_start
     with pytest.raises(RefusedStartError, match="table"):
         query.run(1)
     assert case.visible() == []
+
+
+# -- a database that was restored --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("lost", [1, 2])
+def test_a_database_that_lost_its_newest_batch_gets_it_again_and_one_that_lost_more_is_refused(
+    lost: int, database: str, connection: Connection, tmp_path: Path
+) -> None:
+    """A backup of the database is everything in it: the rows, the markers and the control record."""
+    case = case_of(database)
+    query = Query(case, tmp_path)
+    tables = ("target", "twopc.control", "twopc.slice", "twopc.marker")
+    for batch in range(4):
+        if batch == 4 - lost:
+            run(connection, *(f"CREATE TABLE {table.replace('.', '_')}_backup AS TABLE {table}" for table in tables))
+        query.run(batch)
+    for table in tables:
+        run(connection, f"TRUNCATE {table}", f"INSERT INTO {table} TABLE {table.replace('.', '_')}_backup")
+    if lost == 1:
+        with pytest.raises(InDoubtError, match="Spark has moved past this batch"):
+            query.run(4)
+        query.run(3, 4)
+        assert case.visible() == all_rows(0, 1, 2, 3, 4)
+    else:
+        for _ in range(2):
+            with pytest.raises(RefusedStartError, match=r"older store: sink 'orders' no longer has .*up to batch 3"):
+                query.run(4)
+        assert case.visible() == all_rows(0, 1)
