@@ -1,4 +1,4 @@
-"""Download the jars of Kafka, HBase and Spark's Kafka connector once, and verify them on every use.
+"""Download the jars of Kafka, HBase, Spark's Kafka connector and PostgreSQL's driver once, and verify them on every use.
 
 `python -m twopc.integration.services.jars` downloads the default sets and prints their files; `--lock` rewrites `jars.lock.json`,
 `--lock spark-kafka` only the connector of the installed Spark.
@@ -31,6 +31,7 @@ LOCKED_KAFKA_VERSIONS = ("2.8.2", "3.0.2", "3.3.2", "3.5.2", "3.9.1", "4.0.1", "
 HBASE_VERSION = "2.6.1"
 #: By Spark's minor version, the newest patch whose Kafka connector every repository serves. Later patches use it, too.
 NEWEST_CONNECTORS = {"3.5": "3.5.7", "4.0": "4.0.4", "4.1": "4.1.3", "4.2": "4.2.0"}
+POSTGRES_JDBC_VERSION = "42.7.7"
 #: The last release of 0.10, from which pipelines migrate.
 OLD_KAFKA_VERSION = "0.10.2.2"
 
@@ -98,6 +99,13 @@ def hbase_set() -> JarSet:
     return JarSet(f"hbase-{HBASE_VERSION}", f"HBase {HBASE_VERSION}", roots, transitive=False)
 
 
+def postgres_jdbc_set() -> JarSet:
+    """Return PostgreSQL's JDBC driver, for Spark's own writer."""
+    roots = (f"org.postgresql:postgresql:{POSTGRES_JDBC_VERSION}",)
+    title = f"PostgreSQL {POSTGRES_JDBC_VERSION} JDBC driver"
+    return JarSet(f"postgres-jdbc-{POSTGRES_JDBC_VERSION}", title, roots, transitive=False)
+
+
 def mirror_set() -> JarSet:
     """Return the class path of MirrorMaker 2."""
     roots = (
@@ -137,6 +145,11 @@ def old_kafka_jars() -> list[Path]:
 def spark_kafka_jars() -> list[Path]:
     """Return Spark's Kafka connector; see `spark_kafka_set` and `kafka_jars`."""
     return fetch(spark_kafka_set())
+
+
+def postgres_jdbc_jars() -> list[Path]:
+    """Return PostgreSQL's JDBC driver; see `postgres_jdbc_set` and `kafka_jars`."""
+    return fetch(postgres_jdbc_set())
 
 
 def hbase_jars() -> list[Path]:
@@ -250,6 +263,7 @@ def write_lock(prefix: str = "") -> None:
         mirror_set(),
         spark_kafka_set(),
         hbase_set(),
+        postgres_jdbc_set(),
     ):
         if not wanted.name.startswith(prefix):
             continue
@@ -279,7 +293,7 @@ def main() -> None:
     if prefix is not None:
         write_lock(prefix)
         return
-    for jars in (kafka_jars(), spark_kafka_jars(), hbase_jars()):
+    for jars in (kafka_jars(), spark_kafka_jars(), hbase_jars(), postgres_jdbc_jars()):
         Console().print(*jars, sep="\n", markup=False, highlight=False, soft_wrap=True)
 
 
