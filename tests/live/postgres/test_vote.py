@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-    from twopc.sinks.postgres import PostgresSink
+    from twopc.sink import TwoPhaseCommitSink
     from twopc.testing.contract import Case
 
     Connection = psycopg.Connection[Any]
@@ -298,7 +298,7 @@ def test_the_vote_may_be_another_one_after_a_restart(before: Any, after: Any, da
 # -- other drivers -----------------------------------------------------------------------------------------------------
 
 
-def confirmed(sink: PostgresSink, *rows: int) -> tuple[Driver, Any, Any]:
+def confirmed(sink: TwoPhaseCommitSink[Any], *rows: int) -> tuple[Driver, Any, Any]:
     """A driver that has a vote and no decision."""
     driver = Driver(sink)
     scan_start = driver.begin()
