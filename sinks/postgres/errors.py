@@ -92,4 +92,5 @@ def text_of(error: Exception) -> str:
     diagnosed = getattr(getattr(error, "diag", None), "message_primary", None)
     detail = getattr(getattr(error, "diag", None), "message_detail", None)
     lines = (diagnosed or str(error) or type(error).__name__).strip().splitlines()
-    return " ".join([lines[0], *([f"({detail.rstrip('.')})"] if detail else [])]).rstrip(".")
+    details = [f"({' '.join(detail.rstrip('.').splitlines())})"] if detail else []
+    return " ".join([lines[0], *details]).rstrip(".")
