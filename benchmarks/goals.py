@@ -144,6 +144,8 @@ GOALS: tuple[Goal, ...] = (
         fact="worker memory beyond that of 100 000 rows, MiB",
     ),
     _rate("redis", "SET (upsert)", "redis-py, a pipeline", 0.8),
+    _rate("postgres", "append to PostgreSQL", "Spark's jdbc writer", 2),
+    _rate("postgres", "upsert into PostgreSQL", "a stage and ON CONFLICT in each task", 1),
     _rate("hbase", "Put, 1 cell (upsert)", "the same client, batched", 0.8),
 )
 

@@ -53,6 +53,7 @@ GROUPS: tuple[Group, ...] = (
     Group(name="write", module="benchmarks.write_phase"),
     Group(name="peers", module="benchmarks.copying"),
     Group(name="redis", module="benchmarks.redis_sink"),
+    Group(name="postgres", module="benchmarks.postgres_sink"),
     Group(name="hbase", module="benchmarks.hbase_sink"),
     Group(name="rows", module="benchmarks.scale_rows", rounds=1),
     Group(name="tasks", module="benchmarks.scale_tasks", rounds=1),

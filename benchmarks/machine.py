@@ -18,7 +18,7 @@ from twopc.integration.services.jars import DEFAULT_KAFKA_VERSION
 from twopc.integration.services.java import java_command
 
 _ROOT = Path(__file__).parents[1]
-_PACKAGES = ("spark-twopc", "pyspark", "confluent-kafka", "pyarrow", "redis", "hbase-driver")
+_PACKAGES = ("spark-twopc", "pyspark", "confluent-kafka", "pyarrow", "redis", "hbase-driver", "psycopg")
 
 
 def heading(settings: dict[str, Any]) -> dict[str, Any]:

@@ -19,7 +19,7 @@ from twopc.integration.services.jars import spark_kafka_jars
 from twopc.integration.services.java import java_home
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterable, Iterator
 
 _IVY_SETTINGS = """\
 <ivysettings>
@@ -34,12 +34,13 @@ _IVY_SETTINGS = """\
 
 
 @contextlib.contextmanager
-def spark_session(directory: Path, *, cores: int = 2) -> Iterator[SparkSession]:
+def spark_session(directory: Path, *, cores: int = 2, jars: Iterable[Path] = ()) -> Iterator[SparkSession]:
     """A session on this machine; stopped at the end.
 
     Args:
         directory: for everything that Spark writes.
         cores: how many tasks run at the same time.
+        jars: further jars, for ``spark.jars``.
     """
     os.environ["JAVA_HOME"] = str(java_home())
     os.environ["PYSPARK_PYTHON"] = sys.executable
@@ -53,6 +54,8 @@ def spark_session(directory: Path, *, cores: int = 2) -> Iterator[SparkSession]:
         .config("spark.local.dir", str(directory / "local"))
         .config("spark.sql.warehouse.dir", str(directory / "warehouse"))
     )
+    if jars:
+        builder = builder.config("spark.jars", ",".join(map(str, jars)))
     for name, value in packages(directory).items():
         builder = builder.config(name, value)
     spark = builder.getOrCreate()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 from typing import TYPE_CHECKING, Any, Final
 
+import psycopg
 from psycopg.rows import dict_row
 
 from twopc.errors import ConfigurationError
@@ -13,7 +14,6 @@ from twopc.sinks.postgres.target import Column, ColumnType, Constraint, Generate
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    import psycopg
     from typing_extensions import LiteralString
 
     Row = Mapping[str, Any]
@@ -150,7 +150,10 @@ def read_table(connection: psycopg.Connection[Any], name: str) -> Table:
         ConfigurationError: there is no such table.
         psycopg.Error: the server rejected the query, or did not answer.
     """
-    found = connection.execute("SELECT to_regclass(%s)::oid::int8", [name]).fetchone()
+    try:
+        found = connection.execute("SELECT to_regclass(%s)::oid::int8", [name]).fetchone()
+    except (psycopg.errors.InvalidName, psycopg.errors.SyntaxError, psycopg.errors.FeatureNotSupported):
+        found = None  # PostgreSQL 15 rejects what is no name
     if found is None or found[0] is None:
         raise ConfigurationError(
             f"table {name!r} does not exist, or the role may not see its schema: create it, or correct the name. Write it as in "

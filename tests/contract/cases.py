@@ -24,7 +24,7 @@ from twopc.sinks.kafka import KafkaSink
 from twopc.sinks.postgres import PostgresSink
 from twopc.sinks.redis import RedisSink
 from twopc.sinks.redis.mappings import IncrBy, ListPush, Set
-from twopc.testing.contract import Case, Crash, numbers
+from twopc.testing.contract import Case, Crash, Driver, numbers
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -220,7 +220,13 @@ def postgres_prepared(request: pytest.FixtureRequest) -> Case:
     with psycopg.connect(service.dsn, autocommit=True) as connection:
         connection.execute(f"CREATE TABLE {known} (value bigint PRIMARY KEY)".encode())
         connection.execute(f"INSERT INTO {known} SELECT generate_series(0, 999)".encode())
-    return _postgres(request, f"value bigint REFERENCES {known}", vote="prepared")
+    case = _postgres(request, f"value bigint REFERENCES {known}", vote="prepared")
+
+    def roll_back_votes() -> None:  # which outlive the test, and even the server
+        Driver(case.sink).committer.recover_and_abort([])
+
+    request.addfinalizer(roll_back_votes)
+    return case
 
 
 def _postgres(request: pytest.FixtureRequest, columns: str, **how: Any) -> Case:

@@ -18,6 +18,7 @@ _CASES = {
     "rows": "rows:100rows",
     "write": "write",
     "redis": "redis:SET",
+    "postgres": "postgres:append",
     "past": "past",
 }
 

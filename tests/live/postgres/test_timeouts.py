@@ -51,9 +51,15 @@ def impatient(database: str, connection: Connection) -> Iterator[str]:
                     "transaction_timeout": "10s",
                     "synchronous_commit": "off",
                 }.items()
+                if name != "transaction_timeout" or _has_transaction_timeout(connection)
             ),
         )
         yield dsn
+
+
+def _has_transaction_timeout(connection: Connection) -> bool:
+    """PostgreSQL has it from 17 on."""
+    return connection.execute("SELECT current_setting('transaction_timeout', true)").fetchone() != (None,)
 
 
 def _user(dsn: str) -> str:
@@ -73,8 +79,10 @@ def test_the_sinks_own_timeout_counts_for_a_publish_and_the_commit_is_durable(im
 
     def look() -> None:
         connection = committer_of(driver)._database.connection
-        for name in ("statement_timeout", "lock_timeout", "idle_in_transaction_session_timeout", "transaction_timeout"):
+        for name in ("statement_timeout", "lock_timeout", "idle_in_transaction_session_timeout"):
             found[name] = connection.execute(f"SHOW {name}").fetchone()[0]
+        setting = connection.execute("SELECT current_setting('transaction_timeout', true)").fetchone()[0]
+        found["transaction_timeout"] = setting or "0"
         found["synchronous_commit"] = connection.execute("SHOW synchronous_commit").fetchone()[0]
 
     crash_points.arm("driver.committing", look)
