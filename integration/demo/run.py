@@ -1,11 +1,11 @@
-"""Run ``twopc demo`` with parsed options: start a broker, run a query with this toolkit and with Spark's sink, and judge both."""
+"""Run ``twopc demo`` with parsed options: start servers, run a query with twopc and one with Spark's writers, judge both."""
 
 from __future__ import annotations
 
 import contextlib
 import json
 import tempfile
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -14,10 +14,11 @@ from confluent_kafka import KafkaException
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
-from twopc.integration.demo.output import KEYS, Output
 from twopc.integration.demo.plan import outside_kills, protocol_kills
-from twopc.integration.demo.queries import with_spark, with_twopc
-from twopc.integration.demo.report import facts, is_exactly_once, show
+from twopc.integration.demo.queries import as_guides_show, with_spark, with_twopc
+from twopc.integration.demo.report import facts, is_exactly_once, show, sums
+from twopc.integration.demo.stores import store_of
+from twopc.integration.demo.stores.kafka import KEYS, KafkaOutput
 from twopc.integration.services import ServiceError
 from twopc.integration.services.class_data import driver_flags
 from twopc.integration.services.jars import spark_kafka_jars
@@ -25,11 +26,14 @@ from twopc.integration.services.kafka import LocalKafka
 from twopc.integration.signals import ended_by_signals
 from twopc.testing.kill_loop import KafkaTopic, Kill, KillLoop
 from twopc.testing.kill_loop.kills import BATCHES_A_KILL
+from twopc.testing.kill_loop.outcome import judge
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from twopc.integration.demo.queries import Query
+    from twopc.integration.demo.stores.store import Output, Store
+    from twopc.testing.kill_loop import Outcome
 
 #: Largest default batch: a kill undoes at most one batch.
 _LARGEST_BATCH: Final = 100_000
@@ -46,6 +50,7 @@ class DemoOptions:
     batch_rows: int | None
     shuffle: bool
     baseline: bool
+    sinks: tuple[str, ...] = ("kafka",)
 
     @property
     def rows_in_a_batch(self) -> int:
@@ -93,12 +98,24 @@ def run_demo(options: DemoOptions, console: Console) -> tuple[dict[str, Any], di
         console.print(f"Kafka {kafka.version} is running at {kafka.bootstrap_servers}")
         with console.status("preparing Spark (first run only)"):
             driver_flags()
-        setup = _Setup(options, kafka.bootstrap_servers, directory, console)
+        stores = []
+        for name in options.sinks:
+            with console.status(f"starting {name}"):
+                stores.append(cleanup.enter_context(store_of(name).started(directory / name, kafka.bootstrap_servers)))
+        setup = _Setup(options, kafka.bootstrap_servers, stores, directory, console)
         ours = setup.run("twopc", with_twopc, protocol_kills(options.seed, options.kills))
         baseline = None
         if options.baseline:
-            baseline = setup.run("spark-sink", with_spark, outside_kills(options.seed, options.kills))
+            baseline = setup.run("spark-sink", _as_usual, outside_kills(options.seed, options.kills))
     return ours, baseline
+
+
+def _as_usual(outputs: Sequence[Output], shuffle: int) -> Query:
+    match outputs:
+        case [KafkaOutput() as topic]:
+            return with_spark(topic, shuffle)
+        case _:
+            return as_guides_show(outputs, shuffle)
 
 
 @dataclass(frozen=True)
@@ -107,15 +124,18 @@ class _Setup:
 
     options: DemoOptions
     bootstrap_servers: str
+    stores: Sequence[Store]
     directory: Path
     console: Console
 
-    def run(self, name: str, make: Callable[[str, str, int], Query], kills: Sequence[Kill]) -> dict[str, Any]:
-        """Run one query and judge its output; return the facts."""
-        options, servers, topic = self.options, self.bootstrap_servers, f"{name}-output"
-        KafkaTopic(servers, topic, options.partitions).create()
-        source = KafkaTopic(servers, f"{name}-source", options.partitions, KEYS)
-        output = Output(servers, topic, options.partitions)
+    def run(self, name: str, make: Callable[[Sequence[Output], int], Query], kills: Sequence[Kill]) -> dict[str, Any]:
+        """Run one query and judge its outputs; return the facts."""
+        options = self.options
+        outputs = [store.output(name, options.partitions) for store in self.stores]
+        for output in outputs:
+            output.create()
+        source = KafkaTopic(self.bootstrap_servers, f"{name}-source", options.partitions, KEYS)
+        jars = [*spark_kafka_jars(), *(jar for store in self.stores for jar in store.jars)]
         directory = self.directory / name
         with _progress(self.console) as progress:
             bar = progress.add_task(f"{name}: killed 0 of {len(kills)}", total=options.rows)
@@ -132,25 +152,40 @@ class _Setup:
                 progress.update(bar, completed=min(count, options.rows))
 
             loop = KillLoop(
-                read=lambda: output.numbers(options.rows, read),
-                query=make(servers, topic, options.partitions if options.shuffle else 0),
+                read=lambda: outputs[0].numbers(options.rows, read),
+                query=make(outputs, options.partitions if options.shuffle else 0),
                 source=source,
                 directory=directory,
                 rows=options.rows,
                 batch_rows=options.rows_in_a_batch,
                 keys=KEYS,
-                spark={"spark.app.name": "twopc-demo", "spark.jars": ",".join(map(str, spark_kafka_jars()))},
-                written=output.written,
+                spark={"spark.app.name": "twopc-demo", "spark.jars": ",".join(map(str, jars))},
+                written=outputs[-1].written,
                 insists=True,
                 on_batch=finished,
                 on_kill=killed,
             )
             loop.run(kills)
-            progress.update(bar, description=f"{name}: reading its output", completed=0)
-            unfinished = output.unfinished()
-            outcome = loop.outcome(options.seed)
+            found = {}
+            for output in outputs:
+                progress.update(bar, description=f"{name}: reading its output", completed=0)
+                unfinished = output.unfinished()
+                found[output.title] = facts(_judged(loop, output, options, read), unfinished)
             progress.update(bar, description=f"{name}: done", completed=options.rows)
-        return facts(outcome, unfinished)
+        return sums(found)
+
+
+def _judged(loop: KillLoop, output: Output, options: DemoOptions, on_progress: Callable[[int], object]) -> Outcome:
+    outcome = judge(
+        options.rows,
+        output.numbers(options.rows, on_progress),
+        keys=KEYS,
+        seed=options.seed,
+        kills=loop.kills,
+        missed=loop.missed,
+        seconds=loop.seconds,
+    )
+    return outcome if output.has_order else replace(outcome, out_of_order=())
 
 
 def _processed(checkpoint: Path, batch_id: int) -> int:

@@ -15,9 +15,9 @@ from confluent_kafka import Producer
 
 from twopc.crash_points import POINTS
 from twopc.integration.demo import plan
-from twopc.integration.demo.output import KEYS, Output
 from twopc.integration.demo.queries import with_twopc
 from twopc.integration.demo.report import facts, is_exactly_once
+from twopc.integration.demo.stores.kafka import KEYS, KafkaOutput
 from twopc.integration.services import ServiceError
 from twopc.testing.kill_loop import KafkaTopic, Kill, KillLoop, Moment, QueryFailedError
 from twopc.testing.kill_loop.outcome import judge
@@ -68,6 +68,22 @@ def test_demo_is_exactly_once_under_a_kill() -> None:
     assert (ours["lost"], ours["duplicated"], ours["out_of_order"], ours["unfinished"]) == (0, 0, 0, 0)
 
 
+@pytest.mark.timeout(900)
+@pytest.mark.whole
+def test_demo_with_two_sinks_is_exactly_once_in_both_and_what_guides_show_is_not() -> None:
+    done = run_cli("demo", "--rows", "3000", "--kills", "2", "--seed", "11", "--sinks", "kafka,postgres", "--json")
+
+    assert done.returncode == 0, done.stderr
+    ours = json.loads(done.stdout)
+    baseline = ours.pop("baseline")
+    right = {"rows_out": 3000, "lost": 0, "duplicated": 0, "out_of_order": 0, "unfinished": 0}
+    assert ours["outputs"] == {"Kafka": right, "PostgreSQL": right}
+    assert (ours["rows_in"], ours["rows_out"], ours["kills"]) == (3000, 6000, 2)
+    assert baseline["lost"] == 0
+    assert all(found["rows_out"] == 3000 + found["duplicated"] for found in baseline["outputs"].values())
+    assert baseline["duplicated"] > 0
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
@@ -77,6 +93,7 @@ def test_demo_is_exactly_once_under_a_kill() -> None:
         (("--batch-rows", "0"), "--batch-rows"),
         (("--rows", "5", "--kills", "5"), "5 kills need more than 5 rows"),
         (("--rows", "many"), "--rows"),
+        (("--sinks", "kafka,postgre"), "choose from kafka, postgres"),
     ],
 )
 def test_an_invalid_argument_is_named(arguments: tuple[str, ...], message: str) -> None:
@@ -123,7 +140,7 @@ def test_a_failed_query_shows_its_log(kafka: KafkaService, tmp_path: Path) -> No
     topic = new_topic(kafka)
     loop = KillLoop(
         read=list,
-        query=with_twopc(kafka.bootstrap_servers, topic, 0),
+        query=with_twopc([KafkaOutput(kafka.bootstrap_servers, topic, 1)], 0),
         source=KafkaTopic(kafka.bootstrap_servers, f"{topic}-source"),
         directory=tmp_path,
         rows=10,
@@ -197,7 +214,7 @@ def write(kafka: KafkaService, topic: str, numbers: Iterable[int], **config: str
 
 
 def judged_topic(kafka: KafkaService, topic: str, rows: int) -> dict[str, Any]:
-    output = Output(kafka.bootstrap_servers, topic, 2)
+    output = KafkaOutput(kafka.bootstrap_servers, topic, 2)
     unfinished = output.unfinished()
     return facts(judge(rows, output.numbers(rows), keys=KEYS), unfinished)
 

@@ -135,6 +135,6 @@ class KafkaTopic:
         from confluent_kafka.admin import AdminClient, NewTopic  # noqa: PLC0415 - files need no Kafka
 
         if not self._created:
-            admin = AdminClient({"bootstrap.servers": self.bootstrap_servers})
+            admin = AdminClient({"bootstrap.servers": self.bootstrap_servers, "log_level": 0})
             admin.create_topics([NewTopic(self.topic, self.partitions, -1)])[self.topic].result(_TIMEOUT_S)
         self._created = True

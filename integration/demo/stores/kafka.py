@@ -1,21 +1,27 @@
-"""The output of a query as any ``read_committed`` consumer sees it, without knowing how it was written."""
+"""A Kafka topic, read as any ``read_committed`` consumer does."""
 
 from __future__ import annotations
 
+import contextlib
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from confluent_kafka import IsolationLevel, TopicPartition
 from confluent_kafka.admin import AdminClient, OffsetSpec
 
-from twopc import TwoPhaseCommitError
+from twopc import KafkaSink, TwoPhaseCommitError
+from twopc.integration.demo.stores.store import Output, Store
 from twopc.integration.services import ServiceError
 from twopc.integration.services.server import wait_until
 from twopc.integration.topic_reader import read_topic
+from twopc.testing.kill_loop import KafkaTopic
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
+    from pathlib import Path
 
     from confluent_kafka import Message
+    from pyspark.sql import DataFrame
 
 KEYS: Final = 1000
 """Number of keys of the demo's records. Record n has the value n and the key ``key-<n % KEYS>``."""
@@ -25,18 +31,61 @@ _PROGRESS_EVERY: Final = 10_000
 _READABLE_TIMEOUT_S: Final = 5.0
 
 
-class Output:
-    """The topic that a query writes to."""
+@dataclass(frozen=True)
+class KafkaStore(Store):
+    """The demo's broker, which also has the source.
 
-    def __init__(self, bootstrap_servers: str, topic: str, partitions: int) -> None:
-        self._topic = topic
-        self._partitions = [TopicPartition(topic, partition) for partition in range(partitions)]
-        # librdkafka would log to the console; everything that matters raises an error.
-        self._connection: dict[str, str | int | float | bool] = {"bootstrap.servers": bootstrap_servers, "log_level": 0}
-        self._admin = AdminClient(self._connection)
+    Attributes:
+        bootstrap_servers: its address.
+    """
+
+    bootstrap_servers: str
+
+    @classmethod
+    @contextlib.contextmanager
+    def started(cls, directory: Path, bootstrap_servers: str) -> Iterator[KafkaStore]:
+        """See :class:`Store`."""
+        del directory  # the broker runs already
+        yield cls(bootstrap_servers)
+
+    def output(self, name: str, partitions: int) -> KafkaOutput:
+        """See :class:`Store`."""
+        return KafkaOutput(self.bootstrap_servers, f"{name}-output", partitions)
+
+
+@dataclass(frozen=True)
+class KafkaOutput(Output):
+    """A topic.
+
+    Attributes:
+        bootstrap_servers: the broker.
+        topic: its name.
+        partitions: how many it has.
+    """
+
+    title = "Kafka"
+    has_order = True
+    columns = ("key", "value")
+
+    bootstrap_servers: str
+    topic: str
+    partitions: int
+
+    def create(self) -> None:
+        """See :class:`Output`."""
+        KafkaTopic(self.bootstrap_servers, self.topic, self.partitions).create()
+
+    def sink(self) -> KafkaSink:
+        """See :class:`Output`."""
+        return KafkaSink(name="demo", bootstrap_servers=self.bootstrap_servers, topic=self.topic)
+
+    def append(self, batch: DataFrame) -> None:
+        """See :class:`Output`."""
+        options = {"kafka.bootstrap.servers": self.bootstrap_servers, "topic": self.topic}
+        batch.selectExpr(*self.columns).write.format("kafka").options(**options).save()
 
     def written(self) -> int:
-        """Return the number of offsets, whether readers can reach them or not."""
+        """See :class:`Output`."""
         return sum(self._ends(IsolationLevel.READ_UNCOMMITTED).values())
 
     def unfinished(self) -> int:
@@ -45,20 +94,12 @@ class Output:
         return self._hidden()
 
     def numbers(self, rows: int, on_progress: Callable[[int], object] = lambda _: None) -> Iterator[int]:
-        """Yield the number of every readable record.
-
-        Args:
-            rows: the number of records in the source.
-            on_progress: called repeatedly with the number of records read so far.
-
-        Raises:
-            ServiceError: the broker does not answer, or the output has a record that the source does not have.
-        """
+        """See :class:`Output`."""
         ends = self._ends(IsolationLevel.READ_COMMITTED)
         starts = dict.fromkeys(ends, 0)
         count = 0
         try:
-            for messages in read_topic(self._connection, self._topic, starts, ends, timeout_ms=_TIMEOUT_S * 1000):
+            for messages in read_topic(self._connection(), self.topic, starts, ends, timeout_ms=_TIMEOUT_S * 1000):
                 for message in messages:
                     yield _number(message, rows)
                 count += len(messages)
@@ -71,12 +112,17 @@ class Output:
 
     def _ends(self, isolation_level: IsolationLevel) -> dict[int, int]:
         """Return the end offset of each partition, or its last stable offset."""
-        futures = self._admin.list_offsets(
-            {partition: OffsetSpec.latest() for partition in self._partitions},
+        admin = AdminClient(self._connection())  # must live until it has answered
+        futures = admin.list_offsets(
+            {TopicPartition(self.topic, partition): OffsetSpec.latest() for partition in range(self.partitions)},
             request_timeout=_TIMEOUT_S,
             isolation_level=isolation_level,
         )
         return {where.partition: future.result().offset for where, future in futures.items()}
+
+    def _connection(self) -> dict[str, str | int | float | bool]:
+        # librdkafka would log to the console; everything that matters raises an error.
+        return {"bootstrap.servers": self.bootstrap_servers, "log_level": 0}
 
 
 def _number(message: Message, rows: int) -> int:

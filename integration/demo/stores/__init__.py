@@ -1,0 +1,34 @@
+"""The stores that the demo's queries can write to. Each is imported only if it is chosen, because it needs its own extra."""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any, Final
+
+from twopc.integration.services import ServiceError
+
+if TYPE_CHECKING:
+    from twopc.integration.demo.stores.store import Store
+
+#: Where each store is, by the words of the option ``--sinks``.
+_STORES: Final = {
+    "kafka": ("twopc.integration.demo.stores.kafka", "KafkaStore"),
+    "postgres": ("twopc.integration.demo.stores.postgres", "PostgresStore"),
+}
+NAMES: Final = tuple(_STORES)
+
+
+def store_of(name: str) -> type[Store]:
+    """Import a store.
+
+    Raises:
+        ServiceError: what it needs is not installed.
+    """
+    module, of_class = _STORES[name]
+    try:
+        found: Any = getattr(importlib.import_module(module), of_class)
+    except ModuleNotFoundError as error:
+        raise ServiceError(
+            f"--sinks {name} needs the package {error.name}: pip install 'spark-twopc[demo,{name}]'"
+        ) from error
+    return found  # type: ignore[no-any-return]  # listed above

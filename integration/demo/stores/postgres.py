@@ -1,0 +1,108 @@
+"""A PostgreSQL table, read by psycopg."""
+
+from __future__ import annotations
+
+import contextlib
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import psycopg
+from psycopg import sql
+from psycopg.conninfo import conninfo_to_dict
+
+from twopc import PostgresSink
+from twopc.integration.demo.stores.store import Output, Store
+from twopc.integration.services import ServiceError
+from twopc.integration.services.jars import postgres_jdbc_jars
+from twopc.integration.services.postgres import LocalPostgres
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from pathlib import Path
+
+    from pyspark.sql import DataFrame
+
+
+@dataclass(frozen=True)
+class PostgresStore(Store):
+    """A server.
+
+    Attributes:
+        dsn: how to connect to it.
+    """
+
+    dsn: str
+
+    @classmethod
+    @contextlib.contextmanager
+    def started(cls, directory: Path, bootstrap_servers: str) -> Iterator[PostgresStore]:
+        """See :class:`Store`. As root it needs a directory of its own, because it runs as another user."""
+        del directory, bootstrap_servers
+        with LocalPostgres() as server:
+            yield cls(server.dsn)
+
+    def output(self, name: str, partitions: int) -> PostgresOutput:
+        """See :class:`Store`."""
+        del partitions
+        return PostgresOutput(self.dsn, name)
+
+    @property
+    def jars(self) -> list[Path]:
+        """See :class:`Store`."""
+        return postgres_jdbc_jars()
+
+
+@dataclass(frozen=True)
+class PostgresOutput(Output):
+    """A table.
+
+    Attributes:
+        dsn: how to connect to its server.
+        table: its name, not quoted.
+    """
+
+    title = "PostgreSQL"
+
+    dsn: str
+    table: str
+
+    def create(self) -> None:
+        """See :class:`Output`."""
+        self._execute("CREATE TABLE {} (number bigint NOT NULL, key text)")
+
+    def sink(self) -> PostgresSink:
+        """See :class:`Output`."""
+        return PostgresSink(name="demo-postgres", dsn=self.dsn, table=f'"{self.table}"')
+
+    def append(self, batch: DataFrame) -> None:
+        """See :class:`Output`."""
+        found = conninfo_to_dict(self.dsn)
+        options = {
+            "url": "jdbc:postgresql://{host}:{port}/{dbname}".format(**found),
+            "user": str(found["user"]),
+            "password": str(found["password"]),
+            "driver": "org.postgresql.Driver",
+            "dbtable": f'"{self.table}"',
+        }
+        batch.selectExpr(*self.columns).write.format("jdbc").options(**options).mode("append").save()
+
+    def numbers(self, rows: int, on_progress: Callable[[int], object] = lambda _: None) -> Iterator[int]:
+        """See :class:`Output`."""
+        found = self._execute("SELECT number, key FROM {}")
+        for number, key in found:
+            if not 0 <= number < rows or key is None:
+                raise ServiceError(f"The table has a row that the source does not have: number {number}, key {key!r}")
+            yield number
+        on_progress(len(found))
+
+    def written(self) -> int:
+        """See :class:`Output`."""
+        return int(self._execute("SELECT count(*) FROM {}")[0][0])
+
+    def _execute(self, statement: str) -> list[tuple[Any, ...]]:
+        try:
+            with psycopg.connect(self.dsn) as connection:
+                done = connection.execute(sql.SQL(statement).format(sql.Identifier(self.table)))
+                return done.fetchall() if done.description else []
+        except psycopg.Error as error:
+            raise ServiceError(f"PostgreSQL: {error}") from error

@@ -1,0 +1,95 @@
+"""What the demo must know of a store."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from typing import TYPE_CHECKING, Any, ClassVar
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from contextlib import AbstractContextManager
+    from pathlib import Path
+
+    from pyspark.sql import DataFrame
+
+    from twopc.sink import TwoPhaseCommitSink
+
+
+class Output(ABC):
+    """What one query writes to. It is pickled into the query's process, so it has no connection of its own.
+
+    Attributes:
+        title: what a reader sees, for the report.
+        has_order: whether the reader returns the records of a key in the order in which they were written.
+        columns: the expressions that turn the query's rows, with the columns of Spark's Kafka source, into the store's.
+    """
+
+    title: ClassVar[str]
+    has_order: ClassVar[bool] = False
+    columns: ClassVar[tuple[str, ...]] = (
+        "CAST(CAST(value AS STRING) AS BIGINT) AS number",
+        "CAST(key AS STRING) AS key",
+    )
+
+    @abstractmethod
+    def create(self) -> None:
+        """Create it, empty."""
+
+    @abstractmethod
+    def sink(self) -> TwoPhaseCommitSink[Any]:
+        """This toolkit's sink for it."""
+
+    @abstractmethod
+    def append(self, batch: DataFrame) -> None:
+        """Append a batch as Spark's guides show it."""
+
+    @abstractmethod
+    def numbers(self, rows: int, on_progress: Callable[[int], object] = lambda _: None) -> Iterator[int]:
+        """Yield the number of every record that a reader sees, without any code of the sink.
+
+        Args:
+            rows: the number of records in the source.
+            on_progress: called repeatedly with the number of records read so far.
+
+        Raises:
+            ServiceError: the store does not answer, or it has a record that the source does not have.
+        """
+
+    @abstractmethod
+    def written(self) -> int:
+        """How many records it has, whether readers see them or not."""
+
+    def unfinished(self) -> int:
+        """How much of it readers cannot reach because something was left open."""
+        return 0
+
+
+class Store(ABC):
+    """A running server."""
+
+    @classmethod
+    @abstractmethod
+    def started(cls, directory: Path, bootstrap_servers: str) -> AbstractContextManager[Store]:
+        """Start a server, and end it with the context.
+
+        Args:
+            directory: an empty directory for its data.
+            bootstrap_servers: the broker, which runs in any case.
+
+        Raises:
+            ServiceError: a part is missing, or the server did not start.
+        """
+
+    @abstractmethod
+    def output(self, name: str, partitions: int) -> Output:
+        """The output of a query.
+
+        Args:
+            name: the query's name.
+            partitions: of a topic.
+        """
+
+    @property
+    def jars(self) -> list[Path]:
+        """What Spark's own writer needs."""
+        return []
