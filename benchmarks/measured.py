@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
+from twopc.counted import counted
+
 if TYPE_CHECKING:
     from collections.abc import Iterable
     from pathlib import Path
@@ -41,7 +43,7 @@ class Spread:
 
 def some(count: int, one: str, several: str) -> str:
     """So many of something, in words: ``1 query``, ``1 000 queries``."""
-    return f"{count:,} {one if count == 1 else several}".replace(",", " ")
+    return counted(count, one, several).replace(",", " ")
 
 
 def short(value: float) -> str:

@@ -12,9 +12,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from benchmarks import machine
+from benchmarks.charts import charts_of, described
 from benchmarks.goals import Verdict, verdicts
 from benchmarks.groups import GROUPS
-from benchmarks.measured import read_results
+from benchmarks.measured import read_results, some
 from benchmarks.planning import planning_table
 from benchmarks.report import COLUMNS, fact_rows, lines, markdown
 
@@ -74,7 +75,8 @@ def _goals(read: Callable[[str], Results | None]) -> str:
 
 def _brief(results: Results) -> str:
     return (
-        f"{results.heading['date']}, commit {results.heading['commit']}; {results.rounds} rounds.\n\n{_times(results)}"
+        f"{results.heading['date']}, commit {results.heading['commit']}; "
+        f"{some(results.rounds, 'round', 'rounds')}.\n\n{_times(results)}"
     )
 
 
@@ -83,13 +85,16 @@ def _times(results: Results) -> str:
 
 
 def _group(results: Results, directory: Path) -> str:
-    parts = [f"{machine.in_words(results.heading)}; {results.rounds} rounds."]
+    parts = [f"{machine.in_words(results.heading)}; {some(results.rounds, 'round', 'rounds')}."]
     if results.cases:
         parts.append(_times(results))
     facts = fact_rows(results.cases)
     if facts:
         parts.append(markdown(("beside the times", "side", *(case.name for case in results.cases)), facts))
     parts += [f"Missing: {missing.name}: {missing.reason}" for missing in results.missing]
-    charts = sorted(directory.glob(f"{results.group}.svg")) + sorted(directory.glob(f"{results.group}-*.svg"))
-    parts += [f"![{results.title}](results/{chart.name})" for chart in charts]
+    parts += [
+        f"![{described(results, chart)}](results/{chart.name}.svg)"
+        for chart in charts_of(results)
+        if (directory / f"{chart.name}.svg").exists()
+    ]
     return "\n\n".join(parts)

@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import logging
-import re
 import time
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import replace
 from multiprocessing import get_context
 from typing import TYPE_CHECKING
 
-from benchmarks.chart import Series, curves
+from benchmarks.charts import draw
 from benchmarks.groups import GROUPS
 from benchmarks.machine import heading, in_words
-from benchmarks.measured import Missing, MissingError, Results, Spread
+from benchmarks.measured import Missing, MissingError, Results
 from benchmarks.report import comparison, console, facts_table, show
 
 if TYPE_CHECKING:
@@ -97,39 +96,3 @@ def run_group(group: Group, settings: Settings, head: dict[str, object]) -> Resu
         x_label=group.x_label,
         missing=missing,
     )
-
-
-def draw(results: Results, directory: Path) -> list[Path]:
-    """Write a chart of the samples by ``x``, and one for each fact; returns the files."""
-    cases = [case for case in results.cases if case.x is not None]
-    if not results.x_label or len(cases) < 2:  # noqa: PLR2004 - one point is no curve
-        return []
-    unit = cases[0].unit
-    charts = {results.group: curves(results.title, results.x_label, unit, _samples(cases))}
-    for fact in dict.fromkeys(fact for case in cases for fact in case.facts):
-        slug = re.sub(r"\W+", "-", fact.lower()).strip("-")
-        charts[f"{results.group}-{slug}"] = curves(results.title, results.x_label, fact, _facts(cases, fact))
-    files = []
-    for name, text in charts.items():
-        if text:
-            files.append(directory / f"{name}.svg")
-            files[-1].write_text(text)
-    return files
-
-
-def _samples(cases: Sequence[Case]) -> list[Series]:
-    sides = dict.fromkeys(side for case in cases for side in case.samples)
-    return [
-        Series(side, [(case.x or 0, case.spread(side)) for case in cases if side in case.samples]) for side in sides
-    ]
-
-
-def _facts(cases: Sequence[Case], fact: str) -> list[Series]:
-    sides = dict.fromkeys(side for case in cases for side in case.facts.get(fact, {}))
-    return [
-        Series(
-            side,
-            [(case.x or 0, Spread.of([case.facts[fact][side]])) for case in cases if side in case.facts.get(fact, {})],
-        )
-        for side in sides
-    ]

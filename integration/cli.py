@@ -192,7 +192,7 @@ def preflight(  # noqa: PLR0913 - options of a command line
 
     This is safe while a query with the sink's name is running. The command removes what it creates.
 
-    Exit status by the worst finding: 0 pass, 3 warn, 1 fail; 2 not checked (no broker, wrong usage, interrupted).
+    Exit status by the worst finding: 0 pass, 3 warn, 1 fail; 2 not checked (no broker, wrong usage, or an interrupt).
     """
     from twopc.integration.connection_options import describing  # noqa: PLC0415 - slow imports that --help does not need
     from twopc.integration.preflight import command  # noqa: PLC0415

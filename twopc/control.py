@@ -59,8 +59,9 @@ def decode(stored: bytes | None) -> Control:
         return msgspec.json.decode(stored, type=Control)
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise ConfigurationError(
-            f"something else is stored in the place of the sink's control record ({error}): {stored[:100]!r}. Nothing was "
-            "written. Give this sink another name, or restore the record from a backup, or use the version that wrote it"
+            f"something else is stored in the place of the sink's control record ({error}): {stored[:100]!r}. Nothing "
+            "was written. Do one of three things: give this sink a different name, restore the record from a backup, "
+            "or use the version that wrote it"
         ) from error
 
 

@@ -35,7 +35,7 @@ class AdoptQuery:
 
 @dataclass(frozen=True)
 class ResumeAt:
-    """Continue after a gap whose batches have no rows for the sinks, or were written in another way.
+    """Continue after a gap whose batches have no rows for the sinks, or were written by other means.
 
     Attributes:
         batch_id: the first batch after the gap.

@@ -11,6 +11,8 @@ from typing import Final
 
 import msgspec
 
+from twopc.counted import counted
+
 #: The format of a record. A field added with a default keeps the number; any other change needs a new one.
 FORMAT: Final = "twopc-history/1"
 
@@ -154,7 +156,8 @@ def describe(checkpoint: Checkpoint) -> str:
         slowest = checkpoint.slowest[0]
         where = f" on {slowest.host}" if slowest.host else ""
         sentences.append(
-            f"The slowest of {checkpoint.tasks} tasks that acknowledged: {slowest.partition}{where}, {slowest.rows} rows in "
+            f"The slowest of {counted(checkpoint.tasks, 'task')} that acknowledged: {slowest.partition}{where}, "
+            f"{counted(slowest.rows, 'row')} in "
             f"{seconds(slowest.took_ms)}, {seconds(slowest.read_ms)} of it waiting for rows, {seconds(slowest.flush_ms)} "
             "flushing"
         )

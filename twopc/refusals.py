@@ -24,10 +24,10 @@ OTHER_ROWS: Final = (
     "expression), so the lost rows cannot be told apart from the visible ones. For later batches, staging=True keeps the rows "
     "and prevents this"
 )
-OTHER_ORDERS: Final = "each replay yields the decided rows in a different order; a restart tries again"
+OTHER_ORDERS: Final = "each replay yields the decided rows in a different order; restart the query to try again"
 LOST_AGAIN: Final = (
     "every attempt to write them again was also lost. Raise the sinks' transaction timeout (kafka.transaction.timeout.ms) "
-    "and restart; the restart tries again"
+    "and restart the query to try once more"
 )
 #: The end of a refusal: a refused start recovers nothing, and a restart alone does not help.
 DEADLINE: Final = (
@@ -66,7 +66,7 @@ def refusal(position: Position, label: str, view: LogView, batch: Batch, log: st
         Position.GAP: (
             f"the checkpoint is at batch {at}, but the last batch decided in {log} is {highest}. The batches in between ran "
             "without this sink, or the log was replaced. Call exactly_once's object for every batch, even an empty one. If "
-            "the batches in between have no rows for this sink, or were written in another way, pass "
+            "the batches in between have no rows for this sink, or they were written by other means, pass "
             f"override=ResumeAt({at}); otherwise their rows are missing: let the engine run them again. With Spark, delete "
             f"the files in the checkpoint's offsets/ with a number above {missing} and those in commits/ with a number above "
             f"{highest}, correct the function, and restart. Do the same if the query keeps state (dropDuplicates, windows, "

@@ -31,7 +31,7 @@ def match_rows(
         expected: the result of an earlier call, preferred where several places fit; without it, the same place is preferred.
 
     Returns:
-        decided place -> replayed place; None if the replay yields other rows.
+        decided place -> replayed place; None if the replay yields different rows.
     """
     fitting: dict[tuple[str, int, int], list[Place]] = {}
     for place, rows in _rows_by_place(replayed).items():

@@ -50,8 +50,8 @@ def unseal(data: bytes, kind: type[_T], *, of_format: int | str | None = None) -
 
     Raises:
         AlteredError: it is torn or altered.
-        OtherFormatError: it has another format.
-        msgspec.DecodeError: it has another shape.
+        OtherFormatError: it has a different format.
+        msgspec.DecodeError: it has a different shape.
     """
     found = _SEAL.search(data)
     if found is None:

@@ -63,7 +63,7 @@ def main(watching: Watching, *, as_json: bool) -> int:
         lambda: _watch(watching, as_json=as_json),
         not_done=_NOT_LOOKED,
         expected={HistoryError: _NOT_LOOKED},
-        interrupted="interrupted before the first look was complete",
+        interrupted="interrupted before the first check was complete",
     )
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, ClassVar, Protocol
 
+from twopc.counted import counted
 from twopc.errors import ConfigurationError
 
 if TYPE_CHECKING:
@@ -106,11 +107,14 @@ class FailedCheckpoints:
 
         failed = count(self.window_s)
         if self.total is not None and failed > self.total:
-            return f"{failed} checkpoints failed within {duration(self.window_s)}, more than {self.total}. {facts.last_failure}"
+            return (
+                f"{counted(failed, 'checkpoint')} failed within {duration(self.window_s)}, more than {self.total}. "
+                f"{facts.last_failure}"
+            )
         now, before = count(self.growth_window_s), count(2 * self.growth_window_s, self.growth_window_s)
         if self.growth is not None and now - before > self.growth:
             span = duration(self.growth_window_s)
-            return f"{now} checkpoints failed within {span}, {before} in the {span} before. {facts.last_failure}"
+            return f"{counted(now, 'checkpoint')} failed within {span}, {before} in the {span} before. {facts.last_failure}"
         return None
 
 
@@ -139,7 +143,7 @@ class ConsecutiveFailures:
         """See :class:`Rule`."""
         if facts.in_a_row < self.count:
             return None
-        return f"{facts.in_a_row} checkpoints failed in a row. {facts.last_failure}"
+        return f"{counted(facts.in_a_row, 'checkpoint')} failed in a row. {facts.last_failure}"
 
 
 @dataclass(frozen=True)

@@ -6,6 +6,7 @@ from html import escape
 from math import floor, log10
 from typing import TYPE_CHECKING, Final
 
+from twopc.counted import counted
 from twopc.progress import seconds
 
 if TYPE_CHECKING:
@@ -138,4 +139,4 @@ def _tip(one: Checkpoint) -> str:
     phases = ", ".join(f"{phase} {seconds(ms)}" for phase, ms in one.phases.items())
     cause = "" if one.cause is None else f": {one.cause.error}"
     way = f", {one.way}" if one.way else ""
-    return f"{one.batch_id} {one.outcome}{cause}\n{seconds(one.took_ms)}, {one.rows:,} rows{way}\n{phases}"
+    return f"{one.batch_id} {one.outcome}{cause}\n{seconds(one.took_ms)}, {counted(one.rows, 'row')}{way}\n{phases}"

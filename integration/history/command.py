@@ -12,6 +12,7 @@ import typer
 from rich.console import Console
 from rich.text import Text
 
+from twopc.counted import counted
 from twopc.integration.history.diagnose import diagnose
 from twopc.integration.history.reader import HistoryError, read
 from twopc.integration.reported import reported
@@ -87,7 +88,7 @@ def show_diagnosis(checkpoint: Path, *, last: int, as_json: bool) -> int:
             console.print(Text(f"   {one.advice}", style="cyan"), soft_wrap=True)
         judged = min(last, len(history.checkpoints))
         if not found:
-            console.print(f"Nothing found in the last {judged} checkpoints.")
+            console.print(f"Nothing found in the last {counted(judged, 'checkpoint')}.")
         return _FOUND if found else _DONE
 
     return _run("diagnose", act)
@@ -171,7 +172,14 @@ def _print_history(history: History, chosen: Sequence[Checkpoint]) -> None:
 def _print_one(one: Checkpoint) -> None:
     console = _console()
     console.print(Text(f"{describe(one)}.", style="red" if one.cause is not None else ""), soft_wrap=True)
-    wrote = f"{one.rows:,} rows, {one.size_bytes:,} bytes, {one.tasks} tasks, {one.transactions} transactions"
+    wrote = ", ".join(
+        (
+            counted(one.rows, "row"),
+            counted(one.size_bytes, "byte"),
+            counted(one.tasks, "task"),
+            counted(one.transactions, "transaction"),
+        )
+    )
     steps = ", ".join(one.steps) or ("none" if one.cause is not None else "none, a replay")
     facts = [f"Steps: {steps}. Written by: {one.way or 'nobody'}. {wrote}."]
     if one.orphans_ended:
@@ -210,6 +218,6 @@ def _print_one(one: Checkpoint) -> None:
 def _state_line(size: StateSize) -> str:
     further = "".join(f", {name} {value:,}" for name, value in size.sizes.items())
     return (
-        f"State when it was triggered: {size.operator} with {size.rows:,} rows, {size.memory_bytes:,} bytes in memory{further}; "
-        f"committed in {seconds(size.commit_ms)}."
+        f"State when it was triggered: {size.operator} with {counted(size.rows, 'row')}, {size.memory_bytes:,} bytes "
+        f"in memory{further}; committed in {seconds(size.commit_ms)}."
     )

@@ -30,7 +30,7 @@ def history(
 ) -> None:
     """Show the outcome of every checkpoint (batch) of a query. Read-only: the query may be running or dead.
 
-    Exit status: 0 shown; 2 no history, or it cannot be read.
+    Exit status: 0 shown; 2 the history is missing or unreadable.
     """
     from twopc.integration.history import command  # noqa: PLC0415 - slow imports that --help does not need
 
@@ -46,7 +46,7 @@ def show(
 ) -> None:
     """Show everything known about one checkpoint: phases, the slowest tasks, attempts, and the cause if it failed.
 
-    Exit status: 0 shown; 2 not in the history, or it cannot be read.
+    Exit status: 0 shown; 2 the history is missing or unreadable, or has no such checkpoint.
     """
     from twopc.integration.history import command  # noqa: PLC0415 - slow imports that --help does not need
 
@@ -57,7 +57,7 @@ def show(
 def diagnose(checkpoint: HistoryOf, *, last: Last = 50, as_json: Json = False) -> None:
     """Show why a query's checkpoints are slow or fail, the likeliest cause first, and what to change.
 
-    Exit status: 0 nothing found; 1 something found; 2 no history, or it cannot be read.
+    Exit status: 0 nothing found; 1 something found; 2 the history is missing or unreadable.
     """
     from twopc.integration.history import command  # noqa: PLC0415 - slow imports that --help does not need
 

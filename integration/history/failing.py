@@ -79,7 +79,7 @@ FAILING: Final = (
         "expired",
         "Checkpoints expire: preparing takes longer than its limit.",
         "Raise the limit: CheckpointConfig.timeout_ms, or kafka.transaction.timeout.ms with transaction.max.timeout.ms. "
-        "Or make preparing faster, see the other findings. A replay has the same rows, so it takes just as long.",
+        "Or make preparing faster; see the other findings. A replay has the same rows, so it takes just as long.",
         failures(["CheckpointExpiredError"], reason="expired"),
     ),
     Rule(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from typing import TYPE_CHECKING, Final
 
+from twopc.counted import counted
 from twopc.listeners import Listener
 from twopc.progress import describe, seconds
 
@@ -39,7 +40,7 @@ class CheckpointLog(Listener):
         if not logger.isEnabledFor(level):
             return
         took = seconds(checkpoint.took_ms)
-        text = f"checkpoint {checkpoint.batch_id} completed in {took}, {checkpoint.rows} rows"
+        text = f"checkpoint {checkpoint.batch_id} completed in {took}, {counted(checkpoint.rows, 'row')}"
         if checkpoint.cause is not None:
             text = f"{describe(checkpoint)}: {checkpoint.cause.error}: {checkpoint.cause.message}"
         fields = ("batch_id", "query_id", "run_id", "outcome", "took_ms", "rows")

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 class HistoryError(Exception):
-    """There is no history, or it cannot be read. The message is one line and says what to do."""
+    """The history is missing or cannot be read. The message is one line and says what to do."""
 
 
 class _Head(msgspec.Struct):

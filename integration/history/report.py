@@ -5,6 +5,7 @@ from __future__ import annotations
 from html import escape
 from typing import TYPE_CHECKING, Final
 
+from twopc.counted import counted
 from twopc.integration.history.charts import PHASES, rates, timeline
 from twopc.progress import seconds, utc
 
@@ -103,7 +104,7 @@ def _span(shown: Sequence[Checkpoint]) -> str:
     if not shown:
         return "None has ended."
     first, last = shown[0], shown[-1]
-    count = "1 checkpoint" if len(shown) == 1 else f"{len(shown):,} checkpoints"
+    count = counted(len(shown), "checkpoint")
     return f"{count} from {utc(first.triggered_ms)} to {utc(last.triggered_ms + last.took_ms)}."
 
 

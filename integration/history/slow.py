@@ -7,6 +7,7 @@ from itertools import pairwise
 from statistics import mean, median
 from typing import TYPE_CHECKING, Final
 
+from twopc.counted import counted
 from twopc.integration.history.window import LEAST_MS, Evidence, Rule, slow_phase
 from twopc.progress import seconds
 
@@ -83,11 +84,15 @@ def _behind(window: Window, *, has_more_rows: bool) -> Evidence | None:
     last, weight = found[-1][0], 0.75 * min(1.0, mean([share for _, share in found]))
     if has_more_rows:
         partition, times = Counter(slowest.partition for slowest, _ in found).most_common(1)[0]
-        text = f"in {len(found)} of {len(judged)} checkpoints, most often task {partition} ({times} times), last {last.rows} rows"
+        text = (
+            f"in {len(found)} of {counted(len(judged), 'checkpoint')}, most often task {partition} ({counted(times, 'time')}), "
+            f"last {counted(last.rows, 'row')}"
+        )
         return Evidence(weight, f"{text} in {seconds(last.took_ms)}")
     host, times = Counter(slowest.host for slowest, _ in found).most_common(1)[0]
     return Evidence(
-        weight, f"in {len(found)} of {len(judged)} checkpoints, most often on {host or 'one host'} ({times} times)"
+        weight,
+        f"in {len(found)} of {counted(len(judged), 'checkpoint')}, most often on {host or 'one host'} ({counted(times, 'time')})",
     )
 
 
@@ -129,7 +134,7 @@ def _large_state(window: Window) -> Evidence | None:
         return None
     largest = max(judged[-1][1], key=lambda size: size.commit_ms)
     size = max(largest.memory_bytes, largest.sizes.get("rocksdbSstFileSize", 0))
-    held = f"{largest.operator} has {largest.rows:,} rows, {size / 1e6:,.0f} MB"
+    held = f"{largest.operator} has {counted(largest.rows, 'row')}, {size / 1e6:,.0f} MB"
     return Evidence(0.55 + 0.4 * share, f"committing it takes {share:.0%} of preparing; {held}")
 
 
@@ -235,8 +240,8 @@ SLOW: Final = (
     ),
     Rule(
         "falling behind",
-        "The query reads slower than the source grows: batches follow each other without a pause, and become larger.",
-        "Give it more cores, or make it faster, see the other findings. In the meantime, maxOffsetsPerTrigger keeps batches "
+        "The query reads more slowly than the source grows: batches follow each other without a pause, and become larger.",
+        "Give it more cores, or make it faster; see the other findings. In the meantime, maxOffsetsPerTrigger keeps batches "
         "small; the lag stays in the source.",
         _backpressure,
     ),

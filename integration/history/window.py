@@ -8,6 +8,7 @@ from functools import cached_property
 from statistics import median
 from typing import TYPE_CHECKING, Final
 
+from twopc.counted import counted
 from twopc.progress import Cause, Checkpoint, seconds
 
 if TYPE_CHECKING:
@@ -97,7 +98,7 @@ def failures(names: Iterable[str] = (), pattern: str = "", reason: str = "") -> 
             return None
         since, last, cause = found[0]
         first_line = (cause.message.splitlines() or [""])[0][:200]
-        ended = f"; {since} checkpoints were completed since" if since else ""
+        ended = f"; {counted(since, 'checkpoint')} completed since" if since else ""
         times = "once" if len(found) == 1 else f"{len(found)} times"
         where = f"checkpoint {last.batch_id} in phase {cause.phase or 'start'}"
         return Evidence(

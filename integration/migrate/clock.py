@@ -38,8 +38,8 @@ def check_clock(target: Target) -> Iterator[Finding]:
     else:
         why = f"the broker's clock is {abs(ahead_ms) / 1000:.1f} s {'ahead of' if ahead_ms > 0 else 'behind'} this machine's"
         fix = (
-            "Let both follow a time server. A cut-over finds the rows of a half-written batch by time, so until then pass "
-            "--clock-skew-ms, --key or --start-offsets"
+            "Synchronise both clocks with a time server. A cut-over finds the rows of a half-written batch by time, "
+            "so until then pass --clock-skew-ms, --key or --start-offsets"
         )
         yield Finding(_CHECK, subject, Result.WARN, why, fix)
 

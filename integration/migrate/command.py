@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 import msgspec
 import typer
 
+from twopc.counted import counted
 from twopc.integration.migrate.cutover import find, record
 from twopc.integration.migrate.handover import Kind
 from twopc.integration.migrate.place import opened
@@ -93,21 +94,22 @@ def _run(name: str, act: Callable[[], tuple[dict[str, Any], list[str]]], *, as_j
 
 
 def _lines(found: Found, file: str | None) -> list[str]:
-    handover, counted = found.handover, found.tally
+    handover = found.handover
     batch = handover.batch_id
     if handover.kind is Kind.NOTHING:
         lines = [
             f"No batch is unfinished. Batch {batch} is done, and the transactional sink begins with batch {batch + 1}."
         ]
     else:
-        source = "" if found.source_records is None else f", with {found.source_records} source records,"
+        source = "" if found.source_records is None else f", with {counted(found.source_records, 'source record')},"
+        since, before = (counted(one, "record was", "records were") for one in (found.tally.exact, found.tally.before))
         lines = [
             f"Batch {batch}{source} is unfinished: Spark has planned it, but has not recorded it as done.",
-            f"Since it was planned, {counted.exact} records were written; {counted.repeated} of them are duplicates.",
-            f"In the {handover.clock_skew_ms} ms before that, {counted.before} records were written.",
+            f"Since it was planned, {since} written, {found.tally.repeated} of them duplicates.",
+            f"In the {handover.clock_skew_ms} ms before that, {before} written.",
         ]
-        if counted.unidentified:
-            lines.append(f"{counted.unidentified} records have no {handover.key}.")
+        if unidentified := found.tally.unidentified:
+            lines.append(f"{counted(unidentified, 'record has', 'records have')} no {handover.key}.")
     if file is None:
         return [*lines, "This was a dry run, and nothing was written. Add --apply to hand the batch over."]
     return [

@@ -144,7 +144,7 @@ def rehearse(
     *,
     way: Annotated[
         list[Way] | None,
-        typer.Option(help="A way from 0.10 to a current cluster. Repeatable. Default: all ways."),
+        typer.Option(help="Rehearse only this way from 0.10 to a current cluster. Repeatable. Default: all ways."),
     ] = None,
     kills: Annotated[int, typer.Option(min=1, max=100, help="How many times to kill each sink (SIGKILL).")] = 3,
     batch_rows: Annotated[int, typer.Option(min=10, max=100_000, help="Records per micro-batch.")] = 100,

@@ -94,8 +94,9 @@ def find(wanted: Cutover, place: Place, sink: KafkaSink) -> Found:
     counted = tally(sink, handover, key)
     if counted.undated and not wanted.starts:
         raise ConfigurationError(
-            f"{counted.undated} records have an earlier time than the records before them, so their times do not say when they "
-            "were written (is there a column timestamp?). Pass --start-offsets for each topic: the end of the last finished batch"
+            f"{counted.undated} records have an earlier time than the records before them, so their times do not say "
+            "when they were written (does the query set a timestamp column?). Pass --start-offsets for each topic: "
+            "the end of the last finished batch"
         )
     return _found(place, handover, _source_records(files, batch_id), counted)
 

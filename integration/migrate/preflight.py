@@ -73,7 +73,10 @@ def check_source(sink: KafkaSink, source: Source) -> Iterator[Finding]:
         is_old = brokers.does_not_know(MetadataRequest, min_version=_DESCRIBES_SINCE)
     text = f"the brokers speak the protocol of Kafka {version}"
     if is_old:
-        why = f"{text}, which is enough to read from them, but Spark's connector describes topics with a request that they lack"
+        why = (
+            f"{text}, which is enough to read from them, but Spark's connector describes topics with a request that "
+            "they do not support"
+        )
         yield Finding("source", source.bootstrap_servers, Result.WARN, why, f"Set {_FETCHING} in the Spark session")
     else:
         yield Finding("source", source.bootstrap_servers, Result.PASS, f"{text}, which Spark's connector reads")

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Final
 
 from pyspark.sql import DataFrame
 
+from twopc.counted import counted
 from twopc.errors import ConfigurationError, FatalError
 from twopc.integration.migrate.handover import Handovers, Kind
 from twopc.integration.migrate.output import written_since
@@ -127,8 +128,8 @@ class TakeOver(Interceptor):
             )
         if count := written_since(self._sink, handover):
             raise ConfigurationError(
-                f"{count} records were written to {', '.join(handover.topics)} since the hand-over was recorded. The old query "
-                f"or somebody else is still writing. End it. {_AGAIN}"
+                f"{counted(count, 'record was', 'records were')} written to {', '.join(handover.topics)} since the "
+                f"hand-over was recorded. The old query or somebody else is still writing. End it. {_AGAIN}"
             )
 
     def _write_rest(self, frame: DataFrame, handover: Handover, proceed: Callable[[Frames], None]) -> None:
@@ -152,8 +153,9 @@ class TakeOver(Interceptor):
 def described(batch_id: int, numbers: Numbers) -> str:
     """Put the numbers into a sentence."""
     return (
-        f"batch {batch_id} has {numbers.rows} rows: {numbers.already} are in the output, {numbers.rest} must still be written; "
-        f"{numbers.surplus} records are duplicates of earlier attempts and stay; {numbers.others} records are not its rows"
+        f"batch {batch_id} has {counted(numbers.rows, 'row')}: {numbers.already} in the output, {numbers.rest} still "
+        f"to be written. Of the other records there, {numbers.surplus} are duplicates of earlier attempts and stay, "
+        f"and {numbers.others} do not belong to the batch"
     )
 
 
@@ -181,23 +183,30 @@ def _require_clear(handover: Handover, numbers: Numbers, text: str) -> None:
     """
     problems = []
     if numbers.unidentified:
-        problems.append(f"{numbers.unidentified} rows have no {handover.key}, so choose another --key, or omit it")
+        problems.append(
+            f"{counted(numbers.unidentified, 'row has', 'rows have')} no {handover.key}, so choose another --key, or omit it"
+        )
     if numbers.elsewhere:
-        problems.append(f"{numbers.elsewhere} rows go to topics that were not handed over, so add these with --topic")
+        problems.append(
+            f"{counted(numbers.elsewhere, 'row goes', 'rows go')} to topics that were not handed over, so add these with --topic"
+        )
     if numbers.ambiguous:
         problems.append(
-            f"{numbers.ambiguous} values of {handover.key} belong to different rows, so choose a --key that is unique"
+            f"{counted(numbers.ambiguous, 'value')} of {handover.key} belong{'s' * (numbers.ambiguous == 1)} to "
+            "different rows, so choose a --key that is unique"
         )
     if numbers.unclear:
         problems.append(
-            f"{numbers.unclear} rows equal records that were written up to {handover.clock_skew_ms} ms before the batch was "
-            "planned. If the clocks of the producers and the driver differ, these records may be rows of this batch or of the "
-            "batch before, so pass a --key, --start-offsets, or a smaller --clock-skew-ms (0 if all clocks agree)"
+            f"{counted(numbers.unclear, 'row equals', 'rows equal')} records that were written up to "
+            f"{handover.clock_skew_ms} ms before the batch was planned. If the clocks of the producers and the driver "
+            "differ, these records may be rows of this batch or of the batch before, so pass a --key, "
+            "--start-offsets, or a smaller --clock-skew-ms (0 if all clocks agree)"
         )
     if numbers.others and not handover.other_writers:
         problems.append(
-            f"{numbers.others} records are not rows of the batch. If the query yields other rows than the old one (because of "
-            "a time or a random number in them), pass a --key. If somebody else writes there, pass --other-writers"
+            f"{counted(numbers.others, 'record is not a row', 'records are not rows')} of the batch. If the query "
+            "yields different rows from the old one (because they contain a time or a random number), pass a --key. "
+            "If somebody else writes there, pass --other-writers"
         )
     if problems:
         raise ConfigurationError(f"{text}. It is not certain which rows are written: {'; '.join(problems)}. {_AGAIN}")

@@ -159,7 +159,7 @@ def abort(
             one.transactional_id not in unfenced,
             "aborted; its writer is fenced"
             if one.transactional_id not in unfenced
-            else "no answer: look again, and retry the abort",
+            else "no answer: check again, and retry the abort",
         )
         for one in wanted
     ]

@@ -6,6 +6,7 @@ from enum import Enum
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from twopc.attempt import Evidence
+from twopc.counted import counted
 from twopc.integration.operate.opened import Standing
 
 if TYPE_CHECKING:
@@ -52,7 +53,7 @@ def advise(state: SinkState, checkpoint: CheckpointState | None = None) -> list[
     found = [*_of_log(state), *_of_checkpoint(state, checkpoint), *_of_transactions(state)]
     if not state.is_complete:
         what = "a broker did not list its open transactions, so there may be more"
-        found.append(Advice(Urgency.WATCH, what, "Look again when every broker answers.", "a-broker-does-not-answer"))
+        found.append(Advice(Urgency.WATCH, what, "Check again once every broker answers.", "a-broker-does-not-answer"))
     return found or [
         Advice(Urgency.NONE, "everything decided is visible, and nothing is open", "Nothing to do.", "healthy")
     ]
@@ -79,9 +80,10 @@ def _of_checkpoint(state: SinkState, checkpoint: CheckpointState | None) -> Iter
         return
     decided, planned, finished = state.last_decided, checkpoint.planned, checkpoint.finished
     if decided is not None and decided > (-1 if planned is None else planned):
+        ends = "has no batch" if planned is None else f"ends at batch {planned}"
         yield Advice(
             Urgency.ACT,
-            f"batch {decided} is decided, but the checkpoint knows only batches up to {planned}: it is an older copy",
+            f"batch {decided} is decided, but the checkpoint {ends}: it is an older copy",
             "Restore the newest checkpoint; a start with this one is refused.",
             "the-start-is-refused",
         )
@@ -111,7 +113,8 @@ def _of_transactions(state: SinkState) -> Iterator[Advice]:
     if lost:
         yield Advice(
             Urgency.ACT,
-            f"{len(lost)} transactions of batch {lost[0].batch} are decided and lost: they expired, or somebody aborted them",
+            f"{counted(len(lost), 'transaction')} of batch {lost[0].batch} {'is' if len(lost) == 1 else 'are'} "
+            "decided and lost: expired, or aborted by somebody",
             f"Start the query, which repairs what it can; `twopc resolve {state.sink}` shows what that will be.",
             "a-decided-transaction-is-lost",
         )
@@ -119,16 +122,16 @@ def _of_transactions(state: SinkState) -> Iterator[Advice]:
     if unknown and not open_decided:
         yield Advice(
             Urgency.WATCH,
-            f"of {len(unknown)} decided transactions of batch {unknown[0].batch} neither commit nor loss is proven: "
-            f"{unknown[0].text}",
-            "Look again when every broker answers; then start the query, which proves them or says why it cannot.",
+            f"for {counted(len(unknown), 'decided transaction')} of batch {unknown[0].batch}, neither a commit nor a "
+            f"loss is proven: {unknown[0].text}",
+            "Check again once every broker answers; then start the query, which proves them or reports why it cannot.",
             "a-commit-cannot-be-proven",
         )
     ended = by_standing[Standing.ORPHAN] + by_standing[Standing.ABANDONED]
     if ended:
         yield Advice(
             Urgency.WATCH,
-            f"{_count(ended)} open that can no longer be decided, and hold readers back; {_expiry(ended)}",
+            f"{_count(ended)} open, hold readers back, and can no longer be decided; {_expiry(ended)}",
             f"The next batch sweeps them. If no query runs, run `twopc transactions abort {state.sink}`.",
             "orphans-hold-readers-back",
         )
@@ -176,7 +179,7 @@ def _of_running(state: SinkState, running: Sequence[OpenTransaction]) -> Advice:
 
 
 def _count(found: Sequence[OpenTransaction]) -> str:
-    return "1 transaction is" if len(found) == 1 else f"{len(found)} transactions are"
+    return counted(len(found), "transaction is", "transactions are")
 
 
 def _expiry(found: Sequence[OpenTransaction]) -> str:

@@ -242,7 +242,7 @@ def request_savepoint(
     except OSError as error:
         raise ConfigurationError(
             f"the request for a savepoint cannot be written to {files.location}: {error}. The query continues, and nothing "
-            "has changed. Make room, or correct the directory's rights; then ask again"
+            "has changed. Make room, or correct the directory's permissions; then repeat the request"
         ) from error
     deadline, ended = time.monotonic() + timeout_s, False
     try:

@@ -80,7 +80,7 @@ def read_checkpoint(path: Path) -> CheckpointState:
         )
     except OSError as error:
         raise ConfigurationError(
-            f"the checkpoint {path} cannot be read: {error}. Correct the path or its rights"
+            f"the checkpoint {path} cannot be read: {error}. Correct the path or its permissions"
         ) from error
 
 

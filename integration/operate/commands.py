@@ -26,14 +26,18 @@ _WhatOrAll = Annotated[
     str | None,
     typer.Argument(help="A sink's name, or the directory of a query's checkpoint. Default: every sink on the cluster."),
 ]
-_Ids = Annotated[list[str] | None, typer.Argument(help="Transactional ids. Default: all to which the act applies.")]
+_Ids = Annotated[
+    list[str] | None, typer.Argument(help="Transactional ids. Default: every transaction that the command may act on.")
+]
 _ServersOrNone = Annotated[
     str | None, connection(help="host:port of a broker. Without it, only the checkpoint's own facts are shown.")
 ]
 _Ledger = Annotated[str | None, connection(help="The sink's ledger. Default: twopc-ledger-<sink>.")]
 _Checkpoint = Annotated[Path | None, typer.Option(help="The query's checkpoint, in addition to a sink's name.")]
 _Yes = Annotated[bool, _force("--yes", help="Do not ask for confirmation.")]
-_Forced = Annotated[bool, _force("--force", help="Also do what the decision record neither forbids nor requires.")]
+_Forced = Annotated[
+    bool, _force("--force", help="Also act on transactions about which the decision record says nothing.")
+]
 _Reason = Annotated[
     str | None, _force(help="The reason. It is written to <checkpoint>/twopc, or else to the current directory.")
 ]
@@ -60,7 +64,7 @@ def status(  # noqa: PLR0913 - options of a command line
     config_file: ConfigFile = None,
     timeout: Timeout = 30,
     checkpoint: _Checkpoint = None,
-    watch: Annotated[bool, typer.Option("--watch", help="Look repeatedly, until Ctrl-C.")] = False,
+    watch: Annotated[bool, typer.Option("--watch", help="Keep checking until Ctrl-C.")] = False,
     interval: Annotated[float, typer.Option(min=0.1, help="Seconds between checks.")] = 5.0,
     seconds: Annotated[float | None, typer.Option(min=0, help="End --watch after this time.")] = None,
     as_json: Json = False,
@@ -103,7 +107,7 @@ def report(  # noqa: PLR0913 - options of a command line
 
     The page needs no server and no network.
 
-    Exit status: 0 written; 1 written, but the cluster could not be asked; 2 not written.
+    Exit status: 0 written; 1 written, but the cluster could not be reached; 2 not written.
     """
     from twopc.integration.operate import report as command  # noqa: PLC0415 - slow imports that --help does not need
 

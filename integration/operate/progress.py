@@ -70,7 +70,7 @@ class SourceProgress(Interceptor):
             )
 
     def _look_back(self) -> None:
-        """Wait for the previous request, which has had a whole batch's time; a later request must not overtake it.
+        """Wait for the previous request, which has had as long as a batch takes; a later request must not overtake it.
 
         Raises:
             KafkaException: that request failed.

@@ -42,13 +42,13 @@ def write_report(checkpoint: Path, out: Path, connection: Connection, *, last: i
 
     def act() -> int:
         history = read(checkpoint)
-        sinks, problem = none("The cluster was not asked: add --bootstrap-servers."), None
+        sinks, problem = none("The cluster was not contacted: add --bootstrap-servers."), None
         if connection.bootstrap_servers is not None:
             try:
                 with ended_by_signals():
                     sinks = sinks_section(look(f"{checkpoint}/", connection).sinks, int(time.time() * 1000))
             except TwoPhaseCommitError as error:
-                problem = f"the cluster could not be asked: {error}"
+                problem = f"the cluster could not be reached: {error}"
                 sinks = f'<p class="bad">{escape(problem)}</p>'
         try:
             out.write_text(page(history, diagnose(history), sinks, last=last), encoding="utf-8")

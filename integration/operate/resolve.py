@@ -8,6 +8,7 @@ import typer
 
 from twopc.attempt import Evidence
 from twopc.batch import Position
+from twopc.counted import counted
 from twopc.integration.operate import acts
 from twopc.integration.operate.advice import RUNBOOK
 from twopc.integration.operate.observe import observe
@@ -77,7 +78,7 @@ def _resolve(
         return [*lines, f"2. Evidence: none: {state.problem}", action], {"sink": state.sink, "step": Step.DAMAGED.value}
     wanted = [one for one in state.transactions if one.standing is Standing.DECIDED]
     lines.append(f"2. Evidence: {_counted(state)}; {len(wanted)} decided and open")
-    lines += [f"   task {one.task}: {one.text} ({one.transaction}, {one.rows} rows)" for one in _last(state)]
+    lines += [f"   task {one.task}: {one.text} ({one.transaction}, {counted(one.rows, 'row')})" for one in _last(state)]
     committed = []
     if wanted and (is_sure or (may_ask and _confirmed(lines, len(wanted)))):
         acts.require_committable(state, wanted, is_forced=False)

@@ -59,7 +59,7 @@ def create_savepoint(
         is_periodic: whether the query takes it by itself, and may delete it once there are newer ones.
 
     Raises:
-        ConfigurationError: there is no checkpoint, or it has no finished batch, or it cannot be read or written.
+        ConfigurationError: the checkpoint does not exist or has no finished batch, or a file cannot be read or written.
         RetriableError: the query deletes its files faster than they are copied.
         TwoPhaseCommitError: no broker answers.
     """

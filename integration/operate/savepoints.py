@@ -6,6 +6,7 @@ import time
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
+from twopc.counted import counted
 from twopc.errors import ConfigurationError
 from twopc.integration.operate import manifest as manifests
 from twopc.integration.operate.boundary import request_savepoint
@@ -112,4 +113,7 @@ def _line(found: Savepoint) -> str:
     one, when = found.manifest, "?"
     with suppress(OverflowError, ValueError):
         when = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(one.at_ms / 1000))
-    return f"{found.path}: batch {one.batch_id} of query {one.query_id}, {when}, {len(one.files)} files, {found.size:,} bytes"
+    return (
+        f"{found.path}: batch {one.batch_id} of query {one.query_id}, {when}, {counted(len(one.files), 'file')}, "
+        f"{found.size:,} bytes"
+    )

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import typer
 
 from twopc.attempt import Evidence
+from twopc.counted import counted
 from twopc.errors import ConfigurationError
 from twopc.integration.operate import acts
 from twopc.integration.operate.journal import write_down
@@ -76,7 +77,8 @@ def prove(what: str, connection: Connection) -> Answer:
     for state in states:
         lines.append(f"{state.sink}: last decided batch {state.last_decided}")
         lines += [
-            f"  batch {one.batch} task {one.task}: {one.evidence.value}: {one.text} ({one.transaction}, {one.rows} rows)"
+            f"  batch {one.batch} task {one.task}: {one.evidence.value}: {one.text} ({one.transaction}, "
+            f"{counted(one.rows, 'row')})"
             for one in state.proofs
         ]
     is_proven = all(one.evidence is Evidence.COMMITTED for state in states for one in state.proofs)
@@ -106,7 +108,7 @@ class ByHand:
             ConfigurationError: there is no reason.
         """
         if self.is_forced and not (self.reason or "").strip():
-            raise ConfigurationError("--force needs --reason TEXT: it is written down, for those who ask later")
+            raise ConfigurationError("--force needs --reason TEXT; the reason is recorded for later review")
 
     def write_down(self, directory: Path, command: str, sink: str, wanted: Sequence[OpenTransaction]) -> str | None:
         """Write the reason durably; return its file, or None if nothing is forced."""
@@ -192,6 +194,6 @@ def _nothing(sink: str, what: str) -> Answer:
 def _answer(sink: str, ended: Sequence[Ended], file: str | None) -> Answer:
     lines = [f"{one.transactional_id}: {one.text}" for one in ended]
     if file is not None:
-        lines.append(f"The reason is written down in {file}")
+        lines.append(f"The reason is recorded in {file}")
     facts = {"sink": sink, "ended": [one.facts() for one in ended], "reason_in": file}
     return Answer(DONE if all(one.is_done for one in ended) else ATTENTION, facts, show_lines(lines))

@@ -35,8 +35,8 @@ def check_ledger(target: Target) -> Iterator[Finding]:
     """Check the ledger's settings, its owner and the rights on it; if it does not exist, whether it could be created."""
     log = target.log
     rights = (
-        f"Grant the sink's principal Create, Read, Write, Describe, DescribeConfigs and Delete on {log.name}. Without Create, "
-        f"create it by hand, with {1 + MARKER_PARTITIONS} partitions"
+        f"Grant the sink's principal Create, Read, Write, Describe, DescribeConfigs and Delete on {log.name}. If it may not have "
+        f"Create, create the ledger by hand, with {1 + MARKER_PARTITIONS} partitions"
     )
     try:
         if log.identity() == ABSENT:

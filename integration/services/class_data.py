@@ -38,7 +38,7 @@ _TIMEOUT_S: Final = 240
 
 
 def archive_in(directory: Path, name: str) -> Path:
-    """Return the archive file of a program. Its name identifies the Java runtime, because no other one can use it."""
+    """Return the archive file of a program. Its name identifies the Java runtime: only that runtime can use the archive."""
     release = java_home() / _RELEASE
     java = release.read_bytes() if release.exists() else str(java_home()).encode()
     return directory / f"{name}-{hashlib.sha256(java).hexdigest()[:12]}.jsa"

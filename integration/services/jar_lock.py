@@ -65,5 +65,5 @@ def difference(actual: Sums, expected: Sums) -> str:
         if name not in expected:
             return f"{name} does not belong to the set"
         if actual[name] != expected[name]:
-            return f"{name} has other content ({actual[name]['size']} bytes, expected {expected[name]['size']})"
+            return f"{name} has different content ({actual[name]['size']} bytes, expected {expected[name]['size']})"
     return ""

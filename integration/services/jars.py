@@ -127,7 +127,8 @@ def kafka_jars(version: str = DEFAULT_KAFKA_VERSION) -> list[Path]:
     """Return the class path of a Kafka broker, with an SLF4J binding; downloads it on first use.
 
     Raises:
-        ServiceError: Java, the Maven repository or the version is missing, or the files differ from the lock.
+        ServiceError: Java is not installed, the Maven repository does not answer or does not have this version, or the files
+            differ from the lock.
     """
     return fetch(kafka_set(version))
 

@@ -171,7 +171,7 @@ class LocalOldKafka(LocalServer):
             self.zookeeper.start()
         registered = f"/brokers/ids/{_NODE_ID}"
         if not wait_until(lambda: registered not in self.zookeeper.ask("dump"), _SESSION_TIMEOUT_S):
-            raise ServiceError(f"ZooKeeper still lists the former broker after {_SESSION_TIMEOUT_S:g} s")
+            raise ServiceError(f"ZooKeeper still listed the previous broker after {_SESSION_TIMEOUT_S:g} s")
 
 
 def _java(server: LocalServer, heap: str, jars: Sequence[Path]) -> list[str]:

@@ -185,7 +185,7 @@ class LocalServer(Startable):
     def _wait_until_stopped(self, pid: int) -> None:
         process = self._running()
         if not wait_until(lambda: process.exit_code is not None or _is_stopped(pid), _PAUSE_TIMEOUT_S):
-            raise ServiceError(f"{self._name}: process {pid} is not paused {_PAUSE_TIMEOUT_S:g} s after SIGSTOP")
+            raise ServiceError(f"{self._name}: process {pid} was not paused within {_PAUSE_TIMEOUT_S:g} s of SIGSTOP")
 
     def resume(self) -> None:
         """Resume a paused process (SIGCONT). Raises ServiceError if it is not running."""

@@ -1,7 +1,7 @@
 """Who writes a batch: its tasks, or the driver itself (*direct*), in which case a small batch need not start a Python worker.
 
-The driver's writer is the same as a task's, and so is everything that follows. Only a replay that must find the rows of single
-tasks again (rule 9) needs to know which way the decision was written.
+The driver's writer is the same as a task's, and so is everything that follows. Only one thing depends on who wrote
+the decided batch: a replay that must locate the rows of individual tasks (rule 9).
 """
 
 from __future__ import annotations

@@ -44,7 +44,7 @@ def judge(
     writing = {one.stage_id for one in ran if one.shuffle_write_records}
     for attempt in ran:
         if attempt.attempt_id and attempt.stage_id in own and attempt.stage_id not in writing:
-            raise RetriableError(f"stage {attempt.stage_id} was run again (attempt {attempt.attempt_id})")
+            raise RetriableError(f"stage {attempt.stage_id} was rerun (attempt {attempt.attempt_id})")
 
 
 class _Written:

@@ -97,7 +97,7 @@ def calling_query(session: SparkSession, given: GivenCheckpoint | None) -> Runni
         return _calling_query(session, given)
     except Py4JError as error:
         raise ConfigurationError(
-            f"this Spark ({session.version}) does not show which query is calling, so the caller cannot be verified. Nothing was "
+            f"Spark {session.version} does not show which query is calling, so the caller cannot be verified. Nothing was "
             f"written. Use a Spark version listed in the documentation. Spark's error: {error}"
         ) from error
 

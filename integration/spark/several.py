@@ -121,7 +121,7 @@ def require_one_call(call: Call, last: Call | None) -> None:
         raise ConfigurationError(
             f"this is the second call for batch {call.batch_id}: its rows were not written, and no restart will write them. "
             f"The rows of the first call are visible. {_ONE_CALL}. Correct the function, write this call's rows of batch "
-            f"{call.batch_id} in another way, and restart"
+            f"{call.batch_id} by other means, and restart"
         )
     if len(call.frames or ()) != len(last.frames) or not all(map(_same, call.frames or (), last.frames)):
         raise ConfigurationError(

@@ -59,7 +59,7 @@ class StatefulOperators:
             has_state: returns whether the checkpoint has state; called if this Spark does not show the plan.
 
         Raises:
-            ConfigurationError: the query keeps state, and this Spark does not show the plan.
+            ConfigurationError: the query keeps state, and this version of Spark does not show the plan.
         """
         if self._places == ():
             return None

@@ -12,6 +12,7 @@ import typer
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
+from twopc.counted import counted
 from twopc.errors import RetriableError
 from twopc.integration.reported import reported
 from twopc.integration.verify.cluster import Cluster
@@ -158,8 +159,8 @@ class _Watch:
         if self._emit is not None:
             return
         self._console.print(
-            f"{time.strftime('%H:%M:%S')} batch {report.last_batch}, {report.rows:,} rows decided, "
-            f"{report.records or 0:,} records, {report.open} open transactions"
+            f"{time.strftime('%H:%M:%S')} batch {report.last_batch}, {counted(report.rows, 'row')} decided, "
+            f"{counted(report.records or 0, 'record')}, {counted(report.open, 'open transaction')}"
         )
         for finding in report.findings:
             if before is None or finding not in before.findings:

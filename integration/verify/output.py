@@ -6,6 +6,7 @@ from collections import Counter
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from twopc.counted import counted
 from twopc.errors import ConfigurationError
 from twopc.integration.verify.findings import Finding, Kind
 from twopc.integration.verify.spill import Spill
@@ -115,7 +116,7 @@ class Output:
         """
         for where, unidentified in self._unidentified.items():
             if unidentified:
-                text = f"{unidentified:,} records have no such value, so they were not checked"
+                text = f"{counted(unidentified, 'record has', 'records have')} no such value and could not be checked"
                 yield Finding(Kind.UNIDENTIFIED, where, text)
         count, duplicates = self._keys.duplicates()
         if count:

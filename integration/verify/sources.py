@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from twopc.counted import counted
 from twopc.integration.verify.findings import Finding, Kind
 
 if TYPE_CHECKING:
@@ -47,8 +48,9 @@ def check_sources(
             uncounted.append(key.batch)
         elif expected != rows:
             text = (
-                f"{rows:,} rows were decided for {expected:,} source offsets. The query dropped or added rows, or the source has "
-                "offsets without records (transactions, compaction, retention)"
+                f"{counted(rows, 'row was', 'rows were')} decided for {counted(expected, 'source offset')}. The query "
+                "dropped or added rows, or the source has offsets without records (transactions, compaction, "
+                "retention)"
             )
             yield Finding(Kind.RANGE_DIFFERS, f"batch {key.batch}", text)
     if uncounted:

@@ -6,6 +6,7 @@ from collections import Counter
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from twopc.counted import counted
 from twopc.integration.verify.findings import Finding, Kind
 from twopc.integration.verify.strays import describe_strays
 from twopc.integration.verify.transactions import topics_of
@@ -102,7 +103,9 @@ def check_count(
     """
     for topic, tail in topics.items():
         if held_back := tail.bounds.held_back:
-            text = f"{held_back:,} offsets are behind open transactions, which readers cannot pass"
+            text = (
+                f"{counted(held_back, 'offset is', 'offsets are')} behind open transactions, which readers cannot pass"
+            )
             yield Finding(Kind.HELD_BACK, topic, text)
     for group in expected.groups(topics):
         read = {topic: topics[topic] for topic in sorted(group & topics.keys())}
@@ -111,16 +114,16 @@ def check_count(
         where, count = ", ".join(read), sum(tail.records for tail in read.values())
         proven, decided = _rows_of(expected.proven, group), _rows_of(expected.decided, group)
         if reason := expected.incomplete or _why_not(cluster, group, read):
-            text = f"the number of records ({count:,}, for {decided:,} decided rows) proves nothing, because {reason}"
+            text = f"the number of records ({count:,}, for {counted(decided, 'decided row')}) proves nothing, because {reason}"
             yield Finding(Kind.NOT_COMPARED, where, text)
         elif count < proven:
-            text = f"{count:,} records for {proven:,} committed rows, so records are lost"
+            text = f"{counted(count, 'record')} for {counted(proven, 'committed row')}, so records are lost"
             yield Finding(Kind.RECORDS_MISSING, where, text)
         elif count > decided:
             kind = Kind.RECORDS_UNDECIDED if sole_writer else Kind.RECORDS_EXTRA
             ends = {topic: tail.bounds.stable for topic, tail in read.items()}
             strays = describe_strays(cluster.sink, ends, expected.producers)
-            yield Finding(kind, where, f"{count:,} records for {decided:,} decided rows; {strays}")
+            yield Finding(kind, where, f"{counted(count, 'record')} for {counted(decided, 'decided row')}; {strays}")
 
 
 def _why_not(cluster: Cluster, group: frozenset[str], read: Mapping[str, Tail]) -> str | None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from typing import TYPE_CHECKING, NamedTuple
 
+from twopc.counted import counted
 from twopc.integration.verify.findings import Finding, Kind
 from twopc.sinks.kafka import reports
 from twopc.sinks.kafka.handle import driver_epoch_of
@@ -67,7 +68,7 @@ def check_missing(
             kind, text = Kind.ABANDONED, f"abandoned with override=Abandon({one.id.batch}), so its rows may be missing"
         else:
             kind, text = _why_missing(one, description, bounds, is_last=one.id == last)
-        named = f"task {one.task}, {one.handle.transaction}, {one.handle.rows} rows"
+        named = f"task {one.task}, {one.handle.transaction}, {counted(one.handle.rows, 'row')}"
         yield Finding(kind, f"batch {one.id.batch}", f"{named}: {text}")
 
 
@@ -94,11 +95,14 @@ def check_visible(
     query_ids = {query_id for query_id, _ in history.batches}
     elsewhere = Counter[str]()
     for marker in visible:
-        where, named = f"batch {marker.batch_id}", f"task {marker.task}, transaction {marker.uuid}, {marker.rows} rows"
+        where, named = (
+            f"batch {marker.batch_id}",
+            f"task {marker.task}, transaction {marker.uuid}, {counted(marker.rows, 'row')}",
+        )
         one = decided.get(marker.uuid)
         if one is not None:
             if marker.rows != one.handle.rows:
-                text = f"its decision has {one.handle.rows} rows; the marker or the decision was altered"
+                text = f"its decision has {counted(one.handle.rows, 'row')}; the marker or the decision was altered"
                 yield Finding(Kind.ROWS_DIFFER, where, f"{named}: {text}")
         elif marker.uuid in superseded:
             text = "visible, although a repair replaced it as lost, so its rows are duplicated"

@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 from confluent_kafka import KafkaError, KafkaException
 
+from twopc.counted import counted
+
 if TYPE_CHECKING:
     from twopc.sinks.kafka.records import Records
 
@@ -42,7 +44,7 @@ class LookUp:
     def named(self, topic: str, error: KafkaError) -> str:
         """The topic's name, with its number of partitions if that matters for the error."""
         count = self._partitions(topic) if error.code() == KafkaError._UNKNOWN_PARTITION else 0
-        return f"{topic} ({topic} has {count} partitions)" if count else topic
+        return f"{topic} ({topic} has {counted(count, 'partition')})" if count else topic
 
     def is_gone(self, topic: str) -> bool:
         """Whether a broker reports that the topic does not exist."""

@@ -15,6 +15,7 @@ import os
 from collections import Counter
 from typing import TYPE_CHECKING, Any, Final
 
+from twopc.counted import counted
 from twopc.sinks.kafka.acknowledged import flush_all
 from twopc.sinks.kafka.client_log import ClientLog
 from twopc.sinks.kafka.errors import SERVING, translate_in_task, translated
@@ -106,7 +107,7 @@ def release(settings: KafkaSettings) -> list[str]:
         except SERVING as error:
             unsent.append(str(error))
             continue
-        unsent += [f"{left} records were not acknowledged"] if left else []
+        unsent += [f"{counted(left, 'record was', 'records were')} not acknowledged"] if left else []
         unsent += [f"{topic}: {error.str()}" for topic, error in ready.failures.items()]
     return unsent
 

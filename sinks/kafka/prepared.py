@@ -57,7 +57,7 @@ def why_not(handle: KafkaHandle, found: Description, ledger: str) -> str | None:
     if missing:
         topics = sorted({where.rpartition(":")[0] for where in missing})
         return (
-            f"the coordinator's transaction lacks {', '.join(sorted(missing))}: it was ended and begun again, or "
+            f"the coordinator's transaction lacks {', '.join(sorted(missing))}: it was ended and a new one begun, or "
             f"the driver's principal may not see it; in that case allow Describe on the topic {' and '.join(topics)}"
         )
     return None

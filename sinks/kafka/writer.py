@@ -6,6 +6,7 @@ import time
 import uuid
 from typing import TYPE_CHECKING, Final
 
+from twopc.counted import counted
 from twopc.errors import CheckpointExpiredError, RetriableError, UnavailableError
 from twopc.sinks.kafka.acknowledged import flush_all
 from twopc.sinks.kafka.batch_size import batch_size_of
@@ -221,7 +222,9 @@ class KafkaWriter(SinkWriter[KafkaHandle]):
             return
         if LookUp(ready.producer, self._timeout_s).is_gone(self._ledger):
             raise ledger_is_gone(self._ledger)
-        open_ones = f"{ready.transactional_id}: {min(left, self._rows)} of {self._rows} records were not acknowledged"
+        open_ones = (
+            f"{ready.transactional_id}: {min(left, self._rows)} of {counted(self._rows, 'record')} not acknowledged"
+        )
         if time.monotonic() >= self._ends_at:
             raise self._expired(open_ones)
         raise UnavailableError(
@@ -261,7 +264,9 @@ class KafkaWriter(SinkWriter[KafkaHandle]):
             look_up = LookUp(ready.producer, self._timeout_s)
             blamed = {topic: error for topic, error in ready.failures.items() if not is_for_another(error)}
             errors = [
-                self._translated(ready, error, topic, f"{doing} {look_up.named(topic, error)} (of {self._rows} rows)")
+                self._translated(
+                    ready, error, topic, f"{doing} {look_up.named(topic, error)} (of {counted(self._rows, 'row')})"
+                )
                 for topic, error in sorted((blamed or ready.failures).items())
             ]
             lasting = next((error for error in errors if not error.retriable), errors[0])
@@ -275,7 +280,7 @@ class KafkaWriter(SinkWriter[KafkaHandle]):
         return gone or refused or translate_in_task(error, doing, on_topic("Write", topic))
 
     def _doing(self, ready: ReadyProducer) -> str:
-        return f"{ready.transactional_id}: writing (of {self._rows} rows)"
+        return f"{ready.transactional_id}: writing (of {counted(self._rows, 'row')})"
 
     def _written_to(self, ready: ReadyProducer, marker_partition: int) -> tuple[str, ...]:
         """The partitions that hold the rows and the marker, according to each record's delivery report."""

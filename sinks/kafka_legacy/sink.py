@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from confluent_kafka import KafkaException, Producer
 
+from twopc.counted import counted
 from twopc.errors import RetriableError
 
 if TYPE_CHECKING:
@@ -60,7 +61,9 @@ class AtLeastOnceKafkaSink:
         left = producer.flush(self.timeout_ms / 1000)
         if errors or left:
             cause = KafkaException(errors[0]) if errors else None
-            raise RetriableError(f"{self.topic}: {len(errors)} rows failed and {left} were not acknowledged") from cause
+            raise RetriableError(
+                f"{self.topic}: {counted(len(errors), 'row')} failed, and {left} not acknowledged"
+            ) from cause
 
     def _enqueue(self, producer: Producer, fields: dict[str, Any], report: Callable[[Any, Any], None]) -> None:
         key, value = (None if fields.get(name) is None else bytes(fields[name]) for name in ("key", "value"))

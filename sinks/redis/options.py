@@ -105,7 +105,7 @@ def _options_of(url: str) -> dict[str, str]:
             query.setdefault(name, []).append(value)
     for name, values in query.items():
         if len(values) > 1:
-            raise _wrong("url", f"{name!r} is in it twice: pass it only once")
+            raise _wrong("url", f"it has {name!r} twice: pass it only once")
         if not values[0]:
             raise _wrong("url", f"{name!r} has no value: set one, or remove it")
     return {name: values[0] for name, values in query.items()}

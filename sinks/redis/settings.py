@@ -100,10 +100,13 @@ class RedisSettings(StagedSettings):
             "the url leads to a replica: pass the url of the primary, or sentinels=… with service=…",
         )
         yield is_cluster and not self.cluster, "the url leads to a cluster: pass cluster=True"
-        yield self.cluster and not is_cluster, "cluster=True, but the server is not a cluster: leave it out"
+        yield (
+            self.cluster and not is_cluster,
+            "cluster=True is set, but the server is not part of a cluster: remove cluster=True",
+        )
         yield (
             self.wait_aof and (version < _OLDEST_WITH_WAITAOF or not found.get("aof_enabled")),
-            "wait_aof=True needs Redis 7.2 or newer with appendonly yes: set that, or leave wait_aof out",
+            "wait_aof=True needs Redis 7.2 or newer with appendonly yes: enable appendonly, or remove wait_aof",
         )
         yield (
             self.wait_replicas > replicas,

@@ -6,6 +6,8 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import TYPE_CHECKING, Final, TypeVar
 
+from twopc.counted import counted
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterator
 
@@ -34,7 +36,7 @@ class StagedHandle:
     @property
     def transaction(self) -> str:
         """See :class:`Handle`."""
-        return f"slice {self.entry} ({self.rows} rows)"
+        return f"slice {self.entry} ({counted(self.rows, 'row')})"
 
 
 StagedHandleT = TypeVar("StagedHandleT", bound=StagedHandle)

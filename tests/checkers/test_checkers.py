@@ -163,7 +163,7 @@ def test_a_transaction_ended_in_one_partition_only_is_reported() -> None:
             [*DECIDED, *DECIDED],
             SEEN,
             ["uuid-one"] * 2,
-            ["several decided transactions share one epoch of a producer"],
+            ["several decided transactions share the same producer epoch"],
         ),
         (DECIDED, [*SEEN, row(7, 0, "0:2")], ["uuid-one"], ["was read, and is not in the log"]),
         ([*DECIDED, Decided("uuid-two", TWO, 2)], SEEN, ["uuid-one", "uuid-two"], ["2 rows decided, 0 visible"]),

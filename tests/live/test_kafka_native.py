@@ -91,7 +91,7 @@ BAD: dict[str, dict[str, Any]] = {
 
 
 @pytest.mark.parametrize("bad", BAD)
-def test_the_same_error_for_a_bad_record_among_good_ones(
+def test_a_bad_record_among_good_ones_raises_the_same_error(
     kafka: KafkaService, monkeypatch: pytest.MonkeyPatch, bad: str
 ) -> None:
     """Caught mutations: ``err`` or a delivery report's error is not checked; rows that would be altered are not refused."""

@@ -109,7 +109,7 @@ def test_a_stage_repeated_because_an_executor_lost_its_shuffle_leads_to_a_new_at
     with query(kafka, tmp_path, plan="shuffle", partitions=4) as pipeline:
         run = pipeline.process("task.prepared=stop")
         executor_of(stopped(run, count=2)[0]).kill()
-    assert "was run again (attempt 1)" in run.text
+    assert "was rerun (attempt 1)" in run.text
     assert _SWEPT in run.text
 
 

@@ -1,6 +1,6 @@
 """A stateful query of many partitions is killed at random moments and restarted with another number of cores.
 
-Each number of cores has another number of writers, so a replay groups the plan's partitions in another way.
+Each number of cores has a different number of writers, so a replay groups the plan's partitions differently.
 """
 
 from __future__ import annotations

@@ -212,7 +212,7 @@ def test_a_second_call_for_a_batch_is_an_error_that_says_what_to_do(
     query.feed(*BATCHES[0])
     for _ in range(2):  # a restart raises it again, and loses no more rows
         message = query.refused()
-        assert "second call for batch 0" in message and "unionByName" in message and "in another way" in message
+        assert "second call for batch 0" in message and "unionByName" in message and "by other means" in message
         assert values(sink) == Counter(["3"])
 
 

@@ -44,7 +44,7 @@ def _said(alerts: list[Alert]) -> list[tuple[str, str]]:
     return [(alert.rule, alert.status) for alert in alerts]
 
 
-def test_failures_over_a_total_within_the_window_fire_once_and_are_over_once() -> None:
+def test_too_many_failures_in_the_window_fire_once_and_clear_once() -> None:
     episodes = _episodes(TOTAL)
     assert _at(episodes, 0) == []
     for minute in (1, 2, 3):

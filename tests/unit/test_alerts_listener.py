@@ -118,7 +118,7 @@ def test_a_checkpoint_after_a_long_pause_of_the_source_is_not_late_when_it_begin
     assert told.get(timeout=WAIT_S).rule == "stalled", "it counts from its first try"
 
 
-def test_a_query_that_failed_and_was_closed_is_missed() -> None:
+def test_a_query_that_failed_and_was_closed_still_raises_stalled() -> None:
     told: queue.Queue[Alert] = queue.Queue()
     clock = Clock()
     alerts = _alerts(told, NoCheckpoint("stalled", for_s=60), clock=clock)
@@ -321,4 +321,4 @@ raise SystemExit(3)
         [sys.executable, "-c", code], cwd=Path(__file__).parents[2], capture_output=True, text=True, check=False
     )
     assert done.returncode == 3
-    assert "firing consecutive, query orders: 1 checkpoints failed in a row." in done.stderr
+    assert "firing consecutive, query orders: 1 checkpoint failed in a row." in done.stderr

@@ -6,10 +6,12 @@ import logging
 from typing import TYPE_CHECKING, Any
 from xml.etree import ElementTree as ET
 
+import msgspec
 import pytest
 
 from benchmarks import counting
 from benchmarks.chart import Series, curves
+from benchmarks.charts import draw
 from benchmarks.counting import Count, WrongCountError
 from benchmarks.decision import LEDGER_KIB, STATE_KIB
 from benchmarks.goals import GOALS, Goal, Verdict
@@ -19,7 +21,7 @@ from benchmarks.measured import TWO_PHASES, TWOPC, Case, Missing, MissingError, 
 from benchmarks.pages import PAGES, filled
 from benchmarks.planning import planning_table
 from benchmarks.report import lines
-from benchmarks.run import chosen, draw, run_group
+from benchmarks.run import chosen, run_group
 from benchmarks.settings import Settings, parsed
 from benchmarks.turns import in_turn
 
@@ -157,6 +159,25 @@ def test_a_brief_block_shows_the_times_and_not_what_was_measured_beside_them(tmp
         assert "| 100 rows | twopc | 12 (10-30) ms |" in text
     assert "| ms of the whole trigger | twopc | 1 234 |" in whole
     assert "whole trigger" not in brief
+
+
+def test_the_text_of_a_chart_says_what_it_measures_and_of_whom(tmp_path: Path) -> None:
+    facts = {"driver memory, MiB": {TWOPC: 30.0}}
+    samples: dict[str, list[float]] = {TWOPC: [1], SPARK: [2]}
+    kept = results(*(Case(name=f"{x}", unit="ms", samples=samples, x=x, facts=facts) for x in (10, 100)))
+    kept.write(tmp_path)
+    draw(kept, tmp_path)
+    page = filled("<!-- bench:streaming -->\n<!-- /bench -->", tmp_path)
+    assert f"The chart shows the time (ms) by {kept.x_label} for {TWOPC}; {SPARK}.](results/streaming.svg)" in page
+    memory = (
+        f"The chart shows driver memory (MiB) by {kept.x_label} for {TWOPC}.](results/streaming-driver-memory-mib.svg)"
+    )
+    assert memory in page
+
+
+def test_one_round_is_a_round(tmp_path: Path) -> None:
+    msgspec.structs.replace(results(case()), rounds=1).write(tmp_path)
+    assert "; 1 round." in filled("<!-- bench:streaming -->\n<!-- /bench -->", tmp_path)
 
 
 def test_a_block_of_an_unknown_group_is_an_error(tmp_path: Path) -> None:

@@ -242,7 +242,7 @@ def test_a_failure_that_is_long_over_weighs_less_than_what_is_slow_now() -> None
     slow = [ended(number, **_slow(decide=2_000.0)) for number in range(6, 40)]
     found = _found([*_then("FatalError", "Connection refused"), *slow])
     assert [one.rule for one in found] == ["slow decision", "unavailable"]
-    assert "34 checkpoints were completed since" in found[1].evidence
+    assert "34 checkpoints completed since" in found[1].evidence
 
 
 def test_checkpoints_that_left_the_window_are_forgotten() -> None:

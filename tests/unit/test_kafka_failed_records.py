@@ -59,7 +59,7 @@ def reporting(*reports: Sequence[tuple[str, KafkaError]], cause: KafkaError | No
     ],
     ids=["after it", "before it", "at a later look, another topic", "at a later look", "in the same request"],
 )
-def test_a_record_given_up_for_another_does_not_hide_the_one_that_failed(
+def test_a_purged_record_does_not_hide_the_one_that_failed(
     reports: list[list[tuple[str, KafkaError]]],
 ) -> None:
     with pytest.raises(BadRecordError, match="writing to out") as caught:

@@ -68,7 +68,7 @@ def test_many_requests_are_shared_out_once_there_are_more_connections() -> None:
     """Fails if the answers come in another order than the requests."""
     first, opened = Connection(), Opened()
     lanes = lanes_over(first, opened)
-    assert lanes.send_all(MANY) == ANSWERS  # over the one that there is
+    assert lanes.send_all(MANY) == ANSWERS  # over the only connection
     assert first.sent == ANSWERS
     opened_all(lanes)
     assert len(lanes._further) == _LANES - 1

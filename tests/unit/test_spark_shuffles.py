@@ -148,7 +148,7 @@ def test_observations_of_one_attempt_do_not_count_for_the_next() -> None:
     watched = marked(store)
     store.jobs["b"] = [Job(2, (3,), is_over=True)]
     store.stages[3] = result(3, 9, reads=0, attempts=2)
-    with pytest.raises(RetriableError, match="stage 3 was run again"):
+    with pytest.raises(RetriableError, match="stage 3 was rerun"):
         watched.check("b", ())
 
 
@@ -180,7 +180,7 @@ def test_a_stage_without_a_shuffle_as_its_input_may_run_again() -> None:
 def test_a_result_stage_that_ran_again_is_repeated_and_the_repetition_is_decided() -> None:
     store = Store(ONE_JOB, {**plain(), RESULT: attempts_at(RESULT, 2)})
     watched = watching(store)
-    with pytest.raises(RetriableError, match=r"stage 2 was run again \(attempt 1\)"):
+    with pytest.raises(RetriableError, match=r"stage 2 was rerun \(attempt 1\)"):
         watched.check("a", {RESULT})
     store.jobs = {**ONE_JOB, "b": [Job(1, (3, 4, 5), is_over=True)]}
     store.stages |= {

@@ -12,6 +12,7 @@ from collections import Counter
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
+from twopc.counted import counted
 from twopc.integration.demo.plan import protocol_kills
 from twopc.integration.migrate.rehearsal.queries import new_query, old_query, way_back
 from twopc.integration.migrate.rehearsal.topics import Continued, OldTopic, Output, moved_keys, numbers_of
@@ -103,7 +104,9 @@ class Rehearsal:
         happened = self._run("old", self._old(), planned(self.seed, kills, moments=(Moment.AFTER,), crash_points=()))
         found = numbers_of(self.output.records())
         lost, doubled = difference(Counter(range(self.source.fed)), found)
-        problem = f"{lost} records lost" if lost else ("" if doubled or not kills else "nothing is duplicated")
+        problem = (
+            f"{counted(lost, 'record')} lost" if lost else ("" if doubled or not kills else "nothing is duplicated")
+        )
         self.add(
             "the old sink, killed",
             f"{happened}; whole or half batches are duplicated, as always with this sink",
@@ -209,7 +212,7 @@ class Rehearsal:
         if moved := moved_keys(records):
             problems.append(f"keys in several partitions: {', '.join(moved)}")
         if held := self.output.held_back():
-            problems.append(f"{held} offsets are behind transactions that were left open")
+            problems.append(f"{counted(held, 'offset is', 'offsets are')} behind transactions that were left open")
         facts: dict[str, Any] = {"records": found.total(), "lost": lost, "doubled": doubled}
         self.add(name, done, problem="; ".join(problems), **facts)
 

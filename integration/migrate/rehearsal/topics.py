@@ -56,7 +56,7 @@ class Output:
         """Create the topic with one replica, since each cluster here is one broker. Wait until the broker knows it.
 
         Raises:
-            ServiceError: the broker does not know the topic in time.
+            ServiceError: the topic did not appear in time.
         """
         admin = AdminClient({"bootstrap.servers": self.servers, "log_level": 0})
         admin.create_topics([NewTopic(self.topic, self.partitions, 1)])[self.topic].result(_TIMEOUT_S)
@@ -64,7 +64,7 @@ class Output:
 
     def _await_leaders(self, client: AdminClient | Consumer) -> None:
         if not wait_until(lambda: _has_leaders(client, self.topic), _TIMEOUT_S):
-            raise ServiceError(f"{self.servers} does not know the topic {self.topic} after {_TIMEOUT_S} s")
+            raise ServiceError(f"the topic {self.topic} did not appear on {self.servers} within {_TIMEOUT_S} s")
 
     def written(self) -> int:
         """Count the topic's offsets, whether readers can reach them or not."""
@@ -85,7 +85,7 @@ class Output:
             found: dict[int, int] = {}
             if not wait_until(lambda: self._ask(consumer, found), _TIMEOUT_S):
                 raise ServiceError(
-                    f"{self.servers} has partitions of {self.topic} without a leader after {_TIMEOUT_S} s"
+                    f"{self.servers}: some partitions of {self.topic} still had no leader after {_TIMEOUT_S} s"
                 )
             return found
 

@@ -34,7 +34,9 @@ NOT_RUN: Final = {
     "MirrorMaker 2, Confluent Replicator, Cluster Linking": (
         "MirrorMaker 2 needs features of the source's brokers that 0.10 lacks; the others are not available as packages"
     ),
-    "brokers older than 0.10.2, several brokers, other vendors' brokers": "there are no packages, or too little room here",
+    "brokers older than 0.10.2, several brokers, other vendors' brokers": (
+        "no packages exist, or this machine has too little room"
+    ),
 }
 
 

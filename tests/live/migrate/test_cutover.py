@@ -54,8 +54,7 @@ def test_a_half_written_batch_is_completed_by_content(pipeline: OldPipeline, spa
     recorded = pipeline.cut_over("--apply")["recorded"]
     message = pipeline.fail_new(spark, dry_run=True)
     assert (
-        f"batch 1 has {len(batch)} rows: {written} are in the output, {len(batch) - written} must still be written"
-        in message
+        f"batch 1 has {len(batch)} rows: {written} in the output, {len(batch) - written} still to be written" in message
     )
     assert pipeline.visible() == before
     pipeline.run_new(spark)
@@ -126,7 +125,7 @@ def test_equal_rows_and_earlier_duplicates_are_counted(pipeline: OldPipeline, sp
     assert pipeline.cut_over("--apply", "--clock-skew-ms", "0")["was_recorded"] is False
     message = pipeline.fail_new(spark, dry_run=True)
     surplus = (of_second - second).total()
-    assert f"{surplus} records are duplicates of earlier attempts" in message
+    assert f"{surplus} are duplicates of earlier attempts" in message
     pipeline.run_new(spark)
     rest_of_input = Counter(pipeline.given) - first - second
     assert pipeline.visible() == first + first + (second | of_second) + rest_of_input
@@ -164,7 +163,7 @@ def test_a_writer_that_continues_is_noticed(pipeline: OldPipeline, spark: SparkS
     write_half_of_batch_1(pipeline, spark)
     pipeline.cut_over("--apply")
     pipeline.write_directly("late")
-    assert "1 records were written" in pipeline.fail_new(spark)
+    assert "1 record was written" in pipeline.fail_new(spark)
     pipeline.cut_over("--apply")
     assert "records are not rows of the batch" in pipeline.fail_new(spark)
     pipeline.cut_over("--apply", "--other-writers")
@@ -217,7 +216,7 @@ def test_after_a_finished_batch_nothing_is_left_out(pipeline: OldPipeline, spark
     found = pipeline.cut_over("--apply")
     assert found["handover"]["kind"] == "nothing"
     pipeline.write_directly("late")
-    assert "1 records were written" in pipeline.fail_new(spark)
+    assert "1 record was written" in pipeline.fail_new(spark)
     pipeline.cut_over("--apply")
     pipeline.run_new(spark)
     assert pipeline.visible() == Counter([*pipeline.given, "late"])

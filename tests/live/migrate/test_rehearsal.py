@@ -176,7 +176,7 @@ def test_a_transaction_that_was_left_open_is_seen(rehearsal: Rehearsal) -> None:
     write(rehearsal.output, range(20))
     left_open = write(rehearsal.output, [7], **{"transactional.id": rehearsal.output.topic})
     step = judged(rehearsal)
-    assert (step.doubled, step.problem) == (0, "1 offsets are behind transactions that were left open")
+    assert (step.doubled, step.problem) == (0, "1 offset is behind transactions that were left open")
     left_open.abort_transaction(_TIMEOUT_S)
 
 

@@ -157,7 +157,7 @@ def test_without_a_ledger_nothing_is_judged_and_an_abort_needs_force(
     assert ask(play, "transactions", "prove", play.name).status == 2
     assert ask(play, "transactions", "abort", play.name, play.open_transactions()[0], "--yes").status == 3
     done = ask(play, "transactions", "abort", play.name, "--yes", "--force", "--reason", "the ledger is gone")
-    assert done.status == 0 and f"written down in {tmp_path}/operator-000001.json" in done.out.replace("\n", "")
+    assert done.status == 0 and f"recorded in {tmp_path}/operator-000001.json" in done.out.replace("\n", "")
     assert play.open_transactions() == ()
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from typing import TYPE_CHECKING
 
+from twopc.counted import counted
 from twopc.testing.checkers.history import Decided, LogEntry, Observation, Violation
 
 if TYPE_CHECKING:
@@ -30,13 +31,13 @@ def disagreeing(
         Violation(_CHECKER, "was read, and is not in the log", (row,)) for row in observed if row.position not in writer
     ]
     violations += [
-        Violation(_CHECKER, f"{handle.rows} rows decided, {visible[handle.producer]} visible", (handle,))
+        Violation(_CHECKER, f"{counted(handle.rows, 'row')} decided, {visible[handle.producer]} visible", (handle,))
         for handle in decided
         if visible[handle.producer] != handle.rows
     ]
     used = Counter(handle.producer for handle in decided)
     violations += [
-        Violation(_CHECKER, "several decided transactions share one epoch of a producer", (producer, times))
+        Violation(_CHECKER, "several decided transactions share the same producer epoch", (producer, times))
         for producer, times in sorted(used.items())
         if times > 1
     ]

@@ -223,7 +223,7 @@ class KillLoop:
         raise QueryFailedError(f"The query failed with exit code {code}. {_tail(log)}")
 
     def _watch(self, processes: QueryProcesses, kill: Kill | None, log: Path, reached: Path) -> str:
-        """Wait for the end, or kill the query at the moment of the kill; return how the loop killed it."""
+        """Wait until the query ends, or kill it when its moment comes; return how it was killed, or ""."""
         before, finished, deadline = self._written(), -1, time.monotonic() + _STUCK_S
         while True:
             is_over = processes.exit_code is not None  # look at this before the last look at the checkpoint

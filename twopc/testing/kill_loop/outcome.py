@@ -6,6 +6,7 @@ from collections import Counter
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from twopc.counted import counted
 from twopc.testing.kill_loop.records import KEYS
 
 if TYPE_CHECKING:
@@ -66,7 +67,7 @@ class Outcome:
     def __str__(self) -> str:
         """Describe the result in one line, and how to reproduce it."""
         parts = [
-            f"{self.given} records in, {self.found} out",
+            f"{counted(self.given, 'record')} in, {self.found} out",
             *(f"{len(rows)} {what} ({_some(rows)})" for what, rows in self._wrong() if rows),
             f"killed {', '.join(self.kills) or 'never'}",
             *([f"not reached: {', '.join(self.missed)}"] if self.missed else []),
@@ -96,7 +97,7 @@ def judge(  # noqa: PLR0913 - all but the first two by name, with defaults
     missed: Sequence[str] = (),
     seconds: float = 0.0,
 ) -> Outcome:
-    """Compare the records 0 to ``given - 1`` with those found. This takes one byte per record, and more for each wrong one."""
+    """Compare records 0 to ``given - 1`` with those found. This takes one byte per record, and more for each wrong one."""
     seen, greatest = bytearray(given), [-1] * keys
     again: Counter[int] = Counter()
     made_up, out_of_order = [], []
