@@ -60,7 +60,7 @@ class SinkCommitter(ABC, Generic[HandleT]):
 
     @abstractmethod
     def acquire(self, claim: Claim, seen: Owner | None) -> int:
-        """Fence the former driver, so that it can make no further decisions. May be called again.
+        """Fence the previous driver, so that it can make no further decisions. May be called again.
 
         Args:
             claim: the claimant; the same in every call.
@@ -117,7 +117,7 @@ class SinkCommitter(ABC, Generic[HandleT]):
     def prove(self, handles: Sequence[HandleT], scan_start: JsonObject) -> Mapping[HandleT, Evidence]:
         """Prove the outcome of each transaction from what the store shows, without trying to end it. May be called again.
 
-        It may end what hides the proof, such as open transactions of former drivers, and may write to find out.
+        It may end what hides the proof, such as open transactions of previous drivers, and may write to find out.
         """
 
     @abstractmethod

@@ -108,7 +108,7 @@ class Coordinator:
             transaction.finish()  # evaluate the plan if nothing has yet, sweep orphans, truncate the log
 
     def recover(self, batch: Batch, pending: Pending | None = None) -> DriverRun:
-        """Recover: fence the former driver, read the log, commit the last decision again, and end every undecided transaction.
+        """Recover: fence the previous driver, read the log, commit the last decision again, and end every undecided transaction.
 
         Called by :meth:`process` with the run's first batch.
 

@@ -16,8 +16,8 @@ if TYPE_CHECKING:
 #: Every point that each run with rows passes, in the order of the protocol's steps.
 POINTS: Final = (
     "driver.inspected",  # read-only checks passed, nobody fenced yet
-    "driver.fenced",  # the former driver is fenced, without a record of this driver yet
-    "driver.acquired",  # former driver fenced, record of the acquisition durable
+    "driver.fenced",  # the previous driver is fenced, without a record of this driver yet
+    "driver.acquired",  # previous driver fenced, record of the acquisition durable
     "driver.recovered",  # last decision finished, orphans swept
     "task.began",  # a task's transaction is open
     "task.written",  # its rows are handed to the client

@@ -31,7 +31,7 @@ class DecisionLog(ABC):
 
     @abstractmethod
     def acquire(self, claim: Claim) -> int:
-        """Fence the former driver and leave a record.
+        """Fence the previous driver and leave a record.
 
         Returns:
             this driver's epoch; a retry in the same run returns the same one.

@@ -79,7 +79,7 @@ def refusal(position: Position, label: str, view: LogView, batch: Batch, log: st
         ),
         Position.UNADOPTED: (
             f"the checkpoint is at batch {at}, but {log} has no record of the earlier batches. If they were written in another "
-            f"way, pass override=AdoptQuery({mine!r}). If the sink was renamed, restore its former name. If the function "
+            f"way, pass override=AdoptQuery({mine!r}). If the sink was renamed, restore its previous name. If the function "
             "did not call exactly_once's object for them, correct the function, and start with a new checkpoint: this sink "
             "has written nothing yet"
         ),

@@ -1,4 +1,4 @@
-"""The start of a driver: check, fence the former driver, read its last decision, complete it and end the rest (rule 1).
+"""The start of a driver: check, fence the previous driver, read its last decision, complete it and end the rest (rule 1).
 
 A sink must not change hands unnoticed: neither to another query, nor to an older copy of the same one.
 """
@@ -54,7 +54,7 @@ def _recover(setup: Setup, batch: Batch, pending: Pending) -> DriverRun:
 
     pending.enter("acquire")
     claim = Claim(query_id=batch.query_id, run=setup.driver_run_id, deciding_log=setup.log.name)
-    log_epoch = setup.log.acquire(claim)  # the former driver can decide nothing after this
+    log_epoch = setup.log.acquire(claim)  # the previous driver can decide nothing after this
     driver_epochs = setup.participants.acquire(claim)
     view = _view_of(setup.log, setup.log.read)  # up to this driver's own record: so nothing can be missing
     crash_point("driver.acquired")

@@ -166,7 +166,7 @@ class LocalOldKafka(LocalServer):
         }
 
     def _await_zookeeper(self) -> None:
-        """Wait until ZooKeeper runs and has forgotten the broker's former process."""
+        """Wait until ZooKeeper runs and has forgotten the broker's previous process."""
         if not self.zookeeper.is_running:
             self.zookeeper.start()
         registered = f"/brokers/ids/{_NODE_ID}"

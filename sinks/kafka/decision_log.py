@@ -90,7 +90,7 @@ class KafkaDecisionLog(DecisionLog):
         return LogContents(0, ()) if self.identity() == ABSENT else self.contents(until=None)
 
     def acquire(self, claim: Claim) -> int:
-        """See :class:`DecisionLog`. Initialises the drivers' transactional id, which fences the former driver (rule 1)."""
+        """See :class:`DecisionLog`. Initialises the drivers' transactional id, which fences the previous driver (rule 1)."""
         if self._run == claim.run:
             return self.driver_epoch
         self.topic.ensure()

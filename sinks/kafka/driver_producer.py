@@ -48,7 +48,7 @@ RETRY_BACKOFF_MS: Final = 100
 
 
 class DriverProducer:
-    """A driver's producer. Creating it fences the former driver, and the next driver fences it."""
+    """A driver's producer. Creating it fences the previous driver, and the next driver fences it."""
 
     def __init__(self, settings: KafkaSettings, defaults: Mapping[str, str]) -> None:
         """Initialise the drivers' transactional id. The user's options override ``defaults``."""

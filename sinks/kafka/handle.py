@@ -11,7 +11,7 @@ def id_prefix(sink: str) -> str:
 
 
 def driver_id(sink: str) -> str:
-    """The id that all drivers of the sink share: initialising it fences the former driver (rule 1)."""
+    """The id that all drivers of the sink share: initialising it fences the previous driver (rule 1)."""
     return f"{sink}.driver"
 
 

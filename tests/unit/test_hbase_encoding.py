@@ -1,4 +1,4 @@
-"""The staged data of a task has the bytes of HBase's own messages, as in former versions."""
+"""The staged data of a task has the bytes of HBase's own messages, as in earlier versions."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def staged(mapping: Mapping, rows: pa.RecordBatch) -> bytes:
 
 
 @pytest.mark.parametrize("name", STORED)
-def test_this_version_stages_the_same_bytes_as_former_versions(name: str) -> None:
+def test_this_version_stages_the_same_bytes_as_earlier_versions(name: str) -> None:
     mapping, stored = MAPPINGS[name], bytes.fromhex(STORED[name])
     assert staged(mapping, ROWS) == stored
     assert [action.mutation.row for action in unpack(stored).action] == [b"r:1", b"r:2"]

@@ -363,7 +363,7 @@ def test_a_planned_failover_continues_at_the_ends_of_the_mirror(failover: Failov
 def test_a_savepoint_repeats_what_came_after_it_and_loses_what_the_mirror_lacked_before_it(
     failover: Failover, *, is_behind: bool
 ) -> None:
-    """The query continues only if the mirror's source has the former one's offsets. The savepoint keeps the query's state."""
+    """The query continues only if the mirror's source has the previous one's offsets. The savepoint keeps the query's state."""
     pipeline, directory = failover.pipeline, failover.root / "savepoints"
     with mirroring(failover.former.bootstrap_servers, failover.mirror, failover.topics) as two:
         failover.run(2 * _BATCH)

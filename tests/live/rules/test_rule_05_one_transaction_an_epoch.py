@@ -140,7 +140,7 @@ def test_producers_prepared_together_never_share_an_id(play: Play) -> None:
 def test_a_worker_keeps_no_producer_for_a_new_driver_epoch(play: Play) -> None:
     """The same Python worker serves the next driver: its ids have the new driver epoch from the first task on.
 
-    Fails if a pool is chosen by the sink's name only: the sweep of the former driver, if it wakes, would abort them.
+    Fails if a pool is chosen by the sink's name only: the sweep of the previous driver, if it wakes, would abort them.
     """
     first, second = play.driver(), play.driver()
     first.process(play.batch(0), Tasks(play, rows_of(0)))

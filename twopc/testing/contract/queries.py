@@ -141,7 +141,7 @@ class QueryContract:
     def test_a_query_that_ended_another_may_crash_before_its_first_decision(
         self, noticing: Case, tmp_path: Path
     ) -> None:
-        """The former query's decisions say nothing about the new query's checkpoint."""
+        """The previous query's decisions say nothing about the new query's checkpoint."""
         Query(noticing, tmp_path).run(0)
         new = Query(noticing, tmp_path / "new", query_id="query-b")
         ends = Settings(overrides=Overrides(end_query_id=QUERY_ID))
