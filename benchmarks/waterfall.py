@@ -132,11 +132,11 @@ def _timed() -> Iterator[dict[str, list[float]]]:
 
         return call
 
-    former = [(owner, name, getattr(owner, name)) for _, owner, name in (*_STEPS, _CALL)]
+    previous = [(owner, name, getattr(owner, name)) for _, owner, name in (*_STEPS, _CALL)]
     for step, owner, name in (*_STEPS, _CALL):
         setattr(owner, name, timed(step, getattr(owner, name)))
     try:
         yield times_ms
     finally:
-        for owner, name, function in former:
+        for owner, name, function in previous:
             setattr(owner, name, function)

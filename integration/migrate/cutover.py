@@ -159,8 +159,8 @@ def _source_records(files: Files, batch_id: int) -> int | None:
             end = json.loads(line)
             start = json.loads(starts.get(source, "{}"))
             for topic, partitions in end.items():
-                former = start.get(topic, {}) or _initial(files, source).get(topic, {})
-                count += sum(offset - former.get(number, 0) for number, offset in partitions.items())
+                previous = start.get(topic, {}) or _initial(files, source).get(topic, {})
+                count += sum(offset - previous.get(number, 0) for number, offset in partitions.items())
         except (ValueError, AttributeError, TypeError):
             return None
     return count

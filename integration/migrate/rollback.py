@@ -45,8 +45,8 @@ def roll_back(place: Place, sink: KafkaSink) -> WayBack:
     """
     files, own = place.files, place.writable()
     handovers = Handovers(own)
-    former = handovers.newest()
-    if former is None:
+    previous = handovers.newest()
+    if previous is None:
         raise ConfigurationError(f"{files.location} has no hand-over, so there is nothing to roll back")
     batch_id, is_finished = last_batch(files)
     name = query_id(files)
@@ -65,9 +65,9 @@ def roll_back(place: Place, sink: KafkaSink) -> WayBack:
     facts = Handover(query_id=name, batch_id=batch_id, offsets=batch.offsets, kind=Kind.NOTHING, is_back=True)
     if not is_finished and decided == batch_id:
         facts = Handover(query_id=name, batch_id=batch_id, offsets=batch.offsets, kind=Kind.WHOLE, is_back=True)
-    elif not is_finished and former.batch_id == batch_id and former.kind is Kind.REST:
+    elif not is_finished and previous.batch_id == batch_id and previous.kind is Kind.REST:
         # The output has the old sink's rows of the batch that was cut over.
-        facts = msgspec.structs.replace(former, is_back=True)
+        facts = msgspec.structs.replace(previous, is_back=True)
     elif not is_finished:
         # No part of the batch is visible, so the previous batch was the last to be written.
         before = batch.offsets_of(batch_id - 1) or ()

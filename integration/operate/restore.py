@@ -77,8 +77,8 @@ class Restored(NamedTuple):
     @property
     def settings(self) -> str:
         """The arguments for ``exactly_once`` at the first start."""
-        former = self.savepoint.manifest.query_id
-        return f"override=[AdoptQuery({self.query_id!r}), EndQuery({former!r})]"
+        previous = self.savepoint.manifest.query_id
+        return f"override=[AdoptQuery({self.query_id!r}), EndQuery({previous!r})]"
 
     def facts(self) -> dict[str, Any]:
         """As a JSON object."""
@@ -112,8 +112,8 @@ def restore_savepoint(savepoint: Path, checkpoint: Path, *, sinks: Sequence[Kafk
         )
     repeated = tuple(repeated_in(sink, found) for sink in sinks)
     name = str(uuid.uuid4())
-    former = found.manifest.query_id
-    note = Note(savepoint=str(found.path), former_query_id=former, batch_id=found.manifest.batch_id)
+    previous = found.manifest.query_id
+    note = Note(savepoint=str(found.path), former_query_id=previous, batch_id=found.manifest.batch_id)
     try:
         with whole_directory(checkpoint) as unfinished:
             for file, data in contents(found):

@@ -89,8 +89,8 @@ class UpgradedKafka(LocalOldKafka):
             ServiceError: the release does not start, or its metadata does not reach the controller.
         """
         self.stop()
-        former, self._step, self.version = self._step, step, step.version
-        if step.mode == "zookeeper" and step.version != former.version:
+        previous, self._step, self.version = self._step, step, step.version
+        if step.mode == "zookeeper" and step.version != previous.version:
             self.zookeeper.upgrade(kafka_jars(step.version))
         if step.mode != "zookeeper":
             self._upgrade_controller(step)

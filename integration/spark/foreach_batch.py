@@ -183,25 +183,25 @@ class ExactlyOnce:
             ConfigurationError: the checkpoint, or this object, belongs to another query, or no query's own thread makes the call.
         """
         with self._changing:
-            former, context = self._writer, session.sparkContext
-            if former is not None and former.run.query.makes_this_call():
-                return former
+            previous, context = self._writer, session.sparkContext
+            if previous is not None and previous.run.query.makes_this_call():
+                return previous
             named = None
             if self._location is not None:
                 files = open_files(context, self._location)
                 named = GivenCheckpoint(files.location, checkpoint.query_id(files))
             run = enter_run(session, named)
-            if former is not None:
-                _require_ended(former.run.query, run.query)
-                former.close()
+            if previous is not None:
+                _require_ended(previous.run.query, run.query)
+                previous.close()
             location = run.query.checkpoint_location if self._location is None else self._location
             self._writer = RunWriter(run, context, location, self._sinks, self._options)
             return self._writer
 
 
-def _require_ended(former: RunningQuery, present: RunningQuery) -> None:
-    if former.query_id != present.query_id and former.is_active:
+def _require_ended(previous: RunningQuery, present: RunningQuery) -> None:
+    if previous.query_id != present.query_id and previous.is_active:
         raise ConfigurationError(
-            f"query {present.query_id} calls an object of exactly_once() of query {former.query_id}, which is still running. "
+            f"query {present.query_id} calls an object of exactly_once() of query {previous.query_id}, which is still running. "
             "This call wrote nothing. Make one object for each query, with its own sinks"
         )

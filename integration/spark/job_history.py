@@ -72,8 +72,8 @@ class JobHistory:
             exactly: also ask Spark for the number of the next job, so that no job is examined in vain later.
         """
         # No finished job has computed RDDs that are created later, so that needs no call.
-        former, known = self._moments[-1], None if exactly else self._last
-        now = self.store.now() if known is None else Moment(self.store.next_rdd(), max(known + 1, former.job))
+        previous, known = self._moments[-1], None if exactly else self._last
+        now = self.store.now() if known is None else Moment(self.store.next_rdd(), max(known + 1, previous.job))
         if len(self._moments) > _MAX_MOMENTS:
             del self._moments[2 : _MAX_MOMENTS // 2 : 2]  # so the gaps between old moments widen with their age
         self._moments.append(now)

@@ -183,12 +183,12 @@ def pool_for(key: PoolKey, *, timeout_ms: float) -> ProducerPool:
     """Return this process's pool for ``key``. Drops pools of an earlier driver epoch or a parent process, and unused ones."""
     _keep_serving_idle(os.getpid())
     with _pools_lock:
-        pool = former = _pools.pop(key.sink, None)
+        pool = previous = _pools.pop(key.sink, None)
         if pool is None or pool.key != key:
             pool = ProducerPool(key, timeout_ms=timeout_ms)
         _pools[key.sink] = pool
         oldest = _pools.pop(next(iter(_pools))) if len(_pools) > _MOST_POOLS else None
-    for dropped in (former, oldest):
+    for dropped in (previous, oldest):
         if dropped not in {None, pool} and dropped.key.pid == key.pid:  # a parent's threads are not in this process
             dropped.close()
     return pool

@@ -113,8 +113,8 @@ def test_drivers_killed_at_random_times_lose_and_duplicate_nothing(
                 # The last JVM may still have used its checkpoint; then Spark itself refuses the next one.
                 assert code == 0 or "oncurrent" in run.text, run.text[-3000:]
                 outcomes.append(f"ended {code}")
-        for former in pipeline.runs:
-            former.kill_all()
+        for previous in pipeline.runs:
+            previous.kill_all()
         last = pipeline.process(max_offsets=1000)
         assert last.ended() == 0, last.text[-3000:]
         pipeline.require_exactly_once()

@@ -86,14 +86,14 @@ def test_a_killed_query_counts_exactly_with_any_number_of_cores(
                 await_batch(pipeline, until, run)
                 is_killed = killed(run, chance.uniform(0, LONGEST_S), only_driver=chance.random() < 0.5)
                 outcomes.append(f"{master}, {batches} batches: {'killed' if is_killed else 'ended'}")
-        for former in pipeline.runs:
-            kill_everything(former)
+        for previous in pipeline.runs:
+            kill_everything(previous)
         feed(2)
         last = pipeline.process(spark={"spark.master": LAST, **store})
         assert last.ended(1200) == 0, last.text[-3000:]
     finally:
-        for former in pipeline.runs:
-            kill_everything(former)
+        for previous in pipeline.runs:
+            kill_everything(previous)
         add_summary(f"TWOPC_SEED={seed}, {outcomes}")
     assert pipeline.visible() == expected
     require_order(pipeline)

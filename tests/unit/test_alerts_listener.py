@@ -181,19 +181,19 @@ def test_a_query_that_failed_is_not_missed_once_another_object_watches_its_next_
     told: queue.Queue[Alert] = queue.Queue()
     clock = Clock()
     before = threading.enumerate()
-    former = _alerts(told, NoCheckpoint("stalled", for_s=60), clock=clock)
-    former.triggered(Triggered(0, "query", "run 1"))
-    former.ended(failed(0, "FatalError", "no"))
-    former.close()
+    previous = _alerts(told, NoCheckpoint("stalled", for_s=60), clock=clock)
+    previous.triggered(Triggered(0, "query", "run 1"))
+    previous.ended(failed(0, "FatalError", "no"))
+    previous.close()
     other, beside, next_one = (_alerts(queue.Queue(), BROKEN) for _ in range(3))
     other.triggered(Triggered(0, "another query", "run 2"))
     beside.triggered(Triggered(0, "query", "run 1"))
-    former._flush(time.monotonic() + WAIT_S)
-    assert former in module._watching
+    previous._flush(time.monotonic() + WAIT_S)
+    assert previous in module._watching
     next_one.triggered(Triggered(0, "query", "run 3"))
-    former._flush(time.monotonic() + WAIT_S)
+    previous._flush(time.monotonic() + WAIT_S)
     clock.now += 3_600
-    former.close()  # a look at the clock
+    previous.close()  # a look at the clock
     for one in (other, next_one):
         one.ended(ended(0))
         one.close()

@@ -408,9 +408,9 @@ def test_a_run_that_starts_after_spark_has_forgotten_a_job_uses_what_an_earlier_
     """A query is restarted in a long session, and reads a table that the session cached at its beginning."""
     store = Store({"": ONE_JOB["a"], "b": [Job(1, (3, 4, 5), is_over=True)]}, later_job("SKIPPED", "SKIPPED"))
     history = JobHistory(store)  # type: ignore[arg-type]
-    former = Shuffles(history)
-    former.begin()
-    former.check("b", {5})
+    previous = Shuffles(history)
+    previous.begin()
+    previous.check("b", {5})
     store.jobs = {"c": [Job(2, (6, 7, 8), is_over=True)]}
     store.stages = reader_of_old_rows(6)
     restarted = Shuffles(history)

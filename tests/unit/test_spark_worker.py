@@ -83,11 +83,11 @@ def test_a_changed_archive_is_read_again(archive: Archive) -> None:
 def test_an_archive_that_was_replaced_by_one_of_the_same_age_is_read_again(archive: Archive) -> None:
     worker.keep_archives()
     archive.begin_task()
-    former = archive.path.stat()
+    previous = archive.path.stat()
     data = archive.path.read_bytes()
     archive.path.unlink()
     archive.path.write_bytes(data)
-    os.utime(archive.path, ns=(former.st_atime_ns, former.st_mtime_ns))
+    os.utime(archive.path, ns=(previous.st_atime_ns, previous.st_mtime_ns))
     assert archive.begin_task() > 0
 
 

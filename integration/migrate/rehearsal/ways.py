@@ -130,14 +130,14 @@ def _rehearsal(
 
 def _mirror(rehearsal: Rehearsal, target: Output, directory: Path) -> None:
     """Copy the output to another cluster, and continue there."""
-    former = rehearsal.output
-    wanted = former.written()
-    with MirrorMaker(former.servers, target.servers, former.topic, data_dir=directory) as mirror:
+    previous = rehearsal.output
+    wanted = previous.written()
+    with MirrorMaker(previous.servers, target.servers, previous.topic, data_dir=directory) as mirror:
         if not wait_until(lambda: target.written() >= wanted, _MIRROR_TIMEOUT_S):
             raise ServiceError(
                 f"MirrorMaker did not copy {wanted} records within {_MIRROR_TIMEOUT_S} s; see {mirror.log_path}"
             )
-    there, here = former.records(), target.records()
+    there, here = previous.records(), target.records()
     lost, doubled = difference(numbers_of(there), numbers_of(here))
     moved = moved_keys([*there, *here])
     problem = "the copy differs" if lost or doubled else ""

@@ -92,7 +92,7 @@ def test_a_savepoint_under_load_repeats_exactly_what_restore_says(
 ) -> None:
     pipeline.feed(800)
     taken = take_under_load(spark, pipeline, tmp_path / "kept")
-    former = pipeline.options
+    previous = pipeline.options
     done = restored(pipeline, taken["path"], tmp_path / "elsewhere")
     [repeated] = done["repeated"]
     assert (repeated["first"], repeated["last"], repeated["is_exact"]) == (taken["batch_id"] + 1, 19, True)
@@ -107,7 +107,7 @@ def test_a_savepoint_under_load_repeats_exactly_what_restore_says(
     assert (seen - pipeline.given).total() == repeated["rows"]
     assert max(seen.values()) == 2 and not Counter(before) - seen
 
-    pipeline.options = former  # the old query is ended for good
+    pipeline.options = previous  # the old query is ended for good
     pipeline.feed(10)
     assert "query ended" in pipeline.fail(spark)
 
