@@ -88,7 +88,7 @@ planted: setup  ## plant every bug of tests/planted in a copy, and see which tes
 $(UV):
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 10))' 2>/dev/null || { \
 	  echo "make: Python 3.10 or newer is needed, '$(PYTHON)' is $$($(PYTHON) --version 2>/dev/null || echo not installed)." \
-	       "Choose another one: make PYTHON=python3.12 ..." >&2; exit 1; }
+	       "Choose another: make PYTHON=python3.12 ..." >&2; exit 1; }
 	@echo "make: installing uv $(UV_VERSION) into .uv"
 	@rm -rf .uv
 	@$(PYTHON) -m venv .uv || { rm -rf .uv; \

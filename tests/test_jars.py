@@ -91,7 +91,7 @@ def test_content_that_differs_from_the_lock_is_rejected_and_never_stored(
     registry: FakeRegistry, tmp_path: Path
 ) -> None:
     registry.content["org.b/two/2/two-2.jar"] = b"evil!!"
-    with pytest.raises(ServiceError, match=r"two-2\.jar has other content"):
+    with pytest.raises(ServiceError, match=r"two-2\.jar has different content"):
         fetch(WANTED)
     assert list((tmp_path / "cache").rglob("*.jar")) == []
 

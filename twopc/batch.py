@@ -40,7 +40,7 @@ class Position(Enum):
     FIRST = "first"  #: the first batch of a query that may use the name, or the first after a gap that the user names
     NEW_QUERY = "new query"  #: another query under a name that is in use
     UNADOPTED = "unadopted"  #: a checkpoint that is older than the sink
-    ENDED = "ended query"  #: a query that another one has ended
+    ENDED = "ended query"  #: a query that another query has ended
 
 
 def locate(view: LogView, batch: Batch, overrides: Overrides) -> Position:

@@ -70,7 +70,7 @@ class FencedCommitter(ControlCommitter[HandleT, StepT], Generic[HandleT, StepT])
 
     @abstractmethod
     def publish(self, step: StepT, handle: HandleT, version: int) -> None:
-        """Make a decided transaction's rows visible, together with a marker that says so. Called again after a crash.
+        """Make a decided transaction's rows visible, together with a marker that proves it. Called again after a crash.
 
         Must do nothing if the transaction is not prepared any more: it is published already, or it was rolled back.
 

@@ -23,7 +23,7 @@ def match_rows(
 
     The replay must yield the decided rows for *all* partitions; otherwise the lost rows may now belong to other partitions. A
     partition may be in another task now. The order may differ: Spark plans the partitions of a source with few
-    partitions in another order when it reads their offsets back from the checkpoint.
+    partitions in a different order when it reads their offsets back from the checkpoint.
 
     Args:
         decision: what was decided.

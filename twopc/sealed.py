@@ -1,6 +1,6 @@
 """The envelope of every file that this toolkit writes: a JSON object that contains its checksum.
 
-A torn or altered object is never taken for a valid one, and an object of another format is refused. Two things have
+A torn or altered object is never taken for a valid one, and an object in any other format is refused. Two things have
 other envelopes: a record of the ledger, which is cut into frames (``twopc.codec``), and staged rows, which are a stream.
 """
 
@@ -78,7 +78,7 @@ def unseal_file(where: str, data: bytes, kind: type[_T], *, of_format: int | str
         remedy: what to do if the file is damaged, as a sentence without its full stop.
 
     Raises:
-        ConfigurationError: it is torn or altered, or has another format.
+        ConfigurationError: it is torn or altered, or has a different format.
     """
     try:
         return unseal(data, kind, of_format=of_format)

@@ -99,7 +99,7 @@ class TwoPhaseCommitSink(ABC, Generic[HandleT]):
             others: all of the query's sinks; this one may be among them.
 
         Raises:
-            ConfigurationError: it would damage another sink, whatever the rows.
+            ConfigurationError: it would damage another sink, regardless of the rows.
         """
         del others
         return self

@@ -1,4 +1,4 @@
-"""Flink's KafkaSink, exactly once: a topic copied to another one by Flink SQL, in its own environment."""
+"""Flink's KafkaSink, exactly once: a topic copied to another by Flink SQL, in its own environment."""
 
 from __future__ import annotations
 

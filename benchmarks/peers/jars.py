@@ -1,6 +1,6 @@
 """Jars of the peers, verified against ``jars.lock.json`` as those of the local servers are.
 
-``python -m benchmarks.peers.jars`` resolves them anew and rewrites that file.
+``python -m benchmarks.peers.jars`` resolves them again and rewrites that file.
 """
 
 from __future__ import annotations

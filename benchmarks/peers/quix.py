@@ -1,4 +1,4 @@
-"""Quix Streams, exactly once: a topic copied to another one by its ``Application``, in its own environment."""
+"""Quix Streams, exactly once: a topic copied to another by its ``Application``, in its own environment."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """An exactly-once sink for DuckDB: a query's rows in the table ``events``, each row once.
 
 DuckDB is a library over a file, and only one process at a time can open the file for writing. So every step opens the file,
-runs one transaction and closes the file again. Nobody else can write in between, in this process or in another one.
+runs one transaction and closes the file again. Nobody else can write in between, in this process or another.
 """
 
 import random

@@ -40,10 +40,10 @@ class Watching:
         rules: the file of rules.
         state: the file that remembers the sent alerts; None: no file.
         name: the query's name in alerts.
-        interval_s: the time between two looks; None: look once.
+        interval_s: the time between two checks; None: check once.
         for_s: end after this time; None: never.
         clock: returns the seconds since 1970.
-        pause: waits between two looks.
+        pause: waits between two checks.
     """
 
     checkpoint: Path

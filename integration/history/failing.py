@@ -72,7 +72,7 @@ FAILING: Final = (
         "A server takes too long to answer.",
         "Check the brokers and the network first; `twopc preflight` tries each step. If they are only slow, raise timeout_ms "
         "of the sink, and send fewer, larger requests: kafka.batch.size, kafka.linger.ms, kafka.compression.type. The sink sets "
-        "delivery.timeout.ms to kafka.transaction.timeout.ms, so raise that one.",
+        "delivery.timeout.ms to kafka.transaction.timeout.ms, so raise the latter.",
         failures(["UnavailableError"], _UNAVAILABLE),
     ),
     Rule(

@@ -65,7 +65,7 @@ def read(checkpoint: Path) -> History:
             that is not mounted here.
 
     Raises:
-        HistoryError: there is no history, or a newer release has written it.
+        HistoryError: the history is missing, or was written by a newer release.
         ConfigurationError: the checkpoint is not on this machine.
     """
     try:

@@ -37,7 +37,7 @@ def writer_for(files: Files, *, is_wanted: bool | None) -> Listener | None:
 
     Args:
         files: the directory.
-        is_wanted: None leaves it to the file system. A local directory has a history; any other one only on request.
+        is_wanted: None leaves it to the file system. A local directory has a history; any other file system only on request.
     """
     is_local = isinstance(files, LocalFiles)
     if not (is_local if is_wanted is None else is_wanted):
@@ -46,7 +46,7 @@ def writer_for(files: Files, *, is_wanted: bool | None) -> Listener | None:
 
 
 class AppendingWriter(Listener):
-    """Appends to the newest file of a local directory, and begins another one when it is full."""
+    """Appends to the newest file of a local directory, and begins a new one when it is full."""
 
     def __init__(self, directory: Path) -> None:
         self._directory = directory

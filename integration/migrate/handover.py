@@ -1,4 +1,4 @@
-"""The record of a hand-over: the batch that one sink began and another one finishes, and its rows that are in the output.
+"""The record of a hand-over: the batch that one sink began and another finishes, and its rows that are in the output.
 
 A streaming query that changes its sink keeps its checkpoint, so it loses no input. But the last batch may be unfinished:
 ``offsets/N`` exists and ``commits/N`` does not. Spark passes batch N to the new sink again, and some of its rows may be in the
@@ -17,7 +17,7 @@ acknowledged and before the first row of batch N was sent. ``exact`` is the firs
 clocks of the driver and the executors may differ, so ``start`` is placed up to ``clock_skew_ms`` before ``exact``.
 ``end`` is the end of the partition when the hand-over was recorded.
 
-The way back uses the same file with another kind: ``whole`` if the transactional sink has made all of the batch visible.
+The way back uses the same file with a different kind: ``whole`` if the transactional sink has made all of the batch visible.
 """
 
 from __future__ import annotations

@@ -48,7 +48,7 @@ class Ended(NamedTuple):
 
 
 def chosen(state: SinkState, ids: Collection[str], fitting: Collection[Standing]) -> tuple[OpenTransaction, ...]:
-    """Select the open transactions with these ids; without ids, all to which the act applies.
+    """Select the open transactions with these ids; without ids, all that the command may act on.
 
     Raises:
         ForbiddenError: an id has no open transaction.

@@ -74,7 +74,7 @@ def _of_checkpoint(state: SinkState, checkpoint: CheckpointState | None) -> Iter
         yield Advice(
             Urgency.ACT,
             f"the checkpoint belongs to query {checkpoint.query_id}, but the ledger is open for query {state.query_id}",
-            f"Use the checkpoint of query {state.query_id}; or, if it is over, start the other one with override=EndQuery(…).",
+            f"Use the checkpoint of query {state.query_id}; or, if that query is over, start this one with override=EndQuery(…).",
             "the-start-is-refused",
         )
         return

@@ -277,7 +277,7 @@ def stop_with_savepoint(
     """Stop a query of this process at the end of a batch, and take a savepoint.
 
     A query that waits for input is stopped immediately, because it is between two batches. If it begins one at that very
-    moment, the batch may be decided after the savepoint; :func:`twopc.integration.operate.restore_savepoint` says so.
+    moment, the batch may be decided after the savepoint; :func:`twopc.integration.operate.restore_savepoint` reports that.
 
     Raises:
         ConfigurationError: the savepoint could not be taken.

@@ -1,4 +1,4 @@
-"""Atomic directory writes: written under another name, made durable, renamed."""
+"""Atomic directory writes: written under a temporary name, made durable, renamed."""
 
 from __future__ import annotations
 

@@ -95,7 +95,7 @@ def open_savepoint(path: Path) -> Savepoint:
     """Read a savepoint's manifest.
 
     Raises:
-        ConfigurationError: it is not a savepoint, it was not finished, or its manifest is torn or of another version.
+        ConfigurationError: it is not a savepoint, it was not finished, or its manifest is torn or of a different version.
     """
     try:
         data = (path / NAME).read_bytes()
@@ -172,7 +172,7 @@ def newest_good(directory: Path) -> Savepoint:
     """Find a directory's newest savepoint that has only unchanged files.
 
     Raises:
-        ConfigurationError: there is no good savepoint.
+        ConfigurationError: no savepoint is intact.
     """
     found, problems = savepoints_in(directory)
     for one in found:

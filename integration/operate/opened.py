@@ -22,8 +22,8 @@ class Standing(Enum):
     ABANDONED = "abandoned"  #: decided, and abandoned by its user: it must be aborted
     ORPHAN = "orphan"  #: undecided, of an earlier driver: it can no longer be decided
     RUNNING = "undecided"  #: of the newest driver: it may still be decided, if that driver is alive
-    DRIVER = "driver"  #: the driver's own: a decision is being written
-    UNJUDGED = "unjudged"  #: there is no decision log, or it cannot be read
+    DRIVER = "driver"  #: a transaction of the driver itself: a decision is being written
+    UNJUDGED = "unjudged"  #: the decision log is missing or cannot be read
 
 
 @dataclass(frozen=True, kw_only=True)

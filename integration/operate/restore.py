@@ -102,7 +102,7 @@ def restore_savepoint(savepoint: Path, checkpoint: Path, *, sinks: Sequence[Kafk
         sinks: the sinks to query for output that will be duplicated. Nothing is written to them.
 
     Raises:
-        ConfigurationError: there is no good savepoint, or the checkpoint is not empty, or cannot be written.
+        ConfigurationError: no savepoint is intact, or the checkpoint is not empty or cannot be written.
         TwoPhaseCommitError: no broker answers.
     """
     found, checkpoint = choose(savepoint), local_path(checkpoint)

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 
 class Look(NamedTuple):
-    """The result of one look.
+    """The result of one check.
 
     Attributes:
         checkpoint: the facts and findings from the checkpoint alone, if one was named.
@@ -88,9 +88,9 @@ def status(what: str | None, connection: Connection, *, checkpoint: Path | None 
 
 
 def watch(what: str | None, connection: Connection, pace: Pace, *, checkpoint: Path | None, as_json: bool) -> int:
-    """Look repeatedly, until Ctrl-C or for a given time; return the last look's exit status.
+    """Check repeatedly, until Ctrl-C or for a given time; return the exit status of the last check.
 
-    If a look finds no broker, it says so, and the next one tries again.
+    A check that finds no broker reports that, and the next check follows as usual.
     """
     began, last = time.monotonic(), DONE
 
@@ -98,7 +98,7 @@ def watch(what: str | None, connection: Connection, pace: Pace, *, checkpoint: P
         try:
             answer = status(what, connection, checkpoint=checkpoint)
         except RetriableError as error:
-            text = f"{time.strftime('%H:%M:%S')} no look: {error}"
+            text = f"{time.strftime('%H:%M:%S')} not checked: {error}"
             return Answer(
                 ATTENTION, {"ok": False, "problem": str(error)}, lambda console: console.print(text, markup=False)
             )

@@ -1,6 +1,6 @@
 """Kafka 0.10 with its ZooKeeper, where a migration starts: `with LocalOldKafka() as kafka: ... kafka.bootstrap_servers`.
 
-It has no transactions, no idempotent producers and no KRaft, so it is not `LocalKafka` with another version.
+It has no transactions, no idempotent producers and no KRaft, so it is more than another version of `LocalKafka`.
 """
 
 from __future__ import annotations

@@ -55,8 +55,8 @@ class Budget:
         """The DataFrame with each task's rows up to and including the first one over the budget.
 
         Returns:
-            Spark's own object. None if the rows cannot be counted, because a type's size is unknown or this Spark lacks
-            something that is used here.
+            Spark's own object. None if the rows cannot be counted, because a type's size is unknown or this version of Spark
+            lacks something that is used here.
         """
         key = (frame.schema.json(), most_bytes)
         try:

@@ -1,7 +1,7 @@
 """Additional actions for each batch of a query, around the write: ``exactly_once(sink, interceptors=[…])``.
 
 The name is Kafka's (``ProducerInterceptor``). An interceptor sees the batch before it is written and when it is visible. It may
-pass on other rows, or stop the query.
+pass on different rows, or stop the query.
 """
 
 from __future__ import annotations

@@ -33,7 +33,8 @@ if TYPE_CHECKING:
 
 FoundT = TypeVar("FoundT")
 
-#: How long the report of a job's beginning may lag behind that of a job with a higher number, and a stage's behind its job's.
+#: How long the report of a job's beginning may lag behind that of a job with a higher number, and the report of a stage behind
+#: that of its job.
 _LATE_S: Final = 1.0
 _POLL_S: Final = 0.01
 #: The number of RDDs whose stages are remembered: those that were used last. And the number of moments.

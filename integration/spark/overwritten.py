@@ -26,16 +26,16 @@ def require_not_overwritten(session: SparkSession, files: Files, query_id: str, 
 
     Raises:
         FatalError: they differ.
-        ConfigurationError: this Spark does not show them.
+        ConfigurationError: this version of Spark does not show them.
     """
     written = checkpoint.offsets_by_source(files, batch_id) or {}
     try:
         running = _running_offsets(session, query_id)
     except Py4JError as error:
         raise ConfigurationError(
-            f"{files.location}: another driver could overwrite a batch's offsets there, and this Spark does not show the "
-            f"running query's offsets ({error}). This run has written no part of the batch. Use a checkpoint on a POSIX path "
-            "or on HDFS, or Spark 3.5 or 4.0"
+            f"{files.location}: another driver could overwrite a batch's offsets there, and this version of Spark does "
+            f"not show the running query's offsets ({error}). This run has written no part of the batch. Use a "
+            "checkpoint on a POSIX path or on HDFS, or Spark 3.5 or 4.0"
         ) from error
     if sorted(map(_canonical, running)) != sorted(_canonical(line) for line in written.values() if line != "-"):
         raise FatalError(

@@ -1,6 +1,6 @@
 """Find the query that makes a call, as Spark itself knows it.
 
-Nothing here depends on what a user can set. A job group, a local property, a name and a session's setting are the user's own;
+Nothing here depends on what a user can set. A job group, a local property, a name and a session's setting belong to the user;
 the query's thread and Spark's object for the query are not.
 """
 

@@ -185,7 +185,7 @@ class Staging:
 
 
 def _fsync(path: str, root: str) -> None:
-    """Make a file durable, and its entry in each directory that may have been created for it, up to the root's own."""
+    """Make a file durable, and its entry in each directory that may have been created for it, up to that of the root."""
     above = Path(root).parent
     for name in (Path(path), *Path(path).parents):
         try:

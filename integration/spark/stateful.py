@@ -56,7 +56,7 @@ class StatefulOperators:
         Args:
             query: the query that has called for the batch.
             batch_id: the batch.
-            has_state: returns whether the checkpoint has state; called if this Spark does not show the plan.
+            has_state: returns whether the checkpoint has state; called if this version of Spark does not show the plan.
 
         Raises:
             ConfigurationError: the query keeps state, and this version of Spark does not show the plan.
@@ -70,9 +70,10 @@ class StatefulOperators:
             if not has_state():
                 return None
             raise ConfigurationError(
-                f"batch {batch_id} belongs to a query that keeps state, and this Spark does not show its plan ({error}). So "
-                "the toolkit cannot check whether all of the state is written, and if some is missing, the next batch could not "
-                "start. No part of this batch was written. Use a Spark version listed in the documentation"
+                f"batch {batch_id} belongs to a query that keeps state, and this version of Spark does not show its "
+                f"plan ({error}). So the toolkit cannot check whether all of the state is written, and if some is "
+                "missing, the next batch could not start. No part of this batch was written. Use a Spark version "
+                "listed in the documentation"
             ) from error
         return BatchState(batch_id, execution, operators, self._tell) if operators else None
 

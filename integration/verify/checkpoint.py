@@ -74,7 +74,7 @@ def check_checkpoint(files: Files, finished: Collection[int], history: History, 
         ledger: the name of the decision log.
 
     Raises:
-        ConfigurationError: there is no checkpoint, or it cannot be read.
+        ConfigurationError: the checkpoint does not exist or cannot be read.
         DecisionLogDamagedError: the binding in it cannot be read.
     """
     with _reading(files):

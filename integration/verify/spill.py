@@ -43,7 +43,7 @@ def on_disk() -> Iterator[None]:
     """Report an error with the temporary directory, which the body writes to.
 
     Raises:
-        ConfigurationError: there is no temporary directory, or it is full.
+        ConfigurationError: the temporary directory does not exist or is full.
     """
     try:
         yield

@@ -101,7 +101,7 @@ class Cluster:
             self._master = Master(*address, user=self._user, timeout_s=self._timeout_s)
         try:
             return step(self._master)
-        except FAILURES:  # another one may be active by now
+        except FAILURES:  # another master may be active by now
             self._master.close()
             self._master = None
             raise

@@ -28,7 +28,7 @@ class AbsentTableError(Exception):
 
 #: All errors that a call raises or gets as its answer.
 FAILURES: Final = (RemoteError, AbsentTableError, OSError)
-#: The server is starting, stopping or busy, or does not serve the region. Another one will, or this one will soon.
+#: The server is starting, stopping or busy, or does not serve the region. Another server does, or this one soon will.
 _TRANSIENT: Final = re.compile(
     r"NotServingRegion|RegionMoved|RegionOpening|RegionServerStopped|RegionServerAborted|RegionServerRunning|"
     r"ServerNotRunning|PleaseHold|MasterNotRunning|MasterStopped|CallQueueTooBig|CallDropped|RegionTooBusy|RegionInRecovery|"

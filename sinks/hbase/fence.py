@@ -89,7 +89,7 @@ class Fence:
 
 
 def top_of(handles: Sequence[HBaseHandle], base: int) -> int:
-    """The highest timestamp that a decision may use: its last task's, or that of its longest slice's progress."""
+    """The highest timestamp that a decision may use: that of its last task, or of the progress of its longest slice."""
     return base + max((max(handle.partition, handle.chunks) for handle in handles), default=0)
 
 

@@ -150,7 +150,7 @@ def cause_of(producer: Any, error: KafkaError) -> KafkaError:
     """Find out why the transaction failed if the record's own error says only that the record was purged.
 
     Args:
-        producer: has a transaction. If that has failed, an attempt to begin another one returns the reason
+        producer: has a transaction. If that has failed, an attempt to begin another returns the reason
             (``rd_kafka_txn_require_state``). The attempt changes nothing, whether or not the transaction has failed.
         error: the record's error.
     """
@@ -178,7 +178,7 @@ def ledger_is_gone(ledger: str, why: str = "") -> ConfigurationError:
     return ConfigurationError(
         f"the ledger {ledger} is gone, or lacks a partition{why}: somebody deleted it while the query was running, and the "
         "sink's decisions with it. No part of this batch is visible. Do not create it by hand. Restart the query: the error "
-        "will say what the checkpoint still knows and what to do"
+        "will report what is still in the checkpoint, and what to do"
     )
 
 

@@ -52,7 +52,7 @@ _OWNED: Final = {
     ),
 }
 _REASONS: Final = {name: reason for reason, names in _OWNED.items() for name in names}
-#: Connection options that kafka-python takes under another name.
+#: Connection options that kafka-python takes under a different name.
 _RENAMED: Final = {
     "client.id": "client_id",
     "security.protocol": "security_protocol",

@@ -60,7 +60,7 @@ class KafkaSettings:
                 raise ConfigurationError(f"KafkaSink({argument}={topic!r}) is not a valid topic name. {_TOPIC_RULE}")
         if self.topic is not None and self._is_reserved(self.topic):
             raise ConfigurationError(
-                f"KafkaSink(topic={self.topic!r}) is a ledger or a topic of Kafka itself. Set another topic for the rows"
+                f"KafkaSink(topic={self.topic!r}) is a ledger or a topic of Kafka itself. Set a different topic for the rows"
             )
         timeout_ms = self.timeout_ms
         if (

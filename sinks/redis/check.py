@@ -24,11 +24,11 @@ if TYPE_CHECKING:
     from twopc.sinks.redis.client import RedisClient
     from twopc.sinks.redis.keys import RedisHandle
 
-_ADVICE: Final = "Delete, rename or correct the key, or use another key in the mapping"
+_ADVICE: Final = "Delete, rename or correct the key, or use a different key in the mapping"
 
 
 class Check:
-    """The check for one sink; ``client`` is the driver's."""
+    """The check for one sink; ``client`` belongs to the driver."""
 
     def __init__(self, client: RedisClient, sink: str) -> None:
         self._client = client

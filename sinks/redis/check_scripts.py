@@ -17,8 +17,8 @@ from twopc.sinks.redis.scripts import READ_CHUNK, script
 #: farthest from 0 that a value could be after this chunk, and the most that the chunk moves a value. The former is ``inf`` if a
 #: value is not one that Lua and every command read alike.
 #:
-#: The first row is executed on the scratch key: that shows a command that the user may not run, that has another name here, or
-#: that a full or read-only server does not execute. Which keys the user may write (from Redis 7 apart from those that it may
+#: The first row is executed on the scratch key: that shows a command that the user may not run, that has a different name here,
+#: or that a full or read-only server does not execute. Which keys the user may write (from Redis 7 apart from those that it may
 #: read), ``acl_check_cmd`` says of each; not for users who may write all of them.
 CHECK: Final = script(
     READ_CHUNK,

@@ -33,10 +33,12 @@ _EXPIRY_MS: Final = range(1, MAX_EXPIRE_MS + 1)
 
 
 def keys(rows: pa.RecordBatch, template: str) -> Column:
-    """Compute the key of every row; none may be one of the sink's own."""
+    """Compute the key of every row; none may be a key of the sink itself."""
     joined = columns.keys(rows, template)
     if pc.any(pc.starts_with(joined, pattern=PREFIX), min_count=0).as_py():
-        raise BadRecordError(f"key {template!r} yields a key that begins with {PREFIX!r}, which is the sink's own")
+        raise BadRecordError(
+            f"key {template!r} yields a key that begins with {PREFIX!r}, which is reserved for the sink"
+        )
     found: Column = joined.to_pylist()
     return found
 

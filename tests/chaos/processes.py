@@ -124,7 +124,7 @@ def _write(
 
 
 class Engine:
-    """See :class:`twopc.engine.Engine`: runs a batch's tasks on the writers; an unanswered task also goes to another one."""
+    """See :class:`twopc.engine.Engine`: runs a batch's tasks on the writers; an unanswered task also goes to another writer."""
 
     def __init__(self, query: Query, writers: Sequence[Connection], jobs: list[int]) -> None:
         self._query, self._writers, self._jobs = query, list(writers), jobs

@@ -233,7 +233,7 @@ def _fail_once(batches: Iterable[pa.RecordBatch]) -> Iterable[pa.RecordBatch]:
 
 
 def _at_random_places(batches: Iterable[pa.RecordBatch]) -> Iterable[pa.RecordBatch]:
-    """Add two columns. One has other values each time, which Spark does not know; the other one names this worker."""
+    """Add two columns. One has different values each time, which Spark does not know; the other names this worker."""
     for batch in batches:
         count = batch.num_rows
         places = batch.append_column("place", pa.array([random.randrange(1000) for _ in range(count)], pa.int32()))

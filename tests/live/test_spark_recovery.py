@@ -134,7 +134,7 @@ def test_losing_some_transactions_and_replaying_other_rows_is_in_doubt(
     assert pipeline.visible() == before
 
 
-# With four partitions, Spark has been observed to plan the replay's tasks in another order.
+# With four partitions, Spark has been observed to plan the replay's tasks in a different order.
 @pytest.mark.parametrize("partitions", [4, pytest.param(12, marks=pytest.mark.whole)])
 def test_losing_some_transactions_is_repaired_if_the_replay_has_the_same_rows(
     partitions: int, kafka: KafkaService, tmp_path: Path, spark: SparkSession
@@ -174,7 +174,7 @@ def test_a_paused_driver_stops_after_another_ran_on_a_copy_of_its_checkpoint(
 
 
 def run_a_copy_while_paused(pipeline: Pipeline, spark: SparkSession, point: str) -> None:
-    """Stop a driver at a crash point, run another one on a copy of its checkpoint, wake the first one up."""
+    """Stop a driver at a crash point, run another on a copy of its checkpoint, wake the first one."""
     pipeline.feed(20)
     pipeline.run(spark)
     pipeline.feed(60)

@@ -1,4 +1,4 @@
-"""A stateful query of many partitions is killed at random moments and restarted with another number of cores.
+"""A stateful query of many partitions is killed at random moments and restarted with a different number of cores.
 
 Each number of cores has a different number of writers, so a replay groups the plan's partitions differently.
 """
@@ -106,7 +106,7 @@ def test_a_killed_query_counts_exactly_with_any_number_of_cores(
 
 
 def drawn(chance: random.Random) -> Iterator[tuple[str, int]]:
-    """The masters in a random order, and again in another one; for each, after how many batches the kill comes."""
+    """The masters in a random order, and again in a different order; for each, after how many batches the kill comes."""
     while True:
         count = len(MASTERS)
         yield from zip(chance.sample(MASTERS, count), chance.sample(range(count), count), strict=True)

@@ -61,7 +61,7 @@ OVER_ROWS: Final = (
     ("count(*) OVER () AS count", "row_number() OVER (PARTITION BY v ORDER BY id) AS place"),
     ("rand(5) AS chance", "monotonically_increasing_id() AS at"),
 )
-#: These have names that the DataFrame has, too, with other values.
+#: These have names that the DataFrame has, too, with different values.
 SHADOWING: Final = ("upper(v) AS v", "-id AS id", "id AS `a.b`", "v AS __twopc_selected")
 STARS: Final = ("*", "s.*", *([] if pyspark.__version__.startswith("3.") else ["* EXCEPT (v)"]))
 #: Of a DataFrame that has only the user's columns, Spark makes none of these.

@@ -132,7 +132,7 @@ def main() -> int:
     parser.add_argument("--spark", help="versions that begin with this, and no Kafkas")
     parser.add_argument("--python", help="versions that begin with this, and no Kafkas; by default all of each Spark")
     parser.add_argument("--kafka", help="versions that begin with this, and no Sparks")
-    parser.add_argument("--tests", default="", help="for pytest, instead of each one's own")
+    parser.add_argument("--tests", default="", help="for pytest, instead of the tests of each version")
     parser.add_argument("--uv", default=str(ROOT / ".uv/bin/uv"), help="the uv that makes the environments")
     table = Table("on", "tests", "s")
     failed = 0

@@ -221,7 +221,7 @@ class History:
             raise ModelViolation("a checkpoint with another history was accepted")
 
         self._rogue = self.simulation.launch(process, drive)
-        self.simulation.trace.append(f"== a copy of the checkpoint starts at batch {batch}, with other offsets")
+        self.simulation.trace.append(f"== a copy of the checkpoint starts at batch {batch}, with different offsets")
 
     # -- the end -------------------------------------------------------------------------------------------------------
 

@@ -299,7 +299,7 @@ class Engine:
         return [job.accepted[partition] for partition in sorted(job.accepted, reverse=True)]
 
     def _reordered(self, partitions: list[list[int]]) -> list[list[int]]:
-        """After a restart, Spark may plan the partitions of a batch in another order."""
+        """After a restart, Spark may plan the partitions of a batch in a different order."""
         chance = random.Random(f"order {self._run.driver.name} {self._batch}")
         return chance.sample(partitions, len(partitions)) if chance.random() < _REORDERED else partitions
 

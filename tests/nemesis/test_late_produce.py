@@ -39,7 +39,7 @@ MARKS = [] if CHOSEN else [pytest.mark.whole]
 
 @pytest.fixture(scope="module")
 def kafka() -> Iterator[KafkaService]:
-    """A broker that verifies no transaction, unless another one is chosen."""
+    """A broker that verifies no transaction, unless another is chosen."""
     if chosen() != "local":
         pytest.skip("starts a broker of a chosen version")
     with LocalKafka(version=None if CHOSEN else "3.5.2") as broker:

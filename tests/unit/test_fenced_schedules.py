@@ -248,7 +248,7 @@ def run_with(store: Store, fault: Callable[[MemoryFiles], Fault]) -> Iterator[Me
 
 
 def restart(store: Store, *checkpoints: MemoryFiles) -> None:
-    """Start every query again. A copy may go on only if it has the last decision."""
+    """Start every query again. A copy may continue only if it has the last decision."""
     finished = 0
     for files in checkpoints:
         with suppress(RefusedStartError):

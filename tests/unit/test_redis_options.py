@@ -94,7 +94,7 @@ def test_the_error_names_the_fault_of_the_options(url: str, options: dict[str, A
         ("redis://h?db=1", {}, "a cluster has only database 0"),
         ("redis://h", {"db": 0}, "a cluster has only database 0"),
         ("unix:///tmp/redis.sock", {}, "a cluster has no socket file"),
-        # redis-py's cluster drops these without a word.
+        # redis-py's cluster drops these silently.
         ("redis://h?health_check_interval=3", {}, "'health_check_interval' is not an option of redis-py for clusters"),
         (
             "redis://h",

@@ -78,7 +78,7 @@ class Output:
         """Return the offset that readers reach in each partition.
 
         Raises:
-            ServiceError: the broker does not know the topic.
+            ServiceError: the topic does not exist.
         """
         with _consumer(self.servers, isolation_level) as consumer:
             self._await_leaders(consumer)  # a broker that has just started learns of its topics a little later

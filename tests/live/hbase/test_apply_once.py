@@ -279,7 +279,7 @@ def test_lost_slices_of_a_decision_are_written_again(
 
 
 class Swapped:
-    """Two tasks that add to the same rows; a replay has the rows of each in the other one."""
+    """Two tasks that add to the same rows; a replay has the rows of each in the other."""
 
     def __init__(self, sink: HBaseSink) -> None:
         self._sink = sink
@@ -305,7 +305,7 @@ class Swapped:
 def test_a_lost_slice_is_written_again_though_a_replay_has_its_rows_in_another_task(
     lost: int, store: Store, sink: HBaseSink, totals: Any, tmp_path: Path
 ) -> None:
-    """A row knows by the task's number what it has. The number of a task whose slice was applied would leave the rows out."""
+    """A row records what it contains by task. Under the number of a task whose slice was applied, the rows would be left out."""
 
     def lose() -> None:
         rows = store.slices(sink.name)

@@ -1,4 +1,4 @@
-"""`twopc migrate probe`: it tells readers of uncommitted records from readers of committed ones, and says when it cannot tell."""
+"""`twopc migrate probe`: it tells readers of uncommitted records from others, and reports when it cannot."""
 
 from __future__ import annotations
 

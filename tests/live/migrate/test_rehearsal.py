@@ -1,4 +1,4 @@
-"""`twopc migrate rehearse`: the whole way on real brokers, counted; and its judge, which sees what is wrong."""
+"""`twopc migrate rehearse`: the whole migration on real brokers, with every record counted; and its judge."""
 
 from __future__ import annotations
 

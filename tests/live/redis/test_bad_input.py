@@ -61,7 +61,7 @@ _BAD: list[tuple[Mapping, dict[str, Any], type[Exception], str]] = [
     (IncrBy(KEY, "n"), {"id": [1], "n": pa.array([2**63], pa.uint64())}, BadRecordError, "64-bit"),
     (SortedSetAdd(KEY, "s", "id"), {"id": [1], "s": [float("nan")]}, BadRecordError, "NaN"),
     (IncrByFloat(KEY, "s"), {"id": [1], "s": [float("inf")]}, BadRecordError, "infinity"),
-    (Set("{id}", "id"), {"id": ["a", "twopc:x"]}, BadRecordError, "the sink's own"),
+    (Set("{id}", "id"), {"id": ["a", "twopc:x"]}, BadRecordError, "reserved for the sink"),
     (
         Expire(KEY, "ms"),
         {"id": [1, 2], "ms": [1, 2**63 - 1]},

@@ -121,7 +121,7 @@ def test_a_marker_hidden_by_a_foreign_open_transaction_blocks_the_commit(
     assert (replay.prepared, replay.evaluated) == (0, 0)
 
     foreign.abort_transaction(10)
-    play.driver().process(play.batch(0), replay)  # now one is proven lost, the other one committed
+    play.driver().process(play.batch(0), replay)  # now one is proven lost, the other committed
     assert play.visible() == VISIBLE
 
 

@@ -1,6 +1,6 @@
 """Rule 6, after a tolerated failure: tasks of the failed checkpoint that continue beside the next one end and show nothing.
 
-The driver keeps its epoch. So the failed checkpoint's transactions must have other ids, and be ended, whenever they began.
+The driver keeps its epoch. So the failed checkpoint's transactions must have new ids, and be ended, whenever they began.
 """
 
 from __future__ import annotations
