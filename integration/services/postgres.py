@@ -132,7 +132,7 @@ class LocalPostgres(LocalServer):
             pid: what `pg_backend_pid()` returned there.
 
         Raises:
-            ServiceError: the server has no such process, or it does not stop.
+            ServiceError: the server has no such process, or the process does not stop.
         """
         self._stop(self._child(pid))
 
@@ -216,7 +216,7 @@ class LocalPostgres(LocalServer):
             if not self._can_run(programs):
                 raise ServiceError(
                     f"the user {_UNPRIVILEGED!r} cannot reach {self.data_dir}: let it enter every directory on the path, or "
-                    "leave data_dir out"
+                    "omit data_dir"
                 )
         return programs
 

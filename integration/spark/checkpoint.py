@@ -52,7 +52,7 @@ def read_batch(files: Files, query_id: str, batch_id: int) -> Batch:
     """Read a batch that Spark has planned. Its offsets are in the checkpoint before ``foreachBatch`` is called.
 
     Raises:
-        ConfigurationError: the checkpoint has no such batch, or it cannot be read.
+        ConfigurationError: the batch is not in the checkpoint or cannot be read.
     """
     offsets = source_offsets(files, batch_id)
     if offsets is None:

@@ -100,7 +100,7 @@ _BAD_RECORD: Final = {
     "lower kafka.batch.size",
     KafkaError.INVALID_RECORD: "the topic refuses the record: set a key if the topic is compacted, or a timestamp in the "
     "topic's range",
-    KafkaError.INVALID_TIMESTAMP: "the topic refuses the record's time: correct the 'timestamp' column, leave it out, or raise "
+    KafkaError.INVALID_TIMESTAMP: "the topic refuses the record's time: correct or remove the 'timestamp' column, or raise "
     "the topic's message.timestamp.before.max.ms or message.timestamp.after.max.ms",
     KafkaError.UNKNOWN_TOPIC_OR_PART: "the topic or partition does not exist: create it, or correct the name",
     KafkaError._UNKNOWN_TOPIC: "the topic does not exist: create it, or correct the name",
