@@ -126,5 +126,5 @@ def _bytes(column: pa.Array[Any], name: str) -> Any:
 
 
 def no_rows(schema: pa.Schema) -> pa.RecordBatch:
-    """A batch of these columns without rows, to check types with what converts rows."""
+    """An empty batch of these columns, with which the conversion of rows can check their types."""
     return pa.RecordBatch.from_pylist([], schema=schema)

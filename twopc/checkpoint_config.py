@@ -13,10 +13,10 @@ class CheckpointConfig:
     """The settings of a query's checkpoints. Each batch has one checkpoint.
 
     Attributes:
-        timeout_ms: a checkpoint that is not prepared by then is cancelled, and none of it becomes visible. None: the
+        timeout_ms: a checkpoint that is not prepared within this time is cancelled, and none of it becomes visible. None: the
             lifetime of the sinks' transactions, which is a limit in any case.
         tolerable_failures: how many checkpoints may fail in a row, before their decision and for a transient cause, before
-            the query stops. The batch is then written again. Flink's default is 0, too.
+            the query stops. After each of these failures the batch is written again. Flink's default is 0, too.
         min_pause_ms: the minimum time from the end of a checkpoint to the trigger of the next. Spark has planned that batch by
             then, so its rows wait.
         max_attempts: how many times the tasks of one checkpoint may write the batch, if the error may be transient.

@@ -41,11 +41,11 @@ class SinkCommitter(ABC, Generic[HandleT]):
         """
 
     def has_newer_decision(self, scan_start: JsonObject) -> bool:
-        """Whether this sink has committed another decision of the query that owned it last, since this one's attempt began.
+        """Whether the query that owned this sink last has committed a decision here that its log does not have.
 
-        Read-only. Called for that query, before and after :meth:`acquire`: its checkpoint may be an older copy, or one of two
-        copies that have both decided. ``scan_start`` is what :meth:`begin_attempt` returned for the newest decision that it
-        knows; empty if it knows none.
+        Read-only. Called before and after :meth:`acquire`: the checkpoint may be an older copy, or one of two copies that have
+        both decided. ``scan_start`` is what :meth:`begin_attempt` returned for the newest decision in the log; empty if
+        there is none.
         """
         del scan_start  # a sink with a decision log need not know, because that log has no copies
         return False

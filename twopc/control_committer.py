@@ -43,8 +43,8 @@ class ControlCommitter(SinkCommitter[HandleT], Generic[HandleT, StepT]):
     """See :class:`SinkCommitter`.
 
     A *step* is the store's atomic step, if it has one: a transaction, or a lock that is held. Otherwise it is whatever the
-    hooks need, such as a client. Inside an atomic step, the check of the owner and the act that follows are one, and this is
-    what fences. A store without such steps compares the attempt's version in each of its own atomic operations.
+    hooks need, such as a client. In an atomic step, the check of the owner and the act that follows cannot be separated: this
+    is what fences. A store without such steps compares the attempt's version in each of its own atomic operations.
 
     Args:
         name: the sink's name.
@@ -81,7 +81,7 @@ class ControlCommitter(SinkCommitter[HandleT], Generic[HandleT, StepT]):
     def load(self, step: StepT) -> bytes | None:
         """Read the control record; None if there is none. A store with locks locks it here until the step ends.
 
-        Called in every step of a driver, also in those that only read.
+        Called in every step of a driver, even in those that only read.
         """
 
     @abstractmethod

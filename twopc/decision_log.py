@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 class DecisionLog(ABC):
-    """Where decisions are kept. One driver at a time can write; the store itself fences every other."""
+    """Where decisions are kept. One driver at a time can write; the store itself fences all others."""
 
     name: str
 

@@ -1,6 +1,6 @@
 """One tree of errors. The class, not the message, tells the caller what to do next.
 
-Confusing these four answers is behind most lost or duplicated records:
+Most lost or duplicated records come from confusing these four answers:
 
 ========================  ==========================================================================
 it failed, retry          :class:`RetriableError`: nothing is visible, nothing is decided

@@ -37,7 +37,7 @@ class Listener:
         """Handle the beginning of a phase of the checkpoint in progress, which ends the phase before it."""
 
     def ended(self, checkpoint: Checkpoint) -> None:
-        """Handle the end of a checkpoint, completed or failed. The protocol has done everything that it does for it."""
+        """Handle the end of a checkpoint, completed or failed. The protocol's own work on it is complete."""
 
     def close(self) -> None:
         """Handle the end of the query, or a failure after which it starts again with recovery."""

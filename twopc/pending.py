@@ -23,7 +23,7 @@ _MESSAGE: Final = 4_000
 
 
 class Pending:
-    """Records what happens in one checkpoint. Its only product is :meth:`ended`'s record.
+    """Records what happens in one checkpoint. Its only product is the record that :meth:`ended` builds.
 
     The coordinator and the engine call it; nothing is written to a store meanwhile.
 

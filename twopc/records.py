@@ -138,7 +138,7 @@ class Repair(msgspec.Struct, frozen=True, kw_only=True, tag="repair"):
     """Replaces lost transactions of a decided batch with new ones, which hold the same rows.
 
     Attributes:
-        tasks: the tasks that wrote them: decided ones again, from what they staged, or those of a replay.
+        tasks: the tasks that wrote them: the decided ones, from the rows that they staged, or those of a replay.
         replaces: the lost transactions, by sink name and task.
     """
 

@@ -39,7 +39,8 @@ def alerts(  # noqa: PLR0913 - options of a command line
 
     The query may be running or dead.
 
-    Exit status: 0 no rule holds, 1 a rule holds (--watch: at the last check), 2 not checked (no history, an invalid rule).
+    Exit status: 0 no rule holds, 1 a rule holds (--watch: at the last check), 2 not checked (the
+    history is missing, or a rule is invalid).
     """
     from twopc.integration.alerts.command import Watching, main  # noqa: PLC0415 - slow imports that --help does not need
 

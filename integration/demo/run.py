@@ -83,7 +83,7 @@ def run_demo(options: DemoOptions, console: Console) -> tuple[dict[str, Any], di
     """Run the demo; return the facts of both queries. Everything that it started has ended when it returns or raises.
 
     Raises:
-        ServiceError: Java, jars or the broker are missing, or a query failed.
+        ServiceError: Java or a jar is missing, the broker did not start, or a query failed.
         KafkaException: the broker failed.
     """
     console.print(

@@ -47,7 +47,7 @@ def preflight(  # noqa: PLR0913 - options of a command line
 ) -> None:
     """Check what `twopc preflight` checks, and the source, the output's readers, the partitions of its keys, and quotas.
 
-    Exit status by the worst finding: 0 pass, 3 warn, 1 fail; 2 not checked (no broker, wrong usage, interrupted).
+    Exit status by the worst finding: 0 pass, 3 warn, 1 fail; 2 not checked (no broker, wrong usage, or an interrupt).
     """
     if source_topic and source_bootstrap_servers is None:
         raise typer.BadParameter("--source-topic needs --source-bootstrap-servers", param_hint="--source-topic")

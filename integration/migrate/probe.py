@@ -70,7 +70,7 @@ def probe(wanted: Probe, sink: KafkaSink, say: Callable[[str], object]) -> Probe
 
     Args:
         wanted: the parameters.
-        sink: describes the connection; the probe's ids and its own topic have the prefixes of the sink's.
+        sink: describes the connection; the probe's ids and its own topic begin with the same prefixes as those of the sink.
         say: called with the name of the topic to read, in a sentence, once the topic exists.
 
     Raises:

@@ -276,8 +276,8 @@ def stop_with_savepoint(
 ) -> Savepoint:
     """Stop a query of this process at the end of a batch, and take a savepoint.
 
-    A query that waits for input is stopped immediately, because it is between two batches. If it begins one at that very
-    moment, the batch may be decided after the savepoint; :func:`twopc.integration.operate.restore_savepoint` reports that.
+    A query that waits for input is stopped immediately, because it is between two batches. If it begins a batch at that very
+    moment, that batch may be decided after the savepoint; :func:`twopc.integration.operate.restore_savepoint` reports that.
 
     Raises:
         ConfigurationError: the savepoint could not be taken.

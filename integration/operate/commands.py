@@ -243,8 +243,8 @@ def abort(  # noqa: PLR0913 - options of a command line
 ) -> None:
     """Abort transactions that can no longer be decided, as the sweep does, and fence their writers.
 
-    A transaction that a decision names is never aborted, even with --force. Aborting the newest driver's own needs --force, and
-    fences that driver.
+    A transaction that a decision names is never aborted, even with --force. Aborting the newest driver's own transactions needs
+    --force, and fences that driver.
 
     Exit status: 0 done; 1 not all of it is proven; 2 not done; 3 refused by the decision record, or --force is needed.
     """

@@ -33,7 +33,7 @@ class OpenTransaction:
     Attributes:
         state: the coordinator's name for its state.
         age_s: how long it has been open; None if the coordinator did not say.
-        expires_in_s: after this time the coordinator aborts it. Below 0: about to.
+        expires_in_s: after this time the coordinator aborts it. Below 0: it is about to.
         batch: the batch of a decided transaction; None if unknown.
         rows: the rows of a decided transaction; None if unknown.
         partitions: the partitions that it has written to, as ``topic:partition``.

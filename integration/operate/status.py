@@ -55,7 +55,7 @@ def look(what: str | None, connection: Connection, *, checkpoint: Path | None = 
 
 
 def status(what: str | None, connection: Connection, *, checkpoint: Path | None = None) -> Answer:
-    """Look once, and build the answer.
+    """Check once, and build the answer.
 
     Raises:
         TwoPhaseCommitError: the checkpoint does not exist, or no broker answers.

@@ -105,7 +105,7 @@ class ByHand:
         """Require a reason with ``--force``.
 
         Raises:
-            ConfigurationError: there is no reason.
+            ConfigurationError: no reason was given.
         """
         if self.is_forced and not (self.reason or "").strip():
             raise ConfigurationError("--force needs --reason TEXT; the reason is recorded for later review")

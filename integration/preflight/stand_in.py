@@ -16,9 +16,9 @@ _TRANSACTION_TIMEOUT_MS: Final = 30_000
 def stand_in_for(sink: KafkaSink) -> KafkaSink:
     """Make the same sink with the name ``<name>.preflight-<random>``, and one topic ``<ledger>.preflight-<random>``.
 
-    The ids and the topic have the prefixes of the sink's, so the same prefixed ACLs apply. The dot, which no sink's name has,
-    separates them: no driver or task has such an id, no sweep takes it for a task's (``driver_epoch_of``), and no ledger has such
-        a name.
+    The ids and the topic begin with the same prefixes as those of the sink, so the same prefixed ACLs apply. The dot, which no
+    sink's name has, separates them: no driver or task has such an id, no sweep takes it for the id of a task
+    (``driver_epoch_of``), and no ledger has such a name.
     """
     own = f"preflight-{uuid.uuid4().hex[:12]}"
     made = copy.copy(sink)

@@ -253,8 +253,8 @@ def write_lock(prefix: str = "") -> None:
     """Resolve sets from their roots, ignoring cache and lock, and rewrite `jars.lock.json`.
 
     Args:
-        prefix: the beginning of the names of the sets. All other sets stay unchanged. So do the connectors of Sparks other
-            than the installed one, because a connector's set depends on the jars that Spark ships.
+        prefix: the beginning of the names of the sets. All other sets stay unchanged. So do the connectors of Spark versions
+            other than the installed one, because a connector's set depends on the jars that Spark ships.
     """
     locked = jar_lock.read_lock(jar_lock.LOCK_FILE)
     lock = {name: sums for name, sums in locked.items() if name.startswith("spark-kafka-") or prefix}

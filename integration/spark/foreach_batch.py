@@ -70,12 +70,14 @@ def exactly_once(  # noqa: PLR0913 - settings, each with a default
             completed under any plan (rule 9). True: beside the checkpoint. A path: there. The driver and every worker must
             share it.
         write_by: who writes a batch. ``"auto"``: the driver if the batch is expected to fit into 16 MiB, else the tasks.
-            ``DriverUpTo(max_bytes)``: the same with another limit. ``"driver"``, ``"tasks"``: always these.
+            ``DriverUpTo(max_bytes)``: the same with another limit. ``"driver"``, ``"tasks"``: always the driver, or
+            always the tasks.
         listeners: they receive each checkpoint; see :class:`twopc.Listener`.
         interceptors: further actions with each batch, the first one outermost: :class:`~twopc.integration.operate.Savepoints`,
             :class:`~twopc.integration.operate.SourceProgress`, :class:`~twopc.integration.migrate.TakeOver`.
-        override: what is refused otherwise: :class:`~twopc.EndQuery`, :class:`~twopc.AdoptQuery`, :class:`~twopc.ResumeAt`,
-            :class:`~twopc.Abandon`, :class:`~twopc.AddSink`, or several of them.
+        override: permits what would otherwise be refused: :class:`~twopc.EndQuery`, :class:`~twopc.AdoptQuery`,
+            :class:`~twopc.ResumeAt`, :class:`~twopc.Abandon`,
+            :class:`~twopc.AddSink`, or several of them.
 
     Raises:
         ConfigurationError: an argument is invalid or contradicts another; or this process uses Spark Connect.

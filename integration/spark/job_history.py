@@ -5,7 +5,7 @@ that Spark assigns to jobs and RDDs cannot be set. A job has a higher number tha
 an RDD.
 
 What a job has run is a fact of the application, so all runs of all queries share what any of them has learnt. Spark forgets its
-oldest jobs and stages, and a run that asked for itself would be refused late in a long session.
+oldest jobs and stages. So a run that had to ask Spark about all of them by itself would be refused late in a long session.
 """
 
 from __future__ import annotations
@@ -181,7 +181,7 @@ def _dropped(rdd: int) -> FatalError:
 
 
 def _awaited(look: Callable[[], FoundT | None], what: str) -> FoundT:
-    """Look until the store has it. Spark enters a job that begins before its stages (``AppStatusListener.onJobStart``)."""
+    """Wait until the store has it. Spark enters a job that begins before its stages (``AppStatusListener.onJobStart``)."""
     deadline = time.monotonic() + _LATE_S
     while not (found := look()):
         if time.monotonic() > deadline:

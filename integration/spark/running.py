@@ -1,7 +1,7 @@
 """Find the query that makes a call, as Spark itself knows it.
 
 Nothing here depends on what a user can set. A job group, a local property, a name and a session's setting belong to the user;
-the query's thread and Spark's object for the query are not.
+the query's thread and Spark's object for the query do not.
 """
 
 from __future__ import annotations

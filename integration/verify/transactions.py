@@ -121,7 +121,7 @@ def check_visible(
 def check_open(
     described: Mapping[str, Description], decided: Mapping[str, Decided], *, driver_epoch: int
 ) -> Iterator[Finding]:
-    """Find open transactions of the sink without a decision. ``driver_epoch`` is the current driver's."""
+    """Find open transactions of the sink without a decision. ``driver_epoch`` is that of the current driver."""
     handles = {one.handle.transactional_id: one.handle for one in decided.values()}
     for tid, description in described.items():
         of = driver_epoch_of(tid)

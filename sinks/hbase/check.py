@@ -31,7 +31,7 @@ _CELL_BYTES: Final = 24
 _LOOK_ROWS: Final = 1_000
 
 Change = tuple[int, int]
-"""The furthest that a cell falls and rises, for any order of its rows. With an append it only grows, in bytes."""
+"""The furthest that a cell can fall and rise, in any order of its rows. With an append it only grows, in bytes."""
 
 
 class Reach(NamedTuple):

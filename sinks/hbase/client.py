@@ -28,7 +28,7 @@ T = TypeVar("T")
 class HBaseClient(StoreClient[Op]):
     """See :class:`StoreClient`; an atomic place is a row. Threads may share it.
 
-    The answer to a look is its ``Result``; the answer to a mutation is whether its condition held.
+    The answer to a read is its ``Result``; the answer to a mutation is whether its condition held.
     """
 
     system = "HBase"

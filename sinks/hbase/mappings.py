@@ -1,7 +1,7 @@
 """Convert rows to HBase mutations: one small class for each operation of HBase. Choose one for a sink.
 
 ``row`` is a template over columns, such as ``"{shop}:{id}"``; ``cells`` names the column for each ``family:qualifier``. Rows
-of one key in the same chunk become one mutation.
+with the same key in a chunk become one mutation.
 """
 
 from __future__ import annotations

@@ -86,7 +86,7 @@ class KafkaCommitter(SinkCommitter[KafkaHandle]):
             )
 
     def acquire(self, claim: Claim, seen: Owner | None = None) -> int:
-        """See :class:`SinkCommitter`. The brokers fence whoever was there."""
+        """See :class:`SinkCommitter`. The brokers fence the previous driver."""
         del seen
         return self._log.acquire(claim)
 

@@ -1,6 +1,6 @@
 """Check before the decision that every chunk exists as it was staged, and that Redis will execute its commands.
 
-A command that failed after the decision would stop the query permanently. One look at every chunk is enough for almost all
+A command that failed after the decision would stop the query permanently. Reading every chunk once is enough for almost all
 batches. If a counter is so near its limit that the batch could exceed it, or holds a number that Lua and the command may read
 differently, the batch's increments are rehearsed: executed on copies, in the order in which they will be applied.
 """

@@ -163,7 +163,7 @@ class Rehearsal:
         self.add("twopc migrate cutover", done, records=self._expected.total(), problem=problem)
 
     def run_new(self, kills: int) -> None:
-        """Run the transactional query, and kill it several times. The first kill comes in the batch that was handed over."""
+        """Run the transactional query, and kill it several times. The first kill comes during the batch that was handed over."""
         first = Kill(moment=Moment.POINT, point="driver.decided")
         wanted = [first, *protocol_kills(self.seed, kills - 1)][:kills]
         self._count("the new sink, killed", self._run("new", self._new(), wanted))

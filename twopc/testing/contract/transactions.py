@@ -86,7 +86,7 @@ class TransactionContract:
         assert case.visible() == ROWS + OTHERS
 
     def test_a_transaction_that_the_store_has_forgotten_is_not_reported_as_lost(self, case: Case) -> None:
-        """It would be written again, and was committed."""
+        """Otherwise it would be written again, although it was committed."""
         driver = Driver(case.sink)
         scan_start = driver.begin()
         older = driver.prepare(case.rows(ROWS))
