@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 _REQUESTS: Final = "kafka.network:type=RequestMetrics,name=RequestsPerSec,*"
 _SOCKETS: Final = "kafka.server:type=socket-server-metrics,listener=PLAINTEXT,networkProcessor=*"
-#: Between broker and controller, which are one process; and kinds that are parts of another one.
+#: Between broker and controller, which are one process; and kinds that are parts of another.
 _NOT_OF_CLIENTS: Final = {
     "BrokerHeartbeat",
     "BrokerRegistration",

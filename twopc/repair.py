@@ -48,7 +48,7 @@ def match_rows(
 
 
 def _rows_by_place(tasks: Iterable[TaskReport]) -> dict[Place, tuple[str, int, int]]:
-    # Equal rows in another DataFrame are for other sinks. A repair has the places of what it repairs.
+    # Equal rows in another DataFrame are for other sinks. A repair keeps the places of what it repairs.
     return {
         (task.frame_name, part.index): (task.frame_name, part.rows, part.checksum)
         for task in tasks

@@ -137,7 +137,7 @@ class Comparison:
         there = self._counted(sf.lit(self._has_key) | sf.col("is_exact"), _THERE)
         earlier = Window.partitionBy(_ID).orderBy(_PLACE)
         ranked = self._rows.withColumn(_RANK, sf.row_number().over(earlier)).join(there, _ID, "left")
-        # Of equal rows, the output has the first ones, because the old sink wrote a task's rows in their order.
+        # If rows are equal, the output has the first ones, because the old sink wrote a task's rows in their order.
         missing = ranked.where(sf.col(_RANK) > sf.coalesce(sf.col(_THERE), sf.lit(0)))
         return missing.repartition(_TASK).sortWithinPartitions(_PLACE).drop(*_OWN)
 

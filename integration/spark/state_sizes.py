@@ -44,7 +44,7 @@ class StateSizes:
             operators = [json.loads(one.json()) for one in progress.stateOperators()]
             self.is_stateless = not operators
             found = tuple(map(_size, operators))
-        except Exception as error:  # noqa: BLE001 - another Spark may answer anything, and the sizes are only for people
+        except Exception as error:  # noqa: BLE001 - another version of Spark may return anything, and the sizes are only for people
             logger.warning("the sizes of the state are not in the history: %s", error)
             found = ()
         self._is_asked = bool(found)

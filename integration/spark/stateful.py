@@ -33,7 +33,8 @@ logger = logging.getLogger(__name__)
 _COMMITTED: Final = "numStateStoreInstances"
 #: Each task of a join of two streams has four stores (``SymmetricHashJoinStateManager.allStateStoreNames``).
 _STORES: Final = {"StreamingSymmetricHashJoin": 4}
-#: The errors that a different Spark may cause: py4j takes a class that it lacks for a package, and a missing plan is None.
+#: The errors that a different version of Spark may cause: py4j takes a class that it lacks for a package, and a
+#: missing plan is None.
 _UNLIKE: Final = (Py4JError, TypeError, ValueError, AttributeError)
 #: The node as which ``ForeachBatchSink`` passes the batch.
 _BATCH: Final = "LogicalRDD"

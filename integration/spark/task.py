@@ -155,7 +155,7 @@ class PrepareTask:
         }
 
     def _writes_to(self, sink: str, partition: int) -> bool:
-        if isinstance(self.mode, Repair):  # which partitions a task has, only their rows show
+        if isinstance(self.mode, Repair):  # only its rows show which partitions a task has
             return sink in self.mode.lost
         return self.mode.includes((sink, partition))
 

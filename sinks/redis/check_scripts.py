@@ -13,13 +13,13 @@ from typing import Final
 from twopc.sinks.redis.scripts import READ_CHUNK, script
 
 #: KEYS slice; ARGV chunk, scratch. Answers nothing if the chunk is gone, else the chunk's SHA-1; the first key that its command
-#: cannot be applied to, with the reason, or two empty texts; and for counters two numbers, in units of what is safe by far: the
-#: farthest from 0 that a value could be after this chunk, and the most that the chunk moves a value. The former is ``inf`` if a
-#: value is not one that Lua and every command read alike.
+#: cannot be applied to, with the reason, or two empty texts; and for counters two numbers, in units of what is certainly safe:
+#: the farthest from 0 that a value could be after this chunk, and the most that the chunk moves a value. The former is ``inf``
+#: if a value is not one that Lua and every command read alike.
 #:
 #: The first row is executed on the scratch key: that shows a command that the user may not run, that has a different name here,
-#: or that a full or read-only server does not execute. Which keys the user may write (from Redis 7 apart from those that it may
-#: read), ``acl_check_cmd`` says of each; not for users who may write all of them.
+#: or that a full or read-only server does not execute. From Redis 7 on, the rights to read and to write a key are separate, so
+#: ``acl_check_cmd`` is asked about each key, unless the user may write all of them.
 CHECK: Final = script(
     READ_CHUNK,
     """
@@ -99,9 +99,10 @@ return {sha, '', '', string.format('%.17g', top / safe), string.format('%.17g', 
 )
 
 #: KEYS slice; ARGV chunk, position, rehearsal, values, scratch. Executes a chunk's increments on copies, which the hash
-#: ``values`` keeps from chunk to chunk, so that they see the results of the earlier chunks. ``rehearsal`` is the hash's own;
-#: ``position`` counts the chunks in the order of application. May be called again. Answers nothing if the chunk is gone,
-#: ``LOST`` if the copies are, ``FITS``, or ``REFUSED`` with the key, the command's own error, what it would add, and to what.
+#: ``values`` keeps from chunk to chunk, so that they see the results of the earlier chunks. ``rehearsal`` identifies the
+#: rehearsal that the hash belongs to; ``position`` counts the chunks in the order of application. May be called again. Answers
+#: nothing if the chunk is gone, ``LOST`` if the copies are, ``FITS``, or ``REFUSED`` with the key, the command's own error,
+#: what it would add, and to what.
 REHEARSE: Final = script(
     READ_CHUNK,
     """

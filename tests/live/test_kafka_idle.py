@@ -135,9 +135,7 @@ def test_a_producer_that_nobody_wants_for_long_is_dropped(kafka: KafkaService, m
 
 
 @BOTH
-def test_an_idle_producer_has_nothing_to_say(
-    kafka: KafkaService, monkeypatch: pytest.MonkeyPatch, *, native: bool
-) -> None:
+def test_an_idle_producer_logs_nothing(kafka: KafkaService, monkeypatch: pytest.MonkeyPatch, *, native: bool) -> None:
     """Caught mutation: it collects statistics, whose size grows with the partitions of the output."""
     monkeypatch.setattr("twopc.sinks.kafka.producer.librdkafka.library", librdkafka.library if native else lambda: None)
     pool = prepare(sink_of(kafka, partitions=100))
@@ -152,7 +150,7 @@ def test_a_librdkafka_that_logs_other_words_is_asked_for_its_statistics(
     monkeypatch.setattr("twopc.sinks.kafka.producer.librdkafka.library", librdkafka.library if native else lambda: None)
     sink = sink_of(kafka)
     [known] = prepare(sink)._ready
-    _warn_of_statistics.cache_clear()  # it is said once
+    _warn_of_statistics.cache_clear()  # it is logged once
     monkeypatch.setattr(identity, "_ACQUIRED", re.compile("other words"))
     asked = make_ready(sink.producer_config(), known.transactional_id, 0, (sink.ledger,), timeout_ms=30_000)
     producer_id, epoch = known.identity

@@ -466,7 +466,7 @@ def test_a_right_that_is_missing_has_its_line(
     assert topics_of(guarded.bootstrap_servers, sink.name) == {topic}
 
 
-def test_without_the_right_to_delete_the_sink_runs_and_the_topic_of_the_try_is_named_as_left_behind(
+def test_without_the_right_to_delete_the_sink_runs_and_the_topic_of_the_trial_is_named_as_left_behind(
     guarded: LocalKafka,
 ) -> None:
     sink, topic = guarded_sink(guarded)

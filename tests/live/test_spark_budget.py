@@ -205,7 +205,7 @@ def test_rows_of_a_type_that_cannot_be_counted_are_left_to_the_tasks(spark: Spar
     assert Budget().bounded(frame, 1_000) is None
 
 
-def test_a_spark_without_what_is_needed_is_named_once_and_left_to_the_tasks(
+def test_a_version_of_spark_without_what_is_needed_is_named_once_and_left_to_the_tasks(
     spark: SparkSession, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(budgets, "_COUNTER", "java.util.concurrent.atomic.NotThere")

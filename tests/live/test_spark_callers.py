@@ -175,7 +175,7 @@ def test_the_connections_of_an_object_are_closed_once_another_one_writes_for_the
     ],
     ids=["constant", "next", "before", "str", "float", "bool", "None", "huge"],
 )
-def test_another_number_than_sparks_is_refused_with_both_numbers_and_nothing_is_written(
+def test_another_number_than_that_of_spark_is_refused_with_both_numbers_and_nothing_is_written(
     wrong: Callable[[int], Any], kafka: KafkaService, spark: SparkSession, tmp_path: Path
 ) -> None:
     query = Query(spark, tmp_path, (kafka_sink(kafka.bootstrap_servers),))
@@ -323,7 +323,7 @@ def test_a_checkpoint_that_is_named_must_be_that_of_the_query_that_calls(
     assert not values(two.sinks[0])
 
 
-def test_sparks_exception_shows_the_message_before_anybody_stops_reading(
+def test_the_exception_of_spark_shows_the_message_before_anybody_stops_reading(
     kafka: KafkaService, spark: SparkSession, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     """PySpark's own lines come first; ours are few, and what the error came from is in the log."""

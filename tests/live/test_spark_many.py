@@ -26,7 +26,9 @@ WAYS = ("auto", "tasks", "driver")
 
 @pytest.mark.whole
 @pytest.mark.timeout(1200)
-def test_fifty_queries_in_one_driver(kafka: KafkaService, spark: SparkSession, tmp_path: Path) -> None:
+def test_fifty_queries_in_one_driver_write_every_row_once(
+    kafka: KafkaService, spark: SparkSession, tmp_path: Path
+) -> None:
     """Each reads its own topic in three batches; then all begin again with the other ways, and with a batch half done."""
     pipelines = [
         Pipeline(kafka.bootstrap_servers, tmp_path / str(number), partitions=1, max_offsets=10)

@@ -56,7 +56,7 @@ EXPRESSIONS: Final = (
     "transform(list, x -> x + id) AS moved",
     "(SELECT max(id) FROM range(3)) AS most",
 )
-#: A window puts the rows of all sinks in another order, and the others depend on that.
+#: A window puts the rows of all sinks in a different order, on which the others depend.
 OVER_ROWS: Final = (
     ("count(*) OVER () AS count", "row_number() OVER (PARTITION BY v ORDER BY id) AS place"),
     ("rand(5) AS chance", "monotonically_increasing_id() AS at"),
@@ -64,7 +64,7 @@ OVER_ROWS: Final = (
 #: These have names that the DataFrame has, too, with different values.
 SHADOWING: Final = ("upper(v) AS v", "-id AS id", "id AS `a.b`", "v AS __twopc_selected")
 STARS: Final = ("*", "s.*", *([] if pyspark.__version__.startswith("3.") else ["* EXCEPT (v)"]))
-#: Of a DataFrame that has only the user's columns, Spark makes none of these.
+#: From a DataFrame that has only the user's columns, Spark can make none of these.
 IMPOSSIBLE: Final = (
     "explode(list) AS value",
     "count(*) AS value",

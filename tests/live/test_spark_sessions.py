@@ -140,7 +140,7 @@ def made_for_each_batch(session: Session, **settings: Any) -> None:
     session.written["row"] += BATCHES
 
 
-#: Of each thing that may be left, one that leaves it unless it is taken care of.
+#: For each thing that may be left behind, a query that leaves it behind unless the toolkit removes it.
 SHORT = (not_closed, stopped_by_an_error, made_for_each_batch, two_sinks, watched)
 VARIANTS = (closed, without_transactions, *SHORT)
 

@@ -42,7 +42,7 @@ _KAFKA: Final = (
     "tests/live/test_spark_direct_frame.py",
 )
 _PYTEST: Final = ("-m", "pytest", "-q")
-#: Deprecations are another Spark's own affair.
+#: Deprecations in another version of Spark are not a fault here.
 _LENIENT: Final = ("-o", "filterwarnings=default")
 
 

@@ -457,7 +457,7 @@ BUGS: Final = (
         "self._literal(self._counter(1)),",
         'self.__dict__.setdefault("counter", self._literal(self._counter(1))),',
         model=False,
-        whole="tests/live/test_spark_budget.py -k whatever_the_plan",
+        whole="tests/live/test_spark_budget.py -k under_any_plan",
     ),
     _bug(
         "Spark may move and combine the filter of the driver's bound",
@@ -466,7 +466,7 @@ BUGS: Final = (
         "            False,  # noqa: FBT003 - isDeterministic",
         "            True,  # noqa: FBT003 - isDeterministic",
         model=False,
-        whole="tests/live/test_spark_budget.py -k whatever_the_plan",
+        whole="tests/live/test_spark_budget.py -k under_any_plan",
     ),
     _bug(
         "a mirror's copy of a ledger is read as the ledger",
@@ -610,7 +610,7 @@ BUGS: Final = (
         "        return frame if most_writers is None else frame.coalesce(most_writers)\n",
         "        return self.frame().coalesce(most_writers or 1).selectExpr('*', PARTITION_SQL)\n",
         model=False,
-        whole="tests/live/test_spark_many_tasks.py -k grouped_otherwise",
+        whole="tests/live/test_spark_many_tasks.py -k grouped_differently",
     ),
     _bug(
         "a batch has a transaction for each partition of the plan",

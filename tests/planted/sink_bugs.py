@@ -449,7 +449,7 @@ SINK_BUGS: Final[tuple[Bug, ...]] = (
         '        return {"debug"',
         '        return {"statistics.interval.ms": "50", "debug"',
         model=False,
-        protocol="tests/live/test_kafka_idle.py -k nothing_to_say",
+        protocol="tests/live/test_kafka_idle.py -k logs_nothing",
     ),
     one_edit(
         "a producer in the making outlives its query",
@@ -486,7 +486,7 @@ SINK_BUGS: Final[tuple[Bug, ...]] = (
         "        if not self._is_paused or any(post.is_busy for post in self._posts):\n            return False\n",
         "        if True:\n            return False\n",
         model=False,
-        protocol="tests/unit/test_alerts_listener.py -k good_order",
+        protocol="tests/unit/test_alerts_listener.py -k closed_normally",
     ),
     one_edit(
         "alerts on their way are left behind when their query is closed",

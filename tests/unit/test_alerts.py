@@ -116,7 +116,7 @@ def test_a_source_that_pauses_is_no_problem_if_only_planned_checkpoints_are_judg
     assert _said(episodes.ended(_good(71))) == [("stalled", "over")]
 
 
-def test_a_query_that_was_closed_and_begins_again_was_not_missed_meanwhile() -> None:
+def test_the_time_between_a_normal_end_and_the_next_start_does_not_count() -> None:
     episodes = _episodes(STALLED)
     episodes.ended(_good(1))
     episodes.begins_again(T0 + 60 * MINUTE)

@@ -58,7 +58,7 @@ def _watch(checkpoint: Path, rules: Path, *steps: Callable[[], object], state: P
     return main(watching, as_json=False)
 
 
-def test_watching_tells_each_episode_once_with_its_end(tmp_path: Path, rules: Path, endpoint: Endpoint) -> None:
+def test_watching_reports_each_episode_once_with_its_end(tmp_path: Path, rules: Path, endpoint: Endpoint) -> None:
     checkpoint = write(tmp_path / "checkpoint", [ended(0)])
     lines = [ended(0), _bad(1), _bad(2), _bad(3)]
     status = _watch(
@@ -71,7 +71,7 @@ def test_watching_tells_each_episode_once_with_its_end(tmp_path: Path, rules: Pa
     assert (status, _told(endpoint)) == (0, [("consecutive", "firing"), ("consecutive", "over")])
 
 
-def test_an_episode_between_two_looks_is_reported_too(tmp_path: Path, rules: Path, endpoint: Endpoint) -> None:
+def test_an_episode_between_two_checks_is_reported_too(tmp_path: Path, rules: Path, endpoint: Endpoint) -> None:
     checkpoint = write(tmp_path / "checkpoint", [ended(0)])
     _watch(checkpoint, rules, lambda: write(checkpoint, [ended(0), _bad(1), _bad(2), ended(3)]))
     assert _told(endpoint) == [("consecutive", "firing"), ("consecutive", "over")]
@@ -102,7 +102,7 @@ def test_rules_that_still_hold_from_before_the_watch_are_reported(
     assert _told(endpoint) == [("consecutive", "firing")]
 
 
-def test_one_look_reports_each_alert_once(tmp_path: Path, rules: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_one_check_reports_each_alert_once(tmp_path: Path, rules: Path, capsys: pytest.CaptureFixture[str]) -> None:
     checkpoint, state = write(tmp_path / "checkpoint", [ended(0)]), tmp_path / "told.json"
     watching = Watching(checkpoint, rules, state, clock=lambda: T0 / 1000 + 60)
     assert main(watching, as_json=False) == 0
@@ -115,7 +115,7 @@ def test_one_look_reports_each_alert_once(tmp_path: Path, rules: Path, capsys: p
 
 
 @pytest.mark.parametrize("where", ["read", "deliver"])
-def test_an_interrupted_look_says_nothing_of_the_rules(
+def test_an_interrupted_check_says_nothing_about_the_rules(
     where: str, tmp_path: Path, rules: Path, endpoint: Endpoint, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Status 0 would mean that no rule holds."""
@@ -129,7 +129,7 @@ def test_an_interrupted_look_says_nothing_of_the_rules(
     assert endpoint.bodies == []
 
 
-def test_runs_that_look_once_remember_their_alerts(tmp_path: Path, rules: Path, endpoint: Endpoint) -> None:
+def test_runs_that_check_once_remember_their_alerts(tmp_path: Path, rules: Path, endpoint: Endpoint) -> None:
     checkpoint, state = write(tmp_path / "checkpoint", [ended(0)]), tmp_path / "told.json"
 
     def once() -> int:

@@ -176,7 +176,7 @@ def test_an_alert_on_its_way_keeps_its_query_watched_until_it_is_delivered() -> 
     assert alerts not in module._watching
 
 
-def test_a_query_that_failed_is_not_missed_once_another_object_watches_its_next_run() -> None:
+def test_a_query_that_failed_raises_no_alert_once_another_object_watches_its_next_run() -> None:
     """Some users make new objects for each run. A run of another query changes nothing."""
     told: queue.Queue[Alert] = queue.Queue()
     clock = Clock()
@@ -304,7 +304,7 @@ def test_a_checkpoint_that_is_not_local_is_refused_and_a_file_url_is_a_path(tmp_
     assert Alerts([BROKEN], checkpoint_location=f"file://{tmp_path}")._checkpoint == tmp_path
 
 
-def test_a_process_that_ends_with_the_failure_tells_it_first(tmp_path: Path) -> None:
+def test_a_process_that_ends_with_the_failure_reports_it_first(tmp_path: Path) -> None:
     rules = tmp_path / "alerts.properties"
     rules.write_text("consecutive.count=1")
     code = f"""

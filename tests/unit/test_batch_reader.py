@@ -28,7 +28,7 @@ class Connection:
 
 
 @pytest.mark.parametrize(("magic", "compression", "batches"), [(0, 0, 3), (1, 0, 3), (1, 1, 1), (2, 0, 1)])
-def test_records_of_every_message_format(
+def test_records_of_every_message_format_are_read(
     magic: int, compression: int, batches: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     builder = MemoryRecordsBuilder(magic, compression, 10_000)

@@ -80,7 +80,7 @@ def test_history_prints_a_line_for_each_checkpoint_and_the_causes(checkpoint: Pa
     assert "Skipped 1 torn or foreign lines: 00000000000001.jsonl:12." in lines
 
 
-def test_history_of_failures_only(checkpoint: Path) -> None:
+def test_history_can_show_failures_only(checkpoint: Path) -> None:
     assert [one["batch_id"] for one in _json("history", checkpoint, "--failed")["checkpoints"]] == [10]
 
 

@@ -33,7 +33,7 @@ def config_of_driver(
 
 
 @pytest.mark.parametrize(("theirs", "lives_ms"), [({}, "60000"), ({"kafka.transaction.timeout.ms": "20000"}, "20000")])
-def test_the_options_that_slow_commits_rely_on_override_the_users(
+def test_the_options_that_slow_commits_rely_on_override_those_of_the_user(
     theirs: dict[str, str], lives_ms: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A retry that comes sooner would pass for a first request. The driver's transaction lives no longer than a task's."""
@@ -53,7 +53,7 @@ def test_the_options_that_slow_commits_rely_on_override_the_users(
         ({"kafka.queue.buffering.max.messages": "1"}, "10000"),
     ],
 )
-def test_librdkafka_accepts_the_drivers_options_with_any_of_the_users(
+def test_librdkafka_accepts_the_drivers_options_beside_any_of_the_user(
     options: dict[str, str], expected: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Seen: it refused a transaction shorter than the silence that is allowed to a broker, and named neither setting."""

@@ -73,7 +73,7 @@ def test_a_jaas_configuration_is_answered_with_its_options_but_never_with_a_pass
     assert [part for part in expected if part not in text] == []
 
 
-def test_librdkafkas_other_name_of_the_mechanism_is_answered_the_same() -> None:
+def test_the_other_name_of_the_mechanism_in_librdkafka_gets_the_same_answer() -> None:
     assert "generate_auth_token" in refusal(**{"sasl.mechanisms": "aws_msk_iam"})
 
 

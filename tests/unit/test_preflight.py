@@ -164,7 +164,7 @@ def test_a_check_that_cannot_finish_has_its_line_and_the_others_still_run(monkey
     assert (broken.check, broken.result, broken.why) == ("one", Result.FAIL, "no leader")
 
 
-def test_the_docs_list_every_step_of_the_try_in_order() -> None:
+def test_the_docs_list_every_step_of_the_trial_in_order() -> None:
     text = (Path(__file__).parents[2] / "docs" / "preflight.md").read_text()
     listed = re.findall(r"^\| `([a-z -]+)` \|", text, re.MULTILINE)
     names = [step.name for step in steps.STEPS]

@@ -119,7 +119,7 @@ def tab() -> Iterator[Tab]:
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 @pytest.mark.parametrize("width", [1280, 320])
-def test_a_browser_shows_everything_and_asks_nobody(
+def test_a_browser_shows_everything_and_makes_no_request(
     tab: Tab, written: tuple[Path, int], tmp_path: Path, width: int, scheme: str
 ) -> None:
     file, count = written
@@ -138,7 +138,7 @@ def test_a_browser_shows_everything_and_asks_nobody(
     assert {color: ratio for color, ratio in found["drawn"].items() if ratio < _DRAWN} == {}
 
 
-def test_the_two_schemes_are_two(tab: Tab, written: tuple[Path, int]) -> None:
+def test_the_two_colour_schemes_differ(tab: Tab, written: tuple[Path, int]) -> None:
     seen = set()
     for scheme in ("light", "dark"):
         tab.open(written[0], width=800, scheme=scheme)

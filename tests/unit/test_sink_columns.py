@@ -35,6 +35,6 @@ def test_a_column_of_the_wrong_type_is_rejected_before_any_row() -> None:
         TOTALS.choose_columns(pa.schema(KINDS | {"n": pa.string()}))
 
 
-def test_a_type_is_called_by_the_engines_name_or_else_arrows() -> None:
+def test_a_type_has_the_engines_name_or_else_that_of_arrow() -> None:
     assert type_name(pa.field("n", pa.int64(), metadata={TYPE_NAME: "bigint"})) == "bigint"
     assert type_name(pa.field("n", pa.int64())) == "int64"

@@ -115,7 +115,7 @@ def test_a_function_that_cannot_reach_the_tasks_is_refused_at_once() -> None:
         exactly_once(sink, checkpoint_location="/nowhere")
 
 
-def test_a_spark_that_was_not_proven_is_warned_about(
+def test_a_version_of_spark_that_was_not_proven_is_warned_about(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     sink = KafkaSink(name="s", bootstrap_servers="x:1", topic="t")

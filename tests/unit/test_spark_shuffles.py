@@ -167,7 +167,7 @@ def test_a_stage_that_read_a_shuffle_and_ran_again_stops_the_query_and_every_lat
         watched.begin()
 
 
-def test_it_stops_the_query_also_where_the_result_stage_ran_again() -> None:
+def test_the_query_also_stops_if_the_result_stage_ran_again() -> None:
     store = Store(ONE_JOB, {**plain(), M2: attempts_at(M2, 2), RESULT: attempts_at(RESULT, 2)})
     with pytest.raises(FatalError):
         watching(store).check("a", {RESULT})

@@ -128,7 +128,7 @@ def test_the_new_query_is_killed_in_the_handed_over_batch(
         source=Fed(pipeline),
         directory=tmp_path / "loop",
         checkpoint=pipeline.checkpoint,
-        rows=10 * len(points) + 10,  # nothing is fed; each kill wants its share
+        rows=10 * len(points) + 10,  # nothing is fed; each kill needs its share of rows
         batch_rows=1,
         spark={**FOR_OLD_BROKERS, "spark.jars": ",".join(map(str, spark_kafka_jars()))},
         written=int,

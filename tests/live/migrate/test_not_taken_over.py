@@ -43,12 +43,12 @@ def test_a_new_query_without_take_over_is_refused_and_writes_nothing(
     assert "batch 1 was begun by another sink" in message
     assert "TakeOver(sink)" in message
     assert pipeline.visible() == before
-    pipeline.fail_new_at(spark, "driver.decided")  # with take_over; Spark has not recorded the batch
+    pipeline.fail_new_at(spark, "driver.decided")  # with TakeOver; Spark has not recorded the batch
     assert "batch 1 was begun by another sink" in fail_without_take_over(pipeline, spark)
     pipeline.run_new(spark)
     pipeline.feed(20)
     with closing(exactly_once(pipeline.new_sink(), checkpoint_location=str(pipeline.checkpoint))) as each:
-        pipeline.run(spark, each)  # once the batch is done, take_over may go
+        pipeline.run(spark, each)  # once the batch is done, TakeOver may be removed
     assert pipeline.visible() == Counter(pipeline.given)
     pipeline.command("rollback")
     pipeline.feed(20)

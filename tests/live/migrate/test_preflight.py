@@ -54,7 +54,7 @@ def written(servers: str, partitioner: str) -> str:
 @pytest.mark.parametrize(
     ("key", "hashed"), [(b"21", -973932308), (b"foobar", -790332482), (b"a-little-bit-long-string", -985981536)]
 )
-def test_murmur2_is_javas(key: bytes, hashed: int) -> None:
+def test_murmur2_equals_that_of_java(key: bytes, hashed: int) -> None:
     """Values of Kafka's own UtilsTest."""
     assert murmur2(key) == hashed & 0x7FFFFFFF
 

@@ -54,7 +54,7 @@ def require_exact(steps: list[dict[str, Any]]) -> None:
 
 @pytest.mark.whole
 @pytest.mark.timeout(1800)
-def test_a_short_rehearsal_to_another_cluster(add_summary: Callable[[str], None]) -> None:
+def test_a_short_rehearsal_to_another_cluster_is_exact(add_summary: Callable[[str], None]) -> None:
     seed = random.SystemRandom().randrange(1_000_000)
     add_summary(f"seed {seed}")
     report = rehearsed(seed, "--way", "another-cluster", "--kills", "1", "--batch-rows", "20")
@@ -67,7 +67,7 @@ def test_a_short_rehearsal_to_another_cluster(add_summary: Callable[[str], None]
 
 @pytest.mark.whole
 @pytest.mark.timeout(1800)
-def test_the_whole_rehearsal(add_summary: Callable[[str], None]) -> None:
+def test_the_whole_rehearsal_is_exact(add_summary: Callable[[str], None]) -> None:
     seed = random.SystemRandom().randrange(1_000_000)
     add_summary(f"seed {seed}")
     report = rehearsed(seed)

@@ -77,7 +77,9 @@ def sink_for(output: Output, *, topic: bool = True) -> KafkaSink:
     return KafkaSink(name="rest", bootstrap_servers=output.servers, topic=output.topic if topic else None)
 
 
-def test_random_multisets(output: Output, spark: SparkSession, add_summary: Callable[[str], None]) -> None:
+def test_the_rest_of_random_multisets_is_exact(
+    output: Output, spark: SparkSession, add_summary: Callable[[str], None]
+) -> None:
     """Few different rows, some of them written, some too often; a null is not an empty string."""
     seed = random.SystemRandom().randrange(1 << 32)
     add_summary(f"seed {seed}")

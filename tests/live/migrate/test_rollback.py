@@ -33,7 +33,9 @@ def handed_over(old_kafka: LocalOldKafka, kafka: KafkaService, tmp_path: Path, s
 
 
 @pytest.mark.whole
-def test_back_before_the_new_query_has_ever_started(handed_over: OldPipeline, spark: SparkSession) -> None:
+def test_the_way_back_is_exact_before_the_new_query_has_ever_started(
+    handed_over: OldPipeline, spark: SparkSession
+) -> None:
     assert handed_over.command("rollback")["handover"]["kind"] == "rest"
     handed_over.run_old(spark)
     assert handed_over.visible() == Counter(handed_over.given)
@@ -47,7 +49,7 @@ def test_back_before_the_new_query_has_ever_started(handed_over: OldPipeline, sp
         pytest.param("driver.committed", "whole", marks=pytest.mark.whole),
     ],
 )
-def test_back_from_the_half_written_batch_itself(
+def test_the_way_back_from_the_half_written_batch_itself_is_exact(
     point: str, kind: str, handed_over: OldPipeline, spark: SparkSession
 ) -> None:
     handed_over.fail_new_at(spark, point)
@@ -60,14 +62,18 @@ def test_back_from_the_half_written_batch_itself(
 
 @pytest.mark.whole
 @pytest.mark.parametrize(("point", "kind"), [("driver.prepared@2", "nothing"), ("driver.decided@2", "whole")])
-def test_back_from_a_later_batch(point: str, kind: str, handed_over: OldPipeline, spark: SparkSession) -> None:
+def test_the_way_back_from_a_later_batch_is_exact(
+    point: str, kind: str, handed_over: OldPipeline, spark: SparkSession
+) -> None:
     handed_over.fail_new_at(spark, point)
     assert handed_over.command("rollback")["handover"]["kind"] == kind
     handed_over.run_old(spark)
     assert handed_over.visible() == Counter(handed_over.given)
 
 
-def test_back_from_a_finished_batch_and_forth_again(handed_over: OldPipeline, spark: SparkSession) -> None:
+def test_the_way_back_from_a_finished_batch_and_forth_again_is_exact(
+    handed_over: OldPipeline, spark: SparkSession
+) -> None:
     handed_over.run_new(spark)
     assert handed_over.command("rollback")["handover"]["kind"] == "nothing"
     handed_over.feed(40)

@@ -58,7 +58,7 @@ def test_a_look_at_a_sink_does_not_ask_about_the_transactions_of_others(
         }
     assert asked and not [tid for tid in asked if not tid.startswith(f"{play.name}.")]
     assert state.held
-    assert all(one.transactional_id for one in state.held)  # those who hold readers back are named all the same
+    assert all(one.transactional_id for one in state.held)  # those who hold readers back are still named
     assert other.open_transactions()
     play.driver().process(play.batch(0), Tasks(play, ROWS))
 

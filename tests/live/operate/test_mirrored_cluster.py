@@ -330,7 +330,7 @@ def test_a_new_query_that_leaves_out_what_the_mirror_has_loses_and_duplicates_no
         failover.go_on(start, without=there)
         failover.require_exactly_once()
         failover.feed_more(_BATCH)
-        failover.go_on(start)  # behind the failover there is nothing to leave out
+        failover.go_on(start)  # after the failover there is nothing to leave out
         failover.require_exactly_once()
 
         if case == "decided":

@@ -83,6 +83,6 @@ def test_only_kafkas_offsets_are_taken() -> None:
     assert found == [("in", 0, 5), ("in", 1, 7), ("o", 2, 1)]
 
 
-def test_a_group_has_a_name() -> None:
+def test_a_group_without_a_name_is_refused() -> None:
     with pytest.raises(ConfigurationError, match="names no consumer group"):
         SourceProgress(bootstrap_servers="b:1", group="")
