@@ -164,7 +164,10 @@ def describe(checkpoint: Checkpoint) -> str:
     if checkpoint.limit_ms is not None:
         sentences.append(f"Its limit was {seconds(checkpoint.limit_ms)}, set by {checkpoint.limited_by}")
     if checkpoint.cause is not None and checkpoint.cause.late:
-        sentences.append(f"{checkpoint.cause.late} acknowledgements came late; their transactions were aborted")
+        sentences.append(
+            f"{counted(checkpoint.cause.late, 'acknowledgement')} came late; "
+            f"{'its' if checkpoint.cause.late == 1 else 'their'} transactions were aborted"
+        )
     return ". ".join(sentences)
 
 

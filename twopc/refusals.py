@@ -78,8 +78,8 @@ def refusal(position: Position, label: str, view: LogView, batch: Batch, log: st
             f"same sink name. If query {other} is over, pass override=EndQuery({other!r}); otherwise rename this sink"
         ),
         Position.UNADOPTED: (
-            f"the checkpoint is at batch {at}, but {log} has no record of the earlier batches. If they were written in another "
-            f"way, pass override=AdoptQuery({mine!r}). If the sink was renamed, restore its previous name. If the function "
+            f"the checkpoint is at batch {at}, but {log} has no record of the earlier batches. If they were written by other "
+            f"means, pass override=AdoptQuery({mine!r}). If the sink was renamed, restore its previous name. If the function "
             "did not call exactly_once's object for them, correct the function, and start with a new checkpoint: this sink "
             "has written nothing yet"
         ),

@@ -165,7 +165,8 @@ def _print_history(history: History, chosen: Sequence[Checkpoint]) -> None:
     if history.skipped:
         named = ", ".join(history.skipped[:3])
         console.print(
-            Text(f"Skipped {len(history.skipped)} torn or foreign lines: {named}.", style="yellow"), soft_wrap=True
+            Text(f"Skipped {counted(len(history.skipped), 'torn or foreign line')}: {named}.", style="yellow"),
+            soft_wrap=True,
         )
 
 

@@ -92,8 +92,8 @@ FAILING: Final = (
     Rule(
         "lost transactions",
         "Decided transactions were lost and written again: they expired before they were committed.",
-        "The query was down for longer than kafka.transaction.timeout.ms between a decision and its commit. Raise that and the "
-        "brokers' transaction.max.timeout.ms, restart faster, or set staging=True.",
+        "The query was down for longer than kafka.transaction.timeout.ms between a decision and its commit. Raise "
+        "that timeout and the brokers' transaction.max.timeout.ms, restart faster, or set staging=True.",
         _lost,
     ),
     Rule(

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from twopc.counted import counted
 from twopc.errors import ConfigurationError
 from twopc.integration.migrate.handover import Bounds, Handover, Handovers, Kind
 from twopc.integration.migrate.output import Tally, bounds_of, tally
@@ -91,14 +92,14 @@ def find(wanted: Cutover, place: Place, sink: KafkaSink) -> Found:
         clock_skew_ms=wanted.clock_skew_ms,
         other_writers=wanted.other_writers,
     )
-    counted = tally(sink, handover, key)
-    if counted.undated and not wanted.starts:
+    tallied = tally(sink, handover, key)
+    if tallied.undated and not wanted.starts:
         raise ConfigurationError(
-            f"{counted.undated} records have an earlier time than the records before them, so their times do not say "
-            "when they were written (does the query set a timestamp column?). Pass --start-offsets for each topic: "
-            "the end of the last finished batch"
+            f"{counted(tallied.undated, 'record has', 'records have')} an earlier time than those before, so their "
+            "times do not say when they were written (does the query set a timestamp column?). Pass --start-offsets "
+            "for each topic: the end of the last finished batch"
         )
-    return _found(place, handover, _source_records(files, batch_id), counted)
+    return _found(place, handover, _source_records(files, batch_id), tallied)
 
 
 def record(found: Found, place: Place) -> str:
@@ -138,9 +139,9 @@ def _newest(files: Files, directory: str) -> int:
     return max((int(name) for name in files.names(directory) if name.isdecimal()), default=-1)
 
 
-def _found(place: Place, handover: Handover, source_records: int | None, counted: Tally) -> Found:
+def _found(place: Place, handover: Handover, source_records: int | None, tallied: Tally) -> Found:
     in_force = Handovers(place.own).newest()
-    return Found(handover=handover, source_records=source_records, tally=counted, was_recorded=in_force == handover)
+    return Found(handover=handover, source_records=source_records, tally=tallied, was_recorded=in_force == handover)
 
 
 def _planned_ms(files: Files, batch_id: int) -> int:

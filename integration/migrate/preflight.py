@@ -12,6 +12,7 @@ from confluent_kafka.admin import OffsetSpec
 from kafka.protocol.admin import DescribeClientQuotasRequest
 from kafka.protocol.metadata import MetadataRequest
 
+from twopc.counted import counted
 from twopc.integration.connection_options import quiet_admin
 from twopc.integration.migrate.clock import check_clock
 from twopc.integration.preflight.checks import Check
@@ -85,7 +86,9 @@ def check_source(sink: KafkaSink, source: Source) -> Iterator[Finding]:
         known = admin.list_topics(timeout=sink.timeout_ms / 1000).topics
     for topic in source.topics:
         if topic in known:
-            yield Finding("source", topic, Result.PASS, f"exists, with {len(known[topic].partitions)} partition(s)")
+            yield Finding(
+                "source", topic, Result.PASS, f"exists, with {counted(len(known[topic].partitions), 'partition')}"
+            )
         else:
             why = "the topic does not exist there, or the principal may not see it"
             yield Finding("source", topic, Result.FAIL, why, "Correct the name, or allow Describe and Read on it")
@@ -106,8 +109,9 @@ def check_groups(target: Target) -> Iterator[Finding]:
     for topic, groups in readers.items():
         if groups:
             why = (
-                f"the group(s) {', '.join(sorted(groups))} have offsets there. Under read_uncommitted they also see rows of "
-                "undecided and of aborted attempts. A broker cannot say which isolation level they use"
+                f"{counted(len(groups), 'group has', 'groups have')} offsets there: {', '.join(sorted(groups))}. Under "
+                "read_uncommitted, a reader also sees rows of undecided and of aborted attempts. A broker does not know which "
+                "isolation level a reader uses"
             )
             fix = "Set isolation.level=read_committed in each group before the cut-over. Readers without a group are not listed"
             yield Finding("readers", topic, Result.WARN, why, fix)
@@ -137,7 +141,9 @@ def check_partitioner(target: Target) -> Iterator[Finding]:
             why = f"partitioner={chosen} puts the keys of {len(sample)} sampled records into the same partitions"
             yield Finding("partitioner", topic, Result.PASS, why)
             continue
-        why = f"partitioner={chosen} puts the keys of {moved} of {len(sample)} sampled records into other partitions"
+        why = (
+            f"partitioner={chosen} puts the keys of {moved} of {len(sample)} sampled records into different partitions"
+        )
         fits = [name for name, of in _PARTITIONERS.items() if all(of(key) % count == where for key, where in sample)]
         fix = (
             f"Set kafka.partitioner={fits[0]} in the sink's options"

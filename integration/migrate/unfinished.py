@@ -169,8 +169,8 @@ def _kind_now(files: Files, handover: Handover, batch_id: int) -> Kind:
     offsets = checkpoint.read_batch(files, found, batch_id).offsets
     if batch_id < handover.batch_id or offsets != handover.offsets or handover.kind is Kind.NOTHING:
         raise ConfigurationError(
-            f"the hand-over is for batch {handover.batch_id}, but Spark passes batch {batch_id}, with other source offsets or "
-            f"after it was finished. The checkpoint was restored, or its query ran in the meantime. {_AGAIN}"
+            f"the hand-over is for batch {handover.batch_id}, but Spark passes batch {batch_id}, with different source "
+            f"offsets or after it was finished. The checkpoint was restored, or its query ran in the meantime. {_AGAIN}"
         )
     return handover.kind
 

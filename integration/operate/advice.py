@@ -103,7 +103,8 @@ def _of_transactions(state: SinkState) -> Iterator[Advice]:
     if open_decided:
         yield Advice(
             Urgency.ACT,
-            f"batch {open_decided[0].batch} is decided, but {len(open_decided)} of its transactions are not yet committed; "
+            f"batch {open_decided[0].batch} is decided, but "
+            f"{counted(len(open_decided), 'of its transactions is', 'of its transactions are')} not yet committed; "
             f"{_expiry(open_decided)}",
             "If the query is not running, start it now: it commits them first. If it cannot start, run `twopc transactions "
             f"commit {state.sink}`.",

@@ -37,7 +37,7 @@ _NEXT: Final = {
         "override=Abandon({batch}): what is visible stays, and the rest is abandoned."
     ),
     Step.BLOCKED: (
-        "Neither commit nor loss can be proven now. Start the query when every broker answers. If its markers were "
+        "Neither a commit nor a loss can be proven now. Start the query when every broker answers. If its markers were "
         "deleted, start once with override=Abandon({batch})."
     ),
 }
@@ -135,4 +135,4 @@ def _counted(state: SinkState) -> str:
 
 def _confirmed(lines: list[str], count: int) -> bool:
     typer.echo("\n".join(lines), err=True)
-    return typer.confirm(f"Commit {count} decided transaction(s) now?", err=True)
+    return typer.confirm(f"Commit {counted(count, 'decided transaction')} now?", err=True)

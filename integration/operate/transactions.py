@@ -181,7 +181,7 @@ def _confirm(act: str, wanted: Sequence[OpenTransaction], *, is_sure: bool) -> N
         return
     for one in wanted:
         typer.echo(f"{one.transactional_id}: {one.evidence}", err=True)
-    if not typer.confirm(f"{act} {len(wanted)} transaction(s)?", err=True):
+    if not typer.confirm(f"{act} {counted(len(wanted), 'transaction')}?", err=True):
         raise ConfigurationError("not confirmed: nothing was done")
 
 

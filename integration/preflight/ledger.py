@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Final
 from confluent_kafka import KafkaException
 from confluent_kafka.admin import ConfigResource, ResourceType
 
+from twopc.counted import counted
 from twopc.errors import ConfigurationError, TwoPhaseCommitError
 from twopc.integration.preflight.findings import Finding, Result, failed
 from twopc.integration.preflight.topics import check_durability, check_rights
@@ -49,7 +50,7 @@ def check_ledger(target: Target) -> Iterator[Finding]:
     except TwoPhaseCommitError as error:
         yield failed(_CHECK, log.name, error, rights)
         return
-    yield Finding(_CHECK, log.name, Result.PASS, f"exists, and has {decisions} record(s) of this sink")
+    yield Finding(_CHECK, log.name, Result.PASS, f"exists, and has {counted(decisions, 'record')} of this sink")
     found = describe(target.admin, log.name, timeout_ms=target.sink.timeout_ms, with_rights=True)
     if found is not None:
         yield from check_rights(_CHECK, found, _RIGHTS)
@@ -65,7 +66,10 @@ def check_transaction_log(target: Target) -> Iterator[Finding]:
             yield from check_durability(_LOG, found, _in_sync(target, TRANSACTION_LOG))
         elif (wanted := settings.get(_LOG_REPLICAS, 0)) > len(target.brokers.nodes):
             brokers = len(target.brokers.nodes)
-            why = f"{_LOG_REPLICAS}={wanted}, but only {brokers} broker(s) run. It cannot be created, so no transaction can begin"
+            why = (
+                f"{_LOG_REPLICAS}={wanted}, but only {counted(brokers, 'broker runs', 'brokers run')}. It cannot be "
+                "created, so no transaction can begin"
+            )
             fix = f"Start the missing brokers, or set {_LOG_REPLICAS}={brokers} and transaction.state.log.min.isr=1"
             yield Finding(_LOG, TRANSACTION_LOG, Result.FAIL, why, fix)
     idle_ms, lives_ms = settings.get(_IDLE, 0), target.sink.transaction_timeout_ms

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
+from twopc.counted import counted
 from twopc.errors import ConfigurationError, TwoPhaseCommitError
 from twopc.integration.preflight.findings import Finding, Result, failed
 from twopc.sinks.kafka.ledger_topic import describe, settings_of
@@ -49,7 +50,7 @@ def _check_output(target: Target, topic: str) -> Iterator[Finding]:
         why = "the topic does not exist, so the first row for it stops the query"
         yield Finding(_CHECK, topic, Result.FAIL, why, "Create it, or correct the name")
         return
-    yield Finding(_CHECK, topic, Result.PASS, f"exists, with {len(found.partitions)} partition(s)")
+    yield Finding(_CHECK, topic, Result.PASS, f"exists, with {counted(len(found.partitions), 'partition')}")
     yield from check_rights(_CHECK, found, _RIGHTS)
     try:
         settings = settings_of(target.admin, topic, timeout_ms=target.sink.timeout_ms) or {}
@@ -67,7 +68,7 @@ def check_rights(check: str, found: TopicDescription, needed: Collection[str]) -
     missing = [right for right in needed if right not in allowed and "ALL" not in allowed]
     if allowed and missing:
         rights = ", ".join(missing)
-        why = f"the principal lacks the right(s) {rights} on this topic"
+        why = f"the principal lacks {rights} on this topic"
         yield Finding(check, found.name, Result.FAIL, why, f"Grant the sink's principal {rights} on {found.name}")
 
 
@@ -77,16 +78,19 @@ def check_durability(check: str, found: TopicDescription, settings: Settings) ->
     in_sync = int(settings.get("min.insync.replicas") or 1)
     short = [partition for partition in found.partitions if len(partition.isr) < in_sync]
     if in_sync > replicas:
-        why = f"min.insync.replicas={in_sync} exceeds its {replicas} replica(s), so the topic refuses every record"
+        why = f"min.insync.replicas={in_sync} exceeds its {counted(replicas, 'replica')}, so the topic refuses every record"
         fix = f"Set min.insync.replicas={max(1, replicas - 1)}, or add replicas (kafka-reassign-partitions)"
         yield Finding(check, found.name, Result.FAIL, why, fix)
     elif short:
         ids = ", ".join(str(partition.id) for partition in short)
-        why = f"partition(s) {ids} have fewer replicas in sync than min.insync.replicas={in_sync}, so they refuse records now"
+        why = (
+            f"{counted(len(short), 'partition has', 'partitions have')} fewer replicas in sync than "
+            f"min.insync.replicas={in_sync}, so records are refused there now: {ids}"
+        )
         yield Finding(check, found.name, Result.FAIL, why, "Start the missing brokers")
     weak = []
     if replicas < _REPLICAS:
-        weak.append(f"{replicas} replica(s)")
+        weak.append(counted(replicas, "replica"))
     if settings and in_sync < _IN_SYNC:
         weak.append(f"min.insync.replicas={in_sync}")
     if settings.get("unclean.leader.election.enable") == "true":

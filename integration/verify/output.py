@@ -126,7 +126,7 @@ class Output:
         if count and self._checks.sequence is not None:
             named = "; ".join(f"{low} to {high} at {self._at(place)}" for low, high, place in gaps)
             where = f"--sequence {self._checks.sequence.text}"
-            text = f"{count:,} numbers are missing, such as {named}"
+            text = f"{counted(count, 'number is', 'numbers are')} missing, such as {named}"
             if any(tail.skipped for tail in self.topics.values()):
                 yield Finding(Kind.NOT_COMPARED, where, f"{text}; but records were deleted before they were read")
             elif not is_quiescent or any(tail.bounds.held_back for tail in self.topics.values()):

@@ -114,7 +114,10 @@ def check_visible(
             yield Finding(Kind.UNDECIDED_VISIBLE, where, f"{named}: {text}")
     for query_id, count in elsewhere.items():
         log = history.elsewhere[query_id]
-        text = f"{count:,} visible transactions were decided in {log}, not in the current decision log"
+        text = (
+            f"{counted(count, 'visible transaction was', 'visible transactions were')} decided in {log}, not in the "
+            "current decision log"
+        )
         yield Finding(Kind.NOT_COMPARED, f"query {query_id}", text)
 
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from twopc.attempt import Evidence
 from twopc.committer import SinkCommitter
+from twopc.counted import counted
 from twopc.errors import ConfigurationError, UnavailableError
 from twopc.sinks.kafka import markers
 from twopc.sinks.kafka.decision_log import KafkaDecisionLog
@@ -123,7 +124,9 @@ class KafkaCommitter(SinkCommitter[KafkaHandle]):
             f"{self._client.coordinator_of(handle.transactional_id)}: {_ANSWERS.get(report, report)}"
             for handle, report in unproven.items()
         )
-        ends = [f"the commit of {count} transaction(s) at {answer}" for answer, count in sorted(answers.items())]
+        ends = [
+            f"the commit of {counted(count, 'transaction')} at {answer}" for answer, count in sorted(answers.items())
+        ]
         return (
             f"sink {self._settings.name!r}: {'; '.join([*ends, *self._unread, *failures()])}. Decided transactions expire "
             f"after kafka.transaction.timeout.ms={self._settings.transaction_timeout_ms} ms; expired transactions have to be "

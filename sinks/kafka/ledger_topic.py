@@ -13,6 +13,7 @@ from confluent_kafka import KafkaError, KafkaException, TopicCollection
 from confluent_kafka.admin import ConfigResource, NewTopic, ResourceType
 from tenacity import wait_fixed
 
+from twopc.counted import counted
 from twopc.errors import ConfigurationError, RetriableError
 from twopc.sinks.kafka.errors import error_of, is_retriable, on_topic, translate, translated
 from twopc.sinks.retry import retrying
@@ -93,8 +94,8 @@ class LedgerTopic:
         partitions = sorted(set(known) - {DRIVER_PARTITION})
         if not partitions:
             raise ConfigurationError(
-                f"the ledger {self._name} has {len(known)} partition(s). Add partitions: it needs one for decisions and at least "
-                "one for markers"
+                f"the ledger {self._name} has {counted(len(known), 'partition')}. Add partitions: it needs one for "
+                "decisions and at least one for markers"
             )
         return partitions
 

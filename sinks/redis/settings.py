@@ -97,9 +97,9 @@ class RedisSettings(StagedSettings):
         )
         yield (
             found.get("role") != "master",
-            "the url leads to a replica: pass the url of the primary, or sentinels=… with service=…",
+            "the url points to a replica: pass the url of the primary, or sentinels=… with service=…",
         )
-        yield is_cluster and not self.cluster, "the url leads to a cluster: pass cluster=True"
+        yield is_cluster and not self.cluster, "the url points to a cluster: pass cluster=True"
         yield (
             self.cluster and not is_cluster,
             "cluster=True is set, but the server is not part of a cluster: remove cluster=True",

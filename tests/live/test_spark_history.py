@@ -150,7 +150,7 @@ def test_a_vote_after_the_limit_is_late_and_its_transaction_is_aborted_and_never
     arm("task.flushed", wait_for_the_limit)
     message = pipeline.fail(spark, settings={"write_by": "driver", "checkpoints": CheckpointConfig(timeout_ms=10_000)})
     disarm()
-    assert "1 acknowledgements came late; their transactions were aborted" in message
+    assert "1 acknowledgement came late; its transactions were aborted" in message
     last = _history(pipeline).checkpoints[-1]
     assert last.cause is not None
     assert (last.outcome, last.cause.late) == ("expired", 1)

@@ -77,7 +77,7 @@ def test_history_prints_a_line_for_each_checkpoint_and_the_causes(checkpoint: Pa
     ]
     assert f"10: BadRecordError: {EVIL}" in lines
     assert "10 completed, 1 declined; a completed one took 400 ms (median), 400 ms (p95)." in lines
-    assert "Skipped 1 torn or foreign lines: 00000000000001.jsonl:12." in lines
+    assert "Skipped 1 torn or foreign line: 00000000000001.jsonl:12." in lines
 
 
 def test_history_can_show_failures_only(checkpoint: Path) -> None:

@@ -19,8 +19,8 @@ from twopc.integration.verify.findings import Finding, Kind
 from twopc.integration.verify.report import Report
 from twopc.integration.verify.verifier import VerifyOptions
 
-GAP = Finding(Kind.SEQUENCE_GAPS, "--sequence value", "1 numbers are missing")
-NOT_JUDGED = Finding(Kind.NOT_COMPARED, GAP.where, "1 numbers are missing; but a batch is being committed")
+GAP = Finding(Kind.SEQUENCE_GAPS, "--sequence value", "1 number is missing")
+NOT_JUDGED = Finding(Kind.NOT_COMPARED, GAP.where, "1 number is missing; but a batch is being committed")
 MOMENTARY = RetriableError("no answer from the brokers")
 LASTING = ConfigurationError("there is no topic out")
 ONLINE = Pace(is_online=True, every_s=0)

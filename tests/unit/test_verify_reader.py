@@ -151,7 +151,7 @@ def test_a_missing_number_is_a_gap_only_if_no_commit_is_in_progress(
     read_new(output, [at(0, 5), at(0, 7), at(0, 10, END), at(1, 3, END)])
     output.update_bounds(cast("Cluster", Offsets({0: 0, 1: 0}, ends)), frozenset({"out"}))
     (found,) = output.check_records(is_quiescent=is_quiescent)
-    assert (found.kind, "1 numbers are missing" in found.text) == (kind, True)
+    assert (found.kind, "1 number is missing" in found.text) == (kind, True)
 
 
 @pytest.mark.parametrize(("by", "kinds"), [(None, [Kind.SEQUENCE_GAPS]), ("key", [])])

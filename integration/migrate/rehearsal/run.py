@@ -14,6 +14,7 @@ import typer
 from confluent_kafka import KafkaException
 from rich.console import Console
 
+from twopc.counted import counted
 from twopc.integration.migrate.rehearsal.report import facts, is_passed, show
 from twopc.integration.migrate.rehearsal.ways import WAYS
 from twopc.integration.services import ServiceError
@@ -55,7 +56,9 @@ def main(names: Sequence[str], scale: Scale, *, as_json: bool) -> int:
 def _rehearse(names: Sequence[str], scale: Scale, console: Console) -> dict[str, list[Step]]:
     """Rehearse the ways one after another. Everything that it started has ended when it returns or raises."""
     ways: dict[str, list[Step]] = {}
-    console.print(f"twopc migrate rehearse: {', '.join(names)}; {scale.kills} kills of each sink, seed {scale.seed}")
+    console.print(
+        f"twopc migrate rehearse: {', '.join(names)}; {counted(scale.kills, 'kill')} of each sink, seed {scale.seed}"
+    )
     with contextlib.ExitStack() as cleanup:
         cleanup.enter_context(ended_by_signals())
         directory = Path(tempfile.mkdtemp(prefix="twopc-rehearsal-"))

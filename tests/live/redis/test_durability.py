@@ -139,7 +139,7 @@ def test_wait_replicas_above_the_number_of_replicas_is_refused(pair: tuple[Local
 
 def test_a_replica_is_refused(pair: tuple[LocalRedis, LocalRedis]) -> None:
     sink = sink_of(pair[1].url, ListPush("rows", "v"))
-    with pytest.raises(ConfigurationError, match="leads to a replica"):
+    with pytest.raises(ConfigurationError, match="points to a replica"):
         sink.create_committer().inspect()
 
 
