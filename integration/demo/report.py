@@ -6,8 +6,6 @@ from typing import TYPE_CHECKING, Any
 
 from rich.table import Table
 
-from twopc.counted import counted
-
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
@@ -87,13 +85,11 @@ def show(console: Console, ours: Facts, baseline: Facts | None) -> None:
         console.print(f"[green]Exactly once:[/] twopc wrote each of {ours['rows_in']:,} records once{where}.")
     else:
         console.print(
-            f"[bold red]NOT exactly once:[/] {counted(ours['lost'], 'record')} lost, {ours['duplicated']:,} "
+            f"[bold red]NOT exactly once:[/] {ours['lost']:,} lost, {ours['duplicated']:,} "
             f"duplicated. Please report this, with --seed {ours['seed']}."
         )
     if ours["unfinished"]:
-        console.print(
-            f"[bold red]{counted(ours['unfinished'], 'offset is', 'offsets are')} behind transactions that were left open.[/]"
-        )
+        console.print(f"[bold red]Offsets behind transactions that were left open: {ours['unfinished']:,}.[/]")
 
 
 def _rows(results: list[Facts]) -> Iterator[tuple[str, ...]]:

@@ -14,7 +14,6 @@ from confluent_kafka import KafkaException
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
-from twopc.counted import counted
 from twopc.integration.demo.plan import outside_kills, protocol_kills
 from twopc.integration.demo.queries import as_guides_show, with_spark, with_twopc
 from twopc.integration.demo.report import facts, is_exactly_once, show, sums
@@ -87,7 +86,7 @@ def run_demo(options: DemoOptions, console: Console) -> tuple[dict[str, Any], di
         KafkaException: the broker failed.
     """
     console.print(
-        f"twopc demo: {options.rows:,} records in batches of {options.rows_in_a_batch:,}, {counted(options.kills, 'kill')}, "
+        f"twopc demo: {options.rows:,} records in batches of {options.rows_in_a_batch:,}, {options.kills} kill{'s' * (options.kills != 1)}, "
         f"seed {options.seed}"
     )
     with contextlib.ExitStack() as cleanup:
