@@ -86,8 +86,8 @@ def run_demo(options: DemoOptions, console: Console) -> tuple[dict[str, Any], di
         KafkaException: the broker failed.
     """
     console.print(
-        f"twopc demo: {options.rows:,} records in batches of {options.rows_in_a_batch:,}, {options.kills} kill{'s' * (options.kills != 1)}, "
-        f"seed {options.seed}"
+        f"twopc demo: {options.rows:,} records in batches of {options.rows_in_a_batch:,}, {options.kills} "
+        f"kill{'s' * (options.kills != 1)}, seed {options.seed}"
     )
     with contextlib.ExitStack() as cleanup:
         cleanup.enter_context(ended_by_signals())
