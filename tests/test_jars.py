@@ -19,6 +19,7 @@ from twopc.integration.services.jars import (
     hbase_set,
     mirror_set,
     old_kafka_set,
+    postgres_jdbc_set,
     spark_kafka_set,
 )
 
@@ -167,7 +168,8 @@ def test_the_default_sets_are_locked() -> None:
     lock = json.loads(jar_lock.LOCK_FILE.read_text())
     kafka = (f"kafka-{version}" for version in LOCKED_KAFKA_VERSIONS)
     connectors = {f"spark-kafka-{version}" for version in NEWEST_CONNECTORS.values()}
-    others = {one.name for one in (old_kafka_set(), mirror_set(), spark_kafka_set(), hbase_set())}
+    sets = (old_kafka_set(), mirror_set(), spark_kafka_set(), hbase_set(), postgres_jdbc_set())
+    others = {one.name for one in sets}
     assert {*kafka, *connectors, *others} == set(lock)
     for files in lock.values():
         assert all(entry["size"] > 0 and len(entry["sha256"]) == 64 for entry in files.values())

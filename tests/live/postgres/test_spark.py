@@ -68,6 +68,30 @@ def test_a_table_and_a_topic_have_every_row_once_after_a_crash_at(
     assert values(topic) == VALUES
 
 
+def test_a_table_that_only_the_publish_can_check_has_one_vote_for_all_tasks_of_a_batch(
+    kafka: KafkaService, postgres_server: PostgresService, spark: SparkSession, tmp_path: Path
+) -> None:
+    """The driver dies between the decision and the commit of the vote."""
+    table = created(postgres_server, "id text NOT NULL", "n bigint UNIQUE", "key text", "value text")
+    topic = kafka_sink(kafka.bootstrap_servers)
+    sink = sink_of(postgres_server, table, vote="prepared")
+    tasks = {"write_by": "tasks"}
+    query = Query(spark, tmp_path, (sink, topic), tasks, plan=lambda frame: frame.repartition(3))
+    seen: list[tuple[int, int]] = []
+
+    def look() -> None:
+        votes = execute(postgres_server, f"SELECT count(*) FROM pg_prepared_xacts WHERE gid LIKE 'twopc-{table}-%'")
+        slices = execute(postgres_server, f"SELECT count(*) FROM twopc.slice WHERE sink = '{table}'")
+        seen.append((votes[0][0], slices[0][0]))
+
+    crash_points.arm("driver.confirmed", look)
+    query.run_over_a_crash_at("driver.decided")
+    assert sorted(execute(postgres_server, f"SELECT id, n FROM {table}")) == ROWS
+    assert values(topic) == VALUES
+    assert seen == [(1, 2)]  # two tasks have a row each
+    assert execute(postgres_server, f"SELECT gid FROM pg_prepared_xacts WHERE gid LIKE 'twopc-{table}-%'") == []
+
+
 def test_readers_see_all_rows_of_a_batch_or_none(
     postgres_server: PostgresService, spark: SparkSession, tmp_path: Path
 ) -> None:
