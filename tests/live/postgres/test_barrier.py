@@ -124,7 +124,9 @@ def test_a_killed_backend_has_committed_nothing_although_it_was_asked_to(
     local_postgres: LocalPostgres, database: str, sink: PostgresSink
 ) -> None:
     stopped = Stopped(local_postgres, sink, asked=True)
-    os.kill(stopped.backend, signal.SIGKILL)  # the server ends every other backend, too, and recovers
+    with contextlib.closing(psycopg.connect(database, autocommit=True)) as witness:
+        os.kill(stopped.backend, signal.SIGKILL)  # the server ends every other backend, too, and recovers
+        assert wait_until(lambda: _is_broken(witness), _TIMEOUT_S)
     assert wait_until(local_postgres._is_ready, _TIMEOUT_S)
     found = Driver(sink).committer.initialize_state(stopped.handles, stopped.scan_start)
     assert set(found.values()) == {Evidence.COMMITTED}
@@ -141,6 +143,14 @@ def test_a_driver_whose_host_is_gone_does_not_hold_the_lock_for_longer_than_its_
     assert found.commit([found.prepare(numbers([1]))], found.begin()) == [Evidence.COMMITTED]
     with contextlib.closing(kept), pytest.raises(psycopg.errors.IdleInTransactionSessionTimeout):
         kept.execute("SELECT 1")
+
+
+def _is_broken(connection: psycopg.Connection[Any]) -> bool:
+    try:
+        connection.execute("SELECT 1")
+    except psycopg.OperationalError:
+        return True
+    return False
 
 
 # -- two drivers -------------------------------------------------------------------------------------------------------
