@@ -23,6 +23,7 @@ _FACE = (
     "DriverUpTo",
     "ExactlyOnce",
     "HBaseSink",
+    "IcebergSink",
     "InterceptedBatch",
     "Interceptor",
     "KafkaSink",
@@ -32,7 +33,7 @@ _FACE = (
     "exit_status",
     "intercepted",
 )
-_SINKS = ("twopc.sinks.kafka", "twopc.sinks.redis", "twopc.sinks.hbase", "twopc.sinks.postgres")
+_SINKS = ("twopc.sinks.kafka", "twopc.sinks.redis", "twopc.sinks.hbase", "twopc.sinks.postgres", "twopc.sinks.iceberg")
 _PUBLIC = (
     "twopc",
     *_SINKS,

@@ -52,6 +52,7 @@ if TYPE_CHECKING:
     from twopc.settings import Settings
     from twopc.sink import TwoPhaseCommitSink
     from twopc.sinks.hbase import HBaseSink as HBaseSink
+    from twopc.sinks.iceberg import IcebergSink as IcebergSink
     from twopc.sinks.kafka import KafkaSink as KafkaSink
     from twopc.sinks.postgres import PostgresSink as PostgresSink
     from twopc.sinks.redis import RedisSink as RedisSink
@@ -149,6 +150,7 @@ _FACE: Final = {
         "intercepted",
     ),
     "sinks.hbase": ("HBaseSink",),
+    "sinks.iceberg": ("IcebergSink",),
     "sinks.kafka": ("KafkaSink",),
     "sinks.postgres": ("PostgresSink",),
     "sinks.redis": ("RedisSink",),

@@ -126,7 +126,7 @@ class ControlCommitter(SinkCommitter[HandleT], Generic[HandleT, StepT]):
         known = scan_start or NO_ATTEMPT
         decided = self._read("reading its newest decision").decided
         # Not only a higher version: of two copies that have both decided, the one that began first may be the first to commit.
-        return decided != version_of(known) and decided > int(known.get(_AFTER, version_of(known)))
+        return decided != version_of(known) and decided > decided_before(known)
 
     def lacks_decisions(self, scan_start: Mapping[str, Any]) -> bool:
         """See :class:`SinkCommitter`. A version is never lowered, so a store that does not know one of them was restored."""
@@ -148,10 +148,8 @@ class ControlCommitter(SinkCommitter[HandleT], Generic[HandleT, StepT]):
 
     def begin_attempt(self) -> dict[str, Any]:
         """See :class:`SinkCommitter`: the attempt's version, and that of the newest decision."""
-        above = self._highest_version
-        # A lost answer may hide a version that was written; the retry reserves a higher one, which is as good.
         with self._try("beginning an attempt"):
-            record = self._change(lambda record: control.reserved(self._owned(record), above=above))
+            record = self._reserve(self._highest_version)
         self._highest_version = record.version
         return {_VERSION: record.version, _AFTER: record.decided}
 
@@ -180,6 +178,11 @@ class ControlCommitter(SinkCommitter[HandleT], Generic[HandleT, StepT]):
         with self.step() as step:
             self._owned(control.decode(self.load(step)))
             yield step
+
+    def _reserve(self, above: int) -> Control:
+        """Reserve a version above ``above`` that no other attempt ever has; return the record with it."""
+        # A lost answer may hide a version that was written; the retry reserves a higher one, which is as good.
+        return self._change(lambda record: control.reserved(self._owned(record), above=above))
 
     def _record_decision(self, version: int, then: Callable[[StepT], None] = lambda _: None) -> None:
         """Record the owner's newest decision, and act on it in the same step."""
@@ -255,3 +258,8 @@ def text_of(error: Exception) -> str:
 def version_of(scan_start: Mapping[str, Any]) -> int:
     """The version of the attempt for which :meth:`ControlCommitter.begin_attempt` returned ``scan_start``."""
     return int(scan_start[_VERSION])
+
+
+def decided_before(scan_start: Mapping[str, Any]) -> int:
+    """The version of the newest decision when that attempt began."""
+    return int(scan_start.get(_AFTER, version_of(scan_start)))

@@ -13,13 +13,19 @@ import pyarrow as pa
 import pytest
 import redis
 from confluent_kafka.admin import AdminClient
+from pyiceberg.partitioning import UNPARTITIONED_PARTITION_SPEC, PartitionField, PartitionSpec
+from pyiceberg.schema import Schema
+from pyiceberg.transforms import BucketTransform
+from pyiceberg.types import LongType, NestedField, StringType
 
 from tests.contract.guide import SqliteSink, create_tables
 from tests.live import pipeline
+from tests.live.iceberg.warehouse import Warehouse
 from tests.reader import committed
 from tests.unit.fake_sink import FakeSink, World
 from twopc.sinks.hbase import HBaseSink
 from twopc.sinks.hbase.mappings import COUNTER, Append, Increment, Put
+from twopc.sinks.iceberg import IcebergSink
 from twopc.sinks.kafka import KafkaSink
 from twopc.sinks.postgres import PostgresSink
 from twopc.sinks.redis import RedisSink
@@ -243,6 +249,23 @@ def _postgres(request: pytest.FixtureRequest, columns: str, **how: Any) -> Case:
     return Case(sink, numbers, visible, silence=_pausing(service.local))
 
 
+def iceberg(request: pytest.FixtureRequest) -> Case:
+    return _iceberg(request, UNPARTITIONED_PARTITION_SPEC)
+
+
+def iceberg_partitioned(request: pytest.FixtureRequest) -> Case:
+    return _iceberg(request, PartitionSpec(PartitionField(1, 1000, BucketTransform(2), "bucket")))
+
+
+def _iceberg(request: pytest.FixtureRequest, spec: PartitionSpec) -> Case:
+    directory: Path = request.getfixturevalue("tmp_path")
+    warehouse = Warehouse(directory / "warehouse", timeout_s=0.2)
+    schema = Schema(NestedField(1, "value", LongType(), required=True), NestedField(2, "note", StringType()))
+    warehouse.create("shop.orders", schema, spec)
+    sink = IcebergSink(name="orders", catalog=warehouse.properties, table="shop.orders", timeout_ms=2_000)
+    return Case(sink, numbers, lambda: sorted(warehouse.column("shop.orders", "value")), silence=warehouse.silent)
+
+
 def _pausing(
     server: Any, is_ready: Callable[[], bool] = lambda: True
 ) -> Callable[[], AbstractContextManager[None]] | None:
@@ -275,5 +298,7 @@ SINKS = [
     pytest.param(postgres_append, id="postgres-append"),
     pytest.param(postgres_upsert, id="postgres-upsert"),
     pytest.param(postgres_prepared, id="postgres-prepared"),
+    pytest.param(iceberg, id="iceberg"),
+    pytest.param(iceberg_partitioned, id="iceberg-partitioned"),
     pytest.param(kafka, id="kafka"),
 ]

@@ -1,0 +1,93 @@
+"""Files that a task has written, encoded for the driver: paths, sizes, partitions and the bounds of their columns."""
+
+from __future__ import annotations
+
+import zlib
+from decimal import Decimal
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+from pyiceberg.manifest import DataFile, DataFileContent, FileFormat
+from pyiceberg.typedef import Record
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+
+class Entry(msgspec.Struct, frozen=True, array_like=True):
+    """One file. The fields are those of an entry in one of Iceberg's manifests.
+
+    Attributes:
+        partition: the partition's values. A decimal is the list of its text, because the encoding has no decimals.
+    """
+
+    path: str
+    size: int
+    rows: int
+    partition: tuple[Any, ...]
+    column_sizes: dict[int, int]
+    value_counts: dict[int, int]
+    null_value_counts: dict[int, int]
+    nan_value_counts: dict[int, int]
+    lower_bounds: dict[int, bytes]
+    upper_bounds: dict[int, bytes]
+    split_offsets: tuple[int, ...]
+
+    def data_file(self) -> DataFile:
+        """The file as Iceberg's manifests have it."""
+        return DataFile.from_args(
+            content=DataFileContent.DATA,
+            file_path=self.path,
+            file_format=FileFormat.PARQUET,
+            partition=Record(*(_decimal(value) for value in self.partition)),
+            record_count=self.rows,
+            file_size_in_bytes=self.size,
+            column_sizes=self.column_sizes,
+            value_counts=self.value_counts,
+            null_value_counts=self.null_value_counts,
+            nan_value_counts=self.nan_value_counts,
+            lower_bounds=self.lower_bounds,
+            upper_bounds=self.upper_bounds,
+            key_metadata=None,
+            split_offsets=list(self.split_offsets),
+            equality_ids=None,
+            sort_order_id=None,
+        )
+
+
+def entry_of(path: str, size: int, partition: tuple[Any, ...], statistics: dict[str, Any]) -> Entry:
+    """The entry of a file.
+
+    Args:
+        path: where it is.
+        size: in bytes.
+        partition: the partition's values as Iceberg stores them.
+        statistics: as pyiceberg computes them.
+    """
+    return Entry(
+        path=path,
+        size=size,
+        rows=statistics["record_count"],
+        partition=tuple([str(value)] if isinstance(value, Decimal) else value for value in partition),
+        column_sizes=statistics["column_sizes"],
+        value_counts=statistics["value_counts"],
+        null_value_counts=statistics["null_value_counts"],
+        nan_value_counts=statistics["nan_value_counts"],
+        lower_bounds=statistics["lower_bounds"],
+        upper_bounds=statistics["upper_bounds"],
+        split_offsets=tuple(statistics["split_offsets"]),
+    )
+
+
+def encode(entries: Iterable[Entry]) -> bytes:
+    """Encode the entries of a transaction."""
+    return zlib.compress(msgspec.msgpack.encode(list(entries)))
+
+
+def decode(encoded: bytes) -> list[Entry]:
+    """Decode what :func:`encode` returned."""
+    return msgspec.msgpack.decode(zlib.decompress(encoded), type=list[Entry])
+
+
+def _decimal(value: Any) -> Any:
+    return Decimal(value[0]) if isinstance(value, list) else value

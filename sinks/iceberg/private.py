@@ -1,0 +1,109 @@
+"""All that this sink uses of pyiceberg's internals. A test notices when one of them moves (``test_iceberg_private.py``).
+
+pyiceberg has no public function that writes a data file without also committing it, none that lists a directory, and no limit of
+time for requests to a REST catalog.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import warnings
+from typing import TYPE_CHECKING, Any, Final
+
+from pyarrow.fs import FileSelector, FileType
+from pyiceberg.catalog.rest import RestCatalog
+from pyiceberg.io.pyarrow import ParquetFormatModel, PyArrowFileIO
+from pyiceberg.schema import sanitize_column_names
+from requests.adapters import HTTPAdapter
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    import pyarrow as pa
+    from pyiceberg.catalog import Catalog
+    from pyiceberg.io import FileIO
+    from pyiceberg.io.fileformat import FileFormatWriter
+    from pyiceberg.table.metadata import TableMetadata
+
+_MODEL: Final = ParquetFormatModel()
+
+
+class ParquetFile:
+    """One Parquet file in the making, with the table's field ids, compression and column metrics."""
+
+    def __init__(self, io: FileIO, metadata: TableMetadata, path: str) -> None:
+        self.path = path
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # about options of the table that only Java's writer has, such as bloom filters
+            output = io.new_output(path)
+            schema = sanitize_column_names(metadata.schema())
+            self._writer: FileFormatWriter = _MODEL.create_writer(output, schema, dict(metadata.properties))
+
+    def write(self, rows: pa.Table) -> None:
+        """Write a row group."""
+        self._writer.write(rows)
+
+    @property
+    def size(self) -> int:
+        """How many bytes are written so far."""
+        stream: Any = self._writer._fos  # type: ignore[attr-defined]  # noqa: SLF001 - see above
+        return 0 if stream is None else int(stream.tell())
+
+    def close(self) -> dict[str, Any]:
+        """Complete the file; return its statistics as an entry of a manifest has them."""
+        statistics: dict[str, Any] = self._writer.close().to_serialized_dict()
+        return statistics
+
+
+class Listing:
+    """A directory of the table's storage."""
+
+    def __init__(self, io: FileIO, location: str) -> None:
+        self._io = io
+        self._location = location.rstrip("/")
+
+    @property
+    def is_possible(self) -> bool:
+        """Whether this FileIO can list at all."""
+        return isinstance(self._io, PyArrowFileIO) or hasattr(self._io, "get_fs")
+
+    def directories(self, under: str = "") -> list[str]:
+        """The names of the directories directly under one of its directories."""
+        return sorted(name for name, is_file in self._entries(under) if not is_file)
+
+    def files(self, under: str) -> list[str]:
+        """The locations of the files directly under one of its directories."""
+        return sorted(f"{self._location}/{under}/{name}" for name, is_file in self._entries(under) if is_file)
+
+    def _entries(self, under: str) -> Iterator[tuple[str, bool]]:
+        where = f"{self._location}/{under}".rstrip("/")
+        scheme, netloc, path = PyArrowFileIO.parse_location(where)
+        if isinstance(self._io, PyArrowFileIO):
+            selector = FileSelector(path, allow_not_found=True)
+            for info in self._io.fs_by_scheme(scheme, netloc).get_file_info(selector):
+                yield info.base_name, info.type is FileType.File
+        else:
+            with contextlib.suppress(FileNotFoundError):
+                for found in self._io.get_fs(scheme).ls(path, detail=True):  # type: ignore[attr-defined]
+                    yield found["name"].rstrip("/").rpartition("/")[2], found["type"] == "file"
+
+
+class _Limited(HTTPAdapter):
+    """Ends a request that has no answer in time."""
+
+    def __init__(self, timeout_s: float) -> None:
+        self._timeout_s = timeout_s
+        super().__init__()
+
+    def send(self, request: Any, *args: Any, **options: Any) -> Any:
+        options["timeout"] = options.get("timeout") or self._timeout_s
+        return super().send(request, *args, **options)
+
+
+def limit_time(catalog: Catalog, timeout_ms: int) -> None:
+    """End requests to a REST catalog that have no answer in time; pyiceberg would wait forever."""
+    if isinstance(catalog, RestCatalog):
+        for scheme in ("http://", "https://"):
+            if type(catalog._session.get_adapter(scheme)) is HTTPAdapter:  # noqa: SLF001 - see above
+                catalog._session.mount(scheme, _Limited(timeout_ms / 1000))  # noqa: SLF001 - see above
+

@@ -1,0 +1,183 @@
+"""One commit to the table, built by hand: a new snapshot, what it moves, and what must not have changed.
+
+pyiceberg's own transactions keep one requirement of each type, and repeat a refused commit without the others. Two drivers could
+then both add the same files.
+"""
+
+from __future__ import annotations
+
+import time
+import uuid
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+from pyiceberg.manifest import ManifestEntry, ManifestEntryStatus, write_manifest, write_manifest_list
+from pyiceberg.table.refs import MAIN_BRANCH, SnapshotRefType
+from pyiceberg.table.snapshots import Operation, Snapshot, Summary, UpdateMetrics, update_snapshot_summaries
+from pyiceberg.table.update import AddSnapshotUpdate, AssertRefSnapshotId, AssertTableUUID, SetSnapshotRefUpdate
+
+from twopc.sinks.iceberg.errors import StoreError, translated
+from twopc.sinks.iceberg.layout import metadata_path
+from twopc.sinks.iceberg.record import summary_of, tag_of
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from pyiceberg.manifest import DataFile, ManifestFile
+    from pyiceberg.table import Table
+    from pyiceberg.table.update import TableRequirement, TableUpdate
+
+    from twopc.sinks.iceberg.entries import Entry
+    from twopc.sinks.iceberg.record import Published
+
+_FORMAT: Final = 2
+_COMPRESSION: Final = "write.avro.compression-codec"
+#: A tag that the table's retention must not remove (``history.expire.max-ref-age-ms``).
+_FOREVER_MS: Final = 2**63 - 1
+
+#: Files by the ids of the schema and the partitioning with which they were written.
+Additions = dict[tuple[int, int], "list[Entry]"]
+
+
+@dataclass(frozen=True)
+class Proposal:
+    """A commit that the catalog takes as a whole or refuses.
+
+    Attributes:
+        snapshot_id: the new snapshot's id, by which it is recognised later.
+        paths: the metadata files that only this proposal names.
+    """
+
+    snapshot_id: int
+    updates: tuple[TableUpdate, ...]
+    requirements: tuple[TableRequirement, ...]
+    paths: tuple[str, ...]
+
+
+def propose(
+    table: Table, sink: str, tagged: int | None, control: bytes, published: Published, additions: Additions
+) -> Proposal:
+    """Write the metadata files of a commit, and describe it.
+
+    Without files, the new snapshot is empty, and only the tag moves. But the first snapshot of a table is also the branch's: a
+    catalog refuses a requirement about a tag while there are no snapshots, so that two drivers could both create the tag.
+
+    Args:
+        table: the table's newest metadata.
+        sink: the sink's name.
+        tagged: the snapshot that the sink's tag must still have; None: there must be no such tag.
+        control: the new control record.
+        published: the outcome of the newest decision.
+        additions: the files to add.
+
+    Raises:
+        StoreError: a metadata file could not be written.
+    """
+    metadata = table.metadata
+    snapshot_id = metadata.new_snapshot_id()
+    moves_branch = bool(additions) or not metadata.snapshots
+    parent = metadata.refs.get(MAIN_BRANCH) if moves_branch else None
+    parent_id = parent.snapshot_id if parent else None
+    unique = uuid.uuid4()
+    with translated("writing the metadata of a snapshot"):
+        added = [
+            _manifest(table, metadata_path(metadata, f"{unique}-m{number}.avro"), snapshot_id, ids, entries)
+            for number, (ids, entries) in enumerate(additions.items())
+        ]
+        list_path = metadata_path(metadata, f"snap-{snapshot_id}-0-{unique}.avro")
+        _write_list(table, list_path, snapshot_id, parent_id, [*added, *_kept(table, parent_id)])
+    snapshot = Snapshot(
+        snapshot_id=snapshot_id,
+        parent_snapshot_id=parent_id,
+        sequence_number=metadata.next_sequence_number(),
+        timestamp_ms=max(time.time_ns() // 1_000_000, metadata.last_updated_ms),  # catalogs refuse one that is before it
+        manifest_list=list_path,
+        summary=_summary(table, parent_id, additions, summary_of(sink, control, published)),
+        schema_id=metadata.current_schema_id,
+    )
+    updates: list[TableUpdate] = [AddSnapshotUpdate(snapshot=snapshot)]
+    requirements: list[TableRequirement] = [AssertTableUUID(uuid=metadata.table_uuid)]
+    if moves_branch:
+        # A reference is replaced as a whole, so its retention must be repeated.
+        kept = parent.model_dump(include={"max_ref_age_ms", "max_snapshot_age_ms", "min_snapshots_to_keep"}) if parent else {}
+        updates.append(_reference(MAIN_BRANCH, SnapshotRefType.BRANCH, snapshot_id, kept))
+        requirements.append(AssertRefSnapshotId(ref=MAIN_BRANCH, snapshot_id=parent_id))
+    updates.append(_reference(tag_of(sink), SnapshotRefType.TAG, snapshot_id, {"max_ref_age_ms": _FOREVER_MS}))
+    if metadata.snapshots:
+        requirements.append(AssertRefSnapshotId(ref=tag_of(sink), snapshot_id=tagged))
+    paths = (list_path, *(manifest.manifest_path for manifest in added))
+    return Proposal(snapshot_id, tuple(updates), tuple(requirements), paths)
+
+
+def _reference(name: str, kind: SnapshotRefType, snapshot_id: int, retention: Mapping[str, Any]) -> SetSnapshotRefUpdate:
+    return SetSnapshotRefUpdate(ref_name=name, type=kind, snapshot_id=snapshot_id, **retention)
+
+
+def _manifest(
+    table: Table, path: str, snapshot_id: int, ids: tuple[int, int], entries: Sequence[Entry]
+) -> ManifestFile:
+    schema_id, spec_id = ids
+    schema, spec = table.metadata.schema_by_id(schema_id), table.metadata.specs().get(spec_id)
+    if schema is None or spec is None:
+        raise StoreError(f"somebody has removed schema {schema_id} or partitioning {spec_id}, with which the files were written")
+    with write_manifest(
+        format_version=_FORMAT,
+        spec=spec,
+        schema=schema,
+        output_file=table.io.new_output(path),
+        snapshot_id=snapshot_id,
+        avro_compression=_codec(table),
+    ) as writer:
+        for entry in entries:
+            writer.add(
+                ManifestEntry.from_args(
+                    status=ManifestEntryStatus.ADDED,
+                    snapshot_id=snapshot_id,
+                    sequence_number=None,
+                    file_sequence_number=None,
+                    data_file=entry.data_file(),
+                )
+            )
+    return writer.to_manifest_file()
+
+
+def _kept(table: Table, parent_id: int | None) -> list[ManifestFile]:
+    """The manifests of the branch's snapshot: those of deletes, too."""
+    parent = None if parent_id is None else table.metadata.snapshot_by_id(parent_id)
+    if parent is None:
+        return []
+    return [kept for kept in parent.manifests(table.io) if kept.has_added_files() or kept.has_existing_files()]
+
+
+def _write_list(
+    table: Table, path: str, snapshot_id: int, parent_id: int | None, manifests: list[ManifestFile]
+) -> None:
+    with write_manifest_list(
+        format_version=_FORMAT,
+        output_file=table.io.new_output(path),
+        snapshot_id=snapshot_id,
+        parent_snapshot_id=parent_id,
+        sequence_number=table.metadata.next_sequence_number(),
+        avro_compression=_codec(table),
+    ) as writer:
+        if manifests:
+            writer.add_manifests(manifests)
+
+
+def _summary(table: Table, parent_id: int | None, additions: Additions, own: Mapping[str, str]) -> Summary:
+    metrics, partitions = UpdateMetrics(), set[tuple[int, str]]()
+    for (_, spec_id), entries in additions.items():
+        for entry in entries:
+            file: DataFile = entry.data_file()
+            metrics.add_file(file)
+            partitions.add((spec_id, repr(entry.partition)))
+    counted = {"changed-partition-count": str(len(partitions))} if partitions else {}
+    parent = None if parent_id is None else table.metadata.snapshot_by_id(parent_id)
+    return update_snapshot_summaries(
+        Summary(operation=Operation.APPEND, **metrics.to_dict(), **counted, **own),
+        None if parent is None else parent.summary,
+    )
+
+
+def _codec(table: Table) -> Any:
+    return table.metadata.properties.get(_COMPRESSION, "gzip")

@@ -1,0 +1,108 @@
+"""What the sink keeps in the table: a tag, whose snapshot's summary has the control record and the newest decision's outcome.
+
+The tag moves only by compare-and-set, together with the branch when there are rows. So the evidence of a commit is as old as the
+commit, and as long as the tag exists, no expiry of snapshots removes it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+import msgspec
+
+from twopc.errors import ConfigurationError
+from twopc.sinks.iceberg.errors import StoreError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from pyiceberg.table.metadata import TableMetadata
+
+#: Keys of a snapshot's summary.
+SINK: Final = "twopc.sink"
+CONTROL: Final = "twopc.control"
+PUBLISHED: Final = "twopc.published"
+BATCH: Final = "twopc.batch"
+_PREFIX: Final = "twopc-"
+
+
+class Published(msgspec.Struct, frozen=True, omit_defaults=True):
+    """The outcome of the newest decision that was committed.
+
+    Attributes:
+        version: the decision's.
+        epoch: the driver epoch in the names of its files.
+        batch: the batch.
+        attempts: how many transactions of each attempt at the batch are settled. There are several after a repair.
+        lost: the settled transactions that are not in the table and never will be.
+    """
+
+    version: int = 0
+    epoch: int = 0
+    batch: int = -1
+    attempts: dict[str, int] = {}
+    lost: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Tagged:
+    """The snapshot of the sink's tag."""
+
+    snapshot_id: int
+    control: bytes
+    published: Published
+
+
+def tag_of(sink: str) -> str:
+    """The name of the sink's tag."""
+    return f"{_PREFIX}{sink}"
+
+
+def summary_of(sink: str, control: bytes, published: Published) -> dict[str, str]:
+    """The sink's part of a snapshot's summary."""
+    return {
+        SINK: sink,
+        BATCH: str(published.batch),
+        CONTROL: control.decode(),
+        PUBLISHED: msgspec.json.encode(published).decode(),
+    }
+
+
+def read_tag(metadata: TableMetadata, sink: str) -> Tagged | None:
+    """Read the sink's tag; None if the sink has never written to this table.
+
+    Raises:
+        StoreError: somebody has deleted the tag, or moved it to a snapshot of others.
+    """
+    tag = tag_of(sink)
+    reference = metadata.refs.get(tag)
+    if reference is None:
+        if left := _newest_of(metadata, sink):
+            raise StoreError(
+                f"the tag {tag!r} is gone, but snapshot {left} is of this sink: somebody has deleted the tag, which records what "
+                "is committed",
+                ConfigurationError,
+                f"Create it again: ALTER TABLE … CREATE TAG `{tag}` AS OF VERSION {left}",
+            )
+        return None
+    found = metadata.snapshot_by_id(reference.snapshot_id)
+    summary = _summary(found)
+    if found is None or summary.get(SINK) != sink or CONTROL not in summary:
+        left = _newest_of(metadata, sink)
+        raise StoreError(
+            f"the tag {tag!r} is on snapshot {reference.snapshot_id}, which is not of this sink: somebody has moved it",
+            ConfigurationError,
+            f"Move it back: ALTER TABLE … REPLACE TAG `{tag}` AS OF VERSION {left}" if left else "Use another sink name",
+        )
+    published = msgspec.json.decode(summary.get(PUBLISHED, "{}"), type=Published)
+    return Tagged(found.snapshot_id, summary[CONTROL].encode(), published)
+
+
+def _newest_of(metadata: TableMetadata, sink: str) -> int | None:
+    own = [found for found in metadata.snapshots if _summary(found).get(SINK) == sink]
+    return max(own, key=lambda found: found.sequence_number or 0).snapshot_id if own else None
+
+
+def _summary(snapshot: Any) -> Mapping[str, str]:
+    return {} if snapshot is None or snapshot.summary is None else snapshot.summary.additional_properties

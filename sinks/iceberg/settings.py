@@ -1,0 +1,103 @@
+"""The arguments of an Iceberg sink, checked. :class:`twopc.sinks.iceberg.IcebergSink` documents them."""
+
+from __future__ import annotations
+
+import re
+import time
+from dataclasses import dataclass, field
+from functools import lru_cache
+from typing import TYPE_CHECKING, Final
+
+from twopc.errors import ConfigurationError
+from twopc.sinks.iceberg.errors import StoreError, explained
+from twopc.sinks.iceberg.objections import find_objections
+from twopc.sinks.iceberg.rows import fit_rows
+from twopc.sinks.iceberg.store import Store
+from twopc.sinks.sink_names import RULE, is_sink_name
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    import pyarrow as pa
+    from pyiceberg.table import Table
+
+    from twopc.sinks.iceberg.rows import RowFormat
+
+#: After somebody has altered the table, rows that fit it now must not go to the dead letters for hours.
+_FRESH_S: Final = 30
+_TABLE: Final = re.compile(r"[^.\s]+(\.[^.\s]+)+")
+#: Each process would have a catalog of its own.
+_OF_ONE_PROCESS: Final = re.compile(r"sqlite(\+\w+)?://(/:memory:|/?$|/?\?|.*mode=memory)")
+
+
+@dataclass(frozen=True, kw_only=True)
+class IcebergSettings:
+    """The settings that a writer and a committer need.
+
+    Raises:
+        ConfigurationError: an argument is invalid. The message names it and what to pass instead.
+    """
+
+    name: str
+    catalog: Mapping[str, str] = field(repr=False, hash=False)  # may hold credentials
+    table: str
+    timeout_ms: int = 60_000
+    orphan_age_ms: int = 3 * 24 * 3_600_000
+
+    def __post_init__(self) -> None:
+        self._require(is_sink_name(self.name), "name", repr(self.name), RULE)
+        self._require(_TABLE.fullmatch(self.table), "table", repr(self.table), "pass 'namespace.table'")
+        self._require(self.timeout_ms > 0, "timeout_ms", str(self.timeout_ms), "set a positive number")
+        self._require(self.orphan_age_ms > 0, "orphan_age_ms", str(self.orphan_age_ms), "set a positive number")
+        self._require(
+            isinstance(self.catalog, dict) and all(isinstance(key, str) for key in self.catalog),
+            "catalog",
+            "…",
+            "pass pyiceberg's properties of the catalog, such as {'type': 'rest', 'uri': 'https://…'}",
+        )
+        self._require(
+            self.catalog.get("type") != "in-memory" and not _OF_ONE_PROCESS.match(str(self.catalog.get("uri", ""))),
+            "catalog",
+            "…",
+            "a catalog in memory exists in one process only: pass one that the driver and all executors reach",
+        )
+
+    def store(self) -> Store:
+        """The table for the caller, not yet loaded."""
+        return Store(self.catalog, self.table, timeout_ms=self.timeout_ms)
+
+    def require_supported(self, table: Table) -> None:
+        """Refuse a table that has what this sink does not understand.
+
+        Raises:
+            ConfigurationError: see above. The message says what it is, and what to do.
+        """
+        for objection in find_objections(table.metadata):
+            raise ConfigurationError(f"sink {self.name!r}: table {self.table} {objection}. Nothing was written")
+
+    def _require(self, is_valid: object, argument: str, value: str, advice: str) -> None:
+        if not is_valid:
+            raise ConfigurationError(f"IcebergSink({argument}={value}): {advice}")
+
+
+def row_format(settings: IcebergSettings, schema: pa.Schema) -> RowFormat:
+    """How a batch's rows are written. Reads the table at most every 30 s; each task reads it again.
+
+    Raises:
+        SchemaError: the columns do not fit the table.
+        ConfigurationError: the table has what the sink does not support, or cannot be read.
+    """
+    return _read_row_format(settings, schema, time.monotonic() // _FRESH_S)
+
+
+@lru_cache(maxsize=100)
+def _read_row_format(settings: IcebergSettings, schema: pa.Schema, _: float) -> RowFormat:
+    store = settings.store()
+    try:
+        table = store.load()
+    except StoreError as error:
+        raise explained(error, f"sink {settings.name!r}, reading table {settings.table}") from error
+    finally:
+        store.close()
+    settings.require_supported(table)
+    return fit_rows(schema, table.schema(), settings.table)

@@ -1,0 +1,56 @@
+"""The Iceberg sink, as its user describes it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from twopc.sink import TwoPhaseCommitSink
+from twopc.sinks.iceberg.committer import IcebergCommitter
+from twopc.sinks.iceberg.handle import IcebergHandle
+from twopc.sinks.iceberg.settings import IcebergSettings, row_format
+from twopc.sinks.iceberg.writer import IcebergWriter
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from twopc.attempt import TaskAttempt
+
+
+@dataclass(frozen=True, kw_only=True)
+class IcebergSink(IcebergSettings, TwoPhaseCommitSink[IcebergHandle]):
+    """Rows to an Iceberg table, appended. Readers see a whole batch at one instant: one snapshot.
+
+    Each task writes data files that no snapshot names. After the decision, the driver adds them all to the table with one commit.
+
+    Args:
+        name: the sink's name across restarts. Letters, digits, ``_`` and ``-``.
+        catalog: the catalog, as pyiceberg's configuration describes it: ``{"type": "rest", "uri": "https://…"}``. Every executor
+            must reach it. ``name`` is the catalog's own name, which matters for ``"type": "sql"``.
+        table: ``namespace.table``. The rows' columns must have the names of its columns.
+        timeout_ms: how long a commit is repeated while the catalog refuses it or does not answer, and how long one request to a
+            REST catalog may take.
+        orphan_age_ms: the age from which your maintenance deletes files that no snapshot names (Spark's ``remove_orphan_files``:
+            three days by default). A batch whose files are older than a third of this is not decided.
+
+    Raises:
+        ConfigurationError: an argument is invalid. The message names it and what to pass instead.
+    """
+
+    handle_type = IcebergHandle
+
+    def check_schema(self, schema: pa.Schema) -> None:
+        """See :class:`TwoPhaseCommitSink`. Reads the table's definition at most every 30 s."""
+        row_format(self, schema)
+
+    def check_rows(self, rows: pa.RecordBatch) -> None:
+        """See :class:`TwoPhaseCommitSink`."""
+        row_format(self, rows.schema).check(rows)
+
+    def create_writer(self, task: TaskAttempt) -> IcebergWriter:
+        """See :class:`TwoPhaseCommitSink`."""
+        return IcebergWriter(task, self)
+
+    def create_committer(self) -> IcebergCommitter:
+        """See :class:`TwoPhaseCommitSink`."""
+        return IcebergCommitter(self)

@@ -1,0 +1,96 @@
+"""The catalog and the table, for one writer or one committer. Every error is a :class:`StoreError`."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import warnings
+from typing import TYPE_CHECKING, Any
+
+from pyiceberg.catalog import load_catalog
+
+from twopc.sinks.iceberg.errors import translated
+from twopc.sinks.iceberg.private import limit_time
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from pyiceberg.catalog import Catalog
+    from pyiceberg.table import Table
+    from pyiceberg.table.update import TableRequirement, TableUpdate
+
+
+class Store:
+    """See above.
+
+    Args:
+        properties: pyiceberg's properties of the catalog; ``name`` is the catalog's own name.
+        table: ``namespace.table``.
+        timeout_ms: how long one request to the catalog may take.
+    """
+
+    def __init__(self, properties: Mapping[str, str], table: str, *, timeout_ms: int) -> None:
+        self._properties = dict(properties)
+        self._table = table
+        self._timeout_ms = timeout_ms
+        self._catalog: Catalog | None = None
+
+    def load(self) -> Table:
+        """Read the table's newest metadata."""
+        with translated(f"loading table {self._table}"):
+            return self._opened().load_table(self._table)
+
+    def commit(
+        self, table: Table, requirements: tuple[TableRequirement, ...], updates: tuple[TableUpdate, ...]
+    ) -> None:
+        """Commit once. pyiceberg's own commit would repeat it without most of its requirements."""
+        with translated(f"committing to table {self._table}"):
+            self._opened().commit_table(table, requirements, updates)
+
+    def close(self) -> None:
+        """Release the connections."""
+        catalog, self._catalog = self._catalog, None
+        if catalog is not None:
+            catalog.close()
+
+    def _opened(self) -> Catalog:
+        if self._catalog is None:
+            properties: dict[str, Any] = dict(self._properties)
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")  # pyiceberg's own use of its libraries
+                self._catalog = load_catalog(properties.pop("name", "default"), **properties)
+            limit_time(self._catalog, self._timeout_ms)
+        return self._catalog
+
+
+def write_object(table: Table, path: str, data: bytes) -> None:
+    """Write a small file of the sink's own."""
+    with translated(f"writing {path}"), table.io.new_output(path).create(overwrite=True) as stream:
+        stream.write(data)
+
+
+def read_object(table: Table, path: str) -> bytes | None:
+    """Read such a file; None if it is not there."""
+    with translated(f"reading {path}"):
+        try:
+            with table.io.new_input(path).open() as stream, io.BytesIO() as found:
+                while piece := stream.read(2**20):
+                    found.write(piece)
+                return found.getvalue()
+        except FileNotFoundError:
+            return None
+
+
+def size_of(table: Table, path: str) -> int | None:
+    """The size of a file; None if it is not there."""
+    with translated(f"looking for {path}"):
+        try:
+            return len(table.io.new_input(path))
+        except FileNotFoundError:
+            return None
+
+
+def delete(table: Table, path: str) -> None:
+    """Delete a file. One that is not there counts as deleted."""
+    with translated(f"deleting {path}"), contextlib.suppress(FileNotFoundError):
+        table.io.delete(path)

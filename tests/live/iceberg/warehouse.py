@@ -1,0 +1,78 @@
+"""A catalog in a SQLite file, and tables in a local directory. Tests read them with pyiceberg itself."""
+
+from __future__ import annotations
+
+import contextlib
+import sqlite3
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+from pyiceberg.catalog import load_catalog
+from pyiceberg.partitioning import UNPARTITIONED_PARTITION_SPEC
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+    from pathlib import Path
+
+    from pyiceberg.catalog import Catalog
+    from pyiceberg.partitioning import PartitionSpec
+    from pyiceberg.schema import Schema
+    from pyiceberg.table import Table
+
+
+class Warehouse:
+    """See above.
+
+    Args:
+        directory: a directory that does not exist yet.
+        timeout_s: how long a client waits for SQLite's lock.
+    """
+
+    def __init__(self, directory: Path, *, timeout_s: float = 5) -> None:
+        directory.mkdir()
+        self.directory = directory
+        self._database = directory / "catalog.db"
+        self.properties: dict[str, str] = {
+            "name": "test",
+            "type": "sql",
+            "uri": f"sqlite:///{self._database}?timeout={timeout_s}",
+            "warehouse": directory.as_uri(),
+        }
+
+    @contextlib.contextmanager
+    def catalog(self) -> Iterator[Catalog]:
+        with contextlib.closing(load_catalog(self.properties["name"], **without_name(self.properties))) as catalog:
+            yield catalog
+
+    def create(
+        self,
+        name: str,
+        schema: Schema | pa.Schema,
+        spec: PartitionSpec = UNPARTITIONED_PARTITION_SPEC,
+        **properties: str,
+    ) -> None:
+        with self.catalog() as catalog:
+            catalog.create_namespace_if_not_exists(name.partition(".")[0])
+            catalog.create_table(name, schema, partition_spec=spec, properties=properties)
+
+    def table(self, name: str) -> Table:
+        """The table as it is now. Its catalog is closed, so it can only be read."""
+        with self.catalog() as catalog:
+            return catalog.load_table(name)
+
+    def rows(self, name: str) -> pa.Table:
+        return self.table(name).scan().to_arrow()
+
+    def column(self, name: str, column: str) -> list[Any]:
+        return self.rows(name).column(column).to_pylist()
+
+    @contextlib.contextmanager
+    def silent(self) -> Iterator[None]:
+        """Nobody else reads or writes the catalog meanwhile."""
+        with contextlib.closing(sqlite3.connect(self._database, isolation_level=None)) as db:
+            db.execute("BEGIN EXCLUSIVE")
+            yield
+
+
+def without_name(properties: Mapping[str, str]) -> dict[str, str]:
+    return {key: value for key, value in properties.items() if key != "name"}
