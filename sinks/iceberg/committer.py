@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import contextlib
-import hashlib
 import logging
 from collections import Counter
-from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any, Final
 
 from msgspec.structs import replace
@@ -16,20 +14,19 @@ from twopc.attempt import Evidence
 from twopc.control_committer import NO_ATTEMPT, decided_before, version_of
 from twopc.errors import CheckpointExpiredError, ConfigurationError, RefusedStartError, RetriableError
 from twopc.fenced_committer import FencedCommitter, driver_epoch_of
-from twopc.sinks.iceberg.entries import decode
 from twopc.sinks.iceberg.errors import OvertakenError, StoreError, explained, reason
 from twopc.sinks.iceberg.handle import IcebergHandle
 from twopc.sinks.iceberg.orphans import Orphans
+from twopc.sinks.iceberg.prepared import entries_of, whole
 from twopc.sinks.iceberg.record import Published
 from twopc.sinks.iceberg.step import Step
-from twopc.sinks.iceberg.store import delete, read_object, size_of
+from twopc.sinks.iceberg.store import delete
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 
     from twopc.control import Control
     from twopc.errors import TwoPhaseCommitError
-    from twopc.sinks.iceberg.entries import Entry
     from twopc.sinks.iceberg.settings import IcebergSettings
 
 logger = logging.getLogger(__name__)
@@ -37,7 +34,6 @@ logger = logging.getLogger(__name__)
 #: A driver's versions are above those of every former driver, so that nobody else reserves the same one.
 _VERSIONS_OF_A_DRIVER: Final = 32
 _OVERTAKEN_ROUNDS: Final = 20
-_THREADS: Final = 16
 #: A batch must be in the table long before maintenance may take its files for orphans.
 _SHARE_OF_ORPHAN_AGE: Final = 3
 
@@ -112,7 +108,7 @@ class IcebergCommitter(FencedCommitter[IcebergHandle, Step]):
 
     def is_prepared(self, step: Step, handle: IcebergHandle) -> bool:
         """See :class:`FencedCommitter`."""
-        return self._whole(step, [handle])[handle] is not None
+        return whole(step.table, [handle])[handle] is not None
 
     def publish(self, step: Step, handle: IcebergHandle, version: int) -> None:
         """See :class:`FencedCommitter`."""
@@ -163,9 +159,9 @@ class IcebergCommitter(FencedCommitter[IcebergHandle, Step]):
             newest = max(record.decided, step.tagged.published.version if step.tagged else 0)
         if newest < decided_before(known) or record.driver_epoch < version_of(known) >> _VERSIONS_OF_A_DRIVER:
             raise RefusedStartError(
-                f"sink {self.name!r}: {self._settings.table} is older than this checkpoint: batches that were in the table are not "
-                "among its commits any more. Somebody has restored an older state, or recreated the tag. Nothing was written. "
-                "Restore the newer state of the table; or use a new checkpoint and a new sink name",
+                f"sink {self.name!r}: {self._settings.table} is older than this checkpoint: batches that were in the table are "
+                "not among its commits any more. Somebody has restored an older state, or recreated the tag. Nothing was "
+                "written. Restore the newer state of the table; or use a new checkpoint and a new sink name",
                 case="older table",
             )
         return super().has_newer_decision(scan_start)
@@ -175,20 +171,20 @@ class IcebergCommitter(FencedCommitter[IcebergHandle, Step]):
         limit_ms = self._settings.orphan_age_ms / _SHARE_OF_ORPHAN_AGE
         if age_ms > limit_ms:
             raise CheckpointExpiredError(
-                f"sink {self.name!r}: preparing took {age_ms:.0f} ms. Maintenance may delete files without a snapshot that are older "
-                f"than orphan_age_ms={self._settings.orphan_age_ms}, and a third of that is the limit. Nothing was decided. Write "
-                "smaller batches, or let remove_orphan_files spare younger files and raise orphan_age_ms"
+                f"sink {self.name!r}: preparing took {age_ms:.0f} ms. Maintenance may delete files that no snapshot names and "
+                f"that are older than orphan_age_ms={self._settings.orphan_age_ms}; a third of that is the limit. Nothing was decided. "
+                "Write smaller batches, or let remove_orphan_files spare younger files and raise orphan_age_ms"
             )
         with self._try("confirming"), self.driving() as step:
             self._settings.require_supported(step.table)
             metadata = step.table.metadata
             now = (metadata.current_schema_id, metadata.default_spec_id)
-            broken = next((handle for handle, files in self._whole(step, handles).items() if files is None), None)
+            found = whole(step.table, handles)
         if any((handle.schema_id, handle.spec_id) != now for handle in handles):
             what = f"{self._settings.table} was altered while this batch was written"
             raise RetriableError(self._named(f"{what}. Nothing was decided, and a new attempt rewrites it"))
-        if broken is not None:
-            what = f"{broken.transaction} is no longer whole. Nothing was decided, and a new attempt rewrites it"
+        for handle in (handle for handle, entries in found.items() if entries is None):
+            what = f"{handle.transaction} is no longer whole. Nothing was decided, and a new attempt rewrites it"
             raise RetriableError(self._named(what))
 
     def commit(
@@ -222,7 +218,7 @@ class IcebergCommitter(FencedCommitter[IcebergHandle, Step]):
         """See :class:`FencedCommitter`."""
         with self._tidy("aborting"), self.driving() as step:
             for handle in handles:
-                entries = self._entries(step, handle) or ()
+                entries = entries_of(step.table, handle) or ()
                 self._orphans.note(handle.transaction, [*(entry.path for entry in entries), handle.entries_file])
                 self.roll_back(step, handle.transaction, self._highest_version)
 
@@ -244,7 +240,7 @@ class IcebergCommitter(FencedCommitter[IcebergHandle, Step]):
         return replace(record, version=max(above + 1, self._driver_epoch << _VERSIONS_OF_A_DRIVER))
 
     def _change(self, change: Callable[[Control], Control], then: Callable[[Step], None] = lambda _: None) -> Control:
-        """See :class:`FencedCommitter`. Whether a swap has won is known at the end of the step, so that a lost one is repeated."""
+        """See :class:`FencedCommitter`. Whether a swap has won is known when the step ends, so a lost one is repeated here."""
         for _ in range(_OVERTAKEN_ROUNDS):
             try:
                 record = super()._change(change, then)
@@ -259,37 +255,15 @@ class IcebergCommitter(FencedCommitter[IcebergHandle, Step]):
         """Stage the files of transactions that are not settled yet. Those whose files are gone are lost."""
         if not handles:
             return
-        whole = self._whole(step, handles)
-        for handle, entries in whole.items():
+        found = whole(step.table, handles)
+        for handle, entries in found.items():
             if entries is not None:
                 step.additions.setdefault((handle.schema_id, handle.spec_id), []).extend(entries)
         step.published = replace(
             published,
             attempts={**published.attempts, **Counter(handle.attempt for handle in handles)},
-            lost=(*published.lost, *(handle.transaction for handle, entries in whole.items() if entries is None)),
+            lost=(*published.lost, *(handle.transaction for handle, entries in found.items() if entries is None)),
         )
-
-    def _whole(
-        self, step: Step, handles: Sequence[IcebergHandle]
-    ) -> dict[IcebergHandle, list[Entry] | None]:
-        """Each transaction's files; None if one of them is gone, or is another one."""
-
-        def look(handle: IcebergHandle) -> list[Entry] | None:
-            entries = self._entries(step, handle)
-            if entries is None or sum(entry.rows for entry in entries) != handle.rows:
-                return None
-            return entries if all(size_of(step.table, entry.path) == entry.size for entry in entries) else None
-
-        with ThreadPoolExecutor(_THREADS) as pool:
-            return dict(zip(handles, pool.map(look, handles), strict=True))
-
-    def _entries(self, step: Step, handle: IcebergHandle) -> list[Entry] | None:
-        encoded: bytes | None = handle.entries
-        if handle.entries_file:
-            encoded = read_object(step.table, handle.entries_file)
-            if encoded is None or hashlib.sha256(encoded).hexdigest() != handle.entries_digest:
-                return None
-        return decode(encoded or b"")
 
 
 def _evidence(published: Published, handle: IcebergHandle, asked: int) -> Evidence:

@@ -86,7 +86,7 @@ def _stored(values: Any) -> Any:
     """The values as Iceberg stores them: dates and times are numbers, and a UUID is its bytes."""
     kind = values.type
     if isinstance(kind, pa.UuidType):
-        return pa.chunked_array([chunk.storage for chunk in values.chunks], pa.binary(16))
+        return values.cast(pa.binary(16))
     if pa.types.is_date32(kind):
         return values.cast(pa.int32())
     if pa.types.is_timestamp(kind) or pa.types.is_time64(kind):

@@ -34,7 +34,9 @@ class ParquetFile:
     def __init__(self, io: FileIO, metadata: TableMetadata, path: str) -> None:
         self.path = path
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # about options of the table that only Java's writer has, such as bloom filters
+            warnings.simplefilter(
+                "ignore"
+            )  # about options of the table that only Java's writer has, such as bloom filters
             output = io.new_output(path)
             schema = sanitize_column_names(metadata.schema())
             self._writer: FileFormatWriter = _MODEL.create_writer(output, schema, dict(metadata.properties))
@@ -106,4 +108,3 @@ def limit_time(catalog: Catalog, timeout_ms: int) -> None:
         for scheme in ("http://", "https://"):
             if type(catalog._session.get_adapter(scheme)) is HTTPAdapter:  # noqa: SLF001 - see above
                 catalog._session.mount(scheme, _Limited(timeout_ms / 1000))  # noqa: SLF001 - see above
-

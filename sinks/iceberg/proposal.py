@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 from pyiceberg.manifest import ManifestEntry, ManifestEntryStatus, write_manifest, write_manifest_list
-from pyiceberg.table.refs import MAIN_BRANCH, SnapshotRefType
+from pyiceberg.table.refs import MAIN_BRANCH
 from pyiceberg.table.snapshots import Operation, Snapshot, Summary, UpdateMetrics, update_snapshot_summaries
 from pyiceberg.table.update import AddSnapshotUpdate, AssertRefSnapshotId, AssertTableUUID, SetSnapshotRefUpdate
 
@@ -40,6 +40,21 @@ Additions = dict[tuple[int, int], "list[Entry]"]
 
 
 @dataclass(frozen=True)
+class Change:
+    """What a commit is for.
+
+    Attributes:
+        control: the new control record.
+        published: the outcome of the newest decision.
+        additions: the files to add to the table.
+    """
+
+    control: bytes
+    published: Published
+    additions: Additions
+
+
+@dataclass(frozen=True)
 class Proposal:
     """A commit that the catalog takes as a whole or refuses.
 
@@ -54,9 +69,7 @@ class Proposal:
     paths: tuple[str, ...]
 
 
-def propose(
-    table: Table, sink: str, tagged: int | None, control: bytes, published: Published, additions: Additions
-) -> Proposal:
+def propose(table: Table, sink: str, tagged: int | None, change: Change) -> Proposal:
     """Write the metadata files of a commit, and describe it.
 
     Without files, the new snapshot is empty, and only the tag moves. But the first snapshot of a table is also the branch's: a
@@ -66,51 +79,59 @@ def propose(
         table: the table's newest metadata.
         sink: the sink's name.
         tagged: the snapshot that the sink's tag must still have; None: there must be no such tag.
-        control: the new control record.
-        published: the outcome of the newest decision.
-        additions: the files to add.
+        change: what the commit is for.
 
     Raises:
         StoreError: a metadata file could not be written.
     """
     metadata = table.metadata
     snapshot_id = metadata.new_snapshot_id()
-    moves_branch = bool(additions) or not metadata.snapshots
+    moves_branch = bool(change.additions) or not metadata.snapshots
     parent = metadata.refs.get(MAIN_BRANCH) if moves_branch else None
     parent_id = parent.snapshot_id if parent else None
     unique = uuid.uuid4()
     with translated("writing the metadata of a snapshot"):
         added = [
             _manifest(table, metadata_path(metadata, f"{unique}-m{number}.avro"), snapshot_id, ids, entries)
-            for number, (ids, entries) in enumerate(additions.items())
+            for number, (ids, entries) in enumerate(change.additions.items())
         ]
         list_path = metadata_path(metadata, f"snap-{snapshot_id}-0-{unique}.avro")
         _write_list(table, list_path, snapshot_id, parent_id, [*added, *_kept(table, parent_id)])
-    snapshot = Snapshot(
-        snapshot_id=snapshot_id,
-        parent_snapshot_id=parent_id,
-        sequence_number=metadata.next_sequence_number(),
-        timestamp_ms=max(time.time_ns() // 1_000_000, metadata.last_updated_ms),  # catalogs refuse one that is before it
-        manifest_list=list_path,
-        summary=_summary(table, parent_id, additions, summary_of(sink, control, published)),
-        schema_id=metadata.current_schema_id,
+    snapshot = Snapshot.model_validate(
+        {
+            "snapshot-id": snapshot_id,
+            "parent-snapshot-id": parent_id,
+            "sequence-number": metadata.next_sequence_number(),
+            "timestamp-ms": max(
+                time.time_ns() // 1_000_000, metadata.last_updated_ms
+            ),  # catalogs refuse an earlier one
+            "manifest-list": list_path,
+            "summary": _summary(table, parent_id, change.additions, summary_of(sink, change.control, change.published)),
+            "schema-id": metadata.current_schema_id,
+        }
     )
     updates: list[TableUpdate] = [AddSnapshotUpdate(snapshot=snapshot)]
     requirements: list[TableRequirement] = [AssertTableUUID(uuid=metadata.table_uuid)]
     if moves_branch:
         # A reference is replaced as a whole, so its retention must be repeated.
-        kept = parent.model_dump(include={"max_ref_age_ms", "max_snapshot_age_ms", "min_snapshots_to_keep"}) if parent else {}
-        updates.append(_reference(MAIN_BRANCH, SnapshotRefType.BRANCH, snapshot_id, kept))
-        requirements.append(AssertRefSnapshotId(ref=MAIN_BRANCH, snapshot_id=parent_id))
-    updates.append(_reference(tag_of(sink), SnapshotRefType.TAG, snapshot_id, {"max_ref_age_ms": _FOREVER_MS}))
+        kept = parent.model_dump(by_alias=True, exclude={"snapshot_id", "snapshot_ref_type"}) if parent else {}
+        updates.append(_moved(MAIN_BRANCH, "branch", snapshot_id, kept))
+        requirements.append(_unmoved(MAIN_BRANCH, parent_id))
+    updates.append(_moved(tag_of(sink), "tag", snapshot_id, {"max-ref-age-ms": _FOREVER_MS}))
     if metadata.snapshots:
-        requirements.append(AssertRefSnapshotId(ref=tag_of(sink), snapshot_id=tagged))
+        requirements.append(_unmoved(tag_of(sink), tagged))
     paths = (list_path, *(manifest.manifest_path for manifest in added))
     return Proposal(snapshot_id, tuple(updates), tuple(requirements), paths)
 
 
-def _reference(name: str, kind: SnapshotRefType, snapshot_id: int, retention: Mapping[str, Any]) -> SetSnapshotRefUpdate:
-    return SetSnapshotRefUpdate(ref_name=name, type=kind, snapshot_id=snapshot_id, **retention)
+def _moved(name: str, kind: str, snapshot_id: int, retention: Mapping[str, Any]) -> SetSnapshotRefUpdate:
+    return SetSnapshotRefUpdate.model_validate(
+        {"ref-name": name, "type": kind, "snapshot-id": snapshot_id, **retention}
+    )
+
+
+def _unmoved(name: str, snapshot_id: int | None) -> AssertRefSnapshotId:
+    return AssertRefSnapshotId.model_validate({"ref": name, "snapshot-id": snapshot_id})
 
 
 def _manifest(
@@ -119,7 +140,9 @@ def _manifest(
     schema_id, spec_id = ids
     schema, spec = table.metadata.schema_by_id(schema_id), table.metadata.specs().get(spec_id)
     if schema is None or spec is None:
-        raise StoreError(f"somebody has removed schema {schema_id} or partitioning {spec_id}, with which the files were written")
+        raise StoreError(
+            f"somebody has removed schema {schema_id} or partitioning {spec_id}, with which the files were written"
+        )
     with write_manifest(
         format_version=_FORMAT,
         spec=spec,

@@ -93,7 +93,17 @@ def read_tag(metadata: TableMetadata, sink: str) -> Tagged | None:
         raise StoreError(
             f"the tag {tag!r} is on snapshot {reference.snapshot_id}, which is not of this sink: somebody has moved it",
             ConfigurationError,
-            f"Move it back: ALTER TABLE … REPLACE TAG `{tag}` AS OF VERSION {left}" if left else "Use another sink name",
+            f"Move it back: ALTER TABLE … REPLACE TAG `{tag}` AS OF VERSION {left}"
+            if left
+            else "Use another sink name",
+        )
+    newest = _newest_of(metadata, sink)
+    if newest != found.snapshot_id:
+        raise StoreError(
+            f"the tag {tag!r} is on snapshot {found.snapshot_id}, but snapshot {newest} is newer and also of this sink: somebody has "
+            "moved the tag back",
+            ConfigurationError,
+            f"Move it again: ALTER TABLE … REPLACE TAG `{tag}` AS OF VERSION {newest}",
         )
     published = msgspec.json.decode(summary.get(PUBLISHED, "{}"), type=Published)
     return Tagged(found.snapshot_id, summary[CONTROL].encode(), published)

@@ -90,8 +90,8 @@ def fit_rows(schema: pa.Schema, table: Schema, title: str) -> RowFormat:
     missing = [field.name for field in target if field.name not in found and not field.nullable]
     if missing:
         raise SchemaError(
-            f"the DataFrame has no column {listed(missing)} (it has {listed(schema.names)}), but {title} requires it. Nothing was "
-            "written. Select it"
+            f"the DataFrame has no column {listed(missing)} (it has {listed(schema.names)}), but {title} requires it. Nothing "
+            "was written. Select it"
         )
     stored = schema_to_pyarrow(sanitize_column_names(table), include_field_ids=True)
     return RowFormat(title, tuple(found.get(name) for name in target.names), target, stored)
@@ -114,7 +114,9 @@ def _check(field: pa.Field[Any], target: pa.Field[Any], title: str) -> None:
 
 def _misfit(path: str, found: str, title: str, column: str, wanted: str) -> SchemaError:
     if not wanted:
-        return SchemaError(f"{title} has no {column!r}. Nothing was written. Drop it from the DataFrame's column, or add it")
+        return SchemaError(
+            f"{title} has no {column!r}. Nothing was written. Drop it from the DataFrame's column, or add it"
+        )
     return SchemaError(
         f"column {path!r} is {found}, but {title}.{column} is {wanted}. Nothing was written. Cast the column, or change the table"
     )

@@ -9,7 +9,7 @@ import time
 from typing import TYPE_CHECKING, Final
 
 from twopc.sinks.iceberg.errors import OvertakenError, StoreError, text_of
-from twopc.sinks.iceberg.proposal import propose
+from twopc.sinks.iceberg.proposal import Change, propose
 from twopc.sinks.iceberg.record import Published, read_tag
 from twopc.sinks.iceberg.store import delete
 
@@ -27,7 +27,7 @@ _LONGEST_PAUSE_S: Final = 5.0
 
 
 class Step:
-    """See above. All that a step reads of the sink hangs on the sink's tag, so the step is valid as long as the tag has not moved.
+    """See above. All that a step reads of the sink hangs on its tag, so the step is valid as long as the tag has not moved.
 
     Attributes:
         table: the table as it was read.
@@ -77,7 +77,7 @@ class Step:
         control = self.control or (tagged.control if tagged else b"")
         published = self.published or (tagged.published if tagged else Published())
         snapshot_id = tagged.snapshot_id if tagged else None
-        return propose(self.table, self._sink, snapshot_id, control, published, self.additions)
+        return propose(self.table, self._sink, snapshot_id, Change(control, published, self.additions))
 
     def _commit(self, proposal: Proposal) -> StoreError | None:
         try:
@@ -103,7 +103,6 @@ class Step:
         tagged = read_tag(table.metadata, self._sink)
         now, before = (None if one is None else one.snapshot_id for one in (tagged, self.tagged))
         if any(proposal.snapshot_id == now for proposal in tried):
-            self._landed = tried
             return True
         if now != before:
             raise OvertakenError(f"another driver has moved the sink's tag: {text_of(failure)}")

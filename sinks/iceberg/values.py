@@ -5,7 +5,7 @@ Only what Iceberg calls a promotion is converted: integers and floats become wid
 
 from __future__ import annotations
 
-import datetime
+import datetime as dt
 from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
@@ -15,12 +15,13 @@ from pyiceberg.schema import make_compatible_name
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    Array = pa.Array[Any]
+    #: Arrow's type stubs cannot follow values whose type is known only at run time.
+    Array = Any
 
 _UUID: Final = r"^[0-9a-fA-F]{8}-?[0-9a-fA-F]{4}-?[0-9a-fA-F]{4}-?[0-9a-fA-F]{4}-?[0-9a-fA-F]{12}$"
 _UUID_BYTES: Final = 16
-_FIRST_DAY: Final = (datetime.date(1, 1, 1) - datetime.date(1970, 1, 1)).days
-_LAST_DAY: Final = (datetime.date(9999, 12, 31) - datetime.date(1970, 1, 1)).days
+_FIRST_DAY: Final = (dt.date(1, 1, 1) - dt.date(1970, 1, 1)).days
+_LAST_DAY: Final = (dt.date(9999, 12, 31) - dt.date(1970, 1, 1)).days
 _DAY_US: Final = 86_400_000_000
 #: Arrow's types whose values fit a target, by the target's own type.
 _WIDENED: Final = {
@@ -49,7 +50,7 @@ class MisfitError(Exception):
         self.path, self.found, self.wanted = path, found, wanted
 
 
-def check_type(source: pa.DataType, target: pa.DataType, path: str) -> None:
+def check_type(source: Any, target: Any, path: str) -> None:
     """Require that values of one type can be converted to another.
 
     Raises:
@@ -105,7 +106,8 @@ def convert(values: Array, target: Any) -> Array:
     if pa.types.is_map(target):
         offsets, dense, mask = _dense(values)
         keys, items = convert(dense.keys, target.key_type), convert(dense.items, target.item_type)
-        return pa.MapArray.from_arrays(offsets.cast(pa.int32()), keys, items, type=target, mask=mask)
+        make: Any = pa.MapArray.from_arrays
+        return make(offsets.cast(pa.int32()), keys, items, type=target, mask=mask)
     if _is_list(target):
         offsets, dense, mask = _dense(values)
         inner = convert(dense.flatten(), target.value_type)
@@ -121,28 +123,12 @@ def problems(values: Array, field: pa.Field[Any], path: str) -> Iterator[tuple[i
     if values.null_count and not field.nullable:
         reason = f"column {path!r} is null, but the table requires a value: fill it in (coalesce)"
         yield from ((row, reason) for row in _true(values.is_null()))
-    target: Any = field.type
-    if pa.types.is_null(values.type) or not (values.null_count < len(values)):
+    if values.null_count == len(values):
         return
-    if pa.types.is_struct(target):
+    target: Any = field.type
+    if pa.types.is_nested(target):
         rows, dense = _valid(values)
-        for index, child in pair(values.type, target, path):
-            if index is not None:
-                for row, reason in problems(dense.field(index), child, f"{path}.{child.name}"):
-                    yield rows[row], reason
-    elif pa.types.is_map(target):
-        rows, dense = _valid(values)
-        parents = pc.list_parent_indices(dense.cast(pa.list_(pa.struct(_entry_fields(dense.type))))).to_pylist()
-        for part, child, name in (
-            (dense.keys, target.key_field, "key"),
-            (dense.items, target.item_field, "value"),
-        ):
-            yield from ((rows[parents[at]], reason) for at, reason in problems(part, child, f"{path}.{name}"))
-    elif _is_list(target):
-        rows, dense = _valid(values)
-        parents = pc.list_parent_indices(dense).to_pylist()
-        found = problems(dense.flatten(), target.value_field, f"{path}.element")
-        yield from ((rows[parents[at]], reason) for at, reason in found)
+        yield from ((rows[at], reason) for at, reason in _inner_problems(dense, target, path))
     else:
         mask, what = _unfit(values, target)
         if mask is not None:
@@ -150,10 +136,26 @@ def problems(values: Array, field: pa.Field[Any], path: str) -> Iterator[tuple[i
                 yield row, f"column {path!r} holds {what}: {_show(values, row)}"
 
 
+def _inner_problems(dense: Any, target: Any, path: str) -> Iterator[tuple[int, str]]:
+    """The same for the parts of structs, lists or maps, none of which is null."""
+    if pa.types.is_struct(target):
+        for index, child in pair(dense.type, target, path):
+            if index is not None:
+                yield from problems(dense.field(index), child, f"{path}.{child.name}")
+        return
+    parents = pc.list_parent_indices(_as_list(dense)).to_pylist()
+    if pa.types.is_map(target):
+        parts = [(dense.keys, target.key_field, "key"), (dense.items, target.item_field, "value")]
+    else:
+        parts = [(dense.flatten(), target.value_field, "element")]
+    for part, child, name in parts:
+        yield from ((parents[at], reason) for at, reason in problems(part, child, f"{path}.{name}"))
+
+
 def _unfit(values: Array, target: Any) -> tuple[Array | None, str]:
     if isinstance(target, pa.UuidType) and not pa.types.is_fixed_size_binary(values.type):
         return pc.invert(pc.match_substring_regex(values, _UUID)), "a text that is no UUID"
-    if pa.types.is_fixed_size_binary(target) and not pa.types.is_fixed_size_binary(values.type):
+    if _is_fixed(target) and not _is_fixed(values.type):
         return pc.not_equal(pc.binary_length(values), target.byte_width), f"bytes that are not {target.byte_width} long"
     if pa.types.is_date(target):
         return _outside(values.cast(pa.int32()), _FIRST_DAY, _LAST_DAY), "a date outside the years 1 to 9999"
@@ -163,7 +165,7 @@ def _unfit(values: Array, target: Any) -> tuple[Array | None, str]:
     return None, ""
 
 
-def _outside(values: Array, first: int, last: int) -> Array:
+def _outside(values: Array, first: Any, last: Any) -> Array:
     return pc.or_(pc.less(values, first), pc.greater(values, last))
 
 
@@ -171,17 +173,18 @@ def _is_taken(source: Any, target: Any) -> bool:
     if source == target or source in _WIDENED.get(target, ()):
         return True
     if isinstance(target, pa.UuidType):
-        width = source.byte_width == _UUID_BYTES if pa.types.is_fixed_size_binary(source) else False
-        return width or pa.types.is_string(source) or pa.types.is_large_string(source)
-    if pa.types.is_fixed_size_binary(target) and not pa.types.is_decimal(target):
+        return pa.types.is_string(source) or pa.types.is_large_string(source) or source == pa.binary(_UUID_BYTES)
+    if pa.types.is_decimal(target):
+        return pa.types.is_decimal128(source) and source.scale == target.scale and source.precision <= target.precision
+    if pa.types.is_timestamp(target):
+        return pa.types.is_timestamp(source) and source.unit == "us" and (source.tz is None) == (target.tz is None)
+    if pa.types.is_fixed_size_binary(target):
         return pa.types.is_binary(source) or pa.types.is_large_binary(source)
-    if pa.types.is_large_binary(target):
-        return pa.types.is_fixed_size_binary(source) and not pa.types.is_decimal(source)
-    if pa.types.is_decimal(target) and pa.types.is_decimal128(source):
-        return bool(source.scale == target.scale and source.precision <= target.precision)
-    if pa.types.is_timestamp(target) and pa.types.is_timestamp(source):
-        return source.unit == "us" and (source.tz is None) == (target.tz is None)
-    return False
+    return pa.types.is_large_binary(target) and _is_fixed(source)
+
+
+def _is_fixed(kind: Any) -> bool:
+    return pa.types.is_fixed_size_binary(kind) and not pa.types.is_decimal(kind)
 
 
 def _struct(values: Any, target: Any) -> Array:
@@ -196,20 +199,17 @@ def _struct(values: Any, target: Any) -> Array:
 
 def _dense(values: Any) -> tuple[Array, Any, Array | None]:
     """Offsets from 0, the values without what null lists hold, and which are null."""
-    lengths = pc.fill_null(_lengths(values), 0).cast(pa.int64())
+    lengths = pc.fill_null(pc.list_value_length(_as_list(values)), 0).cast(pa.int64())
     offsets = pa.concat_arrays([pa.array([0], pa.int64()), pc.cumulative_sum(lengths)])
     _, dense = _valid(values)
     return offsets, dense, values.is_null() if values.null_count else None
 
 
-def _lengths(values: Any) -> Array:
-    if pa.types.is_map(values.type):
-        values = values.cast(pa.list_(pa.struct(_entry_fields(values.type))))
-    return pc.list_value_length(values)
-
-
-def _entry_fields(kind: Any) -> list[pa.Field[Any]]:
-    return [kind.key_field, kind.item_field]
+def _as_list(values: Any) -> Any:
+    """A map as the list of its entries, for functions that take only lists."""
+    if not pa.types.is_map(values.type):
+        return values
+    return values.cast(pa.list_(pa.struct([values.type.key_field, values.type.item_field])))
 
 
 def _valid(values: Any) -> tuple[Sequence[int], Any]:
@@ -222,7 +222,9 @@ def _uuid_bytes(values: Any) -> Any:
     if pa.types.is_fixed_size_binary(values.type):
         return values
     plain = pc.replace_substring(values.cast(pa.string()), "-", "")
-    return pa.array([None if text is None else bytes.fromhex(text) for text in plain.to_pylist()], pa.binary(_UUID_BYTES))
+    return pa.array(
+        [None if text is None else bytes.fromhex(text) for text in plain.to_pylist()], pa.binary(_UUID_BYTES)
+    )
 
 
 def _plain(kind: Any) -> Any:
