@@ -172,8 +172,8 @@ class IcebergCommitter(FencedCommitter[IcebergHandle, Step]):
         if age_ms > limit_ms:
             raise CheckpointExpiredError(
                 f"sink {self.name!r}: preparing took {age_ms:.0f} ms. Maintenance may delete files that no snapshot names and "
-                f"that are older than orphan_age_ms={self._settings.orphan_age_ms}; a third of that is the limit. Nothing was decided. "
-                "Write smaller batches, or let remove_orphan_files spare younger files and raise orphan_age_ms"
+                f"that are older than orphan_age_ms={self._settings.orphan_age_ms}; a third of that is the limit. Nothing was "
+                "decided. Write smaller batches, or let remove_orphan_files spare younger files and raise orphan_age_ms"
             )
         with self._try("confirming"), self.driving() as step:
             self._settings.require_supported(step.table)

@@ -100,8 +100,8 @@ def read_tag(metadata: TableMetadata, sink: str) -> Tagged | None:
     newest = _newest_of(metadata, sink)
     if newest != found.snapshot_id:
         raise StoreError(
-            f"the tag {tag!r} is on snapshot {found.snapshot_id}, but snapshot {newest} is newer and also of this sink: somebody has "
-            "moved the tag back",
+            f"the tag {tag!r} is on snapshot {found.snapshot_id}, but snapshot {newest} is newer and also of this sink: somebody "
+            "has moved the tag back",
             ConfigurationError,
             f"Move it again: ALTER TABLE … REPLACE TAG `{tag}` AS OF VERSION {newest}",
         )

@@ -20,9 +20,9 @@ from pyiceberg.types import LongType, NestedField, StringType
 
 from tests.contract.guide import SqliteSink, create_tables
 from tests.live import pipeline
-from tests.live.iceberg.warehouse import Warehouse
 from tests.reader import committed
 from tests.unit.fake_sink import FakeSink, World
+from tests.warehouse import Warehouse
 from twopc.sinks.hbase import HBaseSink
 from twopc.sinks.hbase.mappings import COUNTER, Append, Increment, Put
 from twopc.sinks.iceberg import IcebergSink
