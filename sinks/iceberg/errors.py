@@ -20,6 +20,7 @@ _MEANINGS: Final[dict[str, tuple[type[TwoPhaseCommitError], str]]] = {
     "PermissionError": (ConfigurationError, "Grant the sink's user the rights that docs/iceberg.md lists"),
     "SignError": (ConfigurationError, "Check the credentials in the catalog's configuration"),
     "ModuleNotFoundError": (ConfigurationError, "Install the package that this catalog needs"),
+    "ValidationError": (ConfigurationError, "Use a pyiceberg that can read the table's metadata, or another table"),
     "BadRequestError": (FatalError, "The catalog rejected the request"),
 }
 #: A mistake in the code must not read like a catalog that is down.
@@ -74,6 +75,6 @@ def reason(error: Exception) -> str:
 
 
 def text_of(error: Exception) -> str:
-    """The beginning of the message in one line; the class if it has none."""
-    text = " ".join(str(error).split()) or type(error).__name__
+    """The first line of the message, because the others may quote a whole statement; the class if it has none."""
+    text = next(iter(str(error).strip().splitlines()), "") or type(error).__name__
     return text if len(text) <= _SHOWN else text[:_SHOWN] + "…"

@@ -115,7 +115,7 @@ def _check(field: pa.Field[Any], target: pa.Field[Any], title: str) -> None:
 def _misfit(path: str, found: str, title: str, column: str, wanted: str) -> SchemaError:
     if not wanted:
         return SchemaError(
-            f"{title} has no {column!r}. Nothing was written. Drop it from the DataFrame's column, or add it"
+            f"column {path!r} is not in {title}. Nothing was written. Drop it from the struct, or add it to the table"
         )
     return SchemaError(
         f"column {path!r} is {found}, but {title}.{column} is {wanted}. Nothing was written. Cast the column, or change the table"

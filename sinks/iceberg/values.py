@@ -189,9 +189,10 @@ def _is_fixed(kind: Any) -> bool:
 
 def _struct(values: Any, target: Any) -> Array:
     mask = values.is_null()
+    children = values.flatten()  # unlike field(), without what a null struct holds
     arrays, fields = [], []
     for index, field in pair(values.type, target, ""):
-        child = pa.nulls(len(values), field.type) if index is None else convert(values.field(index), field.type)
+        child = pa.nulls(len(values), field.type) if index is None else convert(children[index], field.type)
         arrays.append(child)
         fields.append(field)
     return pa.StructArray.from_arrays(arrays, fields=fields, mask=mask if values.null_count else None)

@@ -10,6 +10,7 @@ from typing import Final
 from tests.planted.bug import Bug, Edit
 from tests.planted.bug import one_edit as _bug
 from tests.planted.checkpointing_bugs import CHECKPOINTING_BUGS
+from tests.planted.iceberg_bugs import ICEBERG_BUGS
 from tests.planted.operate_bugs import OPERATE_BUGS
 from tests.planted.proof_bugs import PROOF_BUGS
 from tests.planted.sink_bugs import SINK_BUGS
@@ -768,6 +769,7 @@ BUGS: Final = (
     ),
     *PROOF_BUGS,
     *SINK_BUGS,
+    *ICEBERG_BUGS,
     *OPERATE_BUGS,
     *CHECKPOINTING_BUGS,
 )

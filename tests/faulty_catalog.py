@@ -1,0 +1,62 @@
+"""A SQL catalog whose clients a test can interrupt: just before a commit is sent, or when its answer is on the way."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from pyiceberg.catalog.sql import SqlCatalog
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+    from pyiceberg.table import CommitTableResponse, Table
+
+#: Sends the commit. May be called later, or never.
+Send = Callable[[], "CommitTableResponse"]
+
+_faults: list[Callable[[Send], Any]] = []
+
+
+@contextlib.contextmanager
+def next_commits(*faults: Callable[[Send], Any]) -> Iterator[None]:
+    """Each of the next commits goes through one of the functions; every one must have been used at the end."""
+    _faults.extend(faults)
+    try:
+        yield
+        assert not _faults, f"{len(_faults)} faults were not met"
+    finally:
+        _faults.clear()
+
+
+def lost_answer(send: Send) -> None:
+    """The commit takes effect, and nobody hears of it."""
+    send()
+    raise ConnectionError("the answer was lost")
+
+
+def lost_request(send: Send) -> None:
+    """The commit never arrives."""
+    del send
+    raise ConnectionError("no answer")
+
+
+class FaultyCatalog(SqlCatalog):
+    """See above."""
+
+    def commit_table(self, table: Table, requirements: Any, updates: Any) -> CommitTableResponse:
+        if not _faults:
+            return super().commit_table(table, requirements, updates)
+
+        def send() -> CommitTableResponse:
+            return super(FaultyCatalog, self).commit_table(table, requirements, updates)
+
+        response: CommitTableResponse = _faults.pop(0)(send)
+        return response
+
+
+def faulty(properties: Mapping[str, str]) -> dict[str, str]:
+    """The properties of the same catalog with a client that can be interrupted."""
+    kept = {name: value for name, value in properties.items() if name != "type"}
+    return {**kept, "py-catalog-impl": f"{__name__}.FaultyCatalog"}

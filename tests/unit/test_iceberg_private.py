@@ -1,0 +1,121 @@
+"""The parts of pyiceberg that are not public: this notices when a new version moves one, before a batch does."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import inspect
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+import pytest
+from pyiceberg.catalog import Catalog
+from pyiceberg.catalog.rest import RestCatalog
+from pyiceberg.exceptions import CommitFailedException
+from pyiceberg.io.fileformat import FileFormatWriter
+from pyiceberg.io.fsspec import FsspecFileIO
+from pyiceberg.io.pyarrow import ParquetFormatModel, PyArrowFileIO
+from pyiceberg.manifest import write_manifest, write_manifest_list
+from pyiceberg.table.update import AssertRefSnapshotId
+
+from tests.unit.iceberg_support import TAG, Shop
+from twopc.sinks.iceberg.private import Listing, ParquetFile, limit_time
+from twopc.testing.contract.drivers import Driver, close_opened
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+
+@pytest.fixture
+def shop(tmp_path: Path) -> Iterator[Shop]:
+    yield Shop(tmp_path)
+    close_opened()
+
+
+def test_the_version_is_one_that_was_read() -> None:
+    assert importlib.metadata.version("pyiceberg").startswith("0.12.")
+
+
+def test_the_signatures_are_those_that_the_sink_calls() -> None:
+    expected: dict[Any, list[str]] = {
+        Catalog.commit_table: ["self", "table", "requirements", "updates"],
+        ParquetFormatModel.create_writer: ["self", "output_file", "file_schema", "properties"],
+        FileFormatWriter.write: ["self", "table"],
+        FileFormatWriter.close: ["self"],
+        PyArrowFileIO.parse_location: ["location", "properties"],
+        FsspecFileIO.get_fs: ["self", "scheme", "hostname"],
+        write_manifest: ["format_version", "spec", "schema", "output_file", "snapshot_id", "avro_compression"],
+        write_manifest_list: [
+            "format_version",
+            "output_file",
+            "snapshot_id",
+            "parent_snapshot_id",
+            "sequence_number",
+            "avro_compression",
+        ],
+    }
+    for function, names in expected.items():
+        assert list(inspect.signature(function).parameters) == names, function.__qualname__
+
+
+def test_a_parquet_file_is_written_in_row_groups_and_knows_its_size(shop: Shop) -> None:
+    table = shop.table()
+    path = f"{table.location()}/data/one.parquet"
+    file = ParquetFile(table.io, table.metadata, path)
+    assert file.size == 0
+    rows = pa.table({"value": [1, 2], "note": ["a", None]}, schema=table.schema().as_arrow())
+    sizes = []
+    for _ in range(2):
+        file.write(rows)
+        sizes.append(file.size)
+    assert 0 < sizes[0] < sizes[1]
+    found = file.close()
+    assert (found["record_count"], len(found["split_offsets"])) == (4, 2)
+    assert found["null_value_counts"] == {1: 0, 2: 2}
+    assert set(found) == {
+        "record_count",
+        "column_sizes",
+        "value_counts",
+        "null_value_counts",
+        "nan_value_counts",
+        "lower_bounds",
+        "upper_bounds",
+        "split_offsets",
+    }
+
+
+@pytest.mark.parametrize("kind", [PyArrowFileIO, FsspecFileIO])
+def test_a_directory_is_listed(kind: type[PyArrowFileIO], tmp_path: Path) -> None:
+    root = tmp_path / "root"
+    (root / "1" / "7").mkdir(parents=True)
+    (root / "1" / "7" / "a.parquet").write_text("")
+    (root / "2").mkdir()
+    listing = Listing(kind({}), root.as_uri())
+    assert listing.is_possible
+    assert listing.directories() == ["1", "2"]
+    assert listing.directories("1") == ["7"]
+    assert listing.files("1/7") == [f"{root.as_uri()}/1/7/a.parquet"]
+    assert listing.files("3/1") == [] == listing.directories("3")
+
+
+def test_requests_to_a_rest_catalog_have_a_limit(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(RestCatalog, "_fetch_config", lambda _: None)
+    catalog = RestCatalog("test", uri="http://127.0.0.1:1")
+    limit_time(catalog, 1_500)
+    for scheme in ("http://", "https://"):
+        adapter: Any = catalog._session.get_adapter(scheme)
+        assert adapter._timeout_s == 1.5
+
+
+def test_a_catalog_refuses_what_the_sink_relies_on_it_to_refuse(shop: Shop) -> None:
+    """Each requirement by itself; and on a table without snapshots none about a tag."""
+    with shop.warehouse.catalog() as catalog:
+        table = catalog.load_table("shop.orders")
+        tag = AssertRefSnapshotId.model_validate({"ref": TAG, "snapshot-id": None})
+        with pytest.raises(CommitFailedException, match="no snapshots"):
+            catalog.commit_table(table, (tag,), ())
+        Driver(shop.sink)
+        for ref in (TAG, "main"):
+            stale = AssertRefSnapshotId.model_validate({"ref": ref, "snapshot-id": 1})
+            with pytest.raises(CommitFailedException, match="has changed"):
+                catalog.commit_table(table, (stale,), ())

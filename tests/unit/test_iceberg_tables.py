@@ -1,0 +1,309 @@
+"""Which tables, columns and rows the Iceberg sink refuses, and what its errors say."""
+
+# ruff: noqa: DTZ901 - timestamps without a zone are what some columns hold
+
+from __future__ import annotations
+
+import datetime as dt
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+import pytest
+from pyiceberg.partitioning import UNPARTITIONED_PARTITION_SPEC
+from pyiceberg.schema import Schema
+from pyiceberg.types import (
+    DateType,
+    DecimalType,
+    FixedType,
+    IntegerType,
+    ListType,
+    LongType,
+    MapType,
+    NestedField,
+    StringType,
+    StructType,
+    TimestampType,
+    UUIDType,
+)
+
+from tests.unit.iceberg_support import TABLE, Shop, prepare
+from tests.warehouse import Warehouse
+from twopc import BadRecordError, ConfigurationError, IcebergSink, SchemaError
+from twopc.sink import TYPE_NAME
+from twopc.testing.contract import numbers
+from twopc.testing.contract.drivers import Driver, close_opened
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+
+@pytest.fixture(autouse=True)
+def _close() -> Iterator[None]:
+    yield
+    close_opened()
+
+
+# -- arguments ---------------------------------------------------------------------------------------------------------
+
+REST = {"type": "rest", "uri": "https://catalog.example"}
+
+
+@pytest.mark.parametrize(
+    ("wrong", "message"),
+    [
+        ({"name": "a.b"}, r"IcebergSink\(name='a.b'\): use 1 to 100 letters"),
+        ({"table": "orders"}, r"IcebergSink\(table='orders'\): pass 'namespace.table'"),
+        ({"timeout_ms": 0}, r"IcebergSink\(timeout_ms=0\): set a positive number"),
+        ({"orphan_age_ms": -1}, r"IcebergSink\(orphan_age_ms=-1\): set a positive number"),
+        ({"catalog": "prod"}, r"IcebergSink\(catalog=…\): pass pyiceberg's properties"),
+        ({"catalog": {"type": "in-memory"}}, r"IcebergSink\(catalog=…\): a catalog in memory exists in one process"),
+        ({"catalog": {"type": "sql", "uri": "sqlite:///:memory:"}}, "a catalog in memory"),
+        ({"catalog": {"type": "sql", "uri": "sqlite://"}}, "a catalog in memory"),
+    ],
+)
+def test_a_wrong_argument_is_named(wrong: dict[str, Any], message: str) -> None:
+    given: dict[str, Any] = {"name": "orders", "table": TABLE, "catalog": REST}
+    with pytest.raises(ConfigurationError, match=message):
+        IcebergSink(**{**given, **wrong})
+
+
+def test_the_credentials_of_the_catalog_are_not_shown() -> None:
+    sink = IcebergSink(name="orders", table=TABLE, catalog={**REST, "credential": "id:secret"})
+    assert "secret" not in repr(sink)
+    assert hash(sink)
+
+
+def test_a_catalog_that_cannot_be_opened_is_an_error_of_the_configuration(tmp_path: Path) -> None:
+    shop = Shop(tmp_path)
+    missing = IcebergSink(name="orders", catalog=shop.warehouse.properties, table="shop.lost")
+    with pytest.raises(
+        ConfigurationError, match=r"sink 'orders', checking the store: loading table shop.lost: .*Create the table"
+    ):
+        Driver(missing)
+    with pytest.raises(ConfigurationError, match=r"sink 'orders', reading table shop.lost: .*Create the table"):
+        missing.check_schema(numbers([1]).schema)
+
+
+# -- tables ------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("properties", "message"),
+    [
+        ({"format-version": "1"}, "has format version 1, and the sink writes version 2 only. Upgrade it: ALTER TABLE"),
+        (
+            {"format-version": "3"},
+            "has format version 3, and the sink writes version 2 only. Write to a table with version 2",
+        ),
+        ({"write.format.default": "orc"}, "has write.format.default='orc', but the sink writes Parquet"),
+        ({"write.py-location-provider.impl": "a.B"}, "has write.py-location-provider.impl='a.B', but the sink chooses"),
+        ({"encryption.key-id": "k"}, "has encryption.key-id='k', but the sink cannot encrypt"),
+    ],
+)
+def test_a_table_with_what_the_sink_does_not_support_is_refused(
+    properties: dict[str, str], message: str, tmp_path: Path
+) -> None:
+    shop = Shop(tmp_path)
+    version = {"format-version": int(properties.get("format-version", 2)), "next-row-id": 0, "partition-spec": []}
+    shop.edit(lambda table: table.update({**version, "properties": properties, "schema": table["schemas"][0]}))
+    for refused in (lambda: Driver(shop.sink), lambda: shop.sink.check_schema(numbers([1]).schema)):
+        with pytest.raises(
+            ConfigurationError, match=f"sink 'orders': table shop.orders {message}.*Nothing was written"
+        ):
+            refused()
+    assert shop.snapshots() == 0
+
+
+def test_a_table_that_gets_what_the_sink_does_not_support_stops_the_batch_before_its_decision(tmp_path: Path) -> None:
+    shop = Shop(tmp_path)
+    driver = Driver(shop.sink)
+    handle = prepare(driver, shop.sink, 1)
+    shop.edit(lambda table: table.update({"format-version": 3, "next-row-id": 0}))
+    with pytest.raises(ConfigurationError, match="has format version 3"):
+        driver.committer.confirm([handle], 0)
+
+
+@pytest.mark.parametrize(
+    "properties",
+    [
+        {"write.parquet.compression-codec": "gzip", "write.parquet.bloom-filter-enabled.column.value": "true"},
+        {"write.metadata.metrics.default": "none"},
+        {"write.metadata.metrics.column.value": "counts"},
+        {"write.object-storage.enabled": "true"},
+        {"write.parquet.row-group-size-bytes": "1000", "write.parquet.row-group-limit": "2"},
+        {"write.avro.compression-codec": "zstd"},
+        {"history.expire.max-ref-age-ms": "1"},
+    ],
+    ids=lambda properties: next(iter(properties)),
+)
+def test_properties_of_the_table_are_honoured_or_harmless(properties: dict[str, str], tmp_path: Path) -> None:
+    shop = Shop(tmp_path, UNPARTITIONED_PARTITION_SPEC, **properties)
+    driver = Driver(shop.sink)
+    scan_start = driver.begin()
+    driver.commit([prepare(driver, shop.sink, *range(5))], scan_start)
+    assert shop.values() == list(range(5))
+
+
+def test_files_and_metadata_go_where_the_table_says(tmp_path: Path) -> None:
+    data, metadata = tmp_path / "elsewhere", tmp_path / "notes"
+    shop = Shop(
+        tmp_path,
+        UNPARTITIONED_PARTITION_SPEC,
+        **{"write.data.path": data.as_uri(), "write.metadata.path": metadata.as_uri()},
+    )
+    driver = Driver(shop.sink)
+    scan_start = driver.begin()
+    driver.commit([prepare(driver, shop.sink, 1)], scan_start)
+    prepare(driver, shop.sink, 2, batch=1)
+    Driver(shop.sink).committer.recover_and_abort([])
+    [file] = [path.relative_to(data) for path in data.rglob("*.parquet")]
+    assert file.parts[:3] == ("twopc-orders", "1", "0")
+    assert len(list(metadata.glob("snap-*.avro"))) == shop.snapshots()
+    assert shop.values() == [1]
+
+
+# -- columns -----------------------------------------------------------------------------------------------------------
+
+ADDRESS = StructType(NestedField(0, "city", StringType(), required=True), NestedField(0, "zip", IntegerType()))
+COLUMNS: dict[str, Any] = {
+    "id": LongType(),
+    "price": DecimalType(9, 2),
+    "day": DateType(),
+    "at": TimestampType(),
+    "key": UUIDType(),
+    "code": FixedType(3),
+    "address": ADDRESS,
+    "tags": ListType(0, StringType(), element_required=True),
+    "counts": MapType(0, StringType(), 0, IntegerType(), value_required=True),
+}
+
+
+@pytest.fixture(scope="module")
+def sink(tmp_path_factory: pytest.TempPathFactory) -> IcebergSink:
+    warehouse = Warehouse(tmp_path_factory.mktemp("tables") / "warehouse")
+    fields = [NestedField(0, name, kind, required=name == "id") for name, kind in COLUMNS.items()]
+    warehouse.create(TABLE, Schema(*fields))
+    return IcebergSink(name="orders", catalog=warehouse.properties, table=TABLE)
+
+
+def schema_of(field: pa.Field[Any]) -> pa.Schema:
+    fields: list[pa.Field[Any]] = [pa.field("id", pa.int64()), field]
+    return pa.schema(fields)
+
+
+def rows(**columns: pa.Array[Any]) -> pa.RecordBatch:
+    length = len(next(iter(columns.values())))
+    given = {"id": pa.array(range(length), pa.int64()), **columns}
+    return pa.record_batch({name: column for name, column in given.items() if column is not None})
+
+
+@pytest.mark.parametrize(
+    ("column", "kind", "message"),
+    [
+        (
+            "id",
+            pa.float64(),
+            "column 'id' is double, but shop.orders.id is int64. Nothing was written. Cast the column",
+        ),
+        ("id", pa.uint64(), "column 'id' is uint64"),
+        (
+            "price",
+            pa.decimal128(9, 3),
+            r"column 'price' is decimal128\(9, 3\), but shop.orders.price is decimal128\(9, 2\)",
+        ),
+        ("price", pa.float64(), "column 'price' is double"),
+        (
+            "at",
+            pa.timestamp("us", "UTC"),
+            r"column 'at' is timestamp\[us, tz=UTC\], but shop.orders.at is timestamp\[us\]",
+        ),
+        ("at", pa.timestamp("ns"), "column 'at' is timestamp"),
+        ("at", pa.date32(), "column 'at' is date32"),
+        ("key", pa.binary(), "column 'key' is binary"),
+        ("tags", pa.list_(pa.int64()), "column 'tags.element' is int64, but shop.orders.tags.element is large_string"),
+        ("counts", pa.map_(pa.string(), pa.int64()), "column 'counts.value' is int64"),
+        (
+            "address",
+            pa.struct([("zip", pa.int32())]),
+            "column 'address.city' is missing, but shop.orders.address.city is",
+        ),
+        (
+            "address",
+            pa.struct([("city", pa.string()), ("x", pa.int32())]),
+            "column 'address.x' is not in shop.orders. Nothing was written. Drop it from the struct",
+        ),
+        ("other", pa.int64(), "column 'other' is not in shop.orders"),
+        ("ID", pa.int64(), "the columns 'id' and 'ID' are both shop.orders.id"),
+    ],
+)
+def test_a_column_that_does_not_fit_is_named(sink: IcebergSink, column: str, kind: pa.DataType, message: str) -> None:
+    fields = {"id": pa.int64(), column: kind}
+    with pytest.raises(SchemaError, match=message):
+        sink.check_schema(pa.schema(fields))
+
+
+def test_a_type_that_arrow_does_not_have_is_named_as_the_engine_does(sink: IcebergSink) -> None:
+    odd: pa.Field[Any] = pa.field("price", pa.null(), metadata={TYPE_NAME: b"interval month"})
+    with pytest.raises(SchemaError, match="column 'price' is interval month"):
+        sink.check_schema(schema_of(odd))
+    sink.check_schema(schema_of(odd.remove_metadata()))
+
+
+def test_a_required_column_must_be_there(sink: IcebergSink) -> None:
+    with pytest.raises(SchemaError, match="the DataFrame has no column 'id'"):
+        sink.check_schema(pa.schema({"price": pa.decimal128(9, 2)}))
+
+
+@pytest.mark.parametrize(
+    ("column", "values", "message"),
+    [
+        ("id", pa.array([1, None], pa.int64()), "column 'id' is null, but the table requires a value"),
+        ("id", pa.nulls(2), "column 'id' is null, but the table requires a value"),
+        ("key", pa.array([None, "f79c3e09"]), "column 'key' holds a text that is no UUID: 'f79c3e09'"),
+        ("code", pa.array([b"abc", b"ab"]), "column 'code' holds bytes that are not 3 long: b'ab'"),
+        ("day", pa.array([0, 2_932_897], pa.int32()).cast(pa.date32()), "a date outside the years 1 to 9999: 2932897"),
+        ("at", pa.array([0, -(2**62)], pa.int64()).cast(pa.timestamp("us")), "a time outside the years 1 to 9999"),
+        (
+            "address",
+            pa.array([None, {"city": None}], pa.struct([("city", pa.string())])),
+            "column 'address.city' is null",
+        ),
+        ("tags", pa.array([["a", "b"], ["c", None]]), "column 'tags.element' is null"),
+        (
+            "counts",
+            pa.array([[("a", 1)], [("b", 2), ("c", None)]], pa.map_(pa.string(), pa.int32())),
+            "column 'counts.value' is null",
+        ),
+    ],
+)
+def test_a_row_that_cannot_be_written_is_named(sink: IcebergSink, column: str, values: Any, message: str) -> None:
+    row = 0 if pa.types.is_null(values.type) else 1
+    with pytest.raises(BadRecordError, match=f"{message}.*, in row {row} of an Arrow batch of 2"):
+        sink.check_rows(rows(**{column: values}))
+
+
+def test_rows_within_slices_and_null_parents_are_found(sink: IcebergSink) -> None:
+    good = [None, {"city": "Ulm", "zip": 1}, None, {"city": "Bonn", "zip": None}]
+    tags = [["x"], None, [], ["y", "z"]]
+    kind = pa.struct([("city", pa.string()), ("zip", pa.int32())])
+    some = rows(address=pa.array(good, kind), tags=pa.array(tags, pa.list_(pa.string())))
+    sink.check_rows(some)
+    bad = rows(address=pa.array([*good, {"city": None, "zip": 2}], kind), tags=pa.array([*tags, ["x", None]]))
+    sink.check_rows(bad.slice(0, 4))
+    with pytest.raises(BadRecordError, match="in row 1 of an Arrow batch of 2"):
+        sink.check_rows(bad.slice(3))
+
+
+def test_the_limits_of_dates_and_times_are_written(tmp_path: Path) -> None:
+    warehouse = Warehouse(tmp_path / "warehouse")
+    warehouse.create(TABLE, Schema(NestedField(0, "day", DateType()), NestedField(0, "at", TimestampType())))
+    one = IcebergSink(name="orders", catalog=warehouse.properties, table=TABLE)
+    days = [dt.date.min, dt.date.max]
+    times = [dt.datetime.min, dt.datetime.max]
+    some = pa.record_batch({"day": pa.array(days), "at": pa.array(times, pa.timestamp("us"))})
+    driver = Driver(one)
+    scan_start = driver.begin()
+    driver.commit([driver.prepare(some)], scan_start)
+    assert sorted(warehouse.column(TABLE, "day")) == days
+    assert sorted(warehouse.column(TABLE, "at")) == times
