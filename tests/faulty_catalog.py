@@ -1,4 +1,4 @@
-"""A SQL catalog whose clients a test can interrupt: just before a commit is sent, or when its answer is on the way."""
+"""Catalogs whose clients a test can interrupt: just before a commit is sent, or when its answer is on the way."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import contextlib
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
+from pyiceberg.catalog.rest import RestCatalog
 from pyiceberg.catalog.sql import SqlCatalog
 
 if TYPE_CHECKING:
@@ -42,21 +43,27 @@ def lost_request(send: Send) -> None:
     raise ConnectionError("no answer")
 
 
-class FaultyCatalog(SqlCatalog):
+class FaultySqlCatalog(SqlCatalog):
     """See above."""
 
     def commit_table(self, table: Table, requirements: Any, updates: Any) -> CommitTableResponse:
-        if not _faults:
-            return super().commit_table(table, requirements, updates)
+        return _sent(lambda: super(FaultySqlCatalog, self).commit_table(table, requirements, updates))
 
-        def send() -> CommitTableResponse:
-            return super(FaultyCatalog, self).commit_table(table, requirements, updates)
 
-        response: CommitTableResponse = _faults.pop(0)(send)
-        return response
+class FaultyRestCatalog(RestCatalog):
+    """See above."""
+
+    def commit_table(self, table: Table, requirements: Any, updates: Any) -> CommitTableResponse:
+        return _sent(lambda: super(FaultyRestCatalog, self).commit_table(table, requirements, updates))
+
+
+def _sent(send: Send) -> CommitTableResponse:
+    response: CommitTableResponse = _faults.pop(0)(send) if _faults else send()
+    return response
 
 
 def faulty(properties: Mapping[str, str]) -> dict[str, str]:
     """The properties of the same catalog with a client that can be interrupted."""
     kept = {name: value for name, value in properties.items() if name != "type"}
-    return {**kept, "py-catalog-impl": f"{__name__}.FaultyCatalog"}
+    kind = FaultyRestCatalog if properties["type"] == "rest" else FaultySqlCatalog
+    return {**kept, "py-catalog-impl": f"{__name__}.{kind.__name__}"}

@@ -10,7 +10,8 @@ from pyiceberg.catalog import load_catalog
 from pyiceberg.partitioning import UNPARTITIONED_PARTITION_SPEC
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Callable, Iterator, Mapping
+    from contextlib import AbstractContextManager
     from pathlib import Path
 
     import pyarrow as pa
@@ -72,6 +73,21 @@ class Warehouse:
         with contextlib.closing(sqlite3.connect(self._database, isolation_level=None)) as db:
             db.execute("BEGIN EXCLUSIVE")
             yield
+
+
+class RestWarehouse(Warehouse):
+    """The same with a REST catalog.
+
+    Args:
+        directory: the directory of the catalog's tables.
+        uri: the catalog's.
+        silence: makes the catalog stop answering.
+    """
+
+    def __init__(self, directory: Path, uri: str, silence: Callable[[], AbstractContextManager[None]]) -> None:
+        self.directory = directory
+        self.properties = {"name": "test", "type": "rest", "uri": uri}
+        self.silent = silence  # type: ignore[method-assign]
 
 
 def without_name(properties: Mapping[str, str]) -> dict[str, str]:

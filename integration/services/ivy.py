@@ -18,6 +18,8 @@ if TYPE_CHECKING:
 
 _TIMEOUT_S = 900
 _SETTINGS = "TWOPC_IVY_SETTINGS"
+#: The namespace of what Ivy knows about Maven's repositories.
+_MAVEN = "http://ant.apache.org/ivy/maven"
 
 
 class PermanentError(ServiceError):
@@ -42,20 +44,28 @@ def ivy_file(
     """Return an ivy.xml.
 
     Args:
-        coordinates: the artifacts to download, each "organisation:module:revision".
+        coordinates: the artifacts to download, each "organisation:module:revision", or with a classifier as the fourth part.
         transitive: also download dependencies.
         excluded: names of modules to leave out.
         forced: coordinates of dependencies that replace the revisions that the dependants ask for.
     """
+    ET.register_namespace("m", _MAVEN)
     root = ET.Element("ivy-module", version="2.0")
     ET.SubElement(root, "info", organisation="twopc", module="jars")
     mapping = "default->default" if transitive else "default->master"
     ET.SubElement(ET.SubElement(root, "configurations", defaultconfmapping=mapping), "conf", name="default")
     dependencies = ET.SubElement(root, "dependencies")
+    classifiers: dict[tuple[str, str, str], list[str]] = {}
     for coordinate in coordinates:
-        organisation, module, revision = coordinate.split(":")
+        organisation, module, revision, *classifier = coordinate.split(":")
+        classifiers.setdefault((organisation, module, revision), []).extend(classifier or [""])
+    for (organisation, module, revision), some in classifiers.items():
         wanted = {"org": organisation, "name": module, "rev": revision, "transitive": str(transitive).lower()}
-        ET.SubElement(dependencies, "dependency", wanted)
+        dependency = ET.SubElement(dependencies, "dependency", wanted)
+        # Ivy takes one dependency for each module, and without a classifier no artifact need be named.
+        for one in some if any(some) else ():
+            extra = {f"{{{_MAVEN}}}classifier": one} if one else {}
+            ET.SubElement(dependency, "artifact", {"name": module, "type": "jar", **extra})
     for name in sorted(excluded):
         ET.SubElement(dependencies, "exclude", org="*", module=name, matcher="exact")
     for coordinate in forced:

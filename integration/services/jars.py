@@ -29,6 +29,7 @@ DEFAULT_KAFKA_VERSION = "4.3.0"
 #: The versions that `make matrix` runs, and 2.8.2, which is refused.
 LOCKED_KAFKA_VERSIONS = ("2.8.2", "3.0.2", "3.3.2", "3.5.2", "3.9.1", "4.0.1", "4.1.1", "4.2.0", DEFAULT_KAFKA_VERSION)
 HBASE_VERSION = "2.6.1"
+ICEBERG_VERSION = "1.10.0"
 #: By Spark's minor version, the newest patch whose Kafka connector every repository serves. Later patches use it, too.
 NEWEST_CONNECTORS = {"3.5": "3.5.7", "4.0": "4.0.4", "4.1": "4.1.3", "4.2": "4.2.0"}
 POSTGRES_JDBC_VERSION = "42.7.7"
@@ -123,6 +124,13 @@ def old_kafka_set() -> JarSet:
     return JarSet(f"kafka-{OLD_KAFKA_VERSION}", f"Kafka {OLD_KAFKA_VERSION}", roots)
 
 
+def iceberg_set() -> JarSet:
+    """Return the class path of Iceberg's own REST catalog, which is among its tests."""
+    iceberg, jetty = (f"org.apache.iceberg:iceberg-core:{ICEBERG_VERSION}", "org.eclipse.jetty:jetty-{}:11.0.26")
+    roots = (iceberg, f"{iceberg}:tests", jetty.format("server"), jetty.format("servlet"), "org.slf4j:slf4j-nop:2.0.17")
+    return JarSet(f"iceberg-{ICEBERG_VERSION}", f"Iceberg {ICEBERG_VERSION} REST catalog", roots)
+
+
 def kafka_jars(version: str = DEFAULT_KAFKA_VERSION) -> list[Path]:
     """Return the class path of a Kafka broker, with an SLF4J binding; downloads it on first use.
 
@@ -156,6 +164,11 @@ def postgres_jdbc_jars() -> list[Path]:
 def hbase_jars() -> list[Path]:
     """Return the class path of HBase; see `hbase_set` and `kafka_jars`."""
     return fetch(hbase_set())
+
+
+def iceberg_jars() -> list[Path]:
+    """Return the class path of Iceberg's REST catalog; see `iceberg_set` and `kafka_jars`."""
+    return fetch(iceberg_set())
 
 
 def fetch(wanted: JarSet, lock: Path | None = None) -> list[Path]:
@@ -240,13 +253,20 @@ def _resolve(wanted: JarSet, work: Path, locked: jar_lock.Sums | None) -> None:
         )
         run_ivy(text, work, "all", verify=True)
         return
-    modules = sorted({":".join(name.split("/")[:3]) for name in locked})
+    modules = sorted(map(_coordinate, locked))
     shares = [share for n in range(_PARALLEL_RUNS) if (share := modules[n::_PARALLEL_RUNS])]
     with ThreadPoolExecutor(len(shares)) as pool:
         # The lock's SHA-256 makes Ivy's checks unnecessary.
         runs = [pool.submit(run_ivy, ivy_file(share), work, str(n), verify=False) for n, share in enumerate(shares)]
     for run in runs:
         run.result()
+
+
+def _coordinate(name: str) -> str:
+    """The coordinate of ``organisation/module/revision/module-revision-classifier.jar``; most files have no classifier."""
+    organisation, module, revision, file = name.split("/")
+    classifier = file.removesuffix(".jar").removeprefix(f"{module}-{revision}").removeprefix("-")
+    return ":".join(filter(None, (organisation, module, revision, classifier)))
 
 
 def write_lock(prefix: str = "") -> None:
@@ -265,6 +285,7 @@ def write_lock(prefix: str = "") -> None:
         spark_kafka_set(),
         hbase_set(),
         postgres_jdbc_set(),
+        iceberg_set(),
     ):
         if not wanted.name.startswith(prefix):
             continue

@@ -192,10 +192,12 @@ class IcebergCommitter(FencedCommitter[IcebergHandle, Step]):
     ) -> Mapping[IcebergHandle, Evidence]:
         """See :class:`FencedCommitter`."""
         found = super().commit(handles, scan_start)
-        done = [handle.entries_file for handle, evidence in found.items() if evidence is Evidence.COMMITTED]
-        with contextlib.suppress(StoreError):
-            for path in filter(None, done):
-                delete(self._store.load(), path)
+        proven = (handle.entries_file for handle, evidence in found.items() if evidence is Evidence.COMMITTED)
+        if done := [path for path in proven if path]:
+            with contextlib.suppress(StoreError):
+                table = self._store.load()
+                for path in done:
+                    delete(table, path)
         return found
 
     def prove(

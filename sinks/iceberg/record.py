@@ -105,7 +105,14 @@ def read_tag(metadata: TableMetadata, sink: str) -> Tagged | None:
             ConfigurationError,
             f"Move it again: ALTER TABLE … REPLACE TAG `{tag}` AS OF VERSION {newest}",
         )
-    published = msgspec.json.decode(summary.get(PUBLISHED, "{}"), type=Published)
+    try:
+        published = msgspec.json.decode(summary.get(PUBLISHED, "{}"), type=Published)
+    except msgspec.DecodeError as error:
+        raise StoreError(
+            f"snapshot {found.snapshot_id} of the tag {tag!r} has a record that cannot be read ({error})",
+            ConfigurationError,
+            "Use the version of this sink that wrote it",
+        ) from error
     return Tagged(found.snapshot_id, summary[CONTROL].encode(), published)
 
 

@@ -257,9 +257,13 @@ def iceberg_partitioned(request: pytest.FixtureRequest) -> Case:
     return _iceberg(request, PartitionSpec(PartitionField(1, 1000, BucketTransform(2), "bucket")))
 
 
-def _iceberg(request: pytest.FixtureRequest, spec: PartitionSpec) -> Case:
-    directory: Path = request.getfixturevalue("tmp_path")
-    warehouse = Warehouse(directory / "warehouse", timeout_s=0.2)
+def iceberg_rest(request: pytest.FixtureRequest) -> Case:
+    return _iceberg(request, UNPARTITIONED_PARTITION_SPEC, request.getfixturevalue("rest_warehouse"))
+
+
+def _iceberg(request: pytest.FixtureRequest, spec: PartitionSpec, warehouse: Warehouse | None = None) -> Case:
+    if warehouse is None:
+        warehouse = Warehouse(request.getfixturevalue("tmp_path") / "warehouse", timeout_s=0.2)
     schema = Schema(NestedField(1, "value", LongType(), required=True), NestedField(2, "note", StringType()))
     warehouse.create("shop.orders", schema, spec)
     sink = IcebergSink(name="orders", catalog=warehouse.properties, table="shop.orders", timeout_ms=2_000)
@@ -300,5 +304,6 @@ SINKS = [
     pytest.param(postgres_prepared, id="postgres-prepared"),
     pytest.param(iceberg, id="iceberg"),
     pytest.param(iceberg_partitioned, id="iceberg-partitioned"),
+    pytest.param(iceberg_rest, id="iceberg-rest"),
     pytest.param(kafka, id="kafka"),
 ]

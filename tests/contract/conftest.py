@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from tests.live.hbase.conftest import _shared_store, hbase_server, store
+from tests.live.iceberg.conftest import rest_catalogs, rest_warehouse
 from tests.live.postgres.conftest import postgres_server
 from tests.live.redis.conftest import redis_cluster, redis_server
 from twopc.testing import crash_points
@@ -14,7 +15,16 @@ from twopc.testing import crash_points
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-__all__ = ["_shared_store", "hbase_server", "postgres_server", "redis_cluster", "redis_server", "store"]
+__all__ = [
+    "_shared_store",
+    "hbase_server",
+    "postgres_server",
+    "redis_cluster",
+    "redis_server",
+    "rest_catalogs",
+    "rest_warehouse",
+    "store",
+]
 
 
 @pytest.fixture(autouse=True)

@@ -133,7 +133,7 @@ SINK_BUGS: Final[tuple[Bug, ...]] = (
         "of two copies that decided, the one that began later is not an older one",
         10,
         "twopc/control_committer.py",
-        "return decided != version_of(known) and decided > int(known.get(_AFTER, version_of(known)))",
+        "return decided != version_of(known) and decided > decided_before(known)",
         "return decided > version_of(known)",
         model=False,
         protocol="tests/unit/test_control.py -k two_copies",

@@ -34,8 +34,10 @@ SCHEMA = Schema(NestedField(1, "value", LongType(), required=True), NestedField(
 class Shop:
     """See above."""
 
-    def __init__(self, directory: Path, spec: PartitionSpec = UNPARTITIONED_PARTITION_SPEC, **properties: str) -> None:
-        self.warehouse = Warehouse(directory / "warehouse", timeout_s=0.2)
+    def __init__(
+        self, place: Path | Warehouse, spec: PartitionSpec = UNPARTITIONED_PARTITION_SPEC, **properties: str
+    ) -> None:
+        self.warehouse = place if isinstance(place, Warehouse) else Warehouse(place / "warehouse", timeout_s=0.2)
         self.warehouse.create(TABLE, SCHEMA, spec, **properties)
         self.sink = self.named("orders")
 

@@ -1,0 +1,162 @@
+"""An Iceberg sink under Spark: alone, and in one decision with Kafka."""
+
+from __future__ import annotations
+
+import datetime as dt
+import decimal
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from pyiceberg.partitioning import UNPARTITIONED_PARTITION_SPEC, PartitionField, PartitionSpec
+from pyiceberg.schema import Schema
+from pyiceberg.transforms import BucketTransform, DayTransform
+from pyiceberg.types import (
+    DateType,
+    DecimalType,
+    ListType,
+    LongType,
+    MapType,
+    NestedField,
+    StringType,
+    StructType,
+    TimestampType,
+    TimestamptzType,
+)
+
+from tests.live.file_query import BATCHES, VALUES, Query, kafka_sink, values
+from tests.live.spark_support import spark
+from tests.warehouse import Warehouse
+from twopc import exactly_once
+from twopc.sinks.iceberg import IcebergSink
+from twopc.testing import crash_points
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.streaming.readwriter import DataStreamWriter
+
+    from tests.live.services import KafkaService
+    from twopc.testing.kill_loop import Outcome
+
+__all__ = ["spark"]
+
+pytestmark = pytest.mark.filterwarnings("ignore:unclosed:ResourceWarning")
+
+TABLE = "shop.orders"
+ROWS = sorted((row["id"], row["n"]) for batch in BATCHES for row in batch)
+SCHEMA = Schema(
+    NestedField(1, "id", StringType(), required=True),
+    NestedField(2, "n", LongType()),
+    NestedField(3, "key", StringType()),
+    NestedField(4, "value", StringType()),
+)
+
+
+def created(
+    directory: Path, schema: Schema = SCHEMA, spec: PartitionSpec = UNPARTITIONED_PARTITION_SPEC
+) -> tuple[Warehouse, IcebergSink]:
+    warehouse = Warehouse(directory / "warehouse", timeout_s=20)
+    warehouse.create(TABLE, schema, spec)
+    return warehouse, IcebergSink(name="orders", catalog=warehouse.properties, table=TABLE)
+
+
+def rows(warehouse: Warehouse) -> list[tuple[Any, ...]]:
+    return sorted((row["id"], row["n"]) for row in warehouse.rows(TABLE).to_pylist())
+
+
+@pytest.mark.parametrize(
+    "point",
+    [
+        "driver.decided",
+        *(pytest.param(point, marks=pytest.mark.whole) for point in ("driver.prepared", "driver.committed")),
+    ],
+)
+def test_a_table_and_a_topic_have_every_row_once_after_a_crash_at(
+    point: str, kafka: KafkaService, spark: SparkSession, tmp_path: Path
+) -> None:
+    warehouse, sink = created(tmp_path, spec=PartitionSpec(PartitionField(1, 1000, BucketTransform(2), "bucket")))
+    topic = kafka_sink(kafka.bootstrap_servers)
+    query = Query(spark, tmp_path, (sink, topic))
+    query.run_over_a_crash_at(point)
+    assert rows(warehouse) == ROWS
+    assert values(topic) == VALUES
+
+
+def test_readers_see_all_rows_of_a_batch_or_none(spark: SparkSession, tmp_path: Path) -> None:
+    warehouse, sink = created(tmp_path)
+    query = Query(spark, tmp_path, (sink,), plan=lambda frame: frame.repartition(3))
+    for some in BATCHES:
+        query.feed(*some)
+    seen: list[int] = []
+    for passage in range(1, 4):
+        crash_points.arm("driver.committing", lambda: seen.append(len(rows(warehouse))), passage=passage)
+    try:
+        query.run()
+    finally:
+        crash_points.disarm()
+    assert rows(warehouse) == ROWS
+    totals = {sum(map(len, BATCHES[:number])) for number in range(len(BATCHES) + 1)}
+    assert seen and set(seen) <= totals
+
+
+def test_sparks_types_arrive_as_they_are(spark: SparkSession, tmp_path: Path) -> None:
+    schema = Schema(
+        NestedField(1, "id", StringType(), required=True),
+        NestedField(2, "amount", DecimalType(12, 2)),
+        NestedField(3, "at", TimestamptzType()),
+        NestedField(4, "local", TimestampType()),
+        NestedField(5, "day", DateType()),
+        NestedField(6, "tags", ListType(10, StringType(), element_required=False)),
+        NestedField(7, "counts", MapType(11, StringType(), 12, LongType(), value_required=False)),
+        NestedField(8, "more", StructType(NestedField(13, "n", LongType()), NestedField(14, "lacking", StringType()))),
+    )
+    warehouse, sink = created(tmp_path, schema, PartitionSpec(PartitionField(3, 1000, DayTransform(), "day_of")))
+    query = Query(spark, tmp_path, (sink,))
+    query.feed({"id": "a", "n": 1}, {"id": "b", "n": -7})
+    query.run(
+        "id",
+        "CAST(n / 4 AS DECIMAL(10, 2)) AS amount",
+        "TIMESTAMP '2026-03-29 01:30:00.123456Z' AS at",
+        "TIMESTAMP_NTZ '2026-03-29 02:30:00.5' AS local",
+        "DATE '2026-02-28' AS day",
+        "array('a,b', NULL) AS tags",
+        "map('x', CAST(n AS INT), 'y', NULL) AS counts",
+        "named_struct('n', n) AS more",
+    )
+    found = sorted(warehouse.rows(TABLE).to_pylist(), key=lambda row: row["id"])
+    for row, (name, n) in zip(found, [("a", 1), ("b", -7)], strict=True):
+        assert row == {
+            "id": name,
+            "amount": decimal.Decimal(n) / 4,
+            "at": dt.datetime(2026, 3, 29, 1, 30, 0, 123456, tzinfo=dt.timezone.utc),
+            "local": dt.datetime(2026, 3, 29, 2, 30, 0, 500_000),  # noqa: DTZ001 - it has none
+            "day": dt.date(2026, 2, 28),
+            "tags": ["a,b", None],
+            "counts": [("x", n), ("y", None)],
+            "more": {"n": n, "lacking": None},
+        }
+
+
+def test_a_column_that_the_table_lacks_is_named_before_anything_is_written(spark: SparkSession, tmp_path: Path) -> None:
+    schema = Schema(NestedField(1, "id", StringType()))
+    warehouse, sink = created(tmp_path, schema)
+    query = Query(spark, tmp_path, (sink,))
+    query.feed(*BATCHES[0])
+    refused = query.refused("id", "n")
+    assert f"column 'n' is not in {TABLE} (it has 'id'). Nothing was written" in refused
+    assert warehouse.rows(TABLE).num_rows == 0
+
+
+def test_a_killed_query_writes_every_row_once(tmp_path: Path, kill_loop: Callable[..., Outcome]) -> None:
+    warehouse, sink = created(
+        tmp_path, Schema(NestedField(1, "number", LongType(), required=True), NestedField(2, "key", StringType()))
+    )
+
+    def query(frame: DataFrame, _checkpoint: str) -> DataStreamWriter:
+        return frame.select("number").writeStream.foreachBatch(exactly_once(sink))
+
+    kill_loop(lambda: warehouse.column(TABLE, "number"), query=query).require_exactly_once()
+    named = {task.file.file_path.rpartition("/")[2] for task in warehouse.table(TABLE).scan().plan_files()}
+    assert {path.name for path in warehouse.directory.rglob("*.parquet")} >= named
