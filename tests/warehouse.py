@@ -67,9 +67,12 @@ class Warehouse:
     def column(self, name: str, column: str) -> list[Any]:
         return self.rows(name).column(column).to_pylist()
 
-    @contextlib.contextmanager
-    def silent(self) -> Iterator[None]:
+    def silent(self) -> AbstractContextManager[None]:
         """Nobody else reads or writes the catalog meanwhile."""
+        return self._locked()
+
+    @contextlib.contextmanager
+    def _locked(self) -> Iterator[None]:
         with contextlib.closing(sqlite3.connect(self._database, isolation_level=None)) as db:
             db.execute("BEGIN EXCLUSIVE")
             yield
@@ -87,7 +90,10 @@ class RestWarehouse(Warehouse):
     def __init__(self, directory: Path, uri: str, silence: Callable[[], AbstractContextManager[None]]) -> None:
         self.directory = directory
         self.properties = {"name": "test", "type": "rest", "uri": uri}
-        self.silent = silence  # type: ignore[method-assign]
+        self._silence = silence
+
+    def silent(self) -> AbstractContextManager[None]:
+        return self._silence()
 
 
 def without_name(properties: Mapping[str, str]) -> dict[str, str]:

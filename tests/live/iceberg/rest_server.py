@@ -32,7 +32,7 @@ class RestCatalogs:
             enable_auth=True,
             return_proc=True,
         )
-        parameters = GatewayParameters(port=port, auth_token=token, auto_convert=True)
+        parameters = GatewayParameters(port=port, auth_token=token, auto_convert=True, enable_memory_management=False)
         self._gateway = JavaGateway(gateway_parameters=parameters)
 
     @contextlib.contextmanager

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from tests.warehouse import RestWarehouse
 
 
-@pytest.fixture
+@pytest.fixture  # type: ignore[no-redef]
 def shop(rest_warehouse: RestWarehouse) -> Iterator[Shop]:
     yield Shop(rest_warehouse)
     close_opened()
