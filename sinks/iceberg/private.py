@@ -17,15 +17,16 @@ from pyiceberg.schema import sanitize_column_names
 from requests.adapters import HTTPAdapter
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Mapping
 
     import pyarrow as pa
-    from pyiceberg.catalog import Catalog
     from pyiceberg.io import FileIO
     from pyiceberg.io.fileformat import FileFormatWriter
     from pyiceberg.table.metadata import TableMetadata
+    from requests import Session
 
 _MODEL: Final = ParquetFormatModel()
+_TIMEOUT_MS: Final = "twopc.timeout-ms"
 
 
 class ParquetFile:
@@ -102,9 +103,21 @@ class _Limited(HTTPAdapter):
         return super().send(request, *args, **options)
 
 
-def limit_time(catalog: Catalog, timeout_ms: int) -> None:
-    """End requests to a REST catalog that have no answer in time; pyiceberg would wait forever."""
-    if isinstance(catalog, RestCatalog):
+class TimedRestCatalog(RestCatalog):
+    """A REST catalog whose requests have a limit of time, from the first one on; pyiceberg's own would wait forever."""
+
+    def _create_session(self) -> Session:
+        session = super()._create_session()
         for scheme in ("http://", "https://"):
-            if type(catalog._session.get_adapter(scheme)) is HTTPAdapter:  # noqa: SLF001 - see above
-                catalog._session.mount(scheme, _Limited(timeout_ms / 1000))  # noqa: SLF001 - see above
+            if type(session.get_adapter(scheme)) is HTTPAdapter:  # one that signs requests stays
+                session.mount(scheme, _Limited(int(self.properties[_TIMEOUT_MS]) / 1000))
+        return session
+
+
+def timed(properties: Mapping[str, Any], timeout_ms: int) -> dict[str, Any]:
+    """The properties of the same catalog, with a limit for its requests if it is a REST catalog."""
+    kind = properties.get("type", "" if "py-catalog-impl" in properties else str(properties.get("uri", ""))[:4])
+    if kind not in {"rest", "http"}:
+        return dict(properties)
+    kept = {name: value for name, value in properties.items() if name != "type"}
+    return {**kept, "py-catalog-impl": f"{__name__}.{TimedRestCatalog.__name__}", _TIMEOUT_MS: str(timeout_ms)}

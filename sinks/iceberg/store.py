@@ -5,12 +5,12 @@ from __future__ import annotations
 import contextlib
 import io
 import warnings
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from pyiceberg.catalog import load_catalog
 
 from twopc.sinks.iceberg.errors import translated
-from twopc.sinks.iceberg.private import limit_time
+from twopc.sinks.iceberg.private import timed
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -55,11 +55,10 @@ class Store:
 
     def _opened(self) -> Catalog:
         if self._catalog is None:
-            properties: dict[str, Any] = dict(self._properties)
+            properties = timed(self._properties, self._timeout_ms)
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")  # pyiceberg's own use of its libraries
                 self._catalog = load_catalog(properties.pop("name", "default"), **properties)
-            limit_time(self._catalog, self._timeout_ms)
         return self._catalog
 
 

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import importlib.metadata
 import inspect
+import socket
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 import pytest
 from pyiceberg.catalog import Catalog
-from pyiceberg.catalog.rest import RestCatalog
 from pyiceberg.exceptions import CommitFailedException
 from pyiceberg.io.fileformat import FileFormatWriter
 from pyiceberg.io.fsspec import FsspecFileIO
@@ -18,7 +18,8 @@ from pyiceberg.manifest import write_manifest, write_manifest_list
 from pyiceberg.table.update import AssertRefSnapshotId
 
 from tests.unit.iceberg_support import TAG, Shop
-from twopc.sinks.iceberg.private import Listing, ParquetFile, limit_time
+from twopc import IcebergSink, UnavailableError
+from twopc.sinks.iceberg.private import Listing, ParquetFile
 from twopc.testing.contract.drivers import Driver, close_opened
 
 if TYPE_CHECKING:
@@ -98,13 +99,13 @@ def test_a_directory_is_listed(kind: type[PyArrowFileIO], tmp_path: Path) -> Non
     assert listing.files("3/1") == [] == listing.directories("3")
 
 
-def test_requests_to_a_rest_catalog_have_a_limit(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(RestCatalog, "_fetch_config", lambda _: None)
-    catalog = RestCatalog("test", uri="http://127.0.0.1:1")
-    limit_time(catalog, 1_500)
-    for scheme in ("http://", "https://"):
-        adapter: Any = catalog._session.get_adapter(scheme)
-        assert adapter._timeout_s == 1.5
+@pytest.mark.parametrize("kind", [{"type": "rest"}, {}])
+def test_a_rest_catalog_that_does_not_answer_is_not_waited_for(kind: dict[str, str]) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        uri = f"http://127.0.0.1:{silent.getsockname()[1]}"
+        sink = IcebergSink(name="orders", catalog={**kind, "uri": uri}, table="shop.orders", timeout_ms=300)
+        with pytest.raises(UnavailableError, match=r"loading table shop.orders: .*Read timed out"):
+            Driver(sink)
 
 
 def test_a_catalog_refuses_what_the_sink_relies_on_it_to_refuse(shop: Shop) -> None:

@@ -29,6 +29,7 @@ from pyiceberg.types import (
 from tests.unit.iceberg_support import TABLE, Shop, prepare
 from tests.warehouse import Warehouse
 from twopc import BadRecordError, ConfigurationError, IcebergSink, SchemaError
+from twopc.attempt import Evidence
 from twopc.sink import TYPE_NAME
 from twopc.testing.contract import numbers
 from twopc.testing.contract.drivers import Driver, close_opened
@@ -307,3 +308,15 @@ def test_the_limits_of_dates_and_times_are_written(tmp_path: Path) -> None:
     driver.commit([driver.prepare(some)], scan_start)
     assert sorted(warehouse.column(TABLE, "day")) == days
     assert sorted(warehouse.column(TABLE, "at")) == times
+
+
+def test_a_table_that_is_upgraded_after_the_decision_blocks_the_batch(tmp_path: Path) -> None:
+    shop = Shop(tmp_path)
+    driver = Driver(shop.sink)
+    scan_start = driver.begin()
+    handle = prepare(driver, shop.sink, 1)
+    driver.committer.confirm([handle], 0)
+    shop.edit(lambda table: table.update({"format-version": 3, "next-row-id": 0}))
+    assert driver.committer.commit([handle], scan_start) == {handle: Evidence.UNKNOWN}
+    assert "committing to table shop.orders" in driver.committer.blockers()[0]
+    assert shop.values() == []
