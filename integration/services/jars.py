@@ -131,6 +131,18 @@ def iceberg_set() -> JarSet:
     return JarSet(f"iceberg-{ICEBERG_VERSION}", f"Iceberg {ICEBERG_VERSION} REST catalog", roots)
 
 
+def spark_iceberg_set() -> JarSet:
+    """Return Iceberg's own reader and writer for the installed PySpark, in one jar."""
+    minor = ".".join(importlib.metadata.version("pyspark").split(".")[:2])
+    root = f"org.apache.iceberg:iceberg-spark-runtime-{minor}_{'2.12' if minor < '4' else '2.13'}:{ICEBERG_VERSION}"
+    return JarSet(
+        f"spark-iceberg-{minor}-{ICEBERG_VERSION}",
+        f"Iceberg {ICEBERG_VERSION} for Spark {minor}",
+        (root,),
+        transitive=False,
+    )
+
+
 def kafka_jars(version: str = DEFAULT_KAFKA_VERSION) -> list[Path]:
     """Return the class path of a Kafka broker, with an SLF4J binding; downloads it on first use.
 
@@ -169,6 +181,11 @@ def hbase_jars() -> list[Path]:
 def iceberg_jars() -> list[Path]:
     """Return the class path of Iceberg's REST catalog; see `iceberg_set` and `kafka_jars`."""
     return fetch(iceberg_set())
+
+
+def spark_iceberg_jars() -> list[Path]:
+    """Return Iceberg for Spark; see `spark_iceberg_set` and `kafka_jars`."""
+    return fetch(spark_iceberg_set())
 
 
 def fetch(wanted: JarSet, lock: Path | None = None) -> list[Path]:
@@ -286,6 +303,7 @@ def write_lock(prefix: str = "") -> None:
         hbase_set(),
         postgres_jdbc_set(),
         iceberg_set(),
+        spark_iceberg_set(),
     ):
         if not wanted.name.startswith(prefix):
             continue

@@ -155,7 +155,7 @@ def test_a_killed_query_writes_every_row_once(tmp_path: Path, kill_loop: Callabl
     )
 
     def query(frame: DataFrame, _checkpoint: str) -> DataStreamWriter:
-        return frame.select("number").writeStream.foreachBatch(exactly_once(sink))
+        return frame.select("number").writeStream.foreachBatch(exactly_once(sink, write_by="tasks"))
 
     kill_loop(lambda: warehouse.column(TABLE, "number"), query=query).require_exactly_once()
     named = {task.file.file_path.rpartition("/")[2] for task in warehouse.table(TABLE).scan().plan_files()}

@@ -1,0 +1,123 @@
+"""Spark's own Iceberg reads what the sink wrote, and its maintenance runs beside the sink."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from pyiceberg.partitioning import PartitionField, PartitionSpec
+from pyiceberg.transforms import BucketTransform
+
+from tests.unit.iceberg_support import SCHEMA, TABLE, TAG, Shop, prepare
+from twopc.attempt import Evidence
+from twopc.testing.contract.drivers import Driver, close_opened
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from tests.warehouse import RestWarehouse
+
+    Sql = Callable[[str], list[dict[str, Any]]]
+
+_ROOT = Path(__file__).parents[3]
+_ANSWER = "answer: "
+
+pytestmark = pytest.mark.timeout(600)
+
+
+@pytest.fixture
+def sql(rest_warehouse: RestWarehouse, tmp_path: Path) -> Iterator[Sql]:
+    """Runs a statement in Spark."""
+    directory = tmp_path / "spark"
+    directory.mkdir()
+    script = [sys.executable, "-m", "tests.live.iceberg.spark_reader", rest_warehouse.properties["uri"], str(directory)]
+    log = tmp_path / "spark.log"
+    with log.open("w") as stderr:
+        process = subprocess.Popen(
+            script,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=stderr,
+            cwd=_ROOT,
+            env={**os.environ, "PYTHONPATH": str(_ROOT)},
+            text=True,
+        )
+
+    def run(statement: str) -> list[dict[str, Any]]:
+        assert process.stdin is not None and process.stdout is not None
+        process.stdin.write(json.dumps(statement) + "\n")
+        process.stdin.flush()
+        line = next((line for line in process.stdout if line.startswith(_ANSWER)), None)
+        assert line is not None, log.read_text()[-2000:]
+        answer: dict[str, Any] = json.loads(line.removeprefix(_ANSWER))
+        assert "error" not in answer, f"{statement}: {answer['error']}"
+        rows: list[dict[str, Any]] = answer["rows"]
+        return rows
+
+    yield run
+    with contextlib.suppress(OSError):
+        process.communicate(timeout=60)
+
+
+@pytest.fixture
+def shop(rest_warehouse: RestWarehouse) -> Iterator[Shop]:
+    yield Shop(rest_warehouse, PartitionSpec(PartitionField(1, 1000, BucketTransform(2), "bucket")))
+    close_opened()
+
+
+def test_spark_reads_deletes_compacts_and_expires_beside_the_sink(shop: Shop, sql: Sql) -> None:
+    driver = Driver(shop.sink)
+    written: list[int] = []
+    last: tuple[Any, Any] | None = None
+
+    def write(*values: int, batch: int) -> None:
+        nonlocal last
+        scan_start = driver.begin()
+        handle = prepare(driver, shop.sink, *values, batch=batch, attempt=batch)
+        assert driver.commit([handle], scan_start) == [Evidence.COMMITTED]
+        driver.committer.recover_and_abort([handle])
+        written.extend(values)
+        last = handle, scan_start
+
+    def read() -> list[int]:
+        return [row["value"] for row in sql(f"SELECT value FROM ice.{TABLE} ORDER BY value")]
+
+    assert [field.name for field in SCHEMA.fields] == [row["col_name"] for row in sql(f"DESCRIBE ice.{TABLE}")][:2]
+    for batch in range(3):
+        write(*range(10 * batch, 10 * batch + 5), batch=batch)
+    assert read() == written
+    assert sql(f"SELECT count(*) AS n FROM ice.{TABLE} WHERE value = 12") == [{"n": 1}]
+    assert sql(f"SELECT sum(record_count) AS n FROM ice.{TABLE}.files") == [{"n": 15}]
+    assert sql(f"SELECT count(*) AS n FROM ice.{TABLE} VERSION AS OF '{TAG}'") == [{"n": 15}]
+
+    sql(f"ALTER TABLE ice.{TABLE} SET TBLPROPERTIES ('write.delete.mode'='merge-on-read')")
+    sql(f"DELETE FROM ice.{TABLE} WHERE value = 11")
+    written.remove(11)
+    assert sql(f"SELECT count(*) AS n FROM ice.{TABLE}.delete_files")[0]["n"] > 0
+    write(11, 30, batch=3)
+    assert read() == sorted(written), "a delete does not apply to rows that are added later"
+
+    prepared = prepare(driver, shop.sink, 40, batch=4, attempt=4)
+    sql(f"CALL ice.system.rewrite_data_files(table => '{TABLE}', options => map('rewrite-all', 'true'))")
+    sql(f"CALL ice.system.rewrite_manifests('{TABLE}')")
+    sql(f"INSERT INTO ice.{TABLE} VALUES (50, 'by Spark')")
+    written.append(50)
+    sql(f"CALL ice.system.expire_snapshots(table => '{TABLE}', older_than => TIMESTAMP '2999-01-01 00:00:00')")
+    sql(f"CALL ice.system.remove_orphan_files(table => '{TABLE}', older_than => TIMESTAMP '2020-01-01 00:00:00')")
+    assert last is not None
+    handle, scan_start = last
+    restarted = Driver(shop.sink)
+    assert restarted.committer.initialize_state([handle], scan_start) == {handle: Evidence.COMMITTED}
+    assert read() == sorted(written)
+    assert [prepared] != [handle]
+
+    driver = restarted
+    write(40, batch=4)
+    assert read() == sorted(written)
+    assert sql(f"SELECT count(*) AS n FROM ice.{TABLE} VERSION AS OF '{TAG}'") == [{"n": len(written)}]
