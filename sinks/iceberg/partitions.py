@@ -2,18 +2,25 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
 import pyarrow.compute as pc
-from pyiceberg.transforms import VoidTransform
+from pyiceberg.transforms import DayTransform, HourTransform, MonthTransform, VoidTransform, YearTransform
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from pyiceberg.partitioning import PartitionField, PartitionSpec
     from pyiceberg.schema import Schema
+    from pyiceberg.transforms import Transform
 
+_UNITS: Final[dict[type, Any]] = {
+    YearTransform: "year",
+    MonthTransform: "month",
+    DayTransform: "day",
+    HourTransform: "hour",
+}
 #: The values of a partition, one for each partition field.
 Partition = tuple[Any, ...]
 
@@ -31,34 +38,45 @@ def split(rows: pa.Table, schema: Schema, spec: PartitionSpec) -> Iterator[tuple
         return
     columns = [_transformed(rows, schema, field) for field in spec.fields]
     # Each distinct value has a number, so that rows are grouped by integers, whatever the types.
-    numbers = [pa.array(codes, pa.int32()) for codes, _ in columns]
-    names = [f"f{index}" for index in range(len(numbers))]
-    keyed = pa.table([*numbers, pa.array(range(rows.num_rows), pa.int64())], names=[*names, "row"])
+    names = [f"f{index}" for index in range(len(columns))]
+    every_row = pa.array(range(rows.num_rows), pa.int64())
+    keyed = pa.table([*(codes for codes, _ in columns), every_row], names=[*names, "row"])
     groups = keyed.group_by(names, use_threads=False).aggregate([("row", "list")])
-    for group in groups.to_pylist():
-        partition = tuple(values[group[name]] for name, (_, values) in zip(names, columns, strict=True))
-        taken = group["row_list"]
-        yield partition, rows if len(taken) == rows.num_rows else rows.take(pa.array(taken, pa.int64()))
+    for group, codes in enumerate(groups.select(names).to_pylist()):
+        partition = tuple(values[codes[name]] for name, (_, values) in zip(names, columns, strict=True))
+        taken: Any = groups.column("row_list")[group]
+        yield partition, rows if len(taken) == rows.num_rows else rows.take(taken.values)
 
 
-def _transformed(rows: pa.Table, schema: Schema, field: PartitionField) -> tuple[list[int], list[Any]]:
+def _transformed(rows: pa.Table, schema: Schema, field: PartitionField) -> tuple[Any, list[Any]]:
     """For each row the number of its value, and the values by number."""
     if isinstance(field.transform, VoidTransform):
-        return [0] * rows.num_rows, [None]
+        return pa.repeat(pa.scalar(0, pa.int32()), rows.num_rows), [None]
     kind = schema.find_type(field.source_id)
-    encoded = _stored(_source(rows, schema, field.source_id)).combine_chunks().dictionary_encode(null_encoding="encode")
+    source = _floored(_source(rows, schema, field.source_id), field.transform)
+    encoded = _stored(source).combine_chunks().dictionary_encode(null_encoding="encode")
     transform = field.transform.transform(kind)
     values: list[Any] = []
     number_of: dict[Any, int] = {}
     by_code: list[int] = []
     for value in encoded.dictionary.to_pylist():
         result = None if value is None else transform(value)
-        key = (type(result), repr(result))  # NaN is one partition, and so are -0.0 and 0.0 two
+        # NaN is one partition, and 0.0 and -0.0 are two.
+        key = result if type(result) is int else (type(result), repr(result))
         if key not in number_of:
             number_of[key] = len(values)
             values.append(result)
         by_code.append(number_of[key])
-    return [by_code[code] for code in encoded.indices.to_pylist()], values
+    return pa.array(by_code, pa.int32()).take(encoded.indices), values
+
+
+def _floored(values: Any, transform: Transform[Any, Any]) -> Any:
+    """Timestamps without what their transform ignores, so that few distinct values are left to transform."""
+    unit = next((unit for kind, unit in _UNITS.items() if isinstance(transform, kind)), None)
+    if unit is None or not pa.types.is_timestamp(values.type):
+        return values
+    floored: Any = pc.floor_temporal(values.cast(pa.int64()).cast(pa.timestamp("us")), unit=unit)
+    return floored
 
 
 def _source(rows: pa.Table, schema: Schema, field_id: int) -> Any:

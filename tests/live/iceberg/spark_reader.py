@@ -32,7 +32,9 @@ def main() -> None:
     spark.sparkContext.setLogLevel("OFF")
     for line in sys.stdin:
         try:
-            answer = {"rows": [row.asDict(recursive=True) for row in spark.sql(json.loads(line)).collect()]}
+            answer: dict[str, object] = {
+                "rows": [row.asDict(recursive=True) for row in spark.sql(json.loads(line)).collect()]
+            }
         except Exception as error:  # noqa: BLE001 - the test judges it
             answer = {"error": str(error).splitlines()[0]}
         sys.stdout.write(f"answer: {json.dumps(answer, default=str)}\n")
