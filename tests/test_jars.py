@@ -17,6 +17,7 @@ from twopc.integration.services.jars import (
     connector_version,
     fetch,
     hbase_set,
+    iceberg_set,
     mirror_set,
     old_kafka_set,
     postgres_jdbc_set,
@@ -168,11 +169,19 @@ def test_the_default_sets_are_locked() -> None:
     lock = json.loads(jar_lock.LOCK_FILE.read_text())
     kafka = (f"kafka-{version}" for version in LOCKED_KAFKA_VERSIONS)
     connectors = {f"spark-kafka-{version}" for version in NEWEST_CONNECTORS.values()}
-    sets = (old_kafka_set(), mirror_set(), spark_kafka_set(), hbase_set(), postgres_jdbc_set())
-    others = {one.name for one in sets}
+    sets = (old_kafka_set(), mirror_set(), spark_kafka_set(), hbase_set(), postgres_jdbc_set(), iceberg_set())
+    others = {one.name for one in sets} | {"spark-iceberg-4.0-1.10.0"}
     assert {*kafka, *connectors, *others} == set(lock)
     for files in lock.values():
         assert all(entry["size"] > 0 and len(entry["sha256"]) == 64 for entry in files.values())
+
+
+def test_a_coordinate_with_a_classifier_is_an_artifact_beside_the_modules_own() -> None:
+    text = ivy_file(("org:one:1", "org:one:1:tests", "org:two:2"), transitive=True)
+    assert text.count("<dependency ") == 2
+    assert '<artifact name="one" type="jar" /><artifact name="one" type="jar" m:classifier="tests" />' in text
+    assert jars._coordinate("org/one/1/one-1-tests.jar") == "org:one:1:tests"
+    assert jars._coordinate("org/one/1/one-1.jar") == "org:one:1"
 
 
 def test_the_real_jar_sets_are_complete() -> None:

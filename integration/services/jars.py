@@ -294,7 +294,7 @@ def write_lock(prefix: str = "") -> None:
             other than the installed one, because a connector's set depends on the jars that Spark ships.
     """
     locked = jar_lock.read_lock(jar_lock.LOCK_FILE)
-    lock = {name: sums for name, sums in locked.items() if name.startswith("spark-kafka-") or prefix}
+    lock = {name: sums for name, sums in locked.items() if name.startswith("spark-") or prefix}
     for wanted in (
         *map(kafka_set, LOCKED_KAFKA_VERSIONS),
         old_kafka_set(),
