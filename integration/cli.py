@@ -75,7 +75,8 @@ def demo(  # noqa: PLR0913 - options of a command line, each with a default
     sinks: Annotated[
         str,
         typer.Option(
-            metavar="NAMES", help="What the query writes to, under one decision: kafka, postgres; comma-separated."
+            metavar="NAMES",
+            help="What the query writes to, under one decision: kafka, iceberg, postgres; comma-separated.",
         ),
     ] = "kafka",
     as_json: Json = False,

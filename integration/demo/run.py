@@ -136,6 +136,9 @@ class _Setup:
             output.create()
         source = KafkaTopic(self.bootstrap_servers, f"{name}-source", options.partitions, KEYS)
         jars = [*spark_kafka_jars(), *(jar for store in self.stores for jar in store.jars)]
+        spark = {"spark.app.name": "twopc-demo", "spark.jars": ",".join(map(str, jars))}
+        for store in self.stores:
+            spark |= store.settings
         directory = self.directory / name
         with _progress(self.console) as progress:
             bar = progress.add_task(f"{name}: killed 0 of {len(kills)}", total=options.rows)
@@ -159,7 +162,7 @@ class _Setup:
                 rows=options.rows,
                 batch_rows=options.rows_in_a_batch,
                 keys=KEYS,
-                spark={"spark.app.name": "twopc-demo", "spark.jars": ",".join(map(str, jars))},
+                spark=spark,
                 written=outputs[-1].written,
                 insists=True,
                 on_batch=finished,

@@ -70,15 +70,17 @@ def test_demo_is_exactly_once_under_a_kill() -> None:
 
 @pytest.mark.timeout(900)
 @pytest.mark.whole
-def test_demo_with_two_sinks_is_exactly_once_in_both_and_what_guides_show_is_not() -> None:
-    done = run_cli("demo", "--rows", "3000", "--kills", "2", "--seed", "11", "--sinks", "kafka,postgres", "--json")
+def test_demo_with_three_sinks_is_exactly_once_in_each_and_what_guides_show_is_not() -> None:
+    done = run_cli(
+        "demo", "--rows", "3000", "--kills", "2", "--seed", "11", "--sinks", "kafka,iceberg,postgres", "--json"
+    )
 
     assert done.returncode == 0, done.stderr
     ours = json.loads(done.stdout)
     baseline = ours.pop("baseline")
     right = {"rows_out": 3000, "lost": 0, "duplicated": 0, "out_of_order": 0, "unfinished": 0}
-    assert ours["outputs"] == {"Kafka": right, "PostgreSQL": right}
-    assert (ours["rows_in"], ours["rows_out"], ours["kills"]) == (3000, 6000, 2)
+    assert ours["outputs"] == {"Kafka": right, "Iceberg": right, "PostgreSQL": right}
+    assert (ours["rows_in"], ours["rows_out"], ours["kills"]) == (3000, 9000, 2)
     assert baseline["lost"] == 0
     assert all(found["rows_out"] == 3000 + found["duplicated"] for found in baseline["outputs"].values())
     assert baseline["duplicated"] > 0
@@ -93,7 +95,7 @@ def test_demo_with_two_sinks_is_exactly_once_in_both_and_what_guides_show_is_not
         (("--batch-rows", "0"), "--batch-rows"),
         (("--rows", "5", "--kills", "5"), "5 kills need more than 5 rows"),
         (("--rows", "many"), "--rows"),
-        (("--sinks", "kafka,postgre"), "choose from kafka, postgres"),
+        (("--sinks", "kafka,postgre"), "choose from kafka, iceberg, postgres"),
     ],
 )
 def test_an_invalid_argument_is_named(arguments: tuple[str, ...], message: str) -> None:

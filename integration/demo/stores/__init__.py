@@ -13,6 +13,7 @@ if TYPE_CHECKING:
 #: Where each store is, by the words of the option ``--sinks``.
 _STORES: Final = {
     "kafka": ("twopc.integration.demo.stores.kafka", "KafkaStore"),
+    "iceberg": ("twopc.integration.demo.stores.iceberg", "IcebergStore"),
     "postgres": ("twopc.integration.demo.stores.postgres", "PostgresStore"),
 }
 NAMES: Final = tuple(_STORES)

@@ -93,3 +93,8 @@ class Store(ABC):
     def jars(self) -> list[Path]:
         """What Spark's own writer needs."""
         return []
+
+    @property
+    def settings(self) -> dict[str, str]:
+        """The settings of the Spark session that its own writer needs."""
+        return {}

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.live.iceberg.rest_server import RestCatalogs
 from tests.warehouse import RestWarehouse
+from twopc.integration.services.iceberg import RestCatalogs
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
