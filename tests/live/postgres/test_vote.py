@@ -8,13 +8,21 @@ from typing import TYPE_CHECKING, Any
 import psycopg
 import pyarrow as pa
 import pytest
+from psycopg.conninfo import conninfo_to_dict
 
 from tests.live.one_task import apply, batch
 from tests.live.postgres.proxy import LossyProxy
-from tests.live.postgres.support import case_of, committer_of, left_behind, run, sink_of, values
+from tests.live.postgres.support import case_of, committer_of, left_behind, new_role, run, sink_of, values
 from twopc import crash_points
 from twopc.attempt import Evidence
-from twopc.errors import BadRecordError, ConfigurationError, FencedError, RefusedStartError, UnavailableError
+from twopc.errors import (
+    BadRecordError,
+    CommitBlockedError,
+    ConfigurationError,
+    FencedError,
+    RefusedStartError,
+    UnavailableError,
+)
 from twopc.integration.services.postgres import LocalPostgres
 from twopc.testing.contract import Crash, numbers
 from twopc.testing.contract.case import die
@@ -292,6 +300,26 @@ def test_the_vote_may_be_another_one_after_a_restart(before: Any, after: Any, da
             Query(case, tmp_path).run(number)
         case.sink = sink_of(database, vote=after)
         Query(case, tmp_path).run(number)
+    assert case.visible() == all_rows(0, 1)
+
+
+def test_another_role_may_not_end_a_vote_and_says_so_until_the_former_one_is_back(
+    database: str, connection: Connection, tmp_path: Path
+) -> None:
+    case = prepared_of(database)
+    query = Query(case, tmp_path)
+    crash_points.arm("driver.decided", die)
+    with pytest.raises(Crash):
+        query.run(0)
+    with new_role(database) as dsn:
+        role = conninfo_to_dict(dsn)["user"]
+        run(connection, f"GRANT ALL ON SCHEMA twopc TO {role}", f"GRANT ALL ON ALL TABLES IN SCHEMA twopc TO {role}")
+        run(connection, f"GRANT ALL ON target TO {role}")
+        former, case.sink = case.sink, sink_of(dsn, vote="prepared")
+        with pytest.raises(CommitBlockedError, match="permission denied to finish prepared transaction"):
+            query.run(0)
+        case.sink = former
+        query.run(0, 1)
     assert case.visible() == all_rows(0, 1)
 
 
