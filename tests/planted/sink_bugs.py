@@ -271,7 +271,7 @@ SINK_BUGS: Final[tuple[Bug, ...]] = (
         "            self._record_decision(version)\n",
         "",
         model=False,
-        protocol="tests/live/postgres/test_vote.py -k although_nobody_has_swept",
+        protocol="tests/live/postgres/test_vote_crashes.py -k although_nobody_has_swept",
     ),
     one_edit(
         "PostgreSQL: the vote of an attempt that failed in a fenced driver stays",
@@ -280,7 +280,7 @@ SINK_BUGS: Final[tuple[Bug, ...]] = (
         'for _ in finish_votes(self._database, _votes_of(handles), "ROLLBACK"):',
         "for _ in []:",
         model=False,
-        protocol="tests/live/postgres/test_vote.py -k rolls_back_its_own",
+        protocol="tests/live/postgres/test_vote_crashes.py -k rolls_back_its_own",
     ),
     one_edit(
         "PostgreSQL: a vote without a decision is never rolled back",
@@ -289,7 +289,7 @@ SINK_BUGS: Final[tuple[Bug, ...]] = (
         "[name for name in found if name not in spared]",
         "[]",
         model=False,
-        protocol="tests/live/postgres/test_vote.py -k late_vote",
+        protocol="tests/live/postgres/test_vote_crashes.py -k late_vote",
     ),
     one_edit(
         "PostgreSQL: a decided vote is rolled back",
@@ -298,7 +298,7 @@ SINK_BUGS: Final[tuple[Bug, ...]] = (
         "[name for name in found if name not in spared]",
         "found",
         model=False,
-        protocol="tests/live/postgres/test_vote.py -k even_without_its_stages",
+        protocol="tests/live/postgres/test_vote_crashes.py -k even_without_its_stages",
     ),
     one_edit(
         "PostgreSQL: the votes of dead drivers are swept only after the last decision is committed",
@@ -307,7 +307,7 @@ SINK_BUGS: Final[tuple[Bug, ...]] = (
         "        self._sweep_votes(decided)\n        return",
         "        return",
         model=False,
-        protocol="tests/live/postgres/test_vote.py -k holds_back_no_decided",
+        protocol="tests/live/postgres/test_vote_crashes.py -k holds_back_no_decided",
     ),
     one_edit(
         "PostgreSQL: a slice that was given up gets a vote",
@@ -316,7 +316,7 @@ SINK_BUGS: Final[tuple[Bug, ...]] = (
         "if min(marked, len(self._transfer.whole(step, handles))) < len(names):",
         "if False:",
         model=False,
-        protocol="tests/live/postgres/test_vote.py -k gets_no_vote",
+        protocol="tests/live/postgres/test_vote_crashes.py -k gets_no_vote",
     ),
     one_edit(
         "PostgreSQL: the publish is not run before the decision",
