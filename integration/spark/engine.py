@@ -20,18 +20,18 @@ from twopc.integration.spark.jobs import cancelled_after, named_error, translate
 from twopc.integration.spark.task import PrepareTask, TaskResult
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
+    from contextlib import AbstractContextManager
 
-    from pyspark import SparkContext
-    from pyspark.sql import DataFrame
+    import pyarrow as pa
+    from pyspark.sql import DataFrame, SparkSession
 
     from twopc.engine import Work
     from twopc.integration.spark.budget import Budget
     from twopc.integration.spark.direct import Way
     from twopc.integration.spark.frame import Rows
     from twopc.integration.spark.kept import Runs
-    from twopc.integration.spark.shuffles import Shuffles
-    from twopc.integration.spark.slots import Slots
+    from twopc.integration.spark.mode import ShuffleCheck, WriterLimit
     from twopc.integration.spark.staging import Staging
     from twopc.integration.spark.stateful import BatchState
     from twopc.records import TaskReport
@@ -79,8 +79,8 @@ class SparkEngine:
     batch: Sequence[Rows]
     sinks: tuple[TwoPhaseCommitSink[Any], ...]
     runs: Runs
-    shuffles: Shuffles
-    slots: Slots
+    shuffles: ShuffleCheck
+    slots: WriterLimit
     staging: Staging | None
     way: Way
     budget: Budget
@@ -89,8 +89,8 @@ class SparkEngine:
     state: BatchState | None = None
 
     @property
-    def _context(self) -> SparkContext:
-        return self.batch[0].source.sparkSession.sparkContext
+    def _session(self) -> SparkSession:
+        return self.batch[0].source.sparkSession
 
     def evaluate(self) -> None:
         """See :class:`Engine`.
@@ -114,7 +114,7 @@ class SparkEngine:
         stages: set[int] = set()
         tag = f"twopc-{uuid.uuid4().hex}"
         self.shuffles.begin()
-        with cancelled_after(self._context, tag, limit.timeout_ms) as is_cancelled:
+        with self._cancelled_after(tag, limit.timeout_ms) as is_cancelled:
             for rows in self._jobs(work):
                 task = self._task(rows, work, limit, first_task=len(reports))
                 try:
@@ -171,15 +171,13 @@ class SparkEngine:
         if isinstance(work.mode, Publish):
             return self._publish(task, work.mode)
         must = rows.name in work.mode.direct if isinstance(work.mode, Repair) else None
-        if self.way.is_direct(rows.name) if must is None else must:
+        if self._is_direct(rows.name) if must is None else must:
             max_bytes = None if must else self.way.max_bytes
             # With one transaction there is no partial loss, and so no replay to compare (rule 9).
             is_divided = len(self.batch) > 1 or len(rows.sinks) > 1
             wanted = replace(rows, is_hashed=is_divided)
-            budget = self.budget if self.way.needs_bound(rows.name) else None
-            cancel = partial(self._context.cancelJobsWithTag, tag)
             with self._watching(rows):
-                batches = collect(wanted, max_bytes=max_bytes, budget=budget, cancel=cancel)
+                batches = self._collect(wanted, max_bytes, tag)
             if batches is not None:
                 with self.shuffles.looking(tag):
                     result = replace(task, is_direct=True).execute(0, batches)
@@ -192,7 +190,18 @@ class SparkEngine:
         self.way.learn(rows.name, sum(result.size_bytes for result in results))
         return results
 
-    def _watching(self, rows: Rows) -> contextlib.AbstractContextManager[None]:
+    def _cancelled_after(self, tag: str, timeout_ms: float | None) -> AbstractContextManager[Callable[[], bool]]:
+        return cancelled_after(self._session.sparkContext, tag, timeout_ms)
+
+    def _is_direct(self, frame_name: str) -> bool:
+        return self.way.is_direct(frame_name)
+
+    def _collect(self, rows: Rows, max_bytes: int | None, tag: str) -> list[pa.RecordBatch] | None:
+        budget = self.budget if self.way.needs_bound(rows.name) else None
+        cancel = partial(self._session.sparkContext.cancelJobsWithTag, tag)
+        return collect(rows, max_bytes=max_bytes, budget=budget, cancel=cancel)
+
+    def _watching(self, rows: Rows) -> AbstractContextManager[None]:
         return contextlib.nullcontext() if self.state is None else self.state.watching(rows.source)
 
     def _jobs(self, work: Work) -> Sequence[Rows]:
@@ -207,7 +216,7 @@ class SparkEngine:
         in_driver = replace(task, is_direct=True, mode=here)
         results = [in_driver.execute(number, ()) for number in range(len(here.tasks))]
         if count := len(there.tasks):
-            one_each = self.batch[0].source.sparkSession.range(0, count, 1, numPartitions=count)
+            one_each = self._session.range(0, count, 1, numPartitions=count)
             results += _run(one_each, replace(task, mode=there))
         return results
 

@@ -3,36 +3,28 @@
 from __future__ import annotations
 
 import logging
-import threading
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 
 import pyspark
-from pyspark import SparkContext
+from pyspark.sql.utils import is_remote
 
 from twopc.checkpoint_config import CheckpointConfig
 from twopc.errors import ConfigurationError, TwoPhaseCommitError
-from twopc.integration.spark import checkpoint
-from twopc.integration.spark.connect import require_classic_mode
-from twopc.integration.spark.hadoop_files import open_files
+from twopc.integration.spark.batch_number import require_number
 from twopc.integration.spark.interceptors import InterceptedBatch, pass_through
-from twopc.integration.spark.job_history import history_of
 from twopc.integration.spark.options import Options, participants
 from twopc.integration.spark.py4j_log import hide_functions
-from twopc.integration.spark.query_runs import drop, enter_run
-from twopc.integration.spark.run_writer import RunWriter
-from twopc.integration.spark.running import GivenCheckpoint, require_number
 from twopc.integration.spark.several import Call, any_frame, by_frame
 from twopc.override import Overrides
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from pyspark.sql import SparkSession
-
     from twopc.integration.spark.direct import WriteBy
     from twopc.integration.spark.interceptors import Interceptor
-    from twopc.integration.spark.running import RunningQuery
+    from twopc.integration.spark.mode import Calls
+    from twopc.integration.spark.run_writer import RunWriter
     from twopc.integration.spark.several import Frames
     from twopc.listeners import Listener
     from twopc.override import Override
@@ -55,6 +47,7 @@ def exactly_once(  # noqa: PLR0913 - settings, each with a default
     listeners: Sequence[Listener] = (),
     interceptors: Sequence[Interceptor] = (),
     override: Override | Sequence[Override] = (),
+    deterministic_plan: bool = False,
 ) -> ExactlyOnce:
     """Make the callable for ``foreachBatch``.
 
@@ -78,11 +71,13 @@ def exactly_once(  # noqa: PLR0913 - settings, each with a default
         override: permits what would otherwise be refused: :class:`~twopc.EndQuery`, :class:`~twopc.AdoptQuery`,
             :class:`~twopc.ResumeAt`, :class:`~twopc.Abandon`,
             :class:`~twopc.AddSink`, or several of them.
+        deterministic_plan: used only under Spark Connect, for a plan that shuffles: True asserts that each part of the query's
+            plan yields the same rows whenever Spark runs it again. Nothing checks that. If it is wrong and an executor dies,
+            rows are lost or duplicated.
 
     Raises:
-        ConfigurationError: an argument is invalid or contradicts another; or this process uses Spark Connect.
+        ConfigurationError: an argument is invalid or contradicts another, or is not available under Spark Connect.
     """
-    require_classic_mode()
     hide_functions()
     location = None if checkpoint_location is None else str(checkpoint_location)  # people pass a Path, too
     if location is not None and not location.strip():
@@ -98,6 +93,7 @@ def exactly_once(  # noqa: PLR0913 - settings, each with a default
         listeners=listeners,
         interceptors=tuple(interceptors),
         overrides=Overrides.of(override),
+        deterministic_plan=deterministic_plan,
     )
     options.require_fitting(sinks)
     for interceptor in options.interceptors:
@@ -116,7 +112,10 @@ def exactly_once(  # noqa: PLR0913 - settings, each with a default
 
 
 class ExactlyOnce:
-    """Spark calls it with each batch, in the driver, in the query's own thread."""
+    """Spark calls it with each batch and waits for it: in the driver, or under Spark Connect in a process of the server.
+
+    It holds no connection before its first call. A copy made by pickle, as Spark Connect makes one, is a driver of its own.
+    """
 
     def __init__(
         self, sinks: Sequence[TwoPhaseCommitSink[Any]], checkpoint_location: str | None, options: Options
@@ -124,11 +123,11 @@ class ExactlyOnce:
         self._sinks = sinks
         self._location = checkpoint_location
         self._options = options
-        context = SparkContext._active_spark_context  # noqa: SLF001 - the public function would start one
-        if context is not None:
-            history_of(context)  # records a moment before the query: no earlier job has computed its batches
-        self._writer: RunWriter | None = None
-        self._changing = threading.Lock()  # two queries that share the object by mistake call at the same time
+        self._calls = _calls(sinks, checkpoint_location, options)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Pickle the arguments only."""
+        return ExactlyOnce, (self._sinks, self._location, self._options)
 
     def __call__(self, frames: Frames, batch_id: int) -> None:
         """Make one batch visible in every sink exactly once; returning proves it. Call it once for every batch.
@@ -154,7 +153,7 @@ class ExactlyOnce:
         if given is None:
             by_frame(frames, self._sinks, batch_id)  # raises an error: there is nothing to write
             raise AssertionError("a batch without a DataFrame")
-        writer = self._open_writer(given.sparkSession)
+        writer: RunWriter = self._calls.open_writer(given.sparkSession)
         query = writer.run.query
         number = require_number(batch_id, query)
         batch = InterceptedBatch(frames, number, writer.location, query.run_id)
@@ -170,40 +169,15 @@ class ExactlyOnce:
 
     def close(self) -> None:
         """Close this query's connections after it has ended; an error or a new run does so, too. Ends no transaction."""
-        writer = self._writer
-        if writer is None:
-            return
-        writer.close()
-        if not writer.run.query.is_active:
-            drop(writer.run)
-            self._writer = None
-
-    def _open_writer(self, session: SparkSession) -> RunWriter:
-        """Open the writer of the run that makes this call, unless it is open. Closes the writer of an earlier run.
-
-        Raises:
-            ConfigurationError: the checkpoint, or this object, belongs to another query, or no query's own thread makes the call.
-        """
-        with self._changing:
-            previous, context = self._writer, session.sparkContext
-            if previous is not None and previous.run.query.makes_this_call():
-                return previous
-            named = None
-            if self._location is not None:
-                files = open_files(context, self._location)
-                named = GivenCheckpoint(files.location, checkpoint.query_id(files))
-            run = enter_run(session, named)
-            if previous is not None:
-                _require_ended(previous.run.query, run.query)
-                previous.close()
-            location = run.query.checkpoint_location if self._location is None else self._location
-            self._writer = RunWriter(run, context, location, self._sinks, self._options)
-            return self._writer
+        self._calls.close()
 
 
-def _require_ended(previous: RunningQuery, present: RunningQuery) -> None:
-    if previous.query_id != present.query_id and previous.is_active:
-        raise ConfigurationError(
-            f"query {present.query_id} calls an object of exactly_once() of query {previous.query_id}, which is still running. "
-            "This call wrote nothing. Make one object for each query, with its own sinks"
-        )
+def _calls(sinks: Sequence[TwoPhaseCommitSink[Any]], location: str | None, options: Options) -> Calls:
+    # Each way in its own package, because a client of Spark Connect may have no driver's part of PySpark.
+    if is_remote():
+        from twopc.integration.connect.calls import ConnectCalls  # noqa: PLC0415 - see above
+
+        return ConnectCalls(sinks, location, options)
+    from twopc.integration.spark.classic import ClassicCalls  # noqa: PLC0415 - see above
+
+    return ClassicCalls(sinks, location, options)

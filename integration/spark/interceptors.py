@@ -10,7 +10,6 @@ from abc import ABC, abstractmethod
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from twopc.integration.spark.running import calling_query
 from twopc.integration.spark.several import any_frame
 
 if TYPE_CHECKING:
@@ -89,6 +88,7 @@ def intercepted(
         function: writes a batch.
         interceptors: the first one is the outermost.
     """
+    from twopc.integration.spark.running import calling_query  # noqa: PLC0415 - a driver's part of PySpark
 
     def write(frame: DataFrame, batch_id: int) -> None:
         query = calling_query(frame.sparkSession, None)

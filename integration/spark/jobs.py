@@ -25,6 +25,9 @@ _OF_CLUSTER: Final = re.compile(
     r"ExecutorLostFailure|FetchFailed|Python worker exited unexpectedly"
     r"|org\.apache\.kafka\.common\.errors\.(Timeout|Disconnect|Network)Exception"
 )
+#: Spark's own comparison of rows (``spark.sql.shuffle.orderIndependentChecksum``), or a plan that it knows to be not
+#: deterministic: it does not run a result stage again (``DAGScheduler``).
+_MIXED: Final = "A shuffle map stage with indeterminate output was failed and retried. However, Spark cannot rollback"
 #: The sign of an error in a user's function, which would raise it again.
 _TRACEBACK: Final = "Traceback (most recent call last)"
 
@@ -69,6 +72,12 @@ def translated(error: Exception) -> Exception:
     if ours is not None:
         found = named_error(ours["name"], ours["message"])
         return found if isinstance(found, (RetriableError, FatalError)) else error
+    if _MIXED in text:
+        return FatalError(
+            "Spark wrote a shuffle of the batch again with other rows (an executor died, for example), and ended the job because "
+            "its tasks had already read the former rows. No part of the batch is decided or visible. Restart the query: it "
+            "computes the whole batch again"
+        )
     if "ModuleNotFoundError" in text or "PYTHON_VERSION_MISMATCH" in text:
         return ConfigurationError(
             "the Python workers cannot import this toolkit, so nothing was written: set PYSPARK_PYTHON "

@@ -10,18 +10,13 @@ import threading
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final, Protocol
 
-from twopc.integration.spark.job_history import history_of
 from twopc.integration.spark.kept import Runs
-from twopc.integration.spark.running import calling_query
 from twopc.integration.spark.several import require_one_call
-from twopc.integration.spark.shuffles import Shuffles
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
-    from pyspark.sql import SparkSession
-
-    from twopc.integration.spark.running import GivenCheckpoint, RunningQuery
+    from twopc.integration.spark.mode import Query, ShuffleCheck
     from twopc.integration.spark.several import Call
 
 
@@ -43,8 +38,8 @@ class QueryRun:
         writer: the object that took that call.
     """
 
-    query: RunningQuery
-    shuffles: Shuffles
+    query: Query
+    shuffles: ShuffleCheck
     last_call: Call | None = None
     writer: Closable | None = field(default=None, repr=False)
 
@@ -69,22 +64,18 @@ _runs: Final[dict[str, QueryRun]] = {}
 _lock: Final = threading.Lock()  # queries of one process start in separate threads
 
 
-def enter_run(session: SparkSession, given: GivenCheckpoint | None) -> QueryRun:
-    """Find the run whose query makes the present call, or register it. Drops the runs that have ended.
+def enter_run(query: Query, check: Callable[[], ShuffleCheck]) -> QueryRun:
+    """Find this run of a query, or register it. Drops the runs that have ended.
 
     Args:
-        session: any session.
-        given: the checkpoint that the query must have; None for any.
-
-    Raises:
-        ConfigurationError: see :func:`~twopc.integration.spark.running.calling_query`.
+        query: the query that makes the present call.
+        check: makes the check of a new run's jobs.
     """
-    query = calling_query(session, given)
     with _lock:
         if query.run_id not in _runs:
             for ended in list(_ended()):
                 drop(ended)
-            _runs[query.run_id] = QueryRun(query, Shuffles(history_of(session.sparkContext)))
+            _runs[query.run_id] = QueryRun(query, check())
         return _runs[query.run_id]
 
 

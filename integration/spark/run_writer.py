@@ -9,21 +9,14 @@ from twopc.coordinator import Coordinator
 from twopc.errors import CheckpointExpiredError
 from twopc.integration.history.writer import writer_for
 from twopc.integration.spark import checkpoint
-from twopc.integration.spark.budget import Budget
 from twopc.integration.spark.direct import BatchInput, Direct, Way
-from twopc.integration.spark.engine import SparkEngine
 from twopc.integration.spark.frame import arrange
-from twopc.integration.spark.hadoop_files import open_files
 from twopc.integration.spark.handed_over import require_taken_over
-from twopc.integration.spark.jobs import interruptible_pause, is_of_cluster, slow_batch_advice
+from twopc.integration.spark.jobs import is_of_cluster, slow_batch_advice
+from twopc.integration.spark.mode import Attempt
 from twopc.integration.spark.options import Options, participants
-from twopc.integration.spark.overwritten import require_not_overwritten
-from twopc.integration.spark.repeated import Repeated
 from twopc.integration.spark.retention import decisions_kept
-from twopc.integration.spark.slots import Slots
 from twopc.integration.spark.staging import Staging, as_uri
-from twopc.integration.spark.state_sizes import StateSizes
-from twopc.integration.spark.stateful import StatefulOperators
 from twopc.listeners import Listeners
 from twopc.settings import Settings
 from twopc.tried_files import tried
@@ -31,12 +24,12 @@ from twopc.tried_files import tried
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from pyspark import SparkContext
     from pyspark.sql import SparkSession
 
     from twopc.batch import Batch
     from twopc.files import Files
     from twopc.integration.spark.frame import Rows
+    from twopc.integration.spark.mode import Mode
     from twopc.integration.spark.query_runs import QueryRun
     from twopc.integration.spark.several import SinkFrame
     from twopc.pending import Pending
@@ -52,7 +45,7 @@ class RunWriter:
 
     Args:
         run: the run.
-        context: Spark's context.
+        mode: how this process reaches Spark.
         location: the location of its checkpoint.
         sinks: the sinks that get rows.
         options: the user's options.
@@ -61,24 +54,19 @@ class RunWriter:
     def __init__(
         self,
         run: QueryRun,
-        context: SparkContext,
+        mode: Mode,
         location: str,
         sinks: Sequence[TwoPhaseCommitSink[Any]],
         options: Options,
     ) -> None:
         self.run = run
-        self._context = context
+        self._mode = mode
         self.location = location
         self._participants = participants(sinks, options)
         self._options = options
         self._coordinator: Coordinator | None = None
         self._listeners: Listeners | None = None
         self._direct = Direct(options.write_by)
-        self._budget = Budget()
-        self._state_sizes = StateSizes()
-        self._repeated = Repeated()
-        self._stateful = StatefulOperators()
-        self._slots = Slots(context)
         self._last_batch: Batch | None = None
 
     def write(self, frames: Sequence[SinkFrame], batch_id: int) -> None:
@@ -87,7 +75,7 @@ class RunWriter:
         Raises:
             TwoPhaseCommitError: the batch is not known to be visible. The next call begins with recovery.
         """
-        files, query = open_files(self._context, self.location), self.run.query
+        files, query = self._mode.open_files(self.location), self.run.query
         batch = checkpoint.read_batch(files, query.query_id, batch_id)
         try:
             run_checkpoints(
@@ -97,7 +85,7 @@ class RunWriter:
                 query.run_id,
                 lambda pending, failed: self._attempt(files, frames, batch, pending, is_repeated=failed > 0),
                 lambda error: self._may_repeat(error, batch),
-                lambda pause_ms: interruptible_pause(self._context, pause_ms),
+                self._mode.pause,
             )
         except BaseException:
             self.close()  # so that the next call begins with recovery
@@ -116,29 +104,23 @@ class RunWriter:
         self, files: Files, frames: Sequence[SinkFrame], batch: Batch, pending: Pending, *, is_repeated: bool
     ) -> None:
         session = frames[0].frame.sparkSession
-        if not files.is_atomic:
-            require_not_overwritten(session, files, batch.query_id, batch.batch_id)
-        pending.measured(self._state_sizes.before(session, batch.query_id))
-        self._repeated.look(frames, batch.query_id, batch.batch_id)
+        pending.measured(self._mode.look(files, frames, batch))
         staging = self._open_staging(files, batch.query_id)
         rows = [self._arrange(one, is_repeated=is_repeated) for one in frames]
         if self._coordinator is None:
             pending.enter("connect")
             self._coordinator = self._connect(session, staging, batch)
         coordinator, run = self._coordinator, self.run
-        engine = SparkEngine(
-            batch=rows,
-            sinks=self._participants,
+        attempt = Attempt(
             runs=run.among_others,
             shuffles=run.shuffles,
-            slots=self._slots,
+            rows=rows,
+            sinks=self._participants,
             staging=staging,
-            way=Way(self._direct, self._input_of(batch), self._state_sizes.is_stateless),
-            budget=self._budget,
-            timeout_ms=self._options.checkpoints.timeout_ms,
-            max_writers=self._options.checkpoints.max_writers,
-            state=self._stateful.of_batch(run.query, batch.batch_id, has_state=lambda: bool(files.names("state"))),
+            way=Way(self._direct, self._input_of(batch), self._mode.is_stateless),
+            options=self._options,
         )
+        engine = self._mode.engine(files, batch, attempt)
         try:
             coordinator.process(batch, engine, pending)
         except CheckpointExpiredError as error:
@@ -153,7 +135,7 @@ class RunWriter:
 
     def _open_listeners(self) -> Listeners:
         if self._listeners is None:
-            own_files = open_files(self._context, f"{self.location}/twopc")
+            own_files = self._mode.open_files(f"{self.location}/twopc")
             writer = writer_for(own_files, is_wanted=self._options.checkpoints.history)
             self._listeners = Listeners([*([] if writer is None else [writer]), *self._options.listeners])
         return self._listeners
@@ -185,7 +167,7 @@ class RunWriter:
 
     def _connect(self, session: SparkSession, staging: Staging | None, batch: Batch) -> Coordinator:
         """The parts that all batches of a run share until one fails."""
-        own_files = tried(open_files(self._context, f"{self.location}/twopc"))
+        own_files = tried(self._mode.open_files(f"{self.location}/twopc"))
         require_taken_over(own_files, batch)
         settings = Settings(
             overrides=self._options.overrides,

@@ -6,7 +6,6 @@ the query's thread and Spark's object for the query do not.
 
 from __future__ import annotations
 
-import operator
 import os
 import threading
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -131,25 +130,3 @@ def _active(session: SparkSession) -> list[Any]:
     java_session: Any = session._jsparkSession  # noqa: SLF001 - the public API shows only the queries of one session
     running = java_session.sharedState().activeStreamingQueries()
     return [java for key in list(running) if (java := running.get(key)) is not None]  # one may have ended meanwhile
-
-
-def require_number(given: Any, query: RunningQuery) -> int:
-    """Check that a call names the batch that Spark is processing; return its number.
-
-    A wrong number would be taken for another batch, perhaps one that was already written and whose replay writes nothing.
-
-    Raises:
-        ConfigurationError: it is a different number, or not a number.
-    """
-    actual = query.batch_id
-    try:
-        number = None if isinstance(given, bool) else operator.index(given)
-    except TypeError:
-        number = None
-    if number != actual:
-        raise ConfigurationError(
-            f"the call names batch {given!r} ({type(given).__name__}), but Spark is processing batch {actual}. This call "
-            "wrote nothing. Pass on the number that Spark passes to your function, unchanged: "
-            "def write(batch, batch_id): each(batch, batch_id)"
-        )
-    return actual

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from pyspark.sql import DataFrame
 
 from twopc.errors import ConfigurationError
-from twopc.integration.spark.connect import require_classic_frame
+from twopc.integration.spark.connect import require_own_frame
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -55,7 +55,7 @@ def by_frame(frames: Frames, sinks: Sequence[TwoPhaseCommitSink[Any]], batch_id:
     """
     given = frames.values() if isinstance(frames, Mapping) else (frames,)
     for one in given:
-        require_classic_frame(one, batch_id)
+        require_own_frame(one, batch_id)
     if isinstance(frames, DataFrame):
         return [SinkFrame("", frames, tuple(sinks))]
     if not isinstance(frames, Mapping):

@@ -56,6 +56,7 @@ class Options:
     what is cached: ``function``, ``groups`` (of jobs, which the function sets), ``thread`` (of the function's), ``program``
     (before the query, which then writes that table). ``files`` is a directory of
     JSON lines with key and value, read one file per batch instead of topics.
+    ``is_connect``: in a session of Spark Connect, whose server this process starts.
     ``filter`` is a condition on the rows, ``value`` an expression that makes the value where there is no
     shuffle. ``reader`` has further options of the source. ``spark`` has settings of the
     session; only those of the first pipeline count.
@@ -68,6 +69,7 @@ class Options:
     checkpoint: str
     plan: str = "rows"
     filled_by: str = "function"
+    is_connect: bool = False
     filter: str = "true"
     value: str = "value"
     partitions: int = 3
@@ -80,7 +82,11 @@ class Options:
 
 
 def session(
-    directory: Path | str, *, master: str = "local[2]", settings: Mapping[str, str] | None = None
+    directory: Path | str,
+    *,
+    master: str = "local[2]",
+    settings: Mapping[str, str] | None = None,
+    is_connect: bool = False,
 ) -> SparkSession:
     """A session that leaves nothing outside ``directory``."""
     os.environ |= {"PYSPARK_PYTHON": sys.executable, "JAVA_HOME": str(java_home()), "SPARK_LOCAL_IP": "127.0.0.1"}
@@ -97,7 +103,9 @@ def session(
         "spark.sql.shuffle.partitions": "3",
         **(settings or {}),
     }
-    builder = SparkSession.builder.master(master)
+    if is_connect:
+        os.environ["SPARK_TESTING"] = "1"  # so that its server takes any free port
+    builder = SparkSession.builder.remote(master) if is_connect else SparkSession.builder.master(master)
     for name, value in config.items():
         builder = builder.config(name, value)
     # The JVM creates directories where it is started.
@@ -192,6 +200,19 @@ def _of_cache(each: ExactlyOnce, options: Options, table: DataFrame | None) -> C
     return function
 
 
+def _armed(each: ExactlyOnce) -> Callable[[DataFrame, int], None]:
+    """Arm the process in which Spark Connect calls the function, once."""
+    armed: list[bool] = []
+
+    def function(batch: DataFrame, batch_id: int) -> None:
+        if not armed:
+            arm_from_environment()
+        armed.append(True)
+        each(batch, batch_id)
+
+    return function
+
+
 def _scattered(frame: DataFrame, options: Options) -> DataFrame:
     schema = "key binary, value binary, place int, worker int"
     return frame.select("key", "value").mapInArrow(_at_random_places, schema).repartition(options.partitions, "place")
@@ -259,17 +280,23 @@ def start(spark: SparkSession, options: Options) -> tuple[StreamingQuery, Exactl
     mode = options.plan if options.plan in {"update", "complete"} else "append"
     writer = planned(source(spark, options), options).writeStream.outputMode(mode)
     each = exactly_once(sink, **settings)
-    function = _of_cache(each, options, _table(spark, options)) if options.plan == "cached" else each
+    function: Callable[[DataFrame, int], None] = each
+    if options.plan == "cached":
+        function = _of_cache(each, options, _table(spark, options))
+    elif options.is_connect:
+        function = _armed(each)
     writer = writer.foreachBatch(function).option("checkpointLocation", options.checkpoint)
     return writer.trigger(availableNow=True).start(), each
 
 
 def main() -> int:
-    arm_from_environment()
     given = [Options(**json.loads(argument)) for argument in sys.argv[1:]]
     settings = dict(given[0].spark)
     master = settings.pop("spark.master", "local[2]")
-    spark = session(os.getcwd(), master=master, settings=settings)  # noqa: PTH109 - the JVM needs its name
+    if not given[0].is_connect:
+        arm_from_environment()
+    here = os.getcwd()  # noqa: PTH109 - the JVM needs its name
+    spark = session(here, master=master, settings=settings, is_connect=given[0].is_connect)
     for options in given:
         query, _ = start(spark, options)
         print(RUNNING, flush=True)  # noqa: T201 - read by the parent process

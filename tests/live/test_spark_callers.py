@@ -6,7 +6,7 @@ import contextlib
 import threading
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 import pytest
@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 
     from tests.live.services import KafkaService
     from twopc.integration.spark import ExactlyOnce
+    from twopc.integration.spark.classic import ClassicCalls
 
     Function = Callable[[DataFrame, int], None]
     Using = Callable[["Any"], Callable[[ExactlyOnce], Function]]
@@ -151,7 +152,8 @@ def test_the_connections_of_an_object_are_closed_once_another_one_writes_for_the
     def write(batch: DataFrame, batch_id: int) -> None:
         made.append(exactly_once(*query.sinks))
         made[-1](batch, batch_id)
-        connected.append([one._writer is not None and one._writer._coordinator is not None for one in made])
+        writers = [cast("ClassicCalls", one._calls)._writer for one in made]
+        connected.append([writer is not None and writer._coordinator is not None for writer in writers])
 
     query.function = lambda _: write
     for rows in BATCHES:

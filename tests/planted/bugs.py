@@ -535,7 +535,7 @@ BUGS: Final = (
     _bug(
         "the number of a batch is taken from the user",
         0,
-        "integration/spark/running.py",
+        "integration/spark/batch_number.py",
         "    if number != actual:\n",
         "    if number is not None:\n        return number\n    if number != actual:\n",
         model=False,

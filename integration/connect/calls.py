@@ -1,0 +1,99 @@
+"""The object of ``exactly_once`` under Spark Connect: first in the client, then as a copy in the process that calls it.
+
+The client may have ``pyspark-client`` only, so this module imports no driver's part of PySpark before the first call.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+
+import pyspark
+
+from twopc.errors import ConfigurationError
+from twopc.integration.connect.one_shuffle import NOT_KNOWN, Checksums, Ruled
+from twopc.integration.connect.worker import called_batch, is_worker
+from twopc.integration.spark.query_runs import drop, enter_run
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from twopc.integration.spark.options import Options
+    from twopc.integration.spark.run_writer import RunWriter
+    from twopc.sink import TwoPhaseCommitSink
+
+_CLASSIC: Final = "Or run the query in a classic session: SparkSession.builder.master(…)"
+
+
+class ConnectCalls:
+    """See :class:`~twopc.integration.spark.mode.Calls`.
+
+    Args:
+        sinks: the sinks that get rows.
+        location: the checkpoint's location.
+        options: the user's options.
+
+    Raises:
+        ConfigurationError: the location is missing, or an option is not available.
+    """
+
+    def __init__(self, sinks: Sequence[TwoPhaseCommitSink[Any]], location: str | None, options: Options) -> None:
+        self._sinks = sinks
+        self._location = _require_available(location, options)
+        self._options = options
+        self._checksums = _checksums_at_start()
+        self._writer: RunWriter | None = None
+
+    def open_writer(self, session: Any) -> RunWriter:
+        """See :class:`~twopc.integration.spark.mode.Calls`."""
+        from twopc.integration.connect.mode import ConnectMode  # noqa: PLC0415 - see the module's docstring
+        from twopc.integration.connect.query import calling_query, local_files  # noqa: PLC0415 - the same
+        from twopc.integration.spark.run_writer import RunWriter  # noqa: PLC0415 - the same
+
+        if self._writer is not None and self._writer.run.query.makes_this_call():
+            return self._writer  # a process calls for one run of one query
+        files = local_files(self._location)
+        query = calling_query(session, files)
+        mode = ConnectMode(session, query, self._checksums)
+        run = enter_run(query, Ruled)
+        self._writer = RunWriter(run, mode, files.location, self._sinks, self._options)
+        return self._writer
+
+    def close(self) -> None:
+        """See :class:`~twopc.integration.spark.mode.Calls`."""
+        writer = self._writer
+        if writer is None:
+            return
+        writer.close()
+        if not writer.run.query.is_active:
+            drop(writer.run)
+            self._writer = None
+
+
+def _require_available(location: str | None, options: Options) -> str:
+    if pyspark.__version__.startswith("3."):
+        raise ConfigurationError(
+            f"exactly_once() needs Spark 4.0 or newer under Spark Connect, this is {pyspark.__version__}. Nothing was written. "
+            f"{_CLASSIC}"
+        )
+    if location is None:
+        raise ConfigurationError(
+            "exactly_once(): under Spark Connect, the checkpoint of the calling query cannot be found. Pass "
+            "checkpoint_location, the same path as .option('checkpointLocation', …). Nothing was written"
+        )
+    for name, is_given in (("interceptors", bool(options.interceptors)), ("staging", options.staging is not False)):
+        if is_given:
+            raise ConfigurationError(
+                f"exactly_once({name}=…) is not available under Spark Connect in this release. Nothing was written. Omit it. "
+                f"{_CLASSIC}"
+            )
+    return location
+
+
+def _checksums_at_start() -> Checksums:
+    """Spark's settings just before the query starts: PySpark makes the copy of the object before it starts the query."""
+    if not is_worker() or called_batch() is not None:
+        return NOT_KNOWN
+    from pyspark.sql.connect.session import SparkSession  # noqa: PLC0415 - cannot be imported without grpc
+
+    session = SparkSession.getActiveSession()
+    return NOT_KNOWN if session is None else Checksums.of(session)

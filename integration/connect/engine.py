@@ -1,0 +1,70 @@
+"""A batch's DataFrames as the coordinator's engine, through Spark Connect."""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+from twopc.integration.spark.engine import SparkEngine
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    import pyarrow as pa
+
+    from twopc.engine import Work
+    from twopc.integration.spark.frame import Rows
+    from twopc.records import TaskReport
+
+_CANCEL_AGAIN_S: Final = 0.5
+
+
+@dataclass(frozen=True, kw_only=True)
+class ConnectEngine(SparkEngine):
+    """See :class:`twopc.engine.Engine`. It cancels operations by their tag, and collects only what is sure to fit.
+
+    Attributes:
+        require_sound: checks the batch's plan before it is run.
+    """
+
+    require_sound: Callable[[], None]
+
+    def prepare(self, work: Work) -> list[TaskReport]:
+        """See :class:`Engine`. Recovery comes before it, so a plan that is refused holds back no decided batch."""
+        self.require_sound()
+        return super().prepare(work)
+
+    @contextlib.contextmanager
+    def _cancelled_after(self, tag: str, timeout_ms: float | None) -> Iterator[Callable[[], bool]]:
+        expired, done = threading.Event(), threading.Event()
+        session: Any = self._session
+
+        def expire(timeout_s: float) -> None:
+            is_done = done.wait(timeout_s)
+            while not is_done:
+                expired.set()
+                # In a loop, because between two operations there is nothing to cancel.
+                with contextlib.suppress(Exception):
+                    session.interruptTag(tag)
+                is_done = done.wait(_CANCEL_AGAIN_S)
+
+        session.addTag(tag)  # of the operations of this thread
+        if timeout_ms is not None:
+            threading.Thread(target=expire, args=(timeout_ms / 1000,), daemon=True).start()
+        try:
+            yield expired.is_set
+        finally:
+            done.set()
+            session.removeTag(tag)
+
+    def _is_direct(self, frame_name: str) -> bool:
+        # No plan has a budget here, so an estimate that is too small must still fit.
+        is_sure = self.way.max_bytes is None or not self.way.needs_bound(frame_name)
+        return is_sure and self.way.is_direct(frame_name)
+
+    def _collect(self, rows: Rows, max_bytes: int | None, tag: str) -> list[pa.RecordBatch] | None:
+        del max_bytes, tag
+        table: pa.Table = rows.frame().toArrow()
+        return table.to_batches()

@@ -1,0 +1,118 @@
+"""Reach Spark through Spark Connect, from the process in which its server calls the user's function."""
+
+from __future__ import annotations
+
+import re
+import time
+from typing import TYPE_CHECKING, Any, Final
+
+from twopc.errors import ConfigurationError, RetriableError
+from twopc.integration.connect.engine import ConnectEngine
+from twopc.integration.connect.one_shuffle import Checksums, require_one_shuffle
+from twopc.integration.connect.plans import plan_of_frame
+from twopc.integration.connect.query import batch_columns, local_files
+from twopc.integration.spark.budget import Budget
+from twopc.integration.spark.kept import Runs
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from twopc.batch import Batch
+    from twopc.engine import Engine
+    from twopc.files import Files
+    from twopc.integration.connect.query import ConnectQuery
+    from twopc.integration.spark.mode import Attempt
+    from twopc.integration.spark.several import SinkFrame
+    from twopc.progress import StateSize
+
+_PAUSE_S: Final = 0.5
+#: The number of partitions of a range: as many as the cluster has slots, unless spark.default.parallelism says otherwise.
+_SPLITS: Final = re.compile(r"splits=(?:Some\()?(\d+)")
+#: As in ``twopc.integration.spark.slots``.
+_TASKS_PER_SLOT: Final = 2
+
+
+class ConnectMode:
+    """See :class:`~twopc.integration.spark.mode.Mode`.
+
+    Args:
+        session: the session of the query.
+        query: the query that calls.
+        checksums: Spark's settings just before the query started.
+    """
+
+    #: A query with state is refused.
+    is_stateless = True
+
+    def __init__(self, session: Any, query: ConnectQuery, checksums: Checksums) -> None:
+        self._session = session
+        self._query = query
+        self._checksums = checksums
+        self._budget = Budget()
+        self._slots = ConnectSlots(session)
+
+    def open_files(self, location: str) -> Files:
+        """See :class:`~twopc.integration.spark.mode.Mode`."""
+        return local_files(location)
+
+    def pause(self, pause_ms: int) -> None:
+        """See :class:`~twopc.integration.spark.mode.Mode`."""
+        ends_at = time.monotonic() + pause_ms / 1000
+        while (left := ends_at - time.monotonic()) > 0:
+            if not self._query.is_active:
+                raise RetriableError("the query was stopped before the batch was tried again. No part of it is visible")
+            time.sleep(min(left, _PAUSE_S))
+
+    def look(self, files: Files, frames: Sequence[SinkFrame], batch: Batch) -> tuple[StateSize, ...]:
+        """See :class:`~twopc.integration.spark.mode.Mode`. Files on the server's host cannot be overwritten."""
+        del files, frames, batch
+        return ()
+
+    def engine(self, files: Files, batch: Batch, attempt: Attempt) -> Engine:
+        """See :class:`~twopc.integration.spark.mode.Mode`."""
+        running = frozenset(str(query.runId) for query in self._session.streams.active)
+        return ConnectEngine(
+            batch=attempt.rows,
+            sinks=attempt.sinks,
+            # The workers of the tasks outlive this process, so they know its runs by the session.
+            runs=Runs(self._query.run_id, running | {self._query.run_id}, self._session.session_id),
+            shuffles=attempt.shuffles,
+            slots=self._slots,
+            staging=attempt.staging,
+            way=attempt.way,
+            budget=self._budget,
+            timeout_ms=attempt.options.checkpoints.timeout_ms,
+            max_writers=attempt.options.checkpoints.max_writers,
+            require_sound=lambda: self._require_sound(files, batch, attempt),
+        )
+
+    def _require_sound(self, files: Files, batch: Batch, attempt: Attempt) -> None:
+        plan = self._query.plan()
+        if plan.keeps_state or files.names("state"):
+            raise ConfigurationError(
+                f"batch {batch.batch_id} belongs to a query that keeps state, which this release cannot write exactly once under "
+                "Spark Connect: it cannot see whether all of the state is written. Nothing was written. Run the query in a "
+                "classic session: SparkSession.builder.master(…)"
+            )
+        if attempt.options.deterministic_plan:
+            return
+        frames = [plan_of_frame(rows.frame()) for rows in attempt.rows]
+        require_one_shuffle(
+            batch.batch_id, plan, frames, batch_columns(), lambda: (self._checksums, Checksums.of(self._session))
+        )
+
+
+class ConnectSlots:
+    """The task slots of the server's cluster.
+
+    Args:
+        session: the session of the query.
+    """
+
+    def __init__(self, session: Any) -> None:
+        self._session = session
+
+    def most_writers(self) -> int | None:
+        """The maximum number of tasks that write one DataFrame of a batch; see ``Slots``."""
+        found = _SPLITS.search(self._session.range(1)._explain_string())  # noqa: SLF001 - the public function prints it
+        return _TASKS_PER_SLOT * int(found[1]) if found else None

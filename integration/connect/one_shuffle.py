@@ -1,0 +1,130 @@
+"""Rule 6 without Spark's status store: a batch is written only if its rows cannot come from two writes of one shuffle.
+
+Spark Connect does not show which stages ran twice. So the plan must rule it out before anything is written. ``docs/connect.md``
+lists the ways, and ``tests/live/test_spark_checksums.py`` shows what Spark's checksums do.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+from twopc.errors import ConfigurationError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Collection, Sequence
+
+    from twopc.integration.connect.plans import Plan
+
+#: Spark compares the rows of a shuffle that it writes again, and then runs their readers again or ends the job (SPARK-53575).
+CHECKSUMS: Final = (
+    "spark.sql.shuffle.orderIndependentChecksum.enabled",
+    "spark.sql.shuffle.orderIndependentChecksum.enableFullRetryOnMismatch",
+)
+_SINCE: Final = (4, 1)
+#: Other kinds of shuffles: nobody has seen how they behave, or Spark switches the comparison off (SPARK-54959).
+_OTHER_SHUFFLES: Final = (
+    ("spark.shuffle.push.enabled", ("false",)),
+    ("spark.shuffle.manager", ("sort", "tungsten-sort")),
+)
+
+
+@dataclass(frozen=True)
+class Checksums:
+    """Whether Spark's own checksums are in effect.
+
+    Attributes:
+        missing: the settings to change, each with its value.
+    """
+
+    missing: tuple[str, ...]
+
+    @classmethod
+    def of(cls, session: Any) -> Checksums:
+        """Ask the server."""
+        conf = session.conf
+        missing = [f"{name}=true" for name in CHECKSUMS if (conf.get(name, None) or "").lower() != "true"]
+        for name, allowed in _OTHER_SHUFFLES:
+            if (conf.get(name, None) or allowed[0]).lower() not in allowed:
+                missing.append(f"{name}={allowed[0]}")
+        version = tuple(int(part) for part in str(session.version).split(".")[:2] if part.isdecimal())
+        if version < _SINCE:
+            missing.append("Spark 4.1 or newer on the server")
+        return cls(tuple(missing))
+
+
+NOT_KNOWN: Final = Checksums(("the object of exactly_once() made before the query starts, not in its function",))
+
+
+def require_one_shuffle(
+    batch_id: int, query: Plan, frames: Sequence[Plan], batch: set[str], checksums: Callable[[], Sequence[Checksums]]
+) -> None:
+    """Check that no row of the batch can come from another write of a shuffle than the rest.
+
+    Args:
+        batch_id: the batch.
+        query: the query's plan.
+        frames: the plans of the DataFrames that are written.
+        batch: the columns of the batch itself.
+        checksums: returns Spark's settings just before the query started, and now.
+
+    Raises:
+        ConfigurationError: nothing rules it out.
+    """
+    shuffles = [plan.shuffles for plan in (query, *frames)]
+    is_of_batch = all(columns == batch for plan in frames for columns in plan.batches)
+    if is_of_batch and not any(shuffles) and None not in shuffles:
+        return
+    obstacles = _obstacles(shuffles, frames, checksums(), is_of_batch=is_of_batch)
+    if obstacles:
+        raise ConfigurationError(
+            f"batch {batch_id} has a plan that may shuffle its rows ({_described(shuffles)}). If an executor dies, Spark may "
+            "write the shuffle again with other rows, and Spark Connect does not show that. So rows could be lost or duplicated. "
+            "Nothing was written. Either write the batch without a shuffle. Or let Spark compare the rows, for which this is "
+            f"missing: {'; '.join(obstacles)}. Or, if every part of the plan yields the same rows each time (no rand(), no "
+            "unstable function, no limit without an order), pass exactly_once(…, deterministic_plan=True). A classic session has "
+            "no such restriction"
+        )
+
+
+def _obstacles(
+    shuffles: Sequence[int | None], frames: Sequence[Plan], checksums: Sequence[Checksums], *, is_of_batch: bool
+) -> list[str]:
+    """What keeps Spark's checksums from being enough."""
+    found = list(dict.fromkeys(missing for one in checksums for missing in one.missing))
+    if len(frames) > 1:
+        found.append("pass one DataFrame for all sinks")
+    if any(plan.reads_cache for plan in frames):
+        found.append("write a DataFrame that is not persisted")
+    if None in shuffles or sum(map(int, filter(None, shuffles))) > 1:
+        found.append("have one shuffle at most, in the query and the function together")
+    if not is_of_batch:
+        found.append("read nothing but the batch and sources")
+    return found
+
+
+def _described(shuffles: Sequence[int | None]) -> str:
+    def one(count: int | None) -> str:
+        return "unknown" if count is None else str(count)
+
+    query, *frames = map(one, shuffles)
+    return f"shuffles in the query: {query}, in the DataFrames: {', '.join(frames)}"
+
+
+class Ruled:
+    """See :class:`~twopc.integration.spark.mode.ShuffleCheck`: the plan was checked before the attempt."""
+
+    def begin(self) -> None:
+        """Do nothing."""
+
+    def looking(self, tag: str) -> contextlib.AbstractContextManager[None]:
+        """Do nothing."""
+        del tag
+        return contextlib.nullcontext()
+
+    def check(self, tag: str, results: Collection[int]) -> None:
+        """Do nothing."""
+
+    def close(self) -> None:
+        """Do nothing."""

@@ -1,0 +1,160 @@
+"""Read Spark's plans as text, because Spark Connect shows them in no other way.
+
+What is not understood counts as the worst: a node with an unknown name may shuffle, and a plan that Spark cut short may have any.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+#: Nodes that do not shuffle. Where one of them needs a shuffle, an ``Exchange`` stands below it.
+_STAYING: Final = frozenset(
+    {
+        "AdaptiveSparkPlan",
+        "AggregateInPandas",
+        "AppendColumns",
+        "ArrowEvalPython",
+        "BatchEvalPython",
+        "BatchScan",
+        "BroadcastExchange",
+        "BroadcastHashJoin",
+        "BroadcastNestedLoopJoin",
+        "BroadcastQueryStage",
+        "Coalesce",
+        "ColumnarToRow",
+        "DeserializeToObject",
+        "EventTimeWatermark",
+        "Expand",
+        "FileScan",
+        "Filter",
+        "FlatMapGroupsInArrow",
+        "FlatMapGroupsInPandas",
+        "Generate",
+        "GlobalLimit",
+        "HashAggregate",
+        "InMemoryRelation",
+        "InMemoryTableScan",
+        "InputAdapter",
+        "LocalLimit",
+        "LocalTableScan",
+        "MapElements",
+        "MapGroups",
+        "MapInArrow",
+        "MapInPandas",
+        "MapPartitions",
+        "MicroBatchScan",
+        "ObjectHashAggregate",
+        "Project",
+        "PythonMapInArrow",
+        "Range",
+        "ResultQueryStage",
+        "Sample",
+        "Scan",
+        "SerializeFromObject",
+        "ShuffledHashJoin",
+        "Sort",
+        "SortAggregate",
+        "SortMergeJoin",
+        "Union",
+        "WholeStageCodegen",
+        "Window",
+    }
+)
+_SHUFFLES: Final = frozenset({"Exchange", "ReusedExchange"})
+#: Nodes around an ``Exchange`` that has run.
+_SHUFFLED: Final = frozenset({"AQEShuffleRead", "ShuffleQueryStage"})
+#: A node of a plan: its place in the tree, its stage of generated code, its name, and the rest of its line.
+_NODE: Final = re.compile(r"^[\s:|+-]*(?:\*\s?\(\d+\)\s*)?(?P<name>\w+)(?P<rest>.*)$")
+_SECTION: Final = re.compile(r"^[\s:|+-]*== (?P<title>[\w ]+) ==$")
+#: The end of a plan that is longer than ``spark.sql.maxPlanStringLength``.
+_CUT: Final = "more characters"
+#: A column with its number, which is unique in the server's JVM.
+_COLUMN: Final = re.compile(r"[^\s\[\],()]*#\d+")
+_STATE: Final = re.compile(r"State(?!ment)|TransformWith|FlatMapGroups|^Streaming|^SessionWindow")
+
+
+@dataclass(frozen=True)
+class Plan:
+    """A plan of Spark.
+
+    Attributes:
+        analyzed: its analysed form, as text.
+        forms: the nodes of its physical form, each with the rest of its line. An adaptive plan that has run has two forms, the
+            final one and the first one.
+        is_cut: whether Spark has left out a part.
+    """
+
+    analyzed: str
+    forms: tuple[tuple[tuple[str, str], ...], ...]
+    is_cut: bool
+
+    @property
+    def shuffles(self) -> int | None:
+        """The number of its shuffles; None if that is not known."""
+        names = [[name for name, _ in form] for form in self.forms]
+        known = _STAYING | _SHUFFLES | _SHUFFLED
+        if self.is_cut or not any(names) or any(name not in known for form in names for name in form):
+            return None
+        return max(sum(name in _SHUFFLES for name in form) for form in names)
+
+    @property
+    def reads_cache(self) -> bool:
+        """Whether it may read rows that Spark keeps."""
+        return self.is_cut or any(name.startswith("InMemory") for name, _ in self._nodes)
+
+    @property
+    def keeps_state(self) -> bool:
+        """Whether one of its operators keeps state."""
+        return any(_STATE.search(name) for name, _ in self._nodes)
+
+    @property
+    def batches(self) -> list[set[str]]:
+        """The columns of each RDD that it reads: the batch itself is one."""
+        return [columns_of(rest) for name, rest in self._nodes if name == "Scan" and "ExistingRDD" in rest]
+
+    @property
+    def _nodes(self) -> list[tuple[str, str]]:
+        return [node for form in self.forms for node in form]
+
+
+def columns_of(text: str) -> set[str]:
+    """The columns, with their numbers, that a text names."""
+    return set(_COLUMN.findall(text))
+
+
+def parsed(text: str) -> Plan:
+    """Read the text of ``explain(extended=True)``."""
+    analyzed: list[str] = []
+    forms: list[list[tuple[str, str]]] = []
+    title = ""
+    for line in text.splitlines():
+        if found := _SECTION.match(line):
+            title = found["title"]
+            if title.endswith("Physical Plan") or (title.endswith(" Plan") and forms):
+                forms.append([])
+        elif forms and line.strip():
+            node = _NODE.match(line)
+            forms[-1].append((node["name"], node["rest"]) if node else ("", line))
+        elif title == "Analyzed Logical Plan":
+            analyzed.append(line)
+    return Plan("\n".join(analyzed), tuple(map(tuple, forms)), any(_CUT in line for line in text.splitlines()))
+
+
+def plan_of_frame(frame: DataFrame) -> Plan:
+    """The plan of a DataFrame. Evaluates nothing."""
+    connect: Any = frame
+    return parsed(connect._explain_string(extended=True))  # noqa: SLF001 - the public function prints it
+
+
+def plan_of_query(query: Any) -> Plan:
+    """The plan of the batch that a query is processing."""
+    from pyspark.sql.connect import proto  # noqa: PLC0415 - cannot be imported without grpc
+
+    command: Any = proto.StreamingQueryCommand()
+    command.explain.extended = True
+    return parsed(query._execute_streaming_query_cmd(command).explain.result)  # noqa: SLF001 - the same

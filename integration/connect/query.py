@@ -1,0 +1,134 @@
+"""Find the query that makes a call, through Spark Connect."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING, Any, Final
+
+from twopc.errors import ConfigurationError
+from twopc.files import LocalFiles
+from twopc.integration.connect.plans import columns_of, plan_of_frame, plan_of_query
+from twopc.integration.connect.worker import called_batch
+from twopc.integration.spark import checkpoint
+
+if TYPE_CHECKING:
+    from twopc.integration.connect.plans import Plan
+
+_SCHEME: Final = re.compile(r"^(?P<scheme>[A-Za-z][A-Za-z0-9+.-]*):(?://(?P<host>[^/]*))?(?P<path>/.*)$")
+
+
+def local_files(location: str) -> LocalFiles:
+    """The checkpoint's directory on the server's host.
+
+    Raises:
+        ConfigurationError: it is on another file system, or the path is relative.
+    """
+    found = _SCHEME.match(location)
+    if found and (found["scheme"].lower() != "file" or found["host"] not in {None, "", "localhost"}):
+        raise ConfigurationError(
+            f"checkpoint_location={location!r}: under Spark Connect, this release can only use a checkpoint on the file system "
+            "of the server's host (file:/…). Nothing was written. Use such a directory, or a classic session"
+        )
+    path = found["path"] if found else location
+    if not path.startswith("/"):
+        raise ConfigurationError(
+            f"checkpoint_location={location!r} is a relative path. Nothing was written. Pass an absolute one, here and as the "
+            "option checkpointLocation"
+        )
+    return LocalFiles(path)
+
+
+class ConnectQuery:
+    """See :class:`~twopc.integration.spark.mode.Query`.
+
+    Args:
+        remote: PySpark's object of the query.
+        location: the location of its checkpoint.
+
+    Attributes:
+        query_id: see there.
+        run_id: see there.
+    """
+
+    def __init__(self, remote: Any, location: str) -> None:
+        self.query_id = str(remote.id)
+        self.run_id = str(remote.runId)
+        self._remote = remote
+        self._location = location
+
+    @property
+    def is_active(self) -> bool:
+        """See :class:`~twopc.integration.spark.mode.Query`."""
+        try:
+            return bool(self._remote.isActive)
+        except Exception:  # noqa: BLE001 - the server has ended, or has forgotten the session
+            return False
+
+    @property
+    def checkpoint_location(self) -> str:
+        """See :class:`~twopc.integration.spark.mode.Query`."""
+        return self._location
+
+    @property
+    def batch_id(self) -> int:
+        """See :class:`~twopc.integration.spark.mode.Query`."""
+        called = called_batch()
+        if called is None:
+            raise AssertionError("the caller was found before")
+        return called.batch_id
+
+    def makes_this_call(self) -> bool:
+        """See :class:`~twopc.integration.spark.mode.Query`. A process calls for one query."""
+        return called_batch() is not None
+
+    def plan(self) -> Plan:
+        """The plan of the batch that Spark is processing."""
+        return plan_of_query(self._remote)
+
+
+def calling_query(session: Any, files: LocalFiles) -> ConnectQuery:
+    """Find the query that makes the present call.
+
+    Args:
+        session: the session of the batch.
+        files: the checkpoint that the user has named.
+
+    Raises:
+        ConfigurationError: Spark has not made the call, or the checkpoint belongs to another query.
+    """
+    called = called_batch()
+    if called is None:
+        raise ConfigurationError(
+            "Spark did not make this call: it comes from another thread, or from outside a function of foreachBatch. Nothing "
+            "was written. Call the object of exactly_once() in the function itself; other work may stay in threads. If the "
+            "call is there, this release of PySpark is not one that the documentation lists"
+        )
+    query_id = checkpoint.query_id(files)
+    active = list(session.streams.active)
+    mine = [query for query in active if str(query.id) == query_id]
+    if not mine:
+        raise ConfigurationError(
+            f"checkpoint_location={files.location!r} belongs to query {query_id}, which is not running in this session. Nothing "
+            "was written. Pass the same location to exactly_once() and as the option checkpointLocation of this query"
+        )
+    query = ConnectQuery(mine[0], files.location)
+    if len(active) > 1 and not _is_of(called.frame, query):
+        raise ConfigurationError(
+            f"checkpoint_location={files.location!r} belongs to query {query_id}, but another query of this session is calling. "
+            "Nothing was written. Pass the same location to exactly_once() and as the option checkpointLocation of this query"
+        )
+    return query
+
+
+def batch_columns() -> set[str]:
+    """The columns of the batch for which Spark waits, with their numbers."""
+    called = called_batch()
+    if called is None:
+        raise AssertionError("the caller was found before")
+    return set().union(*plan_of_frame(called.frame).batches)
+
+
+def _is_of(frame: Any, query: ConnectQuery) -> bool:
+    """Whether a batch has the columns that the query's plan makes. Their numbers are unique in the server's JVM."""
+    columns = set().union(*plan_of_frame(frame).batches)
+    return bool(columns) and columns <= columns_of(query.plan().analyzed)

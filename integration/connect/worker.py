@@ -1,0 +1,51 @@
+"""The process in which Spark Connect calls the user's function: one for each start of a query, on the server's host.
+
+PySpark's ``foreach_batch_worker.py`` calls the function in its main thread and waits for it. It passes on neither the query nor
+anything that a user could not set, so the call is recognised by PySpark's own frame on the stack.
+"""
+
+from __future__ import annotations
+
+import sys
+import threading
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+if TYPE_CHECKING:
+    from types import FrameType
+
+    from pyspark.sql import DataFrame
+
+#: PySpark's file, and its function that calls the user's.
+_FILE: Final = "foreach_batch_worker.py"
+_FUNCTION: Final = "process"
+
+
+class CalledBatch(NamedTuple):
+    """What Spark passed to the user's function.
+
+    Attributes:
+        frame: the batch.
+        batch_id: its number.
+    """
+
+    frame: DataFrame
+    batch_id: int
+
+
+def is_worker() -> bool:
+    """Whether Spark Connect has started this process to call a function of ``foreachBatch``."""
+    name = getattr(getattr(sys.modules.get("__main__"), "__spec__", None), "name", "") or ""
+    return f"{name.rpartition('.')[2]}.py" == _FILE
+
+
+def called_batch() -> CalledBatch | None:
+    """The batch for which Spark waits in this thread; None if Spark has not called, or another thread makes the call."""
+    frame: FrameType | None = sys._getframe()  # noqa: SLF001 - the only way to the caller
+    if threading.current_thread() is not threading.main_thread():
+        return None
+    while frame is not None:
+        code, known = frame.f_code, frame.f_locals
+        if code.co_name == _FUNCTION and code.co_filename.endswith(_FILE) and {"batch_df", "batch_id"} <= known.keys():
+            return CalledBatch(known["batch_df"], int(known["batch_id"]))
+        frame = frame.f_back
+    return None

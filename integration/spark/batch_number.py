@@ -1,0 +1,33 @@
+"""The number of a batch, as a call names it."""
+
+from __future__ import annotations
+
+import operator
+from typing import TYPE_CHECKING, Any
+
+from twopc.errors import ConfigurationError
+
+if TYPE_CHECKING:
+    from twopc.integration.spark.mode import Query
+
+
+def require_number(given: Any, query: Query) -> int:
+    """Check that a call names the batch that Spark is processing; return its number.
+
+    A wrong number would be taken for another batch, perhaps one that was already written and whose replay writes nothing.
+
+    Raises:
+        ConfigurationError: it is a different number, or not a number.
+    """
+    actual = query.batch_id
+    try:
+        number = None if isinstance(given, bool) else operator.index(given)
+    except TypeError:
+        number = None
+    if number != actual:
+        raise ConfigurationError(
+            f"the call names batch {given!r} ({type(given).__name__}), but Spark is processing batch {actual}. This call "
+            "wrote nothing. Pass on the number that Spark passes to your function, unchanged: "
+            "def write(batch, batch_id): each(batch, batch_id)"
+        )
+    return actual

@@ -1,0 +1,153 @@
+"""Reach Spark as its driver: through the JVM of a classic session."""
+
+from __future__ import annotations
+
+import threading
+from typing import TYPE_CHECKING, Any
+
+from pyspark import SparkContext
+
+from twopc.errors import ConfigurationError
+from twopc.integration.spark import checkpoint
+from twopc.integration.spark.budget import Budget
+from twopc.integration.spark.engine import SparkEngine
+from twopc.integration.spark.hadoop_files import open_files
+from twopc.integration.spark.job_history import history_of
+from twopc.integration.spark.jobs import interruptible_pause
+from twopc.integration.spark.overwritten import require_not_overwritten
+from twopc.integration.spark.query_runs import drop, enter_run
+from twopc.integration.spark.repeated import Repeated
+from twopc.integration.spark.run_writer import RunWriter
+from twopc.integration.spark.running import GivenCheckpoint, calling_query
+from twopc.integration.spark.shuffles import Shuffles
+from twopc.integration.spark.slots import Slots
+from twopc.integration.spark.state_sizes import StateSizes
+from twopc.integration.spark.stateful import StatefulOperators
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from pyspark.sql import SparkSession
+
+    from twopc.batch import Batch
+    from twopc.engine import Engine
+    from twopc.files import Files
+    from twopc.integration.spark.mode import Attempt, Query
+    from twopc.integration.spark.options import Options
+    from twopc.integration.spark.running import RunningQuery
+    from twopc.integration.spark.several import SinkFrame
+    from twopc.progress import StateSize
+    from twopc.sink import TwoPhaseCommitSink
+
+
+class ClassicMode:
+    """See :class:`~twopc.integration.spark.mode.Mode`.
+
+    Args:
+        context: Spark's context.
+        query: the query, seen from its own thread.
+    """
+
+    def __init__(self, context: SparkContext, query: RunningQuery) -> None:
+        self._context = context
+        self._query = query
+        self._budget = Budget()
+        self._state_sizes = StateSizes()
+        self._repeated = Repeated()
+        self._stateful = StatefulOperators()
+        self._slots = Slots(context)
+
+    @property
+    def is_stateless(self) -> bool:
+        """See :class:`~twopc.integration.spark.mode.Mode`."""
+        return self._state_sizes.is_stateless
+
+    def open_files(self, location: str) -> Files:
+        """See :class:`~twopc.integration.spark.mode.Mode`."""
+        return open_files(self._context, location)
+
+    def pause(self, pause_ms: int) -> None:
+        """See :class:`~twopc.integration.spark.mode.Mode`."""
+        interruptible_pause(self._context, pause_ms)
+
+    def look(self, files: Files, frames: Sequence[SinkFrame], batch: Batch) -> tuple[StateSize, ...]:
+        """See :class:`~twopc.integration.spark.mode.Mode`."""
+        session = frames[0].frame.sparkSession
+        if not files.is_atomic:
+            require_not_overwritten(session, files, batch.query_id, batch.batch_id)
+        sizes = self._state_sizes.before(session, batch.query_id)
+        self._repeated.look(frames, batch.query_id, batch.batch_id)
+        return sizes
+
+    def engine(self, files: Files, batch: Batch, attempt: Attempt) -> Engine:
+        """See :class:`~twopc.integration.spark.mode.Mode`."""
+        return SparkEngine(
+            batch=attempt.rows,
+            sinks=attempt.sinks,
+            runs=attempt.runs,
+            shuffles=attempt.shuffles,
+            slots=self._slots,
+            staging=attempt.staging,
+            way=attempt.way,
+            budget=self._budget,
+            timeout_ms=attempt.options.checkpoints.timeout_ms,
+            max_writers=attempt.options.checkpoints.max_writers,
+            state=self._stateful.of_batch(self._query, batch.batch_id, has_state=lambda: bool(files.names("state"))),
+        )
+
+
+class ClassicCalls:
+    """See :class:`~twopc.integration.spark.mode.Calls`.
+
+    Args:
+        sinks: the sinks that get rows.
+        location: the checkpoint's location, if the user has given it.
+        options: the user's options.
+    """
+
+    def __init__(self, sinks: Sequence[TwoPhaseCommitSink[Any]], location: str | None, options: Options) -> None:
+        self._sinks = sinks
+        self._location = location
+        self._options = options
+        context = SparkContext._active_spark_context  # noqa: SLF001 - the public function would start one
+        if context is not None:
+            history_of(context)  # records a moment before the query: no earlier job has computed its batches
+        self._writer: RunWriter | None = None
+        self._changing = threading.Lock()  # two queries that share the object by mistake call at the same time
+
+    def open_writer(self, session: SparkSession) -> RunWriter:
+        """See :class:`~twopc.integration.spark.mode.Calls`."""
+        with self._changing:
+            previous, context = self._writer, session.sparkContext
+            if previous is not None and previous.run.query.makes_this_call():
+                return previous
+            named = None
+            if self._location is not None:
+                files = open_files(context, self._location)
+                named = GivenCheckpoint(files.location, checkpoint.query_id(files))
+            query = calling_query(session, named)
+            run = enter_run(query, lambda: Shuffles(history_of(context)))
+            if previous is not None:
+                _require_ended(previous.run.query, run.query)
+                previous.close()
+            location = query.checkpoint_location if self._location is None else self._location
+            self._writer = RunWriter(run, ClassicMode(context, query), location, self._sinks, self._options)
+            return self._writer
+
+    def close(self) -> None:
+        """See :class:`~twopc.integration.spark.mode.Calls`."""
+        writer = self._writer
+        if writer is None:
+            return
+        writer.close()
+        if not writer.run.query.is_active:
+            drop(writer.run)
+            self._writer = None
+
+
+def _require_ended(previous: Query, present: Query) -> None:
+    if previous.query_id != present.query_id and previous.is_active:
+        raise ConfigurationError(
+            f"query {present.query_id} calls an object of exactly_once() of query {previous.query_id}, which is still running. "
+            "This call wrote nothing. Make one object for each query, with its own sinks"
+        )

@@ -1,0 +1,140 @@
+"""What a run of a query needs from Spark, in whichever way this process reaches it: as its driver, or through Spark Connect."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Protocol
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Sequence
+    from contextlib import AbstractContextManager
+
+    from twopc.batch import Batch
+    from twopc.engine import Engine
+    from twopc.files import Files
+    from twopc.integration.spark.direct import Way
+    from twopc.integration.spark.frame import Rows
+    from twopc.integration.spark.kept import Runs
+    from twopc.integration.spark.options import Options
+    from twopc.integration.spark.several import SinkFrame
+    from twopc.integration.spark.staging import Staging
+    from twopc.progress import StateSize
+    from twopc.sink import TwoPhaseCommitSink
+
+
+class Query(Protocol):
+    """One run of a query, seen from the call for a batch."""
+
+    @property
+    def query_id(self) -> str:
+        """The query's id, which survives restarts."""
+
+    @property
+    def run_id(self) -> str:
+        """Spark's id of the run, new with each start."""
+
+    @property
+    def is_active(self) -> bool:
+        """Whether the run has not ended."""
+
+    @property
+    def checkpoint_location(self) -> str:
+        """The location of the checkpoint."""
+
+    @property
+    def batch_id(self) -> int:
+        """The batch that Spark is processing."""
+
+    def makes_this_call(self) -> bool:
+        """Whether Spark waits for the present call: a batch is finished when the function returns."""
+
+
+class ShuffleCheck(Protocol):
+    """Rule 6 for the jobs of one run: all rows of a batch come from the same shuffles."""
+
+    def begin(self) -> None:
+        """Record the start of an attempt."""
+
+    def looking(self, tag: str) -> AbstractContextManager[None]:
+        """Watch the jobs with the tag while the body runs."""
+
+    def check(self, tag: str, results: Collection[int]) -> None:
+        """Check the jobs with the tag, after they have succeeded; ``results`` are the stages whose tasks have reported.
+
+        Raises:
+            RetriableError: a stage that keeps nothing was rerun; a retry reads its input again.
+            FatalError: rows of two shuffles may be mixed.
+        """
+
+    def close(self) -> None:
+        """Release threads."""
+
+
+class WriterLimit(Protocol):
+    """How many tasks write a batch."""
+
+    def most_writers(self) -> int | None:
+        """The maximum number of tasks that write one DataFrame of a batch; None: no limit."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Attempt:
+    """What an attempt at a batch writes, and how; see ``SparkEngine``."""
+
+    runs: Runs
+    shuffles: ShuffleCheck
+    rows: Sequence[Rows]
+    sinks: tuple[TwoPhaseCommitSink[Any], ...]
+    staging: Staging | None
+    way: Way
+    options: Options
+
+
+class Mode(Protocol):
+    """The access of one run of a query to Spark.
+
+    Attributes:
+        is_stateless: whether the query is known to keep no state.
+    """
+
+    @property
+    def is_stateless(self) -> bool:
+        """See above."""
+
+    def open_files(self, location: str) -> Files:
+        """The directory ``location``, as Spark resolves it.
+
+        Raises:
+            ConfigurationError: it cannot be opened.
+        """
+
+    def pause(self, pause_ms: int) -> None:
+        """Wait, but not for longer than the query runs."""
+
+    def look(self, files: Files, frames: Sequence[SinkFrame], batch: Batch) -> tuple[StateSize, ...]:
+        """Check a batch before an attempt to write it. Returns the sizes of the query's state, as far as they are known.
+
+        Raises:
+            FatalError: another driver has overwritten the batch's offsets.
+        """
+
+    def engine(self, files: Files, batch: Batch, attempt: Attempt) -> Engine:
+        """Make the engine of an attempt.
+
+        Raises:
+            ConfigurationError: this kind of query or plan cannot be written exactly once.
+        """
+
+
+class Calls(Protocol):
+    """Answers the calls of an object of ``exactly_once``: finds the run that makes a call."""
+
+    def open_writer(self, session: Any) -> Any:
+        """Open the ``RunWriter`` of the run that makes this call, unless it is open. Closes the writer of an earlier run.
+
+        Raises:
+            ConfigurationError: the checkpoint, or this object, belongs to another query, or no query makes the call.
+        """
+
+    def close(self) -> None:
+        """Close the connections of a query that has ended."""

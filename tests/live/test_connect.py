@@ -1,0 +1,158 @@
+"""``exactly_once`` under Spark Connect, into Kafka: the function runs in a process of the server's, not in the client."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import pyspark
+import pytest
+
+from tests.live.spark_support import BY_TASKS, Pipeline, processes_of, wait_until
+from tests.live.test_spark_checksums import _CHECKSUMS
+from tests.live.test_spark_executors import is_stopped
+from twopc.crash_points import POINTS
+
+pytest.importorskip("grpc", reason="Spark Connect needs it, and the group of Spark 3.5 lacks it")
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    import psutil
+
+    from tests.live.services import KafkaService
+    from tests.live.spark_support import Run
+
+_TIMEOUT_S = 200.0
+#: The steps of a batch in which the process of the function may die.
+_OF_DRIVER = [point for point in POINTS[:16] if point.startswith("driver.")]
+
+
+def pipeline_of(kafka: KafkaService, root: Path, **options: Any) -> Pipeline:
+    return Pipeline(kafka.bootstrap_servers, root, max_offsets=20, is_connect=True, **options)
+
+
+def stopped_worker(run: Run) -> psutil.Process:
+    """Wait until the process of the function has stopped itself at a crash point."""
+    found: list[psutil.Process] = []
+
+    def is_there() -> bool:
+        found[:] = filter(is_stopped, processes_of(run.session))
+        return bool(found) or run.wait(0) is not None
+
+    wait_until(is_there, f"a process has stopped: {run.log}", _TIMEOUT_S)
+    assert found, run.text[-3000:]
+    return found[0]
+
+
+@pytest.mark.parametrize("write_by", ["auto", "tasks"])
+def test_batches_and_a_restart_are_written_exactly_once(write_by: str, kafka: KafkaService, tmp_path: Path) -> None:
+    pipeline = pipeline_of(kafka, tmp_path, settings={"write_by": write_by})
+    try:
+        for _ in range(2):
+            pipeline.feed(60)
+            run = pipeline.process()
+            assert run.ended(_TIMEOUT_S) == 0, run.text[-3000:]
+    finally:
+        pipeline.close()
+    pipeline.require_exactly_once()
+    pipeline.require_order()
+
+
+@pytest.mark.timeout(1800)
+@pytest.mark.parametrize(
+    "points",
+    [
+        pytest.param(["driver.decided"], id="a sample"),
+        pytest.param(_OF_DRIVER, marks=pytest.mark.whole, id="all"),
+    ],
+)
+def test_the_process_of_the_function_is_killed_and_the_next_start_recovers(
+    points: list[str], kafka: KafkaService, tmp_path: Path
+) -> None:
+    pipeline = pipeline_of(kafka, tmp_path, settings=BY_TASKS)
+    try:
+        for point in points:
+            pipeline.feed(20)
+            run = pipeline.process(f"{point}=kill")
+            assert run.ended(_TIMEOUT_S) == 1, f"{point}: {run.text[-3000:]}"
+            assert "failed:" in run.text
+        pipeline.feed(20)
+        last = pipeline.process()
+        assert last.ended(_TIMEOUT_S) == 0, last.text[-3000:]
+    finally:
+        pipeline.close()
+    pipeline.require_exactly_once()
+
+
+@pytest.mark.whole
+def test_a_killed_worker_of_a_task_is_repeated_and_nothing_is_duplicated(kafka: KafkaService, tmp_path: Path) -> None:
+    pipeline = pipeline_of(kafka, tmp_path, settings=BY_TASKS)
+    try:
+        pipeline.feed(20)
+        run = pipeline.process("task.prepared=kill")
+        assert run.ended(_TIMEOUT_S) == 1, run.text[-3000:]  # each new worker dies as well, until Spark gives up
+        again = pipeline.process()
+        assert again.ended(_TIMEOUT_S) == 0, again.text[-3000:]
+    finally:
+        pipeline.close()
+    pipeline.require_exactly_once()
+
+
+def test_a_process_that_wakes_up_after_its_successor_has_begun_decides_nothing(
+    kafka: KafkaService, tmp_path: Path
+) -> None:
+    pipeline = pipeline_of(kafka, tmp_path, settings=BY_TASKS)
+    try:
+        pipeline.feed(40)
+        zombie = pipeline.process("driver.confirmed=stop")
+        process = stopped_worker(zombie)
+        successor = pipeline.process()
+        assert successor.ended(_TIMEOUT_S) == 0, successor.text[-3000:]
+        process.resume()
+        assert zombie.ended(_TIMEOUT_S) == 1, zombie.text[-3000:]
+        assert "FencedError" in zombie.text, zombie.text[-3000:]
+    finally:
+        pipeline.close()
+    pipeline.require_exactly_once()
+
+
+def test_a_shuffle_is_refused_before_anything_is_written_and_with_the_assertion_it_is_written(
+    kafka: KafkaService, tmp_path: Path
+) -> None:
+    pipeline = pipeline_of(kafka, tmp_path, plan="shuffle")
+    try:
+        pipeline.feed(20)
+        run = pipeline.process()
+        assert run.ended(_TIMEOUT_S) == 1, run.text[-3000:]
+        assert "may shuffle its rows (shuffles in the query: 1, in the DataFrames: 0)" in run.text, run.text[-3000:]
+        assert "orderIndependentChecksum.enabled=true" in run.text
+        assert not pipeline.visible()
+        again = pipeline.process(settings={"deterministic_plan": True})
+        assert again.ended(_TIMEOUT_S) == 0, again.text[-3000:]
+    finally:
+        pipeline.close()
+    pipeline.require_exactly_once()
+
+
+@pytest.mark.skipif(pyspark.__version__ < "4.1", reason="Spark has the checksums from 4.1 on")
+def test_one_shuffle_is_written_if_spark_compares_its_rows(kafka: KafkaService, tmp_path: Path) -> None:
+    pipeline = pipeline_of(kafka, tmp_path, plan="unstable", spark=_CHECKSUMS)
+    try:
+        pipeline.feed(40)
+        run = pipeline.process()
+        assert run.ended(_TIMEOUT_S) == 0, run.text[-3000:]
+    finally:
+        pipeline.close()
+    pipeline.require_exactly_once()
+
+
+def test_a_query_that_keeps_state_is_refused_by_name(kafka: KafkaService, tmp_path: Path) -> None:
+    pipeline = pipeline_of(kafka, tmp_path, plan="update")
+    try:
+        pipeline.feed(20)
+        run = pipeline.process()
+        assert run.ended(_TIMEOUT_S) == 1, run.text[-3000:]
+        assert "belongs to a query that keeps state" in run.text, run.text[-3000:]
+        assert not pipeline.visible()
+    finally:
+        pipeline.close()

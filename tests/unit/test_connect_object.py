@@ -1,0 +1,70 @@
+"""The object of ``exactly_once`` in a client of Spark Connect: what it refuses, and what its copy in the server is made of."""
+
+from __future__ import annotations
+
+import pickle
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.unit.fake_sink import FakeSink, World
+from twopc.errors import ConfigurationError
+from twopc.integration.connect.calls import ConnectCalls
+from twopc.integration.connect.query import local_files
+from twopc.integration.connect.worker import called_batch, is_worker
+from twopc.integration.spark import Interceptor, exactly_once
+
+
+class Passing(Interceptor):
+    def intercept(self, batch: Any, proceed: Any) -> None:
+        proceed(batch.frames)
+
+
+@pytest.fixture(autouse=True)
+def of_connect(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SPARK_CONNECT_MODE_ENABLED", "1")  # PySpark sets it with the first session of Spark Connect
+
+
+def sink() -> FakeSink:
+    return FakeSink(World(), "fake")
+
+
+def test_the_checkpoints_location_must_be_given() -> None:
+    with pytest.raises(ConfigurationError, match=r"under Spark Connect.*Pass checkpoint_location"):
+        exactly_once(sink())
+
+
+@pytest.mark.parametrize("option", [{"staging": True}, {"interceptors": [Passing()]}])
+def test_an_option_that_is_not_available_is_refused_by_its_name(option: dict[str, Any]) -> None:
+    with pytest.raises(ConfigurationError, match=rf"{next(iter(option))}=….*not available under Spark Connect"):
+        exactly_once(sink(), checkpoint_location="/checkpoint", **option)
+
+
+def test_a_copy_made_by_pickle_has_the_same_arguments_and_no_connection() -> None:
+    each = exactly_once(sink(), checkpoint_location="/checkpoint", select={"fake": ["1 AS id"]})
+    copy = pickle.loads(pickle.dumps(each))  # noqa: S301 - its own
+    assert isinstance(copy._calls, ConnectCalls)
+    assert copy._calls._writer is None
+    assert copy._calls._location == "/checkpoint"
+    assert copy._options.select == {"fake": ["1 AS id"]}
+
+
+@pytest.mark.parametrize("location", ["/a/b", "file:/a/b", "file:///a/b", "file://localhost/a/b"])
+def test_a_local_checkpoint_is_opened(location: str) -> None:
+    assert Path(local_files(location).location) == Path("/a/b")
+
+
+@pytest.mark.parametrize("location", ["s3a://bucket/a", "hdfs:///a", "dbfs:/a", "file://other/a", "a/b"])
+def test_any_other_checkpoint_is_refused_before_anything_is_written(location: str) -> None:
+    with pytest.raises(ConfigurationError, match="Nothing was written"):
+        local_files(location)
+
+
+def test_a_call_that_spark_has_not_made_is_not_one() -> None:
+    def process(batch_df: object, batch_id: int) -> Any:
+        del batch_df, batch_id
+        return called_batch()
+
+    assert process(None, 1) is None
+    assert not is_worker()

@@ -1,0 +1,142 @@
+"""Plans as Spark 4.0.5 and 4.1.4 print them, and which of them are written under Spark Connect (rule 6)."""
+
+from __future__ import annotations
+
+import pytest
+
+from twopc.errors import ConfigurationError
+from twopc.integration.connect.one_shuffle import NOT_KNOWN, Checksums, require_one_shuffle
+from twopc.integration.connect.plans import Plan, columns_of, parsed
+
+_ROWS = """== Parsed Logical Plan ==
+LogicalRDD [id#3L], false
+
+== Analyzed Logical Plan ==
+id: bigint
+LogicalRDD [id#3L], false
+
+== Optimized Logical Plan ==
+LogicalRDD [id#3L], false
+
+== Physical Plan ==
+*(1) Scan ExistingRDD[id#3L]
+"""
+_WRITTEN = """== Analyzed Logical Plan ==
+id: bigint, p: int
+Project [id#3L]
++- LogicalRDD [id#3L], false
+
+== Physical Plan ==
+MapInArrow <lambda>(id#3L, p#21)#23, [id#24L, p#25], false
++- Coalesce 4
+   +- *(1) Project [id#3L, SPARK_PARTITION_ID() AS p#21]
+      +- *(1) Scan ExistingRDD[id#3L]
+"""
+_SHUFFLED = """== Analyzed Logical Plan ==
+id: bigint
+~WriteToMicroBatchDataSourceV1 ForeachBatchSink, 6ed63273, [checkpointLocation=/tmp/cp], Append, 0
++- ~Repartition 3, true
+   +- ~Project [id#6L AS id#3L]
+      +- Relation [id#6L] parquet
+
+== Physical Plan ==
+AdaptiveSparkPlan isFinalPlan=true
++- == Final Plan ==
+   ResultQueryStage 1
+   +- ShuffleQueryStage 0
+      +- Exchange RoundRobinPartitioning(3), REPARTITION_BY_NUM, [plan_id=38]
+         +- *(1) ColumnarToRow
+            +- FileScan parquet [id#6L] Batched: true, DataFilters: [], Format: Parquet
++- == Initial Plan ==
+   Exchange RoundRobinPartitioning(3), REPARTITION_BY_NUM, [plan_id=21]
+   +- FileScan parquet [id#6L] Batched: true, DataFilters: [], Format: Parquet
+"""
+_LIMITED = """== Physical Plan ==
+AdaptiveSparkPlan isFinalPlan=false
++- CollectLimit 3
+   +- HashAggregate(keys=[id#3L], functions=[count(1)], output=[id#3L, count#27L])
+      +- Exchange hashpartitioning(id#3L, 200), ENSURE_REQUIREMENTS, [plan_id=112]
+         +- HashAggregate(keys=[id#3L], functions=[partial_count(1)], output=[id#3L, count#30L])
+            +- Scan ExistingRDD[id#3L]
+"""
+_CACHED = """== Physical Plan ==
+InMemoryTableScan [id#3L]
+   +- InMemoryRelation [id#3L], StorageLevel(disk, memory, deserialized, 1 replicas)
+         +- *(1) Scan ExistingRDD[id#3L]
+"""
+_STATEFUL = """== Physical Plan ==
+*(4) HashAggregate(keys=[id#3L], functions=[count(1)], output=[id#3L, count#30L])
++- StateStoreSave [id#3L], state info [ checkpoint = file:/tmp/cp/state, opId = 0], Append, 0, 2
+   +- StateStoreRestore [id#3L], state info [ checkpoint = file:/tmp/cp/state, opId = 0], 2
+"""
+_ON = Checksums(())
+_OFF = Checksums(("spark.sql.shuffle.orderIndependentChecksum.enabled=true",))
+_BATCH = {"id#3"}
+
+
+def require(query: str, *frames: str, checksums: Checksums = _OFF, at_start: Checksums | None = None) -> None:
+    both = (checksums if at_start is None else at_start, checksums)
+    require_one_shuffle(7, parsed(query), [parsed(frame) for frame in frames], _BATCH, lambda: both)
+
+
+@pytest.mark.parametrize(
+    ("text", "shuffles"),
+    [(_ROWS, 0), (_WRITTEN, 0), (_SHUFFLED, 1), (_LIMITED, None), (_CACHED, 0), (_STATEFUL, None), ("", None)],
+)
+def test_the_shuffles_of_a_plan_are_counted_once_for_each_of_its_forms(text: str, shuffles: int | None) -> None:
+    assert parsed(text).shuffles == shuffles
+
+
+def test_a_plan_that_spark_has_cut_short_may_have_any_shuffle() -> None:
+    cut = parsed(_ROWS + "... 100 more characters")
+    assert cut.shuffles is None
+    assert cut.reads_cache
+
+
+def test_state_a_cache_and_the_batch_are_found() -> None:
+    assert parsed(_STATEFUL).keeps_state
+    assert not parsed(_SHUFFLED).keeps_state
+    assert parsed(_CACHED).reads_cache
+    assert parsed(_WRITTEN).batches == [_BATCH]
+
+
+def test_the_columns_of_a_batch_are_found_in_its_querys_plan() -> None:
+    assert parsed(_ROWS).batches[0] <= columns_of(parsed(_SHUFFLED).analyzed)
+    assert not parsed(_ROWS).batches[0] <= columns_of(parsed(_SHUFFLED.replace("#3L", "#30L")).analyzed)
+
+
+def test_a_plan_without_a_shuffle_is_written_with_any_setting() -> None:
+    require(_ROWS, _WRITTEN, at_start=NOT_KNOWN)
+    require(_ROWS, _WRITTEN, _CACHED)
+
+
+def test_one_shuffle_is_written_if_spark_compares_its_rows() -> None:
+    require(_SHUFFLED, _WRITTEN, checksums=_ON)
+
+
+@pytest.mark.parametrize(
+    ("query", "frames", "checksums", "reason"),
+    [
+        (_SHUFFLED, [_WRITTEN], _OFF, "orderIndependentChecksum.enabled=true"),
+        (_SHUFFLED, [_LIMITED], _ON, "one shuffle at most"),
+        (_SHUFFLED, [_SHUFFLED], _ON, "one shuffle at most"),
+        (_SHUFFLED, [_WRITTEN, _WRITTEN], _ON, "pass one DataFrame"),
+        (_SHUFFLED, [_CACHED], _ON, "not persisted"),
+        (_ROWS, [_WRITTEN.replace("#3L", "#4L")], _ON, "nothing but the batch"),
+    ],
+)
+def test_any_other_plan_is_refused_and_the_message_names_the_way_out(
+    query: str, frames: list[str], checksums: Checksums, reason: str
+) -> None:
+    with pytest.raises(ConfigurationError, match=f"batch 7.*Nothing was written.*{reason}.*deterministic_plan=True"):
+        require(query, *frames, checksums=checksums)
+
+
+def test_settings_that_were_not_in_effect_when_the_query_started_do_not_count() -> None:
+    with pytest.raises(ConfigurationError, match="before the query starts"):
+        require(_SHUFFLED, _WRITTEN, checksums=_ON, at_start=NOT_KNOWN)
+
+
+def test_a_node_with_an_unknown_name_may_shuffle() -> None:
+    assert parsed(_ROWS.replace("*(1) Scan", "Teleport")).shuffles is None
+    assert isinstance(parsed(_ROWS), Plan)
