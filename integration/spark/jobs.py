@@ -75,8 +75,8 @@ def translated(error: Exception) -> Exception:
     if _MIXED in text:
         return FatalError(
             "Spark wrote a shuffle of the batch again with other rows (an executor died, for example), and ended the job because "
-            "its tasks had already read the former rows. No part of the batch is decided or visible. Restart the query: it "
-            "computes the whole batch again"
+            "some of its tasks had already read the former rows. No part of the batch is decided or visible. Restart the query: "
+            "it computes the whole batch again. A retry without a restart would use what Spark has kept of the former rows"
         )
     if "ModuleNotFoundError" in text or "PYTHON_VERSION_MISMATCH" in text:
         return ConfigurationError(

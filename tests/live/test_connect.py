@@ -2,26 +2,31 @@
 
 from __future__ import annotations
 
+import os
+import sys
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pyspark
 import pytest
 
+from tests.live.connect_calls import OUTCOME
+from tests.live.spark_query import encoded
 from tests.live.spark_support import BY_TASKS, Pipeline, processes_of, wait_until
 from tests.live.test_spark_checksums import _CHECKSUMS
 from tests.live.test_spark_executors import is_stopped
 from twopc.crash_points import POINTS
+from twopc.integration.services.guard import GuardedProcess
 
 pytest.importorskip("grpc", reason="Spark Connect needs it, and the group of Spark 3.5 lacks it")
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     import psutil
 
     from tests.live.services import KafkaService
     from tests.live.spark_support import Run
 
+_SCRIPT = Path(__file__).with_name("connect_calls.py")
 _TIMEOUT_S = 200.0
 #: The steps of a batch in which the process of the function may die.
 _OF_DRIVER = [point for point in POINTS[:16] if point.startswith("driver.")]
@@ -131,6 +136,43 @@ def test_a_shuffle_is_refused_before_anything_is_written_and_with_the_assertion_
         assert again.ended(_TIMEOUT_S) == 0, again.text[-3000:]
     finally:
         pipeline.close()
+    pipeline.require_exactly_once()
+
+
+def outcome_of(scenario: str, pipeline: Pipeline, root: Path) -> str:
+    """Run a scenario of ``connect_calls.py``."""
+    (root / "calls").mkdir()
+    paths = os.pathsep.join([str(_SCRIPT.parents[2]), os.environ.get("PYTHONPATH", "")])
+    command = ["env", f"PYTHONPATH={paths}", sys.executable, str(_SCRIPT), scenario, encoded(pipeline.options)]
+    process, log = GuardedProcess(command, log=root / "log", cwd=root / "calls", ends_family=True), root / "log"
+    assert process.wait(_TIMEOUT_S) == 0, log.read_text()[-3000:]
+    return next(line for line in log.read_text().splitlines() if line.startswith(OUTCOME))
+
+
+@pytest.mark.parametrize(
+    ("scenario", "error"),
+    [
+        ("in_a_thread", "Spark did not make this call"),
+        ("in_the_client", "Spark did not make this call"),
+        ("with_anothers_checkpoint", "but another query of this session is calling"),
+    ],
+)
+def test_a_call_that_is_not_the_querys_own_is_refused(
+    scenario: str, error: str, kafka: KafkaService, tmp_path: Path
+) -> None:
+    pipeline = pipeline_of(kafka, tmp_path)
+    pipeline.feed(20)
+    pipeline.flush()
+    outcome = outcome_of(scenario, pipeline, tmp_path)
+    assert error in outcome, outcome
+    assert not pipeline.visible()
+
+
+def test_one_of_two_queries_of_a_session_is_found_by_its_plan(kafka: KafkaService, tmp_path: Path) -> None:
+    pipeline = pipeline_of(kafka, tmp_path)
+    pipeline.feed(20)
+    pipeline.flush()
+    assert outcome_of("two_of_one_session", pipeline, tmp_path) == f"{OUTCOME} no error"
     pipeline.require_exactly_once()
 
 

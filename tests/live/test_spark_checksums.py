@@ -55,7 +55,12 @@ class Program:
             (root / "in" / f"{number}.json").write_text("\n".join(rows))
         (root / "run").mkdir()
         self._gate, self._log = root / "run/gate", root / "log"
-        spark = {**_CLUSTER, "spark.locality.wait": "0s", **(_CHECKSUMS if are_on else {}), **options.pop("spark", {})}
+        spark = {
+            **_CLUSTER,
+            "spark.locality.wait": "0s",
+            **(_CHECKSUMS if are_on else dict.fromkeys(_CHECKSUMS, "false")),
+            **options.pop("spark", {}),
+        }
         given = Options(directory=str(root / "in"), spark=spark, **options)
         command = [sys.executable, str(_SCRIPT), json.dumps(dataclasses.asdict(given))]
         paths = os.pathsep.join([str(Path(__file__).parents[2]), os.environ.get("PYTHONPATH", "")])

@@ -7,6 +7,7 @@ import re
 from typing import TYPE_CHECKING, Any
 
 import psutil
+import pyspark
 import pytest
 
 from tests.live.spark_hosts import two_hosts
@@ -24,6 +25,8 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.whole
 
 _EXECUTOR = "org.apache.spark.executor.CoarseGrainedExecutorBackend"
+#: The settings of Spark's own comparison.
+_COMPARISON = ("enabled", "enableFullRetryOnMismatch")
 _SWEPT = "sweeping transactions that nobody has decided"
 #: Two executors with one core each.
 _CLUSTER = {
@@ -111,6 +114,30 @@ def test_a_stage_repeated_because_an_executor_lost_its_shuffle_leads_to_a_new_at
         executor_of(stopped(run, count=2)[0]).kill()
     assert "was rerun (attempt 1)" in run.text
     assert _SWEPT in run.text
+
+
+@pytest.mark.skipif(pyspark.__version__ < "4.1", reason="Spark compares the rows of a shuffle from 4.1 on")
+def test_a_shuffle_that_spark_sees_to_have_other_rows_stops_the_query_and_a_restart_writes_them_once(
+    kafka: KafkaService, tmp_path: Path
+) -> None:
+    """Either Spark ends the job, or it runs the result stage again and the driver's own check finds that."""
+    compared = {f"spark.sql.shuffle.orderIndependentChecksum.{name}": "true" for name in _COMPARISON}
+    pipeline = Pipeline(
+        kafka.bootstrap_servers, tmp_path, spark=_CLUSTER | compared, plan="unstable", partitions=4, settings=BY_TASKS
+    )
+    try:
+        pipeline.feed(60)
+        run = pipeline.process("task.prepared=stop")
+        executor_of(stopped(run, count=2)[0]).kill()
+        let_go(run)
+        assert run.ended() != 0
+        assert "Restart the query: it computes the whole batch again" in run.text, run.text[-3000:]
+        assert not pipeline.visible()
+        again = pipeline.process()
+        assert again.ended() == 0, again.text[-3000:]
+    finally:
+        kill_workers(pipeline)
+    pipeline.require_exactly_once()
 
 
 def test_rows_of_two_shuffles_that_a_stage_between_them_has_mixed_stop_the_query_and_a_restart_writes_them_once(

@@ -11,6 +11,7 @@ from tests.planted.bug import Bug, Edit
 from tests.planted.bug import one_edit as _bug
 from tests.planted.checkpointing_bugs import CHECKPOINTING_BUGS
 from tests.planted.iceberg_bugs import ICEBERG_BUGS
+from tests.planted.connect_bugs import CONNECT_BUGS
 from tests.planted.operate_bugs import OPERATE_BUGS
 from tests.planted.proof_bugs import PROOF_BUGS
 from tests.planted.sink_bugs import SINK_BUGS
@@ -772,6 +773,7 @@ BUGS: Final = (
     *ICEBERG_BUGS,
     *OPERATE_BUGS,
     *CHECKPOINTING_BUGS,
+    *CONNECT_BUGS,
 )
 
 #: Bugs that a few hundred histories of the model catch.

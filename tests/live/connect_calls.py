@@ -1,0 +1,105 @@
+"""Calls under Spark Connect, as a script: ``python connect_calls.py <scenario> '<options as JSON>'``.
+
+The options are those of ``spark_query.py``. The last line is ``outcome: `` and what happened.
+"""
+
+# ruff: noqa: T201 - read by the parent process
+
+from __future__ import annotations
+
+import json
+import sys
+import threading
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from tests.live.spark_query import Options, planned, session, source
+from twopc.integration.spark import exactly_once
+from twopc.sinks.kafka import KafkaSink
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from pyspark.sql import DataFrame, SparkSession
+
+    from twopc.integration.spark import ExactlyOnce
+
+OUTCOME = "outcome: "
+
+
+def _object(options: Options) -> ExactlyOnce:
+    sink = KafkaSink(name=options.name, bootstrap_servers=options.bootstrap_servers, topic=options.topic)
+    return exactly_once(sink, checkpoint_location=options.checkpoint, **options.settings)
+
+
+def _start(spark: SparkSession, options: Options, function: Any, location: str) -> Any:
+    writer = planned(source(spark, options), options).writeStream.foreachBatch(function)
+    return writer.option("checkpointLocation", location).start()
+
+
+def _ignore(batch: DataFrame, batch_id: int) -> None:
+    del batch, batch_id
+
+
+def _error(action: Callable[[], object]) -> str:
+    try:
+        action()
+    except Exception as error:  # noqa: BLE001 - the parent process judges it
+        return str(error)
+    return "no error"
+
+
+def in_a_thread(spark: SparkSession, options: Options) -> str:
+    """The function leaves the call to a thread."""
+    each = _object(options)
+
+    def function(batch: DataFrame, batch_id: int) -> None:
+        errors: list[BaseException] = []
+
+        def call() -> None:
+            try:
+                each(batch, batch_id)
+            except BaseException as error:  # noqa: BLE001 - raised below
+                errors.append(error)
+
+        thread = threading.Thread(target=call)
+        thread.start()
+        thread.join()
+        if errors:
+            raise errors[0]
+
+    return _error(_start(spark, options, function, options.checkpoint).processAllAvailable)
+
+
+def in_the_client(spark: SparkSession, options: Options) -> str:
+    """The client calls, while the query runs."""
+    query = _start(spark, options, _ignore, options.checkpoint)
+    query.processAllAvailable()
+    each = _object(options)
+    return _error(lambda: each(spark.sql("SELECT 'a' AS key, 'b' AS value"), 0))
+
+
+def with_anothers_checkpoint(spark: SparkSession, options: Options) -> str:
+    """Two queries of one session; the second one names the checkpoint of the first one."""
+    first = _start(spark, options, _ignore, options.checkpoint)
+    first.processAllAvailable()
+    second = _start(spark, options, _object(options), f"{options.checkpoint}-of-another")
+    return _error(second.processAllAvailable)
+
+
+def two_of_one_session(spark: SparkSession, options: Options) -> str:
+    """The same, but each names its own."""
+    first = _start(spark, options, _ignore, f"{options.checkpoint}-of-another")
+    first.processAllAvailable()
+    return _error(_start(spark, options, _object(options), options.checkpoint).processAllAvailable)
+
+
+def main() -> int:
+    scenario, options = sys.argv[1], Options(**json.loads(sys.argv[2]))
+    spark = session(str(Path.cwd()), settings=options.spark, is_connect=True)
+    print(OUTCOME, globals()[scenario](spark, options).replace("\n", " "), flush=True)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,59 @@
+"""A client of Spark Connect, as a script: ``python connect_client.py '<options as JSON>'``. It needs ``pyspark-client`` only.
+
+It processes the input of a topic, in batches of 20 records, and ends. Its last line is ``done`` or ``failed: `` and the error.
+"""
+
+# ruff: noqa: T201 - read by the parent process
+
+from __future__ import annotations
+
+import json
+import sys
+from typing import TYPE_CHECKING
+
+from pyspark.errors import StreamingQueryException
+from pyspark.sql import SparkSession
+
+from twopc.integration.spark import exactly_once
+from twopc.sinks.kafka import KafkaSink
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+RUNNING = "the query is running"
+
+
+def main() -> int:
+    options = json.loads(sys.argv[1])
+    spark = SparkSession.builder.remote(options["server"]).getOrCreate()
+    sink = KafkaSink(name=options["name"], bootstrap_servers=options["bootstrap_servers"], topic=options["topic"])
+    each = exactly_once(sink, checkpoint_location=options["checkpoint"], write_by="tasks")
+    armed: list[bool] = []
+
+    def function(batch: DataFrame, batch_id: int) -> None:
+        if not armed:
+            from twopc.testing.crash_points import arm_from_environment  # noqa: PLC0415 - in the server
+
+            arm_from_environment()
+        armed.append(True)
+        each(batch, batch_id)
+
+    frame = spark.readStream.format("kafka").option("kafka.bootstrap.servers", options["bootstrap_servers"])
+    frame = frame.option("subscribe", options["source"]).option("startingOffsets", "earliest")
+    writer = (
+        frame.option("maxOffsetsPerTrigger", 20).load().selectExpr("key", "value").writeStream.foreachBatch(function)
+    )
+    writer = writer.option("checkpointLocation", options["checkpoint"]).trigger(availableNow=True)
+    query = writer.start()
+    print(RUNNING, flush=True)
+    try:
+        query.awaitTermination()
+    except StreamingQueryException as error:
+        print("failed:", error, flush=True)
+        return 1
+    print("done", flush=True)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

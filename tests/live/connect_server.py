@@ -1,0 +1,28 @@
+"""A server of Spark Connect, as a script: ``python connect_server.py <port>``. It runs until it is killed."""
+
+from __future__ import annotations
+
+import sys
+import threading
+from pathlib import Path
+
+from tests.live.spark_query import session
+
+READY = "the server is ready"
+
+
+def main() -> None:
+    session(
+        Path.cwd(),
+        settings={
+            "spark.plugins": "org.apache.spark.sql.connect.SparkConnectPlugin",
+            "spark.connect.grpc.binding.port": sys.argv[1],
+            "spark.sql.artifact.isolation.enabled": "true",
+        },
+    )
+    print(READY, flush=True)  # noqa: T201 - read by the parent process
+    threading.Event().wait()
+
+
+if __name__ == "__main__":
+    main()
