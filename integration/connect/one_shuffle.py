@@ -10,8 +10,6 @@ import contextlib
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
-from pyspark.errors import PySparkException
-
 from twopc.errors import ConfigurationError
 
 if TYPE_CHECKING:
@@ -45,22 +43,15 @@ class Checksums:
     @classmethod
     def of(cls, session: Any) -> Checksums:
         """Ask the server."""
-        missing = [f"{name}=true" for name in CHECKSUMS if _setting(session, name) != "true"]
-        for name, allowed in _OTHER_SHUFFLES:
-            if (_setting(session, name) or allowed[0]) not in allowed:
-                missing.append(f"{name}={allowed[0]}")
         version = tuple(int(part) for part in str(session.version).split(".")[:2] if part.isdecimal())
         if version < _SINCE:
-            missing.append("Spark 4.1 or newer on the server")
+            return cls(("Spark 4.1 or newer on the server",))
+        # Without a default of ours, so that Spark answers with its own: both are on from 4.2 on.
+        missing = [f"{name}=true" for name in CHECKSUMS if str(session.conf.get(name)).lower() != "true"]
+        for name, allowed in _OTHER_SHUFFLES:
+            if str(session.conf.get(name, allowed[0])).lower() not in allowed:
+                missing.append(f"{name}={allowed[0]}")
         return cls(tuple(missing))
-
-
-def _setting(session: Any, name: str) -> str | None:
-    """The value, or Spark's own default, which is on from 4.2 on; None if this Spark does not know the setting."""
-    try:
-        return str(session.conf.get(name)).lower()  # with a default, Spark would not return its own
-    except PySparkException:
-        return None
 
 
 NOT_KNOWN: Final = Checksums(("the object of exactly_once() made before the query starts, not in its function",))

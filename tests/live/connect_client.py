@@ -1,6 +1,8 @@
 """A client of Spark Connect, as a script: ``python connect_client.py '<options as JSON>'``. It needs ``pyspark-client`` only.
 
-It processes the input of a topic, in batches of 20 records, and ends. Its last line is ``done`` or ``failed: `` and the error.
+It processes the input of a topic, in batches of 20 records, and ends. The process of the function waits at the crash point
+``waits_at``, if there is one, until there is a file ``gate``. It writes its id to ``<gate>.reached`` and its error to
+``<gate>.error``. The last line of the client's output is ``done`` or ``failed: `` and the error.
 """
 
 # ruff: noqa: T201 - read by the parent process
@@ -8,7 +10,10 @@ It processes the input of a topic, in batches of 20 records, and ends. Its last 
 from __future__ import annotations
 
 import json
+import os
 import sys
+import time
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pyspark.errors import StreamingQueryException
@@ -28,15 +33,24 @@ def main() -> int:
     spark = SparkSession.builder.remote(options["server"]).getOrCreate()
     sink = KafkaSink(name=options["name"], bootstrap_servers=options["bootstrap_servers"], topic=options["topic"])
     each = exactly_once(sink, checkpoint_location=options["checkpoint"], write_by="tasks")
-    armed: list[bool] = []
+    waits_at, gate, armed = options["waits_at"], options["gate"], list[bool]()
 
     def function(batch: DataFrame, batch_id: int) -> None:
-        if not armed:
-            from twopc.testing.crash_points import arm_from_environment  # noqa: PLC0415 - in the server
+        if waits_at and not armed:
+            from twopc.crash_points import arm  # noqa: PLC0415 - in the server
 
-            arm_from_environment()
+            def wait() -> None:
+                Path(f"{gate}.reached").write_text(str(os.getpid()))
+                while not Path(gate).exists():
+                    time.sleep(0.05)
+
+            arm(waits_at, wait)
         armed.append(True)
-        each(batch, batch_id)
+        try:
+            each(batch, batch_id)
+        except Exception as error:
+            Path(f"{gate}.error").write_text(repr(error))
+            raise
 
     frame = spark.readStream.format("kafka").option("kafka.bootstrap.servers", options["bootstrap_servers"])
     frame = frame.option("subscribe", options["source"]).option("startingOffsets", "earliest")

@@ -15,10 +15,8 @@ from typing import TYPE_CHECKING
 import psutil
 import pytest
 
-from tests.live.connect_client import RUNNING
 from tests.live.connect_server import READY
 from tests.live.spark_support import Pipeline, processes_of, wait_until
-from tests.live.test_spark_executors import is_stopped
 from twopc.integration.services.guard import GuardedProcess
 from twopc.integration.services.ports import free_ports
 
@@ -33,24 +31,21 @@ _HERE = Path(__file__).parent
 _TIMEOUT_S = 200.0
 
 
-def _process(
-    root: Path, script: str, *arguments: str, interpreter: str = sys.executable, faults: str = ""
-) -> GuardedProcess:
+def _process(root: Path, script: str, *arguments: str, interpreter: str = sys.executable) -> GuardedProcess:
     root.mkdir()
     paths = os.pathsep.join([str(_HERE.parents[1]), os.environ.get("PYTHONPATH", "")])
-    settings = ["env", f"PYTHONPATH={paths}", f"TWOPC_CRASH_POINTS={faults}"]
-    command = [*settings, interpreter, str(_HERE / script), *arguments]
+    command = ["env", f"PYTHONPATH={paths}", interpreter, str(_HERE / script), *arguments]
     return GuardedProcess(command, log=root / "log", cwd=root)
 
 
 class Server:
     """A server, and everything that it starts."""
 
-    def __init__(self, root: Path, faults: str = "") -> None:
+    def __init__(self, root: Path) -> None:
         [port] = free_ports(1)
         self.url = f"sc://127.0.0.1:{port}"
         self.log = root / "log"
-        self._process = _process(root, "connect_server.py", str(port), faults=faults)
+        self._process = _process(root, "connect_server.py", str(port))
         self._session = os.getpgid(self._process.pid)
         wait_until(lambda: READY in self.text or self._process.exit_code is not None, f"{self.log}: ready", _TIMEOUT_S)
         assert READY in self.text, self.text[-3000:]
@@ -59,27 +54,17 @@ class Server:
     def text(self) -> str:
         return self.log.read_text(errors="replace")
 
-    def stopped_worker(self) -> psutil.Process:
-        """Wait until the process of the function has stopped itself at a crash point."""
-        found: list[psutil.Process] = []
-
-        def is_there() -> bool:
-            found[:] = filter(is_stopped, processes_of(self._session))
-            return bool(found)
-
-        wait_until(is_there, f"{self.log}: a process has stopped", _TIMEOUT_S)
-        return found[0]
-
     def kill(self, *, leaving: psutil.Process | None = None) -> None:
         for process in processes_of(self._session):
             if process != leaving:
                 with contextlib.suppress(psutil.NoSuchProcess):
                     process.kill()
+        self._process.wait(10)
 
 
 @contextlib.contextmanager
-def server(root: Path, faults: str = "") -> Iterator[Server]:
-    one = Server(root, faults)
+def server(root: Path) -> Iterator[Server]:
+    one = Server(root)
     try:
         yield one
     finally:
@@ -89,7 +74,7 @@ def server(root: Path, faults: str = "") -> Iterator[Server]:
 class Client:
     """A client of a server, with one query."""
 
-    def __init__(self, root: Path, server: Server, pipeline: Pipeline) -> None:
+    def __init__(self, root: Path, server: Server, pipeline: Pipeline, waits_at: str = "") -> None:
         pipeline.flush()
         options = pipeline.options
         given = {
@@ -99,7 +84,10 @@ class Client:
             "source": options.sources[0],
             "topic": options.topic,
             "checkpoint": options.checkpoint,
+            "waits_at": waits_at,
+            "gate": str(root / "gate"),
         }
+        self._gate = root / "gate"
         interpreter = os.environ.get("TWOPC_CONNECT_CLIENT", sys.executable)
         self.log = root / "log"
         self.process = _process(root, "connect_client.py", json.dumps(given), interpreter=interpreter)
@@ -107,6 +95,21 @@ class Client:
     @property
     def text(self) -> str:
         return self.log.read_text(errors="replace")
+
+    def waiting_worker(self) -> psutil.Process:
+        """Wait until the process of the function waits at its crash point."""
+        reached = self._gate.with_name("gate.reached")
+        wait_until(lambda: reached.exists() and bool(reached.read_text()), f"{self.log}: it waits", _TIMEOUT_S)
+        return psutil.Process(int(reached.read_text()))
+
+    def open_gate(self) -> None:
+        self._gate.touch()
+
+    def error(self) -> str:
+        """Wait until the process of the function has failed; its server's log may be lost."""
+        failed = self._gate.with_name("gate.error")
+        wait_until(lambda: failed.exists() and bool(failed.read_text()), f"{self.log}: it fails", _TIMEOUT_S)
+        return failed.read_text()
 
     def ended(self) -> int:
         code = self.process.wait(_TIMEOUT_S)
@@ -133,12 +136,12 @@ def test_a_client_elsewhere_gets_its_batches_exactly_once(kafka: KafkaService, t
 def test_a_client_that_is_killed_costs_nothing(kafka: KafkaService, tmp_path: Path) -> None:
     pipeline = pipeline_of(kafka, tmp_path)
     pipeline.feed(60)
-    with server(tmp_path / "server", "driver.decided=stop") as one:
-        client = Client(tmp_path / "client", one, pipeline)
-        worker = one.stopped_worker()
-        assert RUNNING in client.text
+    with server(tmp_path / "server") as one:
+        client = Client(tmp_path / "client", one, pipeline, "driver.decided")
+        client.waiting_worker()
         client.process.kill()
-        worker.resume()
+        client.process.wait(10)
+        client.open_gate()
         wait_until(lambda: pipeline.visible() == pipeline.given, "the query has ended", _TIMEOUT_S)
 
 
@@ -147,15 +150,17 @@ def test_a_process_that_outlives_its_server_and_its_successor_decides_nothing(
 ) -> None:
     pipeline = pipeline_of(kafka, tmp_path)
     pipeline.feed(40)
-    with server(tmp_path / "server", "driver.confirmed=stop") as one:
-        Client(tmp_path / "client", one, pipeline)
-        worker = one.stopped_worker()
+    with server(tmp_path / "server") as one:
+        client = Client(tmp_path / "client", one, pipeline, "driver.confirmed")
+        worker = client.waiting_worker()
         one.kill(leaving=worker)
         with server(tmp_path / "successor") as another:
-            client = Client(tmp_path / "client-of-successor", another, pipeline)
-            assert client.ended() == 0, client.text[-3000:]
+            successor = Client(tmp_path / "client-of-successor", another, pipeline)
+            assert successor.ended() == 0, successor.text[-3000:]
         pipeline.require_exactly_once()
-        worker.resume()
-        wait_until(lambda: not worker.is_running(), "the old process has ended", _TIMEOUT_S)
-        assert "FencedError" in one.text, one.text[-3000:]
+        assert worker.is_running()
+        client.open_gate()
+        assert "FencedError" in client.error()
+        client.process.kill()  # it still asks for its server
+        client.process.wait(10)
     pipeline.require_exactly_once()
