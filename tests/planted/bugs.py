@@ -10,8 +10,8 @@ from typing import Final
 from tests.planted.bug import Bug, Edit
 from tests.planted.bug import one_edit as _bug
 from tests.planted.checkpointing_bugs import CHECKPOINTING_BUGS
-from tests.planted.iceberg_bugs import ICEBERG_BUGS
 from tests.planted.connect_bugs import CONNECT_BUGS
+from tests.planted.iceberg_bugs import ICEBERG_BUGS
 from tests.planted.operate_bugs import OPERATE_BUGS
 from tests.planted.proof_bugs import PROOF_BUGS
 from tests.planted.sink_bugs import SINK_BUGS
