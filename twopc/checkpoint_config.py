@@ -27,6 +27,9 @@ class CheckpointConfig:
             (``spark.sql.streaming.minBatchesToRetain``, 100).
         history: keep each checkpoint's outcome beside Spark's checkpoint, for ``twopc history``. None: only if the checkpoint is
             in a local directory. On other file systems, True writes one object for every hundred checkpoints.
+        deterministic_plan: used only under Spark Connect, for a plan that shuffles. True asserts that each part of the query's
+            plan yields the same rows whenever Spark runs it again. Nothing checks that. If it is wrong and an executor dies,
+            rows are lost or duplicated.
 
     Raises:
         ConfigurationError: a value is not valid. The message names it.
@@ -39,6 +42,7 @@ class CheckpointConfig:
     max_writers: int | None = None
     num_retained: int | None = None
     history: bool | None = None
+    deterministic_plan: bool = False
 
     def __post_init__(self) -> None:
         """Validate each value."""
@@ -57,6 +61,8 @@ class CheckpointConfig:
             raise _invalid("num_retained", retained, "a number of decisions, 1 or more, or None")
         if not isinstance(self.history, bool | None):
             raise _invalid("history", self.history, "True, False or None")
+        if not isinstance(self.deterministic_plan, bool):
+            raise _invalid("deterministic_plan", self.deterministic_plan, "True or False")
 
 
 def _invalid(name: str, value: object, valid: str) -> ConfigurationError:

@@ -94,7 +94,7 @@ class ConnectMode:
                 "Spark Connect: it cannot see whether all of the state is written. Nothing was written. Run the query in a "
                 "classic session: SparkSession.builder.master(…)"
             )
-        if attempt.options.deterministic_plan:
+        if attempt.options.checkpoints.deterministic_plan:
             return
         frames = [plan_of_frame(rows.frame()) for rows in attempt.rows]
         require_one_shuffle(

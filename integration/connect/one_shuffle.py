@@ -83,8 +83,8 @@ def require_one_shuffle(
             "write the shuffle again with other rows, and Spark Connect does not show that. So rows could be lost or duplicated. "
             "Nothing was written. Either write the batch without a shuffle. Or let Spark compare the rows, for which this is "
             f"missing: {'; '.join(obstacles)}. Or, if every part of the plan yields the same rows each time (no rand(), no "
-            "unstable function, no limit without an order), pass exactly_once(…, deterministic_plan=True). A classic session has "
-            "no such restriction"
+            "unstable function, no limit without an order), pass CheckpointConfig(deterministic_plan=True). A classic session "
+            "has no such restriction"
         )
 
 

@@ -47,7 +47,6 @@ def exactly_once(  # noqa: PLR0913 - settings, each with a default
     listeners: Sequence[Listener] = (),
     interceptors: Sequence[Interceptor] = (),
     override: Override | Sequence[Override] = (),
-    deterministic_plan: bool = False,
 ) -> ExactlyOnce:
     """Make the callable for ``foreachBatch``.
 
@@ -69,11 +68,7 @@ def exactly_once(  # noqa: PLR0913 - settings, each with a default
         interceptors: further actions with each batch, the first one outermost: :class:`~twopc.integration.operate.Savepoints`,
             :class:`~twopc.integration.operate.SourceProgress`, :class:`~twopc.integration.migrate.TakeOver`.
         override: permits what would otherwise be refused: :class:`~twopc.EndQuery`, :class:`~twopc.AdoptQuery`,
-            :class:`~twopc.ResumeAt`, :class:`~twopc.Abandon`,
-            :class:`~twopc.AddSink`, or several of them.
-        deterministic_plan: used only under Spark Connect, for a plan that shuffles: True asserts that each part of the query's
-            plan yields the same rows whenever Spark runs it again. Nothing checks that. If it is wrong and an executor dies,
-            rows are lost or duplicated.
+            :class:`~twopc.ResumeAt`, :class:`~twopc.Abandon`, :class:`~twopc.AddSink`, or several of them.
 
     Raises:
         ConfigurationError: an argument is invalid or contradicts another, or is not available under Spark Connect.
@@ -93,7 +88,6 @@ def exactly_once(  # noqa: PLR0913 - settings, each with a default
         listeners=listeners,
         interceptors=tuple(interceptors),
         overrides=Overrides.of(override),
-        deterministic_plan=deterministic_plan,
     )
     options.require_fitting(sinks)
     for interceptor in options.interceptors:

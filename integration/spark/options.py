@@ -35,7 +35,6 @@ class Options:
     listeners: Sequence[Listener] = ()
     interceptors: Sequence[Interceptor] = ()
     overrides: Overrides = field(default_factory=Overrides)
-    deterministic_plan: bool = False
 
     def __post_init__(self) -> None:
         if not isinstance(self.checkpoints, CheckpointConfig):
@@ -49,10 +48,6 @@ class Options:
             raise ConfigurationError(
                 f"exactly_once(staging={self.staging!r}): pass True to stage beside the checkpoint, or the path of a directory "
                 "that the driver and every worker share"
-            )
-        if not isinstance(self.deterministic_plan, bool):
-            raise ConfigurationError(
-                f"exactly_once(deterministic_plan={self.deterministic_plan!r}): pass True or False"
             )
         if not all(isinstance(listener, Listener) for listener in self.listeners):
             raise ConfigurationError(

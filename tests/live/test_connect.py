@@ -134,7 +134,7 @@ def test_a_shuffle_is_refused_before_anything_is_written_and_with_the_assertion_
         missing = "Spark 4.1 or newer" if pyspark.__version__ < "4.1" else "orderIndependentChecksum.enabled=true"
         assert missing in run.text, run.text[-3000:]
         assert not pipeline.visible()
-        again = pipeline.process(settings={"deterministic_plan": True})
+        again = pipeline.process(settings={"checkpoints": {"deterministic_plan": True}})
         assert again.ended(_TIMEOUT_S) == 0, again.text[-3000:]
     finally:
         pipeline.close()
