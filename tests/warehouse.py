@@ -27,9 +27,10 @@ class Warehouse:
     Args:
         directory: a directory that does not exist yet.
         timeout_s: how long a client waits for SQLite's lock.
+        storage: properties of a storage for the tables, instead of the directory.
     """
 
-    def __init__(self, directory: Path, *, timeout_s: float = 5) -> None:
+    def __init__(self, directory: Path, *, timeout_s: float = 5, **storage: str) -> None:
         directory.mkdir()
         self.directory = directory
         self._database = directory / "catalog.db"
@@ -38,6 +39,7 @@ class Warehouse:
             "type": "sql",
             "uri": f"sqlite:///{self._database}?timeout={timeout_s}",
             "warehouse": directory.as_uri(),
+            **storage,
         }
 
     @contextlib.contextmanager

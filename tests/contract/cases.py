@@ -261,6 +261,10 @@ def iceberg_rest(request: pytest.FixtureRequest) -> Case:
     return _iceberg(request, UNPARTITIONED_PARTITION_SPEC, request.getfixturevalue("rest_warehouse"))
 
 
+def iceberg_s3(request: pytest.FixtureRequest) -> Case:
+    return _iceberg(request, UNPARTITIONED_PARTITION_SPEC, request.getfixturevalue("s3_warehouse"))
+
+
 def _iceberg(request: pytest.FixtureRequest, spec: PartitionSpec, warehouse: Warehouse | None = None) -> Case:
     if warehouse is None:
         warehouse = Warehouse(request.getfixturevalue("tmp_path") / "warehouse", timeout_s=0.2)
@@ -305,5 +309,6 @@ SINKS = [
     pytest.param(iceberg, id="iceberg"),
     pytest.param(iceberg_partitioned, id="iceberg-partitioned"),
     pytest.param(iceberg_rest, id="iceberg-rest"),
+    pytest.param(iceberg_s3, id="iceberg-s3"),
     pytest.param(kafka, id="kafka"),
 ]

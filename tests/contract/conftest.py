@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from tests.live.hbase.conftest import _shared_store, hbase_server, store
-from tests.live.iceberg.conftest import rest_catalogs, rest_warehouse
+from tests.live.iceberg.conftest import rest_catalogs, rest_warehouse, s3_server, s3_warehouse
 from tests.live.postgres.conftest import postgres_server
 from tests.live.redis.conftest import redis_cluster, redis_server
 from twopc.testing import crash_points
@@ -23,6 +23,8 @@ __all__ = [
     "redis_server",
     "rest_catalogs",
     "rest_warehouse",
+    "s3_server",
+    "s3_warehouse",
     "store",
 ]
 

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import contextlib
+import uuid
 from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.warehouse import RestWarehouse
+from tests.live.hadoop.s3 import BUCKET, LocalS3
+from tests.warehouse import RestWarehouse, Warehouse
 from twopc.integration.services.iceberg import RestCatalogs
 
 if TYPE_CHECKING:
@@ -20,6 +22,28 @@ def rest_catalogs() -> Iterator[RestCatalogs]:
     """A JVM for all tests of the run."""
     with contextlib.closing(RestCatalogs()) as catalogs:
         yield catalogs
+
+
+@pytest.fixture(scope="session")
+def s3_server() -> Iterator[LocalS3]:
+    """An S3 server for all tests of the run."""
+    with LocalS3() as server:
+        yield server
+
+
+@pytest.fixture
+def s3_warehouse(s3_server: LocalS3, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Warehouse:
+    """A new SQL catalog, and tables on S3."""
+    for variable in ("REQUEST_CHECKSUM_CALCULATION", "RESPONSE_CHECKSUM_VALIDATION"):
+        monkeypatch.setenv(f"AWS_{variable}", "when_required")  # S3Proxy 2.6 knows no trailers
+    storage = {
+        "warehouse": f"s3://{BUCKET}/{uuid.uuid4().hex}",
+        "s3.endpoint": f"http://127.0.0.1:{s3_server.port}",
+        "s3.access-key-id": "x",
+        "s3.secret-access-key": "y",
+        "s3.region": "us-east-1",
+    }
+    return Warehouse(tmp_path / "warehouse", timeout_s=0.2, **storage)
 
 
 @pytest.fixture
