@@ -97,16 +97,16 @@ def propose(table: Table, sink: str, tagged: int | None, change: Change) -> Prop
         ]
         list_path = metadata_path(metadata, f"snap-{snapshot_id}-0-{unique}.avro")
         _write_list(table, list_path, snapshot_id, parent_id, [*added, *_kept(table, parent_id)])
+    own = summary_of(sink, change.control, change.published, has_rows=bool(change.additions))
     snapshot = Snapshot.model_validate(
         {
             "snapshot-id": snapshot_id,
             "parent-snapshot-id": parent_id,
             "sequence-number": metadata.next_sequence_number(),
-            "timestamp-ms": max(
-                time.time_ns() // 1_000_000, metadata.last_updated_ms
-            ),  # catalogs refuse an earlier one
+            # Catalogs refuse one that is before the table's.
+            "timestamp-ms": max(time.time_ns() // 1_000_000, metadata.last_updated_ms),
             "manifest-list": list_path,
-            "summary": _summary(table, parent_id, change.additions, summary_of(sink, change.control, change.published)),
+            "summary": _summary(table, parent_id, change.additions, own),
             "schema-id": metadata.current_schema_id,
         }
     )

@@ -59,14 +59,10 @@ def tag_of(sink: str) -> str:
     return f"{_PREFIX}{sink}"
 
 
-def summary_of(sink: str, control: bytes, published: Published) -> dict[str, str]:
-    """The sink's part of a snapshot's summary."""
-    return {
-        SINK: sink,
-        BATCH: str(published.batch),
-        CONTROL: control.decode(),
-        PUBLISHED: msgspec.json.encode(published).decode(),
-    }
+def summary_of(sink: str, control: bytes, published: Published, *, has_rows: bool) -> dict[str, str]:
+    """The sink's part of a snapshot's summary; only a snapshot with rows is a batch's."""
+    record = {SINK: sink, CONTROL: control.decode(), PUBLISHED: msgspec.json.encode(published).decode()}
+    return {BATCH: str(published.batch), **record} if has_rows else record
 
 
 def read_tag(metadata: TableMetadata, sink: str) -> Tagged | None:

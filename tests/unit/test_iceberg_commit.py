@@ -66,6 +66,9 @@ def test_the_snapshot_names_the_sink_and_the_batch(shop: Shop) -> None:
     assert (current.summary["twopc.sink"], current.summary["twopc.batch"]) == ("orders", "7")
     assert (current.summary["added-records"], current.summary["total-records"]) == ("2", "2")
     assert table.metadata.refs[TAG].snapshot_id == current.snapshot_id
+    Driver(shop.sink)
+    own = [found.summary for found in shop.table().metadata.snapshots if found.summary and found.summary["twopc.sink"]]
+    assert [summary["twopc.batch"] for summary in own] == [None, "7", None], "a start is no batch"
 
 
 def test_two_sinks_may_write_to_one_table(shop: Shop) -> None:

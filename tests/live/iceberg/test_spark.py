@@ -149,6 +149,19 @@ def test_a_column_that_the_table_lacks_is_named_before_anything_is_written(spark
     assert warehouse.rows(TABLE).num_rows == 0
 
 
+def test_rows_that_the_table_cannot_take_go_to_the_dead_letters(
+    kafka: KafkaService, spark: SparkSession, tmp_path: Path
+) -> None:
+    warehouse, sink = created(tmp_path)
+    letters = kafka_sink(kafka.bootstrap_servers)
+    query = Query(spark, tmp_path, (sink,), settings={"dead_letter": letters, "write_by": "tasks"})
+    query.feed({"id": "a", "n": 1}, {"id": None, "n": 2}, {"id": "c", "n": 3})
+    query.run("id", "n")
+    assert rows(warehouse) == [("a", 1), ("c", 3)]
+    [letter] = values(letters)
+    assert "2" in letter
+
+
 def test_a_killed_query_writes_every_row_once(tmp_path: Path, kill_loop: Callable[..., Outcome]) -> None:
     warehouse, sink = created(
         tmp_path, Schema(NestedField(1, "number", LongType(), required=True), NestedField(2, "key", StringType()))
