@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
     import pyarrow as pa
+    from pyiceberg.catalog import Catalog
     from pyiceberg.io import FileIO
     from pyiceberg.io.fileformat import FileFormatWriter
     from pyiceberg.table.metadata import TableMetadata
@@ -108,10 +109,20 @@ class TimedRestCatalog(RestCatalog):
 
     def _create_session(self) -> Session:
         session = super()._create_session()
-        for scheme in ("http://", "https://"):
-            if type(session.get_adapter(scheme)) is HTTPAdapter:  # one that signs requests stays
-                session.mount(scheme, _Limited(int(self.properties[_TIMEOUT_MS]) / 1000))
+        _limit(session, int(self.properties[_TIMEOUT_MS]))
         return session
+
+
+def limit_time(catalog: Catalog, timeout_ms: int) -> None:
+    """The same for a REST catalog of the user's own class, once it is opened."""
+    if isinstance(catalog, RestCatalog):
+        _limit(catalog._session, timeout_ms)  # noqa: SLF001 - see above
+
+
+def _limit(session: Session, timeout_ms: int) -> None:
+    for scheme in ("http://", "https://"):
+        if type(session.get_adapter(scheme)) is HTTPAdapter:  # one that signs requests stays
+            session.mount(scheme, _Limited(timeout_ms / 1000))
 
 
 def timed(properties: Mapping[str, Any], timeout_ms: int) -> dict[str, Any]:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from pyiceberg.catalog import load_catalog
 
 from twopc.sinks.iceberg.errors import translated
-from twopc.sinks.iceberg.private import timed
+from twopc.sinks.iceberg.private import limit_time, timed
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -59,6 +59,7 @@ class Store:
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")  # pyiceberg's own use of its libraries
                 self._catalog = load_catalog(properties.pop("name", "default"), **properties)
+            limit_time(self._catalog, self._timeout_ms)
         return self._catalog
 
 

@@ -186,10 +186,12 @@ def test_without_any_answer_the_outcome_is_unknown_until_the_table_can_be_read(s
         silence.__enter__()
         raise ConnectionError("no answer")
 
-    with next_commits(silent):
-        assert evidence(driver, [handle], scan_start) == [UNKNOWN]
+    try:
+        with next_commits(silent):
+            assert evidence(driver, [handle], scan_start) == [UNKNOWN]
+    finally:
+        silence.__exit__(None, None, None)
     assert "sink 'orders', loading table shop.orders: " in driver.committer.blockers()[-1]
-    silence.__exit__(None, None, None)
     assert evidence(driver, [handle], scan_start) == [COMMITTED]
     assert shop.values() == [1, 2]
 
