@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 _ROOT = Path(__file__).parents[1]
 #: Public, and not imported by ``from twopc import *``: each needs an extra, or Kafka's client.
 _FACE = (
+    "DeltaSink",
     "DriverUpTo",
     "ExactlyOnce",
     "HBaseSink",
@@ -33,7 +34,14 @@ _FACE = (
     "exit_status",
     "intercepted",
 )
-_SINKS = ("twopc.sinks.kafka", "twopc.sinks.redis", "twopc.sinks.hbase", "twopc.sinks.postgres", "twopc.sinks.iceberg")
+_SINKS = (
+    "twopc.sinks.kafka",
+    "twopc.sinks.redis",
+    "twopc.sinks.hbase",
+    "twopc.sinks.postgres",
+    "twopc.sinks.iceberg",
+    "twopc.sinks.delta",
+)
 _PUBLIC = (
     "twopc",
     *_SINKS,

@@ -51,6 +51,7 @@ if TYPE_CHECKING:
     from twopc.records import TaskReport
     from twopc.settings import Settings
     from twopc.sink import TwoPhaseCommitSink
+    from twopc.sinks.delta import DeltaSink as DeltaSink
     from twopc.sinks.hbase import HBaseSink as HBaseSink
     from twopc.sinks.iceberg import IcebergSink as IcebergSink
     from twopc.sinks.kafka import KafkaSink as KafkaSink
@@ -149,6 +150,7 @@ _FACE: Final = {
         "exit_status",
         "intercepted",
     ),
+    "sinks.delta": ("DeltaSink",),
     "sinks.hbase": ("HBaseSink",),
     "sinks.iceberg": ("IcebergSink",),
     "sinks.kafka": ("KafkaSink",),

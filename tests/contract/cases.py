@@ -13,6 +13,7 @@ import pyarrow as pa
 import pytest
 import redis
 from confluent_kafka.admin import AdminClient
+from deltalake import DeltaTable
 from pyiceberg.partitioning import UNPARTITIONED_PARTITION_SPEC, PartitionField, PartitionSpec
 from pyiceberg.schema import Schema
 from pyiceberg.transforms import BucketTransform
@@ -23,6 +24,7 @@ from tests.live import pipeline
 from tests.reader import committed
 from tests.unit.fake_sink import FakeSink, World
 from tests.warehouse import Warehouse
+from twopc.sinks.delta import DeltaSink
 from twopc.sinks.hbase import HBaseSink
 from twopc.sinks.hbase.mappings import COUNTER, Append, Increment, Put
 from twopc.sinks.iceberg import IcebergSink
@@ -274,6 +276,34 @@ def _iceberg(request: pytest.FixtureRequest, spec: PartitionSpec, warehouse: War
     return Case(sink, numbers, lambda: sorted(warehouse.column("shop.orders", "value")), silence=warehouse.silent)
 
 
+def delta(request: pytest.FixtureRequest) -> Case:
+    return _delta(request)
+
+
+def delta_partitioned(request: pytest.FixtureRequest) -> Case:
+    return _delta(request, partition_by=["value"])
+
+
+def _delta(request: pytest.FixtureRequest, **how: Any) -> Case:
+    directory: Path = request.getfixturevalue("tmp_path")
+    table = directory / "orders"
+    columns: list[Any] = [pa.field("value", pa.int64(), nullable=False), pa.field("note", pa.string())]
+    DeltaTable.create(str(table), pa.schema(columns), configuration={"delta.checkpointInterval": "3"}, **how)
+    sink = DeltaSink(name="orders", table_uri=str(table), timeout_ms=300)
+
+    def visible() -> list[int]:
+        found: list[Any] = DeltaTable(str(table)).to_pyarrow_table().column("value").to_pylist()
+        return sorted(found)
+
+    @contextlib.contextmanager
+    def silence() -> Iterator[None]:
+        away = table.rename(directory / "away")
+        yield
+        away.rename(table)
+
+    return Case(sink, numbers, visible, silence=silence)
+
+
 def _pausing(
     server: Any, is_ready: Callable[[], bool] = lambda: True
 ) -> Callable[[], AbstractContextManager[None]] | None:
@@ -310,5 +340,7 @@ SINKS = [
     pytest.param(iceberg_partitioned, id="iceberg-partitioned"),
     pytest.param(iceberg_rest, id="iceberg-rest"),
     pytest.param(iceberg_s3, id="iceberg-s3"),
+    pytest.param(delta, id="delta"),
+    pytest.param(delta_partitioned, id="delta-partitioned"),
     pytest.param(kafka, id="kafka"),
 ]

@@ -1,0 +1,29 @@
+"""Dates and times as the log of a Delta table writes them. Their values are numbers: days or microseconds since 1970."""
+
+from __future__ import annotations
+
+import datetime as dt
+from typing import Any, Final
+
+import pyarrow as pa
+
+_EPOCH: Final = dt.datetime(1970, 1, 1)  # noqa: DTZ001 - Delta's own zone is UTC
+
+
+def numbers(values: Any) -> Any:
+    """Dates and times as numbers; other values as they are. Python objects of times would need a time zone database."""
+    if pa.types.is_date(values.type):
+        return values.cast(pa.int32())
+    if pa.types.is_timestamp(values.type):
+        return values.cast(pa.int64())
+    return values
+
+
+def date_text(days: int) -> str:
+    """A date."""
+    return (_EPOCH + dt.timedelta(days=days)).date().isoformat()
+
+
+def time_text(microseconds: int, *, separator: str = "T", precision: str = "microseconds") -> str:
+    """A time without a zone."""
+    return (_EPOCH + dt.timedelta(microseconds=microseconds)).isoformat(separator, precision)

@@ -1,0 +1,144 @@
+"""What a table may have that this sink does not understand. The sink refuses such a table by name."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING, Any, Final
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+    from twopc.sinks.delta.table import Definition
+
+#: Features of a table that ask nothing of an append, or that are refused below if the table really uses them.
+_UNDERSTOOD: Final = {
+    "appendOnly",
+    "changeDataFeed",  # an added file is its own change feed
+    "checkConstraints",
+    "columnMapping",
+    "deletionVectors",  # they belong to files that have lost rows; a new file has none
+    "generatedColumns",
+    "invariants",
+    "timestampNtz",
+}
+#: The newest writer version without a list of features that the library can write.
+_NEWEST_VERSION_WITHOUT_FEATURES: Final = 5
+_VERSION_WITH_FEATURES: Final = 7
+_RETENTION: Final = "delta.deletedFileRetentionDuration"
+_EXPIRY: Final = "delta.setTransactionRetentionDuration"
+_CONSTRAINT: Final = "delta.constraints."
+#: Metadata of a column that asks something of a writer.
+_COLUMN_RULES: Final = {
+    "delta.generationExpression": "is generated, and the sink cannot evaluate its expression",
+    "delta.identity.": "is an identity column, and the sink cannot number its rows",
+    "delta.invariants": "has an invariant, and the sink cannot evaluate it",
+    "delta.typeChanges": "had another type, which the sink does not support",
+    "CURRENT_DEFAULT": "has a default, which the sink cannot evaluate",
+}
+_KNOWN_TYPES: Final = re.compile(
+    r"byte|short|integer|long|float|double|string|binary|boolean|date|timestamp|timestamp_ntz|decimal\(\d+, ?\d+\)"
+)
+_PARTITION_TYPES: Final = re.compile(
+    r"byte|short|integer|long|string|boolean|date|timestamp|timestamp_ntz|decimal\(\d+, ?\d+\)"
+)
+_UNIT_MS: Final = {
+    "millisecond": 1,
+    "second": 1_000,
+    "minute": 60_000,
+    "hour": 3_600_000,
+    "day": 86_400_000,
+    "week": 7 * 86_400_000,
+}
+_DEFAULT_RETENTION_MS: Final = 7 * _UNIT_MS["day"]
+_LEAST_RETENTION_MS: Final = _UNIT_MS["hour"]
+
+
+def find_objections(table: Definition) -> Iterator[str]:
+    """Say what is not supported, and what to do; each text continues "table … "."""
+    yield from _protocol(table)
+    yield from _configuration(table.configuration)
+    for path, field in table.fields():
+        yield from _field(path, field)
+    by_name = {field["name"]: field["type"] for _, field in table.top_fields()}
+    for name in table.partitions:
+        kind = by_name.get(name)
+        if not isinstance(kind, str) or not _PARTITION_TYPES.fullmatch(kind):
+            yield f"is partitioned by {name!r}, whose type {kind} the sink cannot write into the log. Use another column"
+    if by_name and set(by_name) == set(table.partitions):
+        yield "has only partition columns, and a Parquet file needs at least one other column. Add one"
+    names = [name.lower() for name in by_name]
+    if len(set(names)) < len(names):
+        yield "has columns whose names differ only in case. Rename one of them"
+
+
+def retention_ms(configuration: Mapping[str, str]) -> float | None:
+    """How long VACUUM spares a file that no version names; None if the table's setting cannot be understood."""
+    value = configuration.get(_RETENTION)
+    return _DEFAULT_RETENTION_MS if value is None else _interval_ms(value)
+
+
+def _protocol(table: Definition) -> Iterator[str]:
+    if table.writer_version < _VERSION_WITH_FEATURES:
+        if table.writer_version > _NEWEST_VERSION_WITHOUT_FEATURES:
+            yield (
+                f"has writer version {table.writer_version}, which includes identity columns. The sink writes versions 1 to "
+                f"{_NEWEST_VERSION_WITHOUT_FEATURES}, and {_VERSION_WITH_FEATURES} with features that it knows. Use another table"
+            )
+    elif table.writer_version > _VERSION_WITH_FEATURES:
+        yield f"has writer version {table.writer_version}, which the sink does not know. Use another table"
+    if strange := sorted(set(table.features) - _UNDERSTOOD):
+        yield (
+            f"has the feature {', '.join(map(repr, strange))}, which the sink does not support. Drop it (ALTER TABLE … DROP "
+            "FEATURE), or use another table"
+        )
+
+
+def _configuration(configuration: Mapping[str, str]) -> Iterator[str]:
+    if configuration.get("delta.columnMapping.mode", "none") != "none":
+        yield (
+            "has column mapping, so that its files have other column names, and the sink writes the names of the columns. "
+            "Use a table without column mapping"
+        )
+    if _EXPIRY in configuration:
+        yield (
+            f"has {_EXPIRY}={configuration[_EXPIRY]!r}: the record of who drives the sink and what is committed would expire. "
+            f"Remove it: ALTER TABLE … UNSET TBLPROPERTIES ('{_EXPIRY}')"
+        )
+    for name, condition in configuration.items():
+        if name.startswith(_CONSTRAINT):
+            yield (
+                f"has the constraint {name.removeprefix(_CONSTRAINT)!r} ({condition}), and the sink cannot evaluate it. Drop the "
+                "constraint, and filter the rows in the query"
+            )
+    found = retention_ms(configuration)
+    if found is None:
+        yield f"has {_RETENTION}={configuration[_RETENTION]!r}, which the sink does not understand. Write 'interval 7 days'"
+    elif found < _LEAST_RETENTION_MS:
+        yield (
+            f"has {_RETENTION}={configuration[_RETENTION]!r}: VACUUM would delete the files of a batch before it is committed. "
+            "Raise it, best to 7 days"
+        )
+
+
+def _field(path: str, field: dict[str, Any]) -> Iterator[str]:
+    for rule, why in _COLUMN_RULES.items():
+        if any(key.startswith(rule) for key in field.get("metadata", {})):
+            yield f"has the column {path!r}, which {why}. Use a table without it"
+    kind = field["type"]
+    if isinstance(kind, str) and not _KNOWN_TYPES.fullmatch(kind):
+        yield f"has the column {path!r} with type {kind}, which the sink cannot write. Use another type"
+
+
+def _interval_ms(text: str) -> float | None:
+    """The length of one of Spark's intervals, such as ``interval 1 week 2 days``."""
+    words = text.lower().replace("interval", " ").split()
+    if not words or len(words) % 2:
+        return None
+    total = 0.0
+    for number, unit in zip(words[::2], words[1::2], strict=True):
+        per = _UNIT_MS.get(unit.removesuffix("s"))
+        try:
+            total += float(number) * per  # type: ignore[operator]  # None raises TypeError
+        except (TypeError, ValueError):
+            return None
+    return total

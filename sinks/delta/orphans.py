@@ -1,0 +1,84 @@
+"""The files of transactions that nobody will decide: where they may be, and which of them are there.
+
+Which directories are searched follows from the newest decision in the table, so that no committed file is ever a candidate: files
+of an earlier batch or driver are not looked at, those of the newest batch only if the caller knows that decision's transactions,
+and later ones were never added to the table.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from typing import TYPE_CHECKING
+
+from twopc.sinks.delta.layout import directory, root, transaction_of
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+    from twopc.sinks.delta.record import Published
+    from twopc.sinks.delta.store import Store
+
+
+class Orphans:
+    """See above.
+
+    Args:
+        store: the storage.
+        sink: the sink's name.
+    """
+
+    def __init__(self, store: Store, sink: str) -> None:
+        self._store = store
+        self._sink = sink
+        self._paths: dict[str, list[str]] = defaultdict(list)
+        self._decided: set[tuple[int, int]] = set()
+        self._has_searched = False
+
+    def spare(self, decided: Iterable[tuple[int | None, int]]) -> None:
+        """Take note of the driver epoch and the batch of the decided transactions, whose files the caller spares."""
+        self._decided = {(epoch, batch) for epoch, batch in decided if epoch is not None}
+
+    def note(self, transaction: str, paths: Iterable[str]) -> None:
+        """Take note of the files of a transaction."""
+        self._paths[transaction] = [path for path in paths if path]
+
+    def take(self, transaction: str) -> list[str]:
+        """The files of a transaction that are known, once."""
+        return self._paths.pop(transaction, [])
+
+    def find(self, published: Published, own_epoch: int) -> list[str]:
+        """List the files; return the names of their transactions.
+
+        Raises:
+            StoreError: the storage did not answer.
+        """
+        self._paths.clear()
+        for epoch, batch in self._directories(published, own_epoch):
+            where = directory(self._sink, epoch, batch)
+            for name in self._store.listed(where):
+                if transaction := transaction_of(name):
+                    self._paths[transaction].append(f"{where}/{name}")
+        self._has_searched = True
+        return list(self._paths)
+
+    def _directories(self, published: Published, own_epoch: int) -> Iterator[tuple[int, int]]:
+        newest = (published.epoch, published.batch)
+        for place in self._searched(own_epoch, published.epoch):
+            if place > newest or (place == newest and place in self._decided):
+                yield place
+
+    def _searched(self, own_epoch: int, first_epoch: int) -> Iterator[tuple[int, int]]:
+        if self._has_searched and self._decided:
+            # Failed attempts of this driver were at the newest batch, or are at the next one.
+            for epoch, batch in sorted(self._decided):
+                yield epoch, batch
+                yield own_epoch, batch + 1
+            return
+        base = root(self._sink)
+        for epoch in self._numbers(base):
+            if first_epoch <= epoch <= own_epoch:
+                for batch in self._numbers(f"{base}/{epoch}"):
+                    yield epoch, batch
+
+    def _numbers(self, path: str) -> list[int]:
+        return [int(name) for name in self._store.listed(path, directories=True) if name.isdecimal()]

@@ -1,0 +1,121 @@
+"""What the sink keeps in the table: a pointer in the table's log, and the record that it names.
+
+Delta's log has one kind of entry that an application may set, that a checkpoint keeps, and on which a commit can depend: the
+version of the application's last transaction (``txn``). It is a number, so it can only point to a record: a small file, written
+once, under a name that no other record ever has. The pointer moves in the same commit that adds the rows, and only if nobody else has moved it since
+the table was loaded. So the evidence of a commit is as old as the commit, and no clean-up of the log removes it.
+"""
+
+from __future__ import annotations
+
+import secrets
+from typing import TYPE_CHECKING, Final
+
+import msgspec
+
+from twopc.errors import ConfigurationError
+from twopc.sinks.delta.errors import StoreError, translated
+from twopc.sinks.delta.layout import record_file
+
+if TYPE_CHECKING:
+    from deltalake import DeltaTable
+
+    from twopc.sinks.delta.store import Store
+
+#: A pointer's lower bits tell the records of rivals apart. The upper ones count, so that a pointer only grows.
+_RANDOM_BITS: Final = 32
+
+
+class Published(msgspec.Struct, frozen=True, omit_defaults=True):
+    """The outcome of the newest decision that was committed.
+
+    Attributes:
+        version: the decision's.
+        epoch: the driver epoch in the names of its files.
+        batch: the batch.
+        attempts: how many transactions of each attempt at the batch are settled. There are several after a repair.
+        lost: the settled transactions that are not in the table and never will be.
+    """
+
+    version: int = 0
+    epoch: int = 0
+    batch: int = -1
+    attempts: dict[str, int] = {}
+    lost: tuple[str, ...] = ()
+
+
+class Record(msgspec.Struct, frozen=True):
+    """The record.
+
+    Attributes:
+        pointer: its own pointer.
+        control: the control record.
+        published: see :class:`Published`.
+    """
+
+    pointer: int
+    control: msgspec.Raw
+    published: Published
+
+
+def app_id(sink: str) -> str:
+    """The name of the sink's pointer: an application id of Delta."""
+    return f"twopc/{sink}"
+
+
+def next_pointer(pointer: int | None) -> int:
+    """A pointer for a new record."""
+    count = 0 if pointer is None else (pointer >> _RANDOM_BITS) + 1
+    return (count << _RANDOM_BITS) + secrets.randbits(_RANDOM_BITS)
+
+
+def read_pointer(table: DeltaTable, sink: str) -> int | None:
+    """The pointer in one version of the table; None if the sink has never written to it."""
+    with translated("reading the table's log"):
+        return table.transaction_version(app_id(sink))
+
+
+def read_record(store: Store, table: DeltaTable, sink: str) -> tuple[DeltaTable, Record | None]:
+    """Read the record, and the version of the table that names it.
+
+    Args:
+        store: the storage.
+        table: a version that was just loaded. If its record was replaced since, a newer version is returned.
+        sink: the sink's name.
+
+    Raises:
+        StoreError: the record is gone, or it is something else.
+    """
+    while True:
+        pointer = read_pointer(table, sink)
+        if pointer is None:
+            return table, None
+        path = record_file(sink, pointer)
+        stored = store.read(path)
+        if stored is not None:
+            return table, _decoded(stored, pointer, path)
+        newer = store.load()
+        if read_pointer(newer, sink) == pointer:
+            raise StoreError(
+                f"{path} is gone, which the table's log names: it records who drives the sink and what is committed. Somebody "
+                "has deleted it, or copied the table without it",
+                ConfigurationError,
+                "Restore the file; or use a new checkpoint and a new sink name",
+            )
+        table = newer
+
+
+def write_record(store: Store, sink: str, record: Record) -> None:
+    """Write a record. Nothing depends on it before a commit names it."""
+    with store.writing(record_file(sink, record.pointer)) as stream:
+        stream.write(msgspec.json.encode(record))
+
+
+def _decoded(stored: bytes, pointer: int, path: str) -> Record:
+    try:
+        record = msgspec.json.decode(stored, type=Record)
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise StoreError(f"{path} is damaged: {error}", ConfigurationError, "Restore the file") from error
+    if record.pointer != pointer:
+        raise StoreError(f"{path} is the record of {record.pointer}", ConfigurationError, "Restore the file")
+    return record

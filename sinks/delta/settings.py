@@ -1,0 +1,126 @@
+"""The arguments of a Delta sink, checked. :class:`twopc.sinks.delta.DeltaSink` documents them."""
+
+from __future__ import annotations
+
+import os
+import time
+from dataclasses import dataclass, field
+from functools import lru_cache
+from typing import TYPE_CHECKING, Any, Final
+
+from twopc.errors import ConfigurationError
+from twopc.sinks.delta.errors import StoreError, explained
+from twopc.sinks.delta.objections import find_objections
+from twopc.sinks.delta.rows import fit_rows
+from twopc.sinks.delta.store import Store
+from twopc.sinks.delta.table import definition_of
+from twopc.sinks.sink_names import RULE, is_sink_name
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    import pyarrow as pa
+
+    from twopc.sinks.delta.rows import RowFormat
+    from twopc.sinks.delta.table import Definition
+
+#: After somebody has altered the table, rows that fit it now must not go to the dead letters for hours.
+_FRESH_S: Final = 30
+#: Options with which two commits may overwrite each other's version of the log.
+_UNSAFE: Final = ("allow_unsafe_rename", "aws_s3_allow_unsafe_rename", "mount_allow_unsafe_rename")
+_FALSE: Final = ("", "0", "false", "no", "off", "n", "f")
+
+
+@dataclass(frozen=True, kw_only=True)
+class DeltaSettings:
+    """The settings that a writer and a committer need.
+
+    Raises:
+        ConfigurationError: an argument is invalid. The message names it and what to pass instead.
+    """
+
+    name: str
+    table_uri: str
+    storage_options: Mapping[str, str] | None = field(default=None, repr=False, hash=False)  # may hold credentials
+    timeout_ms: int = 60_000
+
+    def __post_init__(self) -> None:
+        self._require(is_sink_name(self.name), "name", repr(self.name), RULE)
+        self._require(
+            isinstance(self.table_uri, str) and self.table_uri, "table_uri", repr(self.table_uri), "pass a path"
+        )
+        self._require(
+            not self.table_uri.startswith("memory:"),
+            "table_uri",
+            repr(self.table_uri),
+            "a table in memory exists in one process only: pass one that the driver and all executors reach",
+        )
+        self._require(self.timeout_ms > 0, "timeout_ms", str(self.timeout_ms), "set a positive number")
+        options: Any = self.storage_options
+        self._require(
+            options is None
+            or (isinstance(options, dict) and all(isinstance(one, str) for pair in options.items() for one in pair)),
+            "storage_options",
+            "…",
+            "pass deltalake's options, a dictionary of strings",
+        )
+        for option in _unsafe(options or {}):
+            self._require(
+                False,  # noqa: FBT003 - see _require
+                "storage_options",
+                "…",
+                f"{option} lets two commits overwrite each other. Remove it; docs/delta.md says what to do instead",
+            )
+
+    def store(self) -> Store:
+        """The table for the caller, not yet loaded.
+
+        Raises:
+            ConfigurationError: this process' environment lets two commits overwrite each other.
+        """
+        for variable in _unsafe(os.environ):
+            raise ConfigurationError(
+                f"sink {self.name!r}: the environment variable {variable} lets two commits overwrite each other. Nothing was "
+                "written. Remove it from the environment of the driver and of the executors"
+            )
+        return Store(self.table_uri, self.storage_options)
+
+    def require_supported(self, definition: Definition) -> None:
+        """Refuse a table that has what this sink does not understand.
+
+        Raises:
+            ConfigurationError: see above. The message says what it is, and what to do.
+        """
+        for objection in find_objections(definition):
+            raise ConfigurationError(f"sink {self.name!r}: table {self.table_uri} {objection}. Nothing was written")
+
+    def _require(self, is_valid: object, argument: str, value: str, advice: str) -> None:
+        if not is_valid:
+            raise ConfigurationError(f"DeltaSink({argument}={value}): {advice}")
+
+
+def row_format(settings: DeltaSettings, schema: pa.Schema) -> RowFormat:
+    """How a batch's rows are written. Reads the table at most every 30 s; each task reads it again.
+
+    Raises:
+        SchemaError: the columns do not fit the table.
+        ConfigurationError: the table has what the sink does not support, or cannot be read.
+    """
+    return _read_row_format(settings, schema, time.monotonic() // _FRESH_S)
+
+
+@lru_cache(maxsize=100)
+def _read_row_format(settings: DeltaSettings, schema: pa.Schema, _: float) -> RowFormat:
+    store = settings.store()
+    try:
+        definition = definition_of(store.load())
+    except StoreError as error:
+        raise explained(error, f"sink {settings.name!r}, reading table {settings.table_uri}") from error
+    finally:
+        store.close()
+    settings.require_supported(definition)
+    return fit_rows(schema, definition, settings.table_uri)
+
+
+def _unsafe(options: Mapping[str, str]) -> list[str]:
+    return [name for name, value in options.items() if name.lower() in _UNSAFE and value.strip().lower() not in _FALSE]

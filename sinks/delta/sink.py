@@ -1,0 +1,53 @@
+"""The Delta sink, as its user describes it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from twopc.sink import TwoPhaseCommitSink
+from twopc.sinks.delta.committer import DeltaCommitter
+from twopc.sinks.delta.handle import DeltaHandle
+from twopc.sinks.delta.settings import DeltaSettings, row_format
+from twopc.sinks.delta.writer import DeltaWriter
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from twopc.attempt import TaskAttempt
+
+
+@dataclass(frozen=True, kw_only=True)
+class DeltaSink(DeltaSettings, TwoPhaseCommitSink[DeltaHandle]):
+    """Rows to a Delta table, appended. Readers see a whole batch at one instant: one version of the table.
+
+    Each task writes Parquet files that no version names. After the decision, one commit of the driver adds them all.
+
+    Args:
+        name: the sink's name across restarts. Letters, digits, ``_`` and ``-``.
+        table_uri: the table's directory, as deltalake takes it: ``s3://bucket/table``, ``abfss://…``, or a path that the driver
+            and all executors share. The rows' columns must have the names of the table's columns.
+        storage_options: deltalake's options for the storage, such as credentials.
+        timeout_ms: how long a commit is repeated while the storage refuses it or does not answer.
+
+    Raises:
+        ConfigurationError: an argument is invalid. The message names it and what to pass instead.
+    """
+
+    handle_type = DeltaHandle
+
+    def check_schema(self, schema: pa.Schema) -> None:
+        """See :class:`TwoPhaseCommitSink`. Reads the table's definition at most every 30 s."""
+        row_format(self, schema)
+
+    def check_rows(self, rows: pa.RecordBatch) -> None:
+        """See :class:`TwoPhaseCommitSink`."""
+        row_format(self, rows.schema).check(rows)
+
+    def create_writer(self, task: TaskAttempt) -> DeltaWriter:
+        """See :class:`TwoPhaseCommitSink`."""
+        return DeltaWriter(task, self)
+
+    def create_committer(self) -> DeltaCommitter:
+        """See :class:`TwoPhaseCommitSink`."""
+        return DeltaCommitter(self)

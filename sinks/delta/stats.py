@@ -1,0 +1,110 @@
+"""The statistics of a file, with which readers skip it: bounds must never be too narrow, and none is better than a wrong one."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+
+import msgspec
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from twopc.sinks.delta.moments import date_text, numbers, time_text
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+_COUNT: Final = "delta.dataSkippingNumIndexedCols"
+_NAMES: Final = "delta.dataSkippingStatsColumns"
+_DEFAULT_COUNT: Final = 32
+#: Delta cuts longer strings off.
+_LONGEST: Final = 32
+_LAST_CHARACTER: Final = "\U0010ffff"
+#: Decimals that every reader of JSON keeps exact.
+_MOST_DIGITS: Final = 15
+_MS_US: Final = 1_000
+_LAST_US: Final = 253_402_300_799_999_000
+
+
+class FileStats:
+    """See above. Only whole columns have bounds, no parts of structs, lists or maps.
+
+    Args:
+        stored: the columns of the file.
+        configuration: the table's properties, which may say that other columns have statistics.
+    """
+
+    def __init__(self, stored: pa.Schema, configuration: Mapping[str, str]) -> None:
+        flat = [field for field in stored if not pa.types.is_nested(field.type)]
+        named = configuration.get(_NAMES)
+        if named is not None:
+            wanted = {name.strip().strip("`") for name in named.split(",")}
+            self._fields = [field for field in flat if field.name in wanted]
+        else:
+            count = int(configuration.get(_COUNT, _DEFAULT_COUNT))
+            self._fields = flat if count < 0 else flat[:count]
+        self._rows = 0
+        self._nulls = {field.name: 0 for field in self._fields}
+        self._extremes: dict[str, tuple[Any, Any]] = {}
+        self._unordered: set[str] = set()
+
+    def add(self, rows: pa.Table) -> None:
+        """Take rows of the file into account."""
+        self._rows += rows.num_rows
+        for field in self._fields:
+            column = rows.column(field.name)
+            self._nulls[field.name] += column.null_count
+            if pa.types.is_boolean(field.type) or pa.types.is_binary(field.type):
+                continue
+            if pa.types.is_floating(field.type) and pc.any(pc.is_nan(column)).as_py():
+                self._unordered.add(field.name)  # Spark orders NaN above every number, others do not
+            extremes: Any = pc.min_max(numbers(column)).as_py()
+            lowest, highest = extremes["min"], extremes["max"]
+            if lowest is not None:
+                before = self._extremes.get(field.name, (lowest, highest))
+                self._extremes[field.name] = min(before[0], lowest), max(before[1], highest)
+
+    def encode(self) -> str:
+        """The statistics as an ``add`` action has them."""
+        least, greatest = {}, {}
+        for field in self._fields:
+            if field.name in self._extremes and field.name not in self._unordered:
+                low, high = self._extremes[field.name]
+                least[field.name], greatest[field.name] = _lower(low, field.type), _upper(high, field.type)
+        said = {
+            "numRecords": self._rows,
+            "minValues": {name: value for name, value in least.items() if value is not None},
+            "maxValues": {name: value for name, value in greatest.items() if value is not None},
+            "nullCount": self._nulls,
+        }
+        return msgspec.json.encode(said).decode()
+
+
+def _lower(value: Any, kind: Any) -> Any:
+    if pa.types.is_timestamp(kind):
+        return _time(value // _MS_US * _MS_US, kind)
+    if pa.types.is_string(kind):
+        return value[:_LONGEST]
+    return _bound(value, kind, zero=-0.0)
+
+
+def _upper(value: Any, kind: Any) -> Any:
+    if pa.types.is_timestamp(kind):
+        above = -(-value // _MS_US) * _MS_US
+        return None if above > _LAST_US else _time(above, kind)
+    if pa.types.is_string(kind):
+        if len(value) <= _LONGEST:
+            return value
+        return None if value[_LONGEST] == _LAST_CHARACTER else value[:_LONGEST] + _LAST_CHARACTER
+    return _bound(value, kind, zero=0.0)
+
+
+def _bound(value: Any, kind: Any, *, zero: float) -> Any:
+    if pa.types.is_floating(kind):
+        return None if value in {float("inf"), float("-inf")} else value or zero
+    if pa.types.is_decimal(kind):
+        return msgspec.Raw(format(value, "f").encode()) if kind.precision <= _MOST_DIGITS else None
+    return date_text(value) if pa.types.is_date(kind) else value
+
+
+def _time(microseconds: int, kind: Any) -> str:
+    return time_text(microseconds, precision="milliseconds") + ("Z" if kind.tz else "")

@@ -1,0 +1,87 @@
+"""The definition of a table: what one of its versions says of its columns, its partitioning and its features."""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+import pyarrow as pa
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+    from deltalake import DeltaTable
+
+
+@dataclass(frozen=True)
+class Definition:
+    """See above.
+
+    Attributes:
+        id: the table's id, which it keeps for its life.
+        schema_json: its columns, as Delta writes them.
+        partitions: its partition columns.
+        configuration: its properties.
+        writer_version: the version of the protocol that a writer must know.
+        features: the features that a reader or a writer must know.
+        schema: its columns as Arrow's.
+    """
+
+    id: str
+    schema_json: str
+    partitions: tuple[str, ...]
+    configuration: Mapping[str, str]
+    writer_version: int
+    features: tuple[str, ...]
+    schema: pa.Schema = field(compare=False)
+
+    @cached_property
+    def fingerprint(self) -> str:
+        """A short text that is another one as soon as somebody alters the columns or the partitioning."""
+        said = msgspec.json.encode([self.schema_json, self.partitions])
+        return hashlib.sha256(said).hexdigest()[:32]
+
+    @property
+    def stored(self) -> pa.Schema:
+        """The columns of a data file: all except the partition columns, whose values are in the log."""
+        return pa.schema([column for column in self.schema if column.name not in self.partitions])
+
+    def top_fields(self) -> Iterator[tuple[str, dict[str, Any]]]:
+        """The columns, as Delta writes them."""
+        for one in msgspec.json.decode(self.schema_json)["fields"]:
+            yield one["name"], one
+
+    def fields(self) -> Iterator[tuple[str, dict[str, Any]]]:
+        """The columns and all their parts, each with its path."""
+        for name, one in self.top_fields():
+            yield from _parts(name, one)
+
+
+def definition_of(table: DeltaTable) -> Definition:
+    """Read the definition of a loaded table."""
+    metadata, protocol, schema = table.metadata(), table.protocol(), table.schema()
+    arrow: Any = schema.to_arrow()  # of another library, with Arrow's own interface between the two
+    features = {*(protocol.reader_features or ()), *(protocol.writer_features or ())}
+    return Definition(
+        id=str(metadata.id),
+        schema_json=schema.to_json(),
+        partitions=tuple(metadata.partition_columns),
+        configuration=dict(metadata.configuration),
+        writer_version=protocol.min_writer_version,
+        features=tuple(sorted(features)),
+        schema=pa.schema(arrow),
+    )
+
+
+def _parts(path: str, one: dict[str, Any]) -> Iterator[tuple[str, dict[str, Any]]]:
+    yield path, one
+    kind = one["type"]
+    if isinstance(kind, dict):
+        for inner in kind.get("fields", ()):
+            yield from _parts(f"{path}.{inner['name']}", inner)
+        for part, key in (("element", "elementType"), ("key", "keyType"), ("value", "valueType")):
+            if key in kind:
+                yield from _parts(f"{path}.{part}", {"type": kind[key]})
