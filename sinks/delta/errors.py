@@ -23,7 +23,11 @@ _WORDS: Final[dict[str, tuple[type[TwoPhaseCommitError], str]]] = {
         ConfigurationError,
         "Check storage_options, and grant the sink's user the rights that docs/delta.md lists",
     ),
-    "unsupported table features|is not supported": (ConfigurationError, "Use a table without this feature"),
+    "unsupported table features|is not supported|catalog-managed": (
+        ConfigurationError,
+        "Use a table without this feature",
+    ),
+    "kernel error: schema error": (ConfigurationError, "Repair the table's columns, or use another table"),
     "found gap|expected contiguous": (
         ConfigurationError,
         "The table's log is damaged: somebody has deleted a part of it. Restore it",
@@ -32,7 +36,7 @@ _WORDS: Final[dict[str, tuple[type[TwoPhaseCommitError], str]]] = {
 #: A mistake in the code must not read like a storage that is down.
 _MISTAKES: Final = (TypeError, AttributeError, NameError, AssertionError)
 _SHOWN: Final = 500
-_COLOURS: Final = re.compile(r"\x1b\[[0-9;]*m")
+_NOISE: Final = re.compile(r"\x1b\[[0-9;]*m|\s+0: <unknown>.*", re.DOTALL)
 
 
 class StoreError(Exception):
@@ -85,6 +89,6 @@ def reason(error: Exception) -> str:
 
 
 def text_of(error: Exception) -> str:
-    """The beginning of the message in one line; the class if it has none."""
-    text = " ".join(_COLOURS.sub("", str(error)).split()) or type(error).__name__
+    """The beginning of the message in one line, without colours and stack frames; the class if it has none."""
+    text = " ".join(_NOISE.sub("", str(error)).split()) or type(error).__name__
     return text if len(text) <= _SHOWN else text[:_SHOWN] + "…"

@@ -66,9 +66,6 @@ def find_objections(table: Definition) -> Iterator[str]:
             yield f"is partitioned by {name!r}, whose type {kind} the sink cannot write into the log. Use another column"
     if by_name and set(by_name) == set(table.partitions):
         yield "has only partition columns, and a Parquet file needs at least one other column. Add one"
-    names = [name.lower() for name in by_name]
-    if len(set(names)) < len(names):
-        yield "has columns whose names differ only in case. Rename one of them"
 
 
 def retention_ms(configuration: Mapping[str, str]) -> float | None:

@@ -1,0 +1,183 @@
+"""Tables and arguments that the Delta sink refuses, by name."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from deltalake import DeltaTable
+
+from tests.unit.delta_support import Shop
+from twopc import ConfigurationError, DeltaSink
+from twopc.sinks.delta.objections import retention_ms
+from twopc.testing.contract.drivers import Driver, close_opened
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+    from pathlib import Path
+
+
+@pytest.fixture(autouse=True)
+def _closed() -> Iterator[None]:
+    yield
+    close_opened()
+
+
+def made(
+    directory: Path,
+    column: Mapping[str, Any] | None = None,
+    *,
+    protocol: Mapping[str, Any] | None = None,
+    partitions: tuple[str, ...] = (),
+    **configuration: str,
+) -> DeltaSink:
+    """A table, written by hand, because deltalake cannot make most of these."""
+    fields = [{"name": "value", "type": "long", "nullable": True, "metadata": {}}]
+    if column:
+        fields.append({"name": "odd", "type": "long", "nullable": True, "metadata": {}, **column})
+    metadata = {
+        "id": "3b6c4f6a-6f6e-4d5a-9f57-0a4f6a0f4d11",
+        "format": {"provider": "parquet", "options": {}},
+        "schemaString": json.dumps({"type": "struct", "fields": fields}),
+        "partitionColumns": list(partitions),
+        "configuration": configuration,
+        "createdTime": 1,
+    }
+    log = directory / "_delta_log"
+    log.mkdir()
+    actions = [{"protocol": protocol or {"minReaderVersion": 1, "minWriterVersion": 2}}, {"metaData": metadata}]
+    (log / f"{0:020}.json").write_text("\n".join(map(json.dumps, actions)))
+    return DeltaSink(name="orders", table_uri=str(directory), timeout_ms=1_000)
+
+
+def with_features(*writer: str, reader: tuple[str, ...] = ()) -> dict[str, Any]:
+    level = 3 if reader else 1
+    features = {"writerFeatures": [*writer, *reader]} | ({"readerFeatures": list(reader)} if reader else {})
+    return {"minReaderVersion": level, "minWriterVersion": 7, **features}
+
+
+@pytest.mark.parametrize(
+    ("how", "why"),
+    [
+        ({"delta.columnMapping.mode": "name"}, "has column mapping"),
+        ({"delta.setTransactionRetentionDuration": "interval 30 days"}, "would expire. Remove it: ALTER TABLE"),
+        ({"delta.constraints.positive": "value > 0"}, r"has the constraint 'positive' \(value > 0\)"),
+        ({"delta.deletedFileRetentionDuration": "interval 30 minutes"}, "VACUUM would delete"),
+        ({"delta.deletedFileRetentionDuration": "a week"}, "does not understand"),
+        ({"column": {"metadata": {"delta.generationExpression": "value + 1"}}}, "'odd', which is generated"),
+        ({"column": {"metadata": {"delta.identity.start": 1}}}, "'odd', which is an identity column"),
+        ({"column": {"metadata": {"delta.invariants": "{}"}}}, "'odd', which has an invariant"),
+        (
+            {
+                "column": {
+                    "type": {
+                        "type": "struct",
+                        "fields": [
+                            {"name": "in", "type": "long", "nullable": True, "metadata": {"delta.invariants": "{}"}}
+                        ],
+                    }
+                }
+            },
+            "'odd.in', which has an invariant",
+        ),
+        ({"column": {"name": "Value"}}, "Duplicate field name"),
+        ({"column": {"type": "double"}, "partitions": ("odd",)}, "is partitioned by 'odd', whose type double"),
+        ({"partitions": ("value",)}, "has only partition columns"),
+        ({"protocol": {"minReaderVersion": 1, "minWriterVersion": 6}}, "has writer version 6"),
+        *(
+            ({"protocol": with_features(feature)}, f"has the feature '{feature}'")
+            for feature in ("rowTracking", "identityColumns", "domainMetadata", "inCommitTimestamp", "icebergCompatV2", "other")
+        ),
+        *(
+            ({"protocol": with_features(reader=(feature,))}, f"has the feature '{feature}'")
+            for feature in ("v2Checkpoint", "typeWidening", "vacuumProtocolCheck", "variantType")
+        ),
+    ],
+    ids=str,
+)  # fmt: skip
+def test_a_table_that_the_sink_does_not_understand_is_refused(how: dict[str, Any], why: str, tmp_path: Path) -> None:
+    sink = made(tmp_path, **how)
+    with pytest.raises(ConfigurationError, match=why):
+        Driver(sink)
+    assert len(list((tmp_path / "_delta_log").iterdir())) == 1
+
+
+@pytest.mark.parametrize(
+    "how",
+    [
+        {"protocol": with_features("appendOnly", "invariants"), "delta.appendOnly": "true"},
+        {"protocol": with_features("changeDataFeed"), "delta.enableChangeDataFeed": "true"},
+        {"protocol": with_features("checkConstraints", "generatedColumns")},
+        {"protocol": with_features(reader=("deletionVectors", "timestampNtz", "columnMapping"))},
+        {"protocol": {"minReaderVersion": 1, "minWriterVersion": 5}},
+        {"delta.deletedFileRetentionDuration": "interval 1 week 2 days"},
+        {"my.own": "property"},
+    ],
+    ids=str,
+)
+def test_what_asks_nothing_of_an_append_is_accepted(how: dict[str, Any], tmp_path: Path) -> None:
+    Driver(made(tmp_path, **how))
+    assert DeltaTable(str(tmp_path)).version() == 1
+
+
+@pytest.mark.parametrize("feature", ["geospatial", "catalogManaged"])
+def test_a_feature_that_deltalake_cannot_read_is_named(feature: str, tmp_path: Path) -> None:
+    with pytest.raises(ConfigurationError, match="Use a table without this feature"):
+        Driver(made(tmp_path, protocol=with_features(reader=(feature,))))
+
+
+def test_a_table_that_is_not_there_is_named(tmp_path: Path) -> None:
+    with pytest.raises(ConfigurationError, match="Create the table, or correct table_uri"):
+        Driver(DeltaSink(name="orders", table_uri=str(tmp_path / "nothing")))
+
+
+@pytest.mark.parametrize(
+    ("text", "found"),
+    [
+        ("interval 7 days", 604_800_000),
+        ("7 days", 604_800_000),
+        ("INTERVAL 1 WEEK", 604_800_000),
+        ("interval 1 day 12 hours", 129_600_000),
+        ("interval 90 minutes", 5_400_000),
+        ("interval", None),
+        ("7", None),
+        ("interval 1 month", None),
+        ("soon today", None),
+    ],
+)
+def test_an_interval_of_spark_is_read(text: str, found: float | None) -> None:
+    assert retention_ms({"delta.deletedFileRetentionDuration": text}) == found
+
+
+@pytest.mark.parametrize(
+    ("arguments", "why"),
+    [
+        ({"name": "a.b"}, "name='a.b'"),
+        ({"table_uri": ""}, "pass a path"),
+        ({"table_uri": "memory://orders"}, "exists in one process only"),
+        ({"timeout_ms": 0}, "set a positive number"),
+        ({"storage_options": {"timeout": 3}}, "a dictionary of strings"),
+        ({"storage_options": {"AWS_S3_ALLOW_UNSAFE_RENAME": "true"}}, "AWS_S3_ALLOW_UNSAFE_RENAME lets two commits"),
+    ],
+    ids=str,
+)
+def test_an_argument_that_cannot_work_is_refused(arguments: dict[str, Any], why: str) -> None:
+    with pytest.raises(ConfigurationError, match=why):
+        DeltaSink(**{"name": "orders", "table_uri": "/tables/orders", **arguments})
+
+
+def test_an_environment_that_lets_commits_overwrite_each_other_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shop = Shop(tmp_path)
+    monkeypatch.setenv("AWS_S3_ALLOW_UNSAFE_RENAME", "true")
+    with pytest.raises(ConfigurationError, match="the environment variable AWS_S3_ALLOW_UNSAFE_RENAME"):
+        Driver(shop.sink)
+    monkeypatch.setenv("AWS_S3_ALLOW_UNSAFE_RENAME", "false")
+    Driver(shop.sink)
+
+
+def test_credentials_are_not_shown() -> None:
+    sink = DeltaSink(name="orders", table_uri="s3://b/t", storage_options={"AWS_SECRET_ACCESS_KEY": "hidden"})
+    assert "hidden" not in repr(sink)
