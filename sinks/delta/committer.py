@@ -162,8 +162,8 @@ class DeltaCommitter(FencedCommitter[DeltaHandle, Step]):
             newest = max(record.decided, step.outcome.version)
         if newest < decided_before(known) or record.driver_epoch < version_of(known) >> _VERSIONS_OF_A_DRIVER:
             raise RefusedStartError(
-                f"sink {self.name!r}: {self._settings.table_uri} is older than this checkpoint: its log no longer has batches that "
-                "were in it. Somebody has restored an older copy of its files. Nothing was written. Restore the "
+                f"sink {self.name!r}: {self._settings.table_uri} is older than this checkpoint: its log no longer has batches "
+                "that were in it. Somebody has restored an older copy of its files. Nothing was written. Restore the "
                 "newer state of the table; or use a new checkpoint and a new sink name",
                 case="older table",
             )
@@ -284,8 +284,8 @@ class DeltaCommitter(FencedCommitter[DeltaHandle, Step]):
         if age_ms > limit_ms:
             raise CheckpointExpiredError(
                 f"sink {self.name!r}: preparing took {age_ms:.0f} ms. VACUUM may delete files that no version names once they "
-                f"are older than delta.deletedFileRetentionDuration; a third of that, {limit_ms:.0f} ms, is the limit. Nothing was "
-                "decided. Write smaller batches, or raise delta.deletedFileRetentionDuration"
+                f"are older than delta.deletedFileRetentionDuration; a third of that, {limit_ms:.0f} ms, is the limit. Nothing "
+                "was decided. Write smaller batches, or raise delta.deletedFileRetentionDuration"
             )
 
 

@@ -2,8 +2,9 @@
 
 Delta's log has one kind of entry that an application may set, that a checkpoint keeps, and on which a commit can depend: the
 version of the application's last transaction (``txn``). It is a number, so it can only point to a record: a small file, written
-once, under a name that no other record ever has. The pointer moves in the same commit that adds the rows, and only if nobody else has moved it since
-the table was loaded. So the evidence of a commit is as old as the commit, and no clean-up of the log removes it.
+once, under a name that no other record ever has. The pointer moves in the same commit that adds the rows, and only if nobody else
+has moved it since the table was loaded. So the evidence of a commit is as old as the commit, and no clean-up of the log removes
+it.
 """
 
 from __future__ import annotations

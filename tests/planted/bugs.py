@@ -11,6 +11,7 @@ from tests.planted.bug import Bug, Edit
 from tests.planted.bug import one_edit as _bug
 from tests.planted.checkpointing_bugs import CHECKPOINTING_BUGS
 from tests.planted.connect_bugs import CONNECT_BUGS
+from tests.planted.delta_bugs import DELTA_BUGS
 from tests.planted.iceberg_bugs import ICEBERG_BUGS
 from tests.planted.operate_bugs import OPERATE_BUGS
 from tests.planted.proof_bugs import PROOF_BUGS
@@ -771,6 +772,7 @@ BUGS: Final = (
     *PROOF_BUGS,
     *SINK_BUGS,
     *ICEBERG_BUGS,
+    *DELTA_BUGS,
     *OPERATE_BUGS,
     *CHECKPOINTING_BUGS,
     *CONNECT_BUGS,

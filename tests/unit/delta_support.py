@@ -101,7 +101,8 @@ def task_of(driver: Driver, batch: int = 0, attempt: int = 1) -> TaskAttempt:
 @contextlib.contextmanager
 def next_commits(*faults: Callable[[Callable[[], None]], None]) -> Iterator[None]:
     """Pass the next commits of this process to these functions, one each. The commit itself is deltalake's own."""
-    real, waiting = DeltaTable.create_write_transaction, list(faults)
+    patched: Any = DeltaTable
+    real, waiting = patched.create_write_transaction, list(faults)
 
     def create_write_transaction(table: DeltaTable, *args: Any, **kwargs: Any) -> None:
         def send() -> None:
@@ -112,11 +113,11 @@ def next_commits(*faults: Callable[[Callable[[], None]], None]) -> Iterator[None
         else:
             send()
 
-    DeltaTable.create_write_transaction = create_write_transaction  # type: ignore[method-assign]
+    patched.create_write_transaction = create_write_transaction
     try:
         yield
     finally:
-        DeltaTable.create_write_transaction = real  # type: ignore[method-assign]
+        patched.create_write_transaction = real
     assert not waiting, f"{len(waiting)} of {len(faults)} commits were never sent"
 
 

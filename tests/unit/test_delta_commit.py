@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import threading
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
+import pyarrow as pa
 import pytest
-from deltalake import CommitProperties, DeltaTable, Transaction
+from deltalake import CommitProperties, DeltaTable, Field, Transaction, write_deltalake
 from deltalake.exceptions import CommitFailedError, DeltaError
+from deltalake.schema import PrimitiveType
 
 from tests.unit.delta_support import APP, Shop, evidence, lost_answer, lost_request, next_commits, prepare
 from twopc import ConfigurationError, FencedError, RetriableError
 from twopc.attempt import Claim, Evidence
+from twopc.testing import crash_points
 from twopc.testing.contract.drivers import Driver, close_opened
 
 if TYPE_CHECKING:
@@ -86,7 +89,8 @@ def test_a_batch_is_one_version_and_a_start_is_another(shop: Shop) -> None:
 
 def test_the_history_names_the_sink_and_the_batch(shop: Shop) -> None:
     driver = Driver(shop.sink)
-    driver.commit([prepare(driver, shop.sink, 1, 2, batch=7)], driver.begin())
+    scan_start = driver.begin()
+    driver.commit([prepare(driver, shop.sink, 1, 2, batch=7)], scan_start)
     [newest] = shop.table().history(1)
     assert (newest["twopc.sink"], newest["twopc.batch"], newest["isBlindAppend"]) == ("orders", 7, True)
 
@@ -192,6 +196,24 @@ def test_a_commit_held_back_past_a_change_of_driver_is_refused(shop: Shop, forei
     restarted = Driver(shop.sink)
     assert restarted.committer.initialize_state([handle], scan_start) == {handle: COMMITTED}
     assert shop.values() == [1, 2] + [9] * foreign
+
+
+def test_a_driver_that_is_replaced_between_its_look_and_its_commit_adds_nothing(shop: Shop) -> None:
+    """Whoever loads the table again to commit would find the other driver's pointer there, and replace it."""
+    loser = Driver(shop.sink)
+    scan_start = loser.begin()
+    handle = prepare(loser, shop.sink, 1, 2)
+
+    def overtake() -> None:
+        assert Driver(shop.sink).committer.initialize_state([handle], scan_start) == {handle: COMMITTED}
+
+    crash_points.arm("driver.committing", overtake)
+    try:
+        with pytest.raises(FencedError):
+            loser.committer.commit([handle], scan_start)
+    finally:
+        crash_points.disarm()
+    assert shop.values() == [1, 2]
 
 
 def test_without_any_answer_the_outcome_is_unknown_until_the_table_can_be_read(shop: Shop, tmp_path: Path) -> None:
@@ -370,7 +392,7 @@ def test_a_file_that_vacuum_deletes_after_the_decision_is_proven_lost(shop: Shop
     scan_start = driver.begin()
     gone, whole = prepare(driver, shop.sink, 1, 2), prepare(driver, shop.sink, 3)
     driver.committer.confirm([gone, whole], 0)
-    kept = [path for path in shop.files() if whole.transaction in path.name][0]
+    kept = next(path for path in shop.files() if whole.transaction in path.name)
     content = kept.read_bytes()
     shop.table().vacuum(retention_hours=0, enforce_retention_duration=False, dry_run=False, full=True)
     assert shop.files() == []
@@ -409,15 +431,10 @@ def test_an_outcome_that_the_record_does_not_have_is_unknown(shop: Shop) -> None
 
 
 def _add_column(shop: Shop) -> None:
-    from deltalake import Field  # noqa: PLC0415
-
-    shop.table().alter.add_columns([Field("more", "long")])
+    shop.table().alter.add_columns([Field("more", PrimitiveType("long"))])
 
 
 def _replace_columns(shop: Shop) -> None:
-    import pyarrow as pa  # noqa: PLC0415
-    from deltalake import write_deltalake  # noqa: PLC0415
-
     write_deltalake(str(shop.path), pa.table({"other": [1]}), mode="overwrite", schema_mode="overwrite")
 
 

@@ -9,7 +9,7 @@ import pytest
 from deltalake import DeltaTable
 
 from tests.unit.delta_support import SCHEMA, Shop, evidence, prepare
-from twopc import ConfigurationError, CheckpointExpiredError, RefusedStartError
+from twopc import CheckpointExpiredError, ConfigurationError, RefusedStartError
 from twopc.attempt import Evidence
 from twopc.testing.contract import Case, numbers
 from twopc.testing.contract.drivers import Driver, Query, all_rows, close_opened
