@@ -34,6 +34,7 @@ _COLUMN_RULES: Final = {
     "delta.invariants": "has an invariant, and the sink cannot evaluate it",
     "delta.typeChanges": "had another type, which the sink does not support",
     "CURRENT_DEFAULT": "has a default, which the sink cannot evaluate",
+    "__CHAR_VARCHAR_TYPE_STRING": "is CHAR or VARCHAR, and the sink does not check the length of texts",
 }
 _KNOWN_TYPES: Final = re.compile(
     r"byte|short|integer|long|float|double|string|binary|boolean|date|timestamp|timestamp_ntz|decimal\(\d+, ?\d+\)"

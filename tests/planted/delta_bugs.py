@@ -149,7 +149,7 @@ DELTA_BUGS: Final[tuple[Bug, ...]] = (
         "orphans.py",
         "            if first_epoch <= epoch <= own_epoch:\n",
         "            if first_epoch <= epoch:\n",
-        f"{_SWEEP} -k successor",
+        f"{_SWEEP} -k fenced_after_its_look",
     ),
     _bug(
         "an empty string in a partition column becomes null",

@@ -9,6 +9,8 @@ import pytest
 from tests.unit.delta_support import Shop, evidence, prepare, task_of
 from twopc.attempt import Evidence
 from twopc.sinks.delta import writer as writer_module
+from twopc.sinks.delta.orphans import Orphans
+from twopc.sinks.delta.record import Published
 from twopc.testing.contract import numbers
 from twopc.testing.contract.drivers import Driver, close_opened
 
@@ -37,6 +39,16 @@ def test_files_of_dead_drivers_are_deleted_and_those_of_a_successor_are_not(shop
     successor.committer.recover_and_abort([])
     assert shop.files() == []
     assert successor.committer.orphans_ended() == 2
+
+
+def test_a_driver_that_is_fenced_after_its_look_does_not_even_list_the_files_of_its_successor(shop: Shop) -> None:
+    """A step that only reads is not fenced when it deletes, so the driver epoch in the path is what protects them."""
+    Driver(shop.sink)
+    successor = Driver(shop.sink)
+    successor.begin()
+    prepare(successor, shop.sink, 1)
+    assert Orphans(shop.sink.store(), "orders").find(Published(), own_epoch=1) == []
+    assert len(Orphans(shop.sink.store(), "orders").find(Published(), own_epoch=2)) == 1
 
 
 def test_files_of_earlier_batches_are_never_deleted(shop: Shop) -> None:

@@ -69,6 +69,11 @@ def with_features(*writer: str, reader: tuple[str, ...] = ()) -> dict[str, Any]:
         ({"column": {"metadata": {"delta.identity.start": 1}}}, "'odd', which is an identity column"),
         ({"column": {"metadata": {"delta.invariants": "{}"}}}, "'odd', which has an invariant"),
         (
+            {"column": {"type": "string", "metadata": {"__CHAR_VARCHAR_TYPE_STRING": "varchar(9)"}}},
+            "'odd', which is CHAR or VARCHAR",
+        ),
+        ({"column": {"type": "void"}}, "'odd' with type void"),
+        (
             {
                 "column": {
                     "type": {

@@ -1,0 +1,89 @@
+"""Delta Lake's own implementation, in a Spark of its own: ``python delta_spark.py`` executes a statement for each line of its input.
+
+Each line, in and out, is JSON: a statement, and its rows. A session that exists cannot load jars, so this is another process.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import subprocess
+import sys
+import tempfile
+from typing import TYPE_CHECKING, Any
+
+from twopc.integration.services.jars import delta_jars
+from twopc.integration.services.java import java_home
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+
+class DeltaSpark:
+    """The process, as its parent sees it."""
+
+    def __init__(self, process: subprocess.Popen[str]) -> None:
+        self._process = process
+
+    def sql(self, statement: str) -> list[dict[str, Any]]:
+        """Execute a statement; return its rows. Values without a form in JSON are text.
+
+        Raises:
+            RuntimeError: Spark has refused it.
+        """
+        assert self._process.stdin is not None and self._process.stdout is not None
+        self._process.stdin.write(json.dumps(statement) + "\n")
+        self._process.stdin.flush()
+        answer: dict[str, Any] = json.loads(self._process.stdout.readline())
+        if "error" in answer:
+            raise RuntimeError(answer["error"])
+        rows: list[dict[str, Any]] = answer["rows"]
+        return rows
+
+
+@contextlib.contextmanager
+def delta_spark() -> Iterator[DeltaSpark]:
+    with subprocess.Popen(
+        [sys.executable, __file__], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
+    ) as process:
+        try:
+            yield DeltaSpark(process)
+        finally:
+            process.kill()
+
+
+def main() -> None:
+    import os  # noqa: PLC0415 - only in the child
+
+    from pyspark.sql import SparkSession  # noqa: PLC0415 - only in the child
+
+    answers = os.fdopen(os.dup(1), "w")
+    os.dup2(2, 1)  # what Java prints is no answer
+    os.environ["JAVA_HOME"] = str(java_home())
+    with tempfile.TemporaryDirectory() as directory:
+        builder = (
+            SparkSession.builder.master("local[1]")
+            .config("spark.jars", ",".join(map(str, delta_jars())))
+            .config("spark.driver.bindAddress", "127.0.0.1")
+            .config("spark.driver.host", "127.0.0.1")
+            .config("spark.ui.enabled", "false")
+            .config("spark.sql.session.timeZone", "America/New_York")  # not the zone of the tables
+            .config("spark.sql.shuffle.partitions", "1")
+            .config("spark.sql.warehouse.dir", directory)
+            .config("spark.sql.extensions", "io.delta.sql.DeltaSparkSessionExtension")
+            .config("spark.sql.catalog.spark_catalog", "org.apache.spark.sql.delta.catalog.DeltaCatalog")
+            .config("spark.databricks.delta.retentionDurationCheck.enabled", "false")
+        )
+        spark = builder.getOrCreate()
+        for line in sys.stdin:
+            try:
+                rows = [row.asDict(recursive=True) for row in spark.sql(json.loads(line)).collect()]
+                answer = {"rows": rows}
+            except Exception as error:  # noqa: BLE001 - the parent raises it
+                answer = {"error": str(error)}  # type: ignore[dict-item]
+            answers.write(json.dumps(answer, default=str) + "\n")
+            answers.flush()
+
+
+if __name__ == "__main__":
+    main()
