@@ -30,7 +30,6 @@ DEFAULT_KAFKA_VERSION = "4.3.0"
 LOCKED_KAFKA_VERSIONS = ("2.8.2", "3.0.2", "3.3.2", "3.5.2", "3.9.1", "4.0.1", "4.1.1", "4.2.0", DEFAULT_KAFKA_VERSION)
 HBASE_VERSION = "2.6.1"
 ICEBERG_VERSION = "1.10.0"
-DELTA_VERSION = "4.0.0"
 #: By Spark's minor version, the newest patch whose Kafka connector every repository serves. Later patches use it, too.
 NEWEST_CONNECTORS = {"3.5": "3.5.7", "4.0": "4.0.4", "4.1": "4.1.3", "4.2": "4.2.0"}
 POSTGRES_JDBC_VERSION = "42.7.7"
@@ -92,16 +91,6 @@ def connector_version(spark: str) -> str:
     """Return the version of the Kafka connector for a version of Spark: the same, or the newest one that is served."""
     newest = NEWEST_CONNECTORS.get(".".join(spark.split(".")[:2]), spark)
     return min(spark, newest, key=lambda version: [int(part) for part in re.findall(r"\d+", version)])
-
-
-def delta_set() -> JarSet:
-    """Return Delta Lake's own implementation for Spark 4.0, with which tests read what a Delta sink has written."""
-    return JarSet(
-        f"delta-spark-{DELTA_VERSION}",
-        f"Delta Lake {DELTA_VERSION}",
-        (f"io.delta:delta-spark_2.13:{DELTA_VERSION}", f"io.delta:delta-storage:{DELTA_VERSION}"),
-        transitive=False,
-    )
 
 
 def hbase_set() -> JarSet:
@@ -182,11 +171,6 @@ def spark_kafka_jars() -> list[Path]:
 def postgres_jdbc_jars() -> list[Path]:
     """Return PostgreSQL's JDBC driver; see `postgres_jdbc_set` and `kafka_jars`."""
     return fetch(postgres_jdbc_set())
-
-
-def delta_jars() -> list[Path]:
-    """Return Delta Lake for Spark 4.0; see `delta_set` and `kafka_jars`."""
-    return fetch(delta_set())
 
 
 def hbase_jars() -> list[Path]:

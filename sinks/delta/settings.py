@@ -83,7 +83,7 @@ class DeltaSettings:
                 f"sink {self.name!r}: the environment variable {variable} lets two commits overwrite each other. Nothing was "
                 "written. Remove it from the environment of the driver and of the executors"
             )
-        return Store(self.table_uri, self.storage_options)
+        return Store(self.table_uri, self.storage_options, timeout_ms=self.timeout_ms)
 
     def require_supported(self, definition: Definition) -> None:
         """Refuse a table that has what this sink does not understand.

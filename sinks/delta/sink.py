@@ -28,7 +28,8 @@ class DeltaSink(DeltaSettings, TwoPhaseCommitSink[DeltaHandle]):
         table_uri: the table's directory, as deltalake takes it: ``s3://bucket/table``, ``abfss://…``, or a path that the driver
             and all executors share. The rows' columns must have the names of the table's columns.
         storage_options: deltalake's options for the storage, such as credentials.
-        timeout_ms: how long a commit is repeated while the storage refuses it or does not answer.
+        timeout_ms: how long a commit is repeated while the storage refuses it or does not answer, and how long one request to the
+            storage is.
 
     Raises:
         ConfigurationError: an argument is invalid. The message names it and what to pass instead.

@@ -27,11 +27,13 @@ class Store:
     Args:
         uri: the table's directory.
         options: deltalake's options for the storage.
+        timeout_ms: how long deltalake repeats one request that fails. Its own limit is three minutes.
     """
 
-    def __init__(self, uri: str, options: Mapping[str, str] | None) -> None:
+    def __init__(self, uri: str, options: Mapping[str, str] | None, *, timeout_ms: int) -> None:
         self.uri = uri
-        self._options = dict(options) if options else None
+        limits = {"timeout": f"{timeout_ms}ms", "retry_timeout": f"{timeout_ms}ms"}
+        self._options = {**limits, **(options or {})}
         self._local = local_path(uri)
         self._remote: DeltaStorageHandler | None = None
         self._files: Any = None

@@ -1,4 +1,4 @@
-"""Delta Lake's own implementation, in a Spark of its own: ``python delta_spark.py`` executes a statement for each line of its input.
+"""Delta Lake's own implementation, in a Spark of its own, which executes a statement for each line of its input.
 
 Each line, in and out, is JSON: a statement, and its rows. A session that exists cannot load jars, so this is another process.
 """
@@ -10,13 +10,16 @@ import json
 import subprocess
 import sys
 import tempfile
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from twopc.integration.services.jars import delta_jars
+from tests.live.delta.jars import delta_jars
 from twopc.integration.services.java import java_home
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+
+_ROOT = Path(__file__).parents[3]
 
 
 class DeltaSpark:
@@ -43,9 +46,8 @@ class DeltaSpark:
 
 @contextlib.contextmanager
 def delta_spark() -> Iterator[DeltaSpark]:
-    with subprocess.Popen(
-        [sys.executable, __file__], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
-    ) as process:
+    pipes: Any = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.DEVNULL}
+    with subprocess.Popen([sys.executable, "-m", __name__], cwd=_ROOT, text=True, **pipes) as process:
         try:
             yield DeltaSpark(process)
         finally:

@@ -59,8 +59,9 @@ def committed(driver: Driver, sink: DeltaSink, *rows: int, batch: int) -> tuple[
 
 def test_spark_reads_each_type_and_finds_rows_by_statistics_and_partitions(spark: DeltaSpark, tmp_path: Path) -> None:
     columns = (
-        "id INT NOT NULL, text STRING, f DOUBLE, amount DECIMAL(12, 2), part_amount DECIMAL(5, 2), at TIMESTAMP, local TIMESTAMP_NTZ, "
-        "day DATE, part_at TIMESTAMP, tags ARRAY<STRING>, counts MAP<STRING, BIGINT>, more STRUCT<n: SMALLINT, b: BINARY>, flag BOOLEAN"
+        "id INT NOT NULL, text STRING, f DOUBLE, amount DECIMAL(12, 2), part_amount DECIMAL(5, 2), at TIMESTAMP, "
+        "local TIMESTAMP_NTZ, day DATE, part_at TIMESTAMP, tags ARRAY<STRING>, counts MAP<STRING, BIGINT>, "
+        "more STRUCT<n: SMALLINT, b: BINARY>, flag BOOLEAN"
     )
     table, sink = created(spark, tmp_path / "t", columns, "PARTITIONED BY (part_at, part_amount, flag)")
     at = dt.datetime(2026, 3, 29, 1, 30, 0, 123456, tzinfo=UTC)
@@ -73,14 +74,15 @@ def test_spark_reads_each_type_and_finds_rows_by_statistics_and_partitions(spark
         },
         {"id": 2, "text": "b" * 50, "f": 1.5, "day": dt.date(2026, 1, 1), "local": local, "at": at},
     ]  # fmt: skip
-    schema = sink.store().load().schema().to_arrow()
+    schema: Any = sink.store().load().schema().to_arrow()
     driver = Driver(sink)
     scan_start = driver.begin()
     handle = driver.prepare(pa.RecordBatch.from_pylist(rows, schema=pa.schema(schema)))
     assert driver.commit([handle], scan_start) == [COMMITTED]
     found = spark.sql(
-        f"SELECT id, text, string(f) f, string(amount) amount, string(part_amount) part_amount, unix_micros(at) at, string(local) local, "
-        f"string(day) day, unix_micros(part_at) part_at, tags, counts, more.n n, hex(more.b) b, flag FROM {table} ORDER BY id"
+        "SELECT id, text, string(f) f, string(amount) amount, string(part_amount) part_amount, unix_micros(at) at, "
+        "string(local) local, string(day) day, unix_micros(part_at) part_at, tags, counts, more.n n, hex(more.b) b, flag "
+        f"FROM {table} ORDER BY id"
     )
     micros = (at - dt.datetime(1970, 1, 1, tzinfo=UTC)) // dt.timedelta(microseconds=1)
     assert found[0] == {
