@@ -129,6 +129,7 @@ def test_the_protocol_and_the_kafka_sink_need_no_extra(base: Installed) -> None:
     [
         ("twopc.sinks.redis", "RedisSink", "redis", "redis"),
         ("twopc.sinks.hbase", "HBaseSink", "hbasedriver", "hbase"),
+        ("twopc.sinks.delta", "DeltaSink", "deltalake", "delta"),
         ("twopc.integration.spark", "exactly_once", "pyspark", "spark"),
     ],
 )
