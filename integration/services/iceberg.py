@@ -61,6 +61,7 @@ class RestCatalogs:
     def silent(self) -> Iterator[None]:
         """No catalog answers meanwhile."""
         self._process.send_signal(signal.SIGSTOP)
+        os.waitid(os.P_PID, self._process.pid, os.WSTOPPED)  # until then, it may still answer
         try:
             yield
         finally:
