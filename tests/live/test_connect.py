@@ -49,6 +49,7 @@ def stopped_worker(run: Run) -> psutil.Process:
     return found[0]
 
 
+@pytest.mark.whole
 @pytest.mark.parametrize("write_by", ["auto", "tasks"])
 def test_batches_and_a_restart_are_written_exactly_once(write_by: str, kafka: KafkaService, tmp_path: Path) -> None:
     pipeline = pipeline_of(kafka, tmp_path, settings={"write_by": write_by})
@@ -155,8 +156,10 @@ def outcome_of(scenario: str, pipeline: Pipeline, root: Path) -> str:
     ("scenario", "error"),
     [
         ("in_a_thread", "Spark did not make this call"),
-        ("in_the_client", "Spark did not make this call"),
-        ("with_anothers_checkpoint", "but another query of this session is calling"),
+        pytest.param("in_the_client", "Spark did not make this call", marks=pytest.mark.whole),
+        pytest.param(
+            "with_anothers_checkpoint", "but another query of this session is calling", marks=pytest.mark.whole
+        ),
     ],
 )
 def test_a_call_that_is_not_the_querys_own_is_refused(
@@ -170,6 +173,7 @@ def test_a_call_that_is_not_the_querys_own_is_refused(
     assert not pipeline.visible()
 
 
+@pytest.mark.whole
 def test_one_of_two_queries_of_a_session_is_found_by_its_plan(kafka: KafkaService, tmp_path: Path) -> None:
     pipeline = pipeline_of(kafka, tmp_path)
     pipeline.feed(20)
@@ -190,6 +194,7 @@ def test_one_shuffle_is_written_if_spark_compares_its_rows(kafka: KafkaService, 
     pipeline.require_exactly_once()
 
 
+@pytest.mark.whole
 def test_a_query_that_keeps_state_is_refused_by_name(kafka: KafkaService, tmp_path: Path) -> None:
     pipeline = pipeline_of(kafka, tmp_path, plan="update")
     try:

@@ -22,6 +22,8 @@ from twopc.integration.services.ports import free_ports
 
 pytest.importorskip("grpc", reason="Spark Connect needs it, and the group of Spark 3.5 lacks it")
 
+pytestmark = pytest.mark.whole
+
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
@@ -132,7 +134,6 @@ def test_a_client_elsewhere_gets_its_batches_exactly_once(kafka: KafkaService, t
     pipeline.require_order()
 
 
-@pytest.mark.whole
 def test_a_client_that_is_killed_costs_nothing(kafka: KafkaService, tmp_path: Path) -> None:
     pipeline = pipeline_of(kafka, tmp_path)
     pipeline.feed(60)

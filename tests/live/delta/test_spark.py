@@ -151,6 +151,7 @@ def test_a_column_that_the_table_lacks_is_named_before_anything_is_written(spark
     assert contents(sink) == []
 
 
+@pytest.mark.whole
 def test_a_killed_query_writes_every_row_once(kill_loop: Callable[..., Outcome], tmp_path: Path) -> None:
     sink = created(tmp_path, [pa.field("number", pa.int64(), nullable=False), ("key", pa.string())])
 
