@@ -57,7 +57,7 @@ class PostgresCommitter(FencedCommitter[PostgresHandle, "Connection"]):
         self._transfer = Transfer(settings, self._statements)
         self._database = settings.database()
         self._has_objects = False
-        self._may_have_votes = True  # of a former driver, whatever its settings were
+        self._may_have_votes = True  # of any driver, whatever its settings: a late one may come after the first sweep
 
     # -- the store's hooks ----------------------------------------------------------------------------------------------
 
@@ -77,6 +77,7 @@ class PostgresCommitter(FencedCommitter[PostgresHandle, "Connection"]):
         """See :class:`FencedCommitter`. The first batch's columns decide the rest, see :meth:`PostgresSink.check_schema`."""
         read_table(step, self._settings.table)
         is_standby, _, version, slots = self._facts(step)
+        self._may_have_votes = slots > 0
         if is_standby:
             raise ConfigurationError(f"sink {self.name!r}: the dsn leads to a standby: pass the primary's")
         if version < _OLDEST:
@@ -247,7 +248,6 @@ class PostgresCommitter(FencedCommitter[PostgresHandle, "Connection"]):
                 found = find_votes(step, self.name, control.decode(self.load(step)))
             for _ in finish_votes(self._database, [name for name in found if name not in spared], "ROLLBACK"):
                 pass
-            self._may_have_votes = self._settings.vote == "prepared"
 
     def _facts(self, step: Connection) -> tuple[bool, str, int, int]:
         [facts] = step.execute(read_facts()).fetchall()

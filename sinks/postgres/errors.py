@@ -50,7 +50,10 @@ _MEANINGS: Final[dict[str, tuple[type[TwoPhaseCommitError], str]]] = {
         "Each task and the driver need a connection: raise max_connections, or run fewer tasks at once",
     ),
     "54": (BadRecordError, "A row is too large for the table or for one of its indexes"),
-    "55P03": (UnavailableError, "Another session holds the lock: see pg_stat_activity and pg_locks"),
+    "55P03": (
+        UnavailableError,
+        "Another session or a prepared transaction holds the lock: see pg_stat_activity, pg_locks and pg_prepared_xacts",
+    ),
     "57": (UnavailableError, "The server ended the statement or the connection, or is starting or stopping"),
     "P0001": (BadRecordError, "A trigger or a function of the table rejects a row"),
     "57014": (UnavailableError, "Raise timeout_ms, unless somebody has cancelled the statement by hand"),

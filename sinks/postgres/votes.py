@@ -28,13 +28,19 @@ if TYPE_CHECKING:
 _PREFIX: Final = "twopc-{sink}-{id}-"
 
 
-def vote_name(sink: str, record: Control, attempt: Attempt) -> str:
-    """The name of an attempt's vote, which is unique on the whole server. It has at most 199 bytes, as the server demands."""
-    return f"{_prefix(sink, record)}{record.driver_epoch}-{attempt.driver_epoch}.{attempt.counter}"
+def vote_name(connection: Connection, sink: str, record: Control, attempt: Attempt) -> str:
+    """The name of an attempt's vote. It has at most 199 bytes, as the server demands.
+
+    It is unique on the whole server: a copy of the database has the same control record, but its own oid.
+    """
+    database = connection.execute("SELECT oid FROM pg_database WHERE datname = current_database()").fetchone()
+    if database is None:
+        raise AssertionError("a session is always in a database")
+    return f"{_prefix(sink, record)}{database[0]}-{record.driver_epoch}-{attempt.driver_epoch}.{attempt.counter}"
 
 
 def find_votes(connection: Connection, sink: str, record: Control) -> list[str]:
-    """Find the names of the sink's prepared transactions, of this driver and of former ones."""
+    """Find the names of the sink's prepared transactions, of this driver and of previous ones."""
     statement = "SELECT gid FROM pg_prepared_xacts WHERE database = current_database() AND starts_with(gid, %s)"
     return [name for (name,) in connection.execute(statement, [_prefix(sink, record)])]
 
@@ -43,17 +49,25 @@ def finish_votes(database: Database, names: Collection[str], how: Literal["COMMI
     """Commit prepared transactions, or roll them back; yield each when it is done. Those that are not listed are left out.
 
     Raises:
-        psycopg.Error: the server rejected it, or did not answer. The outcome is unknown.
+        psycopg.Error: the server rejected one of them, or did not answer. The outcome is unknown. If it only rejected one, all
+            the others are done.
     """
     if not names:
         return
     statement = "SELECT gid FROM pg_prepared_xacts WHERE database = current_database() AND gid = ANY(%s) ORDER BY gid"
     with database.transaction() as connection:
         listed = [name for (name,) in connection.execute(statement, [list(names)])]
+    rejected: psycopg.Error | None = None
     for name in listed:
-        with contextlib.suppress(psycopg.errors.UndefinedObject):  # another driver has just done it
-            database.execute_alone(sql.SQL(how) + sql.SQL(" PREPARED {}").format(sql.Literal(name)))
-        yield name
+        try:
+            with contextlib.suppress(psycopg.errors.UndefinedObject):  # another driver has just done it
+                database.execute_alone(sql.SQL(how) + sql.SQL(" PREPARED {}").format(sql.Literal(name)))
+        except psycopg.ProgrammingError as error:  # for example, it belongs to another role
+            rejected = error
+        else:
+            yield name
+    if rejected is not None:
+        raise rejected
 
 
 def _prefix(sink: str, record: Control) -> str:

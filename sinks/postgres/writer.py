@@ -45,14 +45,14 @@ class PostgresWriter(SinkWriter[PostgresHandle]):
     def begin_transaction(self) -> None:
         """See :class:`SinkWriter`."""
         with self._explaining("beginning"):
-            row = self._database.begin().execute(self._statements.load_control()).fetchone()
-        record = control.decode(row[0] if row else None)
+            connection = self._database.begin()
+            row = connection.execute(self._statements.load_control()).fetchone()
+            record = control.decode(row[0] if row else None)
+            if self._settings.vote == "prepared":
+                self._vote = vote_name(connection, self._settings.name, record, self._task.attempt)
         if record.driver_epoch != self._task.driver_epoch:
             self._database.close()
             raise RetriableError(f"sink {self._settings.name!r}: a newer driver has replaced the one of this task")
-
-        if self._settings.vote == "prepared":
-            self._vote = vote_name(self._settings.name, record, self._task.attempt)
 
     def write(self, rows: pa.RecordBatch) -> None:
         """See :class:`SinkWriter`. PostgreSQL checks the table's own constraints here."""

@@ -256,6 +256,22 @@ def test_a_query_that_crashed_after_it_abandoned_a_batch_is_not_an_older_copy_un
     assert owned.store.visible() == sorted(all_rows(0)[:4] + all_rows(1))
 
 
+def test_a_query_that_replaces_another_one_may_bring_a_new_store_even_if_its_first_start_crashed(
+    owned: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The new store has none of the other query's decisions, and loses nothing by that."""
+    owned.start().run(0)
+    monkeypatch.setattr(FakeCommitter, "lacks_decisions", lambda _, scan_start: bool(scan_start))
+    monkeypatch.setattr(FakeCommitter, "inspect", lambda committer: Owner(OTHER, committer._store.driver_epoch))
+    ending = Settings(overrides=Overrides(end_query_id=QUERY_ID))
+    query = owned.start(settings=ending)
+    query.engine.rows = rows_of(7)
+    query.run(0, query_id=OTHER)
+    assert owned.store.visible() == all_rows(0, 7)
+    with pytest.raises(RefusedStartError, check=lambda error: error.case == "older store"):
+        owned.start(settings=ending).run(1, query_id=OTHER)
+
+
 def test_the_ended_querys_last_decision_is_committed_first(cluster: Cluster) -> None:
     die_at(cluster, cluster.start(), "driver.decided", 0)
     query = cluster.start(settings=Settings(overrides=Overrides(end_query_id=QUERY_ID)))

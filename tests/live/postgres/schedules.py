@@ -54,6 +54,7 @@ class Schedule:
         self._busy: list[Coordinator] = []
         self._late: list[tuple[Any, Any]] = []
         self._depth = 0
+        self._dying: set[int] = set()  # the depths whose driver is dead, and can clean nothing up
         self.is_faulty = True
         self.is_paused = False
         self.reported = self.committed = -1
@@ -91,6 +92,7 @@ class Schedule:
             if self._random.random() < 0.7:
                 self.committed = max(self.committed, batch)
         finally:
+            self._dying.discard(self._depth)
             self._busy.remove(driver)
         self.check()
 
@@ -120,24 +122,27 @@ class Schedule:
 
     def execute(self, connection: Any, query: Any, run: Any) -> Any:
         """Execute a statement, or let something happen to it."""
+        if self._depth in self._dying:
+            raise Crash
         text = query.as_string() if isinstance(query, sql.Composable) else str(query)
         is_end = text.startswith(_ENDS)
         chance = next((chance for words, chance in _CHANCES.items() if text.startswith(words)), 0.005)
         if not self.is_faulty or self._random.random() > chance:
             return run()
-        fault = self._random.choice(["fails", "unseen", "dies", "dies after", "pause", "pause", *["late"] * is_end])
+        fault = self._random.choice(["fails", "unseen", "dies", "dies after", "pause", "pause", *["late", "late, dies"] * is_end])
         self._note(f"{fault}: {text[:60]!r}")
         if fault == "pause":
             self._elsewhere()
             return run()
-        if fault == "late":
+        if fault.startswith("late"):
             connection.is_kept = True
             self._late.append((connection, query))
         elif fault in {"unseen", "dies after"}:
             run()
         if not connection.is_kept:
             connection.close()
-        if fault.startswith("dies"):
+        if "dies" in fault:
+            self._dying.add(self._depth)
             raise Crash
         raise psycopg.OperationalError("server closed the connection unexpectedly")
 

@@ -153,6 +153,21 @@ def test_two_sinks_do_not_see_each_others_rows_before_the_decision(database: str
     assert target.commit([child], scan_starts[1]) == [Evidence.COMMITTED]
 
 
+def test_two_sinks_that_write_the_same_key_cannot_both_vote(database: str, connection: Connection) -> None:
+    run(connection, "CREATE TABLE target (id bigint PRIMARY KEY)")
+    one, other = (
+        Driver(sink_of(database, name=name, mode="upsert", key="id", vote="prepared", timeout_ms=1_000))
+        for name in ("one", "other")
+    )
+    scan_starts = [driver.begin() for driver in (one, other)]
+    handles = [driver.prepare(batch(id=[1])) for driver in (one, other)]
+    one.committer.confirm([handles[0]], 0)
+    with pytest.raises(UnavailableError, match=r"a prepared transaction holds the lock: see .*pg_prepared_xacts"):
+        other.committer.confirm([handles[1]], 0)
+    one.committer.commit([handles[0]], scan_starts[0])
+    assert other.commit([handles[1]], scan_starts[1]) == [Evidence.COMMITTED]
+
+
 def test_a_trigger_that_fills_in_a_required_column_comes_too_late(database: str, connection: Connection) -> None:
     run(
         connection,
