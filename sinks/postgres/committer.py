@@ -44,7 +44,7 @@ _OLDEST: Final = 150_000
 class PostgresCommitter(FencedCommitter[PostgresHandle, "Connection"]):
     """See :class:`FencedCommitter`.
 
-    A step is a transaction. It begins with the lock of the control record, and so waits for a former step, even for one whose
+    A step is a transaction. It begins with the lock of the control record, and so waits for a previous step, even for one whose
     driver is gone while its backend is still in COMMIT. What the step then finds is final.
     """
 
@@ -79,7 +79,7 @@ class PostgresCommitter(FencedCommitter[PostgresHandle, "Connection"]):
         is_standby, _, version, slots = self._facts(step)
         self._may_have_votes = slots > 0
         if is_standby:
-            raise ConfigurationError(f"sink {self.name!r}: the dsn leads to a standby: pass the primary's")
+            raise ConfigurationError(f"sink {self.name!r}: the dsn points to a standby; pass the address of the primary")
         if version < _OLDEST:
             raise ConfigurationError(f"sink {self.name!r}: PostgreSQL {version // 10_000} is too old: use 15 or newer")
         if self._settings.vote == "prepared" and not slots:
@@ -152,7 +152,7 @@ class PostgresCommitter(FencedCommitter[PostgresHandle, "Connection"]):
     # -- for callers ----------------------------------------------------------------------------------------------------
 
     def binding(self) -> Mapping[str, str]:
-        """See :class:`FencedCommitter`: also the server, and the table, which is another one if somebody creates it anew."""
+        """See :class:`FencedCommitter`: also the server and the table; a recreated table counts as a different one."""
         with self._try("reading the table's identity"), self.step() as step:
             _, server, _, _ = self._facts(step)
             self._transfer.oid = read_table(step, self._settings.table).oid
@@ -239,7 +239,7 @@ class PostgresCommitter(FencedCommitter[PostgresHandle, "Connection"]):
             self._transfer.insert(step, handles)
 
     def _sweep_votes(self, decided: Collection[PostgresHandle]) -> None:
-        """Roll back every vote of this driver and of former ones that is not decided."""
+        """Roll back every vote of this driver and of previous ones that is not decided."""
         if not self._may_have_votes:
             return
         with self._tidy("rolling back votes"):
@@ -254,7 +254,7 @@ class PostgresCommitter(FencedCommitter[PostgresHandle, "Connection"]):
         return facts  # type: ignore[no-any-return]  # the statement's columns
 
     def _drop_stages(self) -> None:
-        """Drop the stages that are published or rolled back. Best effort: somebody may read them, a backup for example."""
+        """Drop the stages that are published or rolled back. Best effort: a backup, for example, may be reading them."""
         with self._tidy("dropping stages"):
             while self._drop_some():
                 pass

@@ -23,7 +23,7 @@ _MEANINGS: Final[dict[str, tuple[type[TwoPhaseCommitError], str]]] = {
     "08": (UnavailableError, "The server is not reachable, or the connection broke"),
     "22": (BadRecordError, "A row does not fit the table"),
     "23": (BadRecordError, "A row violates a constraint of the table"),
-    "25006": (ConfigurationError, "The dsn leads to a standby, or the database is read-only: pass the primary's"),
+    "25006": (ConfigurationError, "The dsn points to a standby, or the database is read-only: pass the dsn of the primary"),
     "25P03": (
         UnavailableError,
         "Raise idle_in_transaction_session_timeout for this role: a task waits for its rows, too",
@@ -38,7 +38,7 @@ _MEANINGS: Final[dict[str, tuple[type[TwoPhaseCommitError], str]]] = {
     "42501": (ConfigurationError, "Grant the sink's role what docs/postgres.md lists"),
     "42P01": (
         ConfigurationError,
-        "Somebody has dropped or renamed one of the sink's own tables, or the table: restore it",
+        "The target table or one of the sink's own tables was dropped or renamed: restore it",
     ),
     "53": (UnavailableError, "The server lacks disk or memory"),
     "53200": (
@@ -56,7 +56,7 @@ _MEANINGS: Final[dict[str, tuple[type[TwoPhaseCommitError], str]]] = {
     ),
     "57": (UnavailableError, "The server ended the statement or the connection, or is starting or stopping"),
     "P0001": (BadRecordError, "A trigger or a function of the table rejects a row"),
-    "57014": (UnavailableError, "Raise timeout_ms, unless somebody has cancelled the statement by hand"),
+    "57014": (UnavailableError, "Raise timeout_ms, unless someone cancelled the statement by hand"),
 }
 #: The client does not say which SQLSTATE ended an attempt to connect, only the text, in the language of the server's lc_messages.
 _REFUSALS: Final = {

@@ -29,7 +29,7 @@ _KINDS: Final = {
     "c": "a composite type",
     "t": "a TOAST table",
 }
-#: The defaults that give every row another value. A collision needs a value that somebody has set by hand.
+#: The defaults that give every row a different value. They collide only with a value that someone set by hand.
 _EACH_ONCE: Final = ("nextval(", "gen_random_uuid()", "uuidv7()", "uuidv4()")
 _INSTEAD: Final = "vote='prepared', with which the table itself checks the rows before the decision"
 _RIGHTS: Final = {"append": frozenset({"INSERT", "SELECT"}), "upsert": frozenset({"INSERT", "SELECT", "UPDATE"})}
@@ -105,7 +105,7 @@ def _unusable(index: Index) -> str:
         return f"{index.name} is invalid, because its creation failed: REINDEX it"
     if index.compares_otherwise:
         return f"{index.name} compares a column by another collation or operator class than the column itself"
-    return f"{index.name} is partial, has an expression, or is no B-tree"
+    return f"{index.name} is partial, has an expression, or is not a B-tree"
 
 
 def _not_staged(publishing: Publishing) -> Iterator[str]:
@@ -115,7 +115,7 @@ def _not_staged(publishing: Publishing) -> Iterator[str]:
             yield _unique(index, publishing)
         elif not index.is_own and not index.is_unique and may_reject(index, table):
             yield (
-                f"the index {index.name} is a partition's own, so a stage does not have it, but it may reject a row that is too "
+                f"the index {index.name} belongs to a single partition, so a stage does not have it, but it may reject a row that is too "
                 f"wide for it: create it on {table.title}"
             )
     for constraint in table.constraints:
@@ -173,7 +173,7 @@ def _check(constraint: Constraint, publishing: Publishing) -> str:
     table = publishing.table
     where = f"{constraint.name} of {constraint.table}, {constraint.definition},"
     if constraint.table_oid != table.oid:
-        return f"the constraint {where} is a partition's own, so a stage does not have it: add it to {table.title}"
+        return f"the constraint {where} belongs to a single partition, so a stage does not have it: add it to {table.title}"
     late = {column.name for column in publishing.left_to_the_table} & set(constraint.columns)
     if late:
         return (
@@ -213,8 +213,8 @@ def _partitioned(table: Table) -> Iterator[str]:
         )
     for name in table.unrouted:
         yield (
-            f"the partitioned table {name} has no default partition, so a row that fits no other one is rejected after the "
-            f"decision: CREATE TABLE … PARTITION OF {name} DEFAULT"
+            f"the partitioned table {name} has no default partition, so a row that fits none of the others is rejected "
+            f"after the decision: CREATE TABLE … PARTITION OF {name} DEFAULT"
         )
     for name in table.stricter:
         yield (

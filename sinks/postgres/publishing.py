@@ -22,7 +22,7 @@ class Publishing:
         mode: ``append`` inserts every row; ``upsert`` updates the row that has the same key.
         written: the table's columns that the batch has.
         key: of ``upsert``: the columns of one of the table's unique indexes.
-        order_by: of ``upsert``: of several rows with one key, the one with the greatest values in these columns is taken.
+        order_by: of ``upsert``: if several rows have the same key, the one with the greatest values in these columns is kept.
         vote: ``prepared``: the driver runs the publish before it votes, so that nothing can reject it after the decision.
     """
 

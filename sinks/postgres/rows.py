@@ -33,7 +33,7 @@ class RowFormat:
 
     Attributes:
         table: the table's name in messages.
-        columns: for each of the table's columns that is written: the name of the batch's column, and the table's.
+        columns: for each of the table's columns that is written: the name of the batch's column, and that of the table's column.
         key: the table's columns that must not be null although the table allows it.
     """
 
@@ -186,7 +186,7 @@ def _counterpart(name: str, table: Table) -> Column:
         return table.column(meant[0])
     if meant:
         raise SchemaError(
-            f"column {name!r} may be {listed(meant)} of {table.title}. Nothing was written. Select it under the right name"
+            f"column {name!r} matches more than one column of {table.title}: {listed(meant)}. Nothing was written. Rename it"
         )
     raise SchemaError(
         f"column {name!r} is not in {table.title} (it has {listed(names)}). Nothing was written. Drop it, rename it, or add it "

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from twopc.sinks.postgres.rows import RowFormat
     from twopc.sinks.postgres.target import Table
 
-#: After somebody has altered the table, rows that fit it now must not go to the dead letters for hours.
+#: After someone has altered the table, rows that fit it now must not go to the dead letters for hours.
 _FRESH_S: Final = 30
 
 

@@ -13,7 +13,7 @@ from twopc.sinks.postgres.values import INTEGERS
 if TYPE_CHECKING:
     from twopc.sinks.postgres.target import ColumnType, Index, Table
 
-#: A third of a page, which is what a B-tree takes, less its headers.
+#: The largest entry that a B-tree accepts, about a third of a page, less headers.
 _ALWAYS_FITS_BYTES: Final = 2_000
 #: These keep a hash, or a summary of many rows.
 _ANY_WIDTH: Final = frozenset({"hash", "brin"})

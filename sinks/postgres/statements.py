@@ -149,7 +149,7 @@ class Statements:
         )
 
     def drop_stages(self, txns: Sequence[str], *, lock_timeout_ms: int) -> Iterator[sql.Composed]:
-        """Drop stages and forget their slices, in one transaction. Gives up if somebody holds a lock on one of them."""
+        """Drop stages and forget their slices, in one transaction. Gives up if another session holds a lock on one of them."""
         yield sql.SQL("SET LOCAL lock_timeout = {}").format(sql.Literal(f"{lock_timeout_ms}ms"))
         if txns:
             yield sql.SQL("DROP TABLE IF EXISTS {}").format(sql.SQL(", ").join(map(self.stage, txns)))
@@ -180,7 +180,7 @@ class Statements:
         )
 
     def find_repeated_key(self, txns: Sequence[str], publishing: Publishing) -> sql.Composed:
-        """Find a key that several staged rows have: without ``order_by``, nothing says which of them counts."""
+        """Find a key that several staged rows have: without ``order_by``, the sink cannot tell which one to keep."""
         key = _names(publishing.key)
         return sql.SQL("SELECT {}, count(*) FROM ({}) staged GROUP BY {} HAVING count(*) > 1 LIMIT 1").format(
             key, self._staged(txns, publishing.key), key

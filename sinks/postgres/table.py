@@ -147,13 +147,13 @@ def read_table(connection: psycopg.Connection[Any], name: str) -> Table:
         name: the name as SQL writes it: with or without the schema, quoted where needed.
 
     Raises:
-        ConfigurationError: there is no such table.
+        ConfigurationError: the table does not exist.
         psycopg.Error: the server rejected the query, or did not answer.
     """
     try:
         found = connection.execute("SELECT to_regclass(%s)::oid::int8", [name]).fetchone()
     except (psycopg.errors.InvalidName, psycopg.errors.SyntaxError, psycopg.errors.FeatureNotSupported):
-        found = None  # PostgreSQL 15 rejects what is no name
+        found = None  # PostgreSQL 15 rejects what is not a name
     if found is None or found[0] is None:
         raise ConfigurationError(
             f"table {name!r} does not exist, or the role may not see its schema: create it, or correct the name. Write it as in "
@@ -186,7 +186,7 @@ def read_table(connection: psycopg.Connection[Any], name: str) -> Table:
 
 
 def fingerprint(table: Table) -> str:
-    """A short text that is another one if the table's definition is."""
+    """A short text that changes whenever the table's definition does."""
     return hashlib.sha1(repr(table).encode(), usedforsecurity=False).hexdigest()
 
 

@@ -75,14 +75,14 @@ class Index:
         method: the access method, such as ``btree``.
         columns: the names of its key columns, in order; an expression has no name and is left out.
         is_unique: whether it forbids two rows with equal keys.
-        is_primary: whether it is the primary key's.
+        is_primary: whether it belongs to the primary key.
         is_immediate: whether it is checked at once; a deferrable constraint is not.
         is_valid: whether it covers every row. ``CREATE INDEX CONCURRENTLY`` may have left one that does not.
         is_partial: whether it has a predicate.
         has_expressions: whether a key is an expression.
         compares_otherwise: whether values that differ for their column may be equal for it: it has an operator class that is not
             the type's own, or another collation than the column, and one of the two is not deterministic.
-        is_own: whether it is the table's, and not only a partition's.
+        is_own: whether it belongs to the table itself, and not only to a partition.
         definition: what follows ``USING`` in the statement that creates it, without what only a unique index may have.
     """
 
@@ -144,7 +144,7 @@ class Table:
     """The table that a sink writes to.
 
     Attributes:
-        oid: its object id, which changes when somebody creates it anew.
+        oid: its object id, which changes when the table is recreated.
         schema: the name of its schema.
         name: its name, without the schema.
         kind: as in ``pg_class.relkind``: ``r`` for a regular table, ``p`` for a partitioned one.

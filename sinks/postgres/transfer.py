@@ -34,7 +34,7 @@ class Transfer:
         self.oid: int | None = None
 
     def staged(self, step: Connection, handles: Sequence[PostgresHandle], *, unmarked: bool = False) -> dict[str, int]:
-        """The rows of each slice that is there, as its task entered them."""
+        """How many rows each slice has that still exists, as its task entered them."""
         names = [handle.transaction for handle in handles]
         return dict(step.execute(self._statements.find_slices(names, unmarked=unmarked)).fetchall())
 
@@ -43,8 +43,8 @@ class Transfer:
         table = read_table(step, self._settings.table)
         if self.oid not in {None, table.oid}:
             raise ConfigurationError(
-                f"sink {self._settings.name!r}: {self._settings.table} was dropped and created again, so the rows of earlier "
-                "batches are gone. Nothing was decided. Rename the former table back; or use a new checkpoint and a new sink name"
+                f"sink {self._settings.name!r}: {self._settings.table} was dropped and recreated, so the rows of earlier "
+                "batches are gone. Nothing was decided. Rename the original table back; or use a new checkpoint and a new sink name"
             )
         return table
 
@@ -54,7 +54,7 @@ class Transfer:
             table = self.table(step)
         except ConfigurationError as error:
             raise TableGoneError(
-                f"{self._settings.table} is gone, or another table has its name: rename the former table back"
+                f"{self._settings.table} is gone, or another table has its name: rename the original table back"
             ) from error
         publishing = self._settings.decided(table, handles[0].columns)
         names = [handle.transaction for handle in handles]
@@ -84,6 +84,6 @@ class Transfer:
             *key, count = row
             shown = ", ".join(f"{name}={value!r}" for name, value in zip(self._settings.key, key, strict=True))
             raise BadRecordError(
-                f"sink {self._settings.name!r}: {count} rows of this batch have the key {shown}, and nothing says which of them "
-                "counts. Nothing was decided. Pass order_by=…, or reduce the batch to one row per key"
+                f"sink {self._settings.name!r}: {count} rows of this batch have the key {shown}, and the sink cannot tell "
+                "which one to keep. Nothing was decided. Pass order_by=…, or reduce the batch to one row per key"
             )

@@ -1,7 +1,7 @@
 """The votes of ``vote="prepared"``: the publish of a batch, run before the decision as a prepared transaction of the server.
 
-A prepared transaction outlives its session and a crash of the server, keeps its locks, and can no longer fail for a reason of
-the table's. It contains the markers of its slices. So whether it was committed is proven like every other publish, and it
+A prepared transaction outlives its session and a crash of the server, keeps its locks, and can no longer be rejected by
+the table. It contains the markers of its slices. So whether it was committed is proven like every other publish, and it
 excludes every other publish of the same slices.
 
 Nobody prepares the same name twice. A name that is not listed is therefore committed, and then its markers are visible, or it

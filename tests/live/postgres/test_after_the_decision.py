@@ -167,7 +167,7 @@ def test_a_table_that_was_created_again_is_refused_at_once_and_by_the_next_start
     running = query.start()
     query.continue_with(running, 0)
     run(connection, "DROP TABLE target", "CREATE TABLE target (value bigint)")
-    with pytest.raises(ConfigurationError, match="dropped and created again"):
+    with pytest.raises(ConfigurationError, match="dropped and recreated"):
         query.continue_with(running, 1)
     with pytest.raises(RefusedStartError, match="table"):
         query.run(1)

@@ -1,4 +1,4 @@
-"""The lock of the control record is the barrier: while a former driver's backend may still commit, nobody concludes anything."""
+"""The lock of the control record is the barrier: while a previous driver's backend may still commit, nobody concludes anything."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ def test_nobody_concludes_anything_while_a_stopped_backend_may_still_commit(
     assert values(database) == [1, 2, 3]
 
 
-def test_a_driver_that_waits_at_the_lock_finds_what_the_former_one_committed(
+def test_a_driver_that_waits_at_the_lock_finds_what_the_previous_one_committed(
     local_postgres: LocalPostgres, database: str, sink: PostgresSink, connection: psycopg.Connection[Any]
 ) -> None:
     stopped = Stopped(local_postgres, sink, asked=True)
@@ -172,15 +172,15 @@ def test_only_the_newer_of_two_copies_of_a_checkpoint_goes_on(database: str, tmp
 def test_the_rows_of_a_fenced_task_that_comes_late_are_never_visible_and_swept(
     database: str, sink: PostgresSink
 ) -> None:
-    former = Driver(sink)
-    former.begin()
-    late = sink.create_writer(TaskAttempt("query-a", 0, Attempt(1, 1), 0, former.driver_epoch, -1))
+    previous = Driver(sink)
+    previous.begin()
+    late = sink.create_writer(TaskAttempt("query-a", 0, Attempt(1, 1), 0, previous.driver_epoch, -1))
     late.write_rows(numbers([1, 2, 3]))
     driver = Driver(sink)
     driver.committer.initialize_state([], {})
     handle = late.snapshot_state(0)  # after the sweep
     with pytest.raises(FencedError):
-        former.committer.confirm([handle], 0)
+        previous.committer.confirm([handle], 0)
     assert left_behind(database)["slice"] == 1
     driver.committer.recover_and_abort([])
     assert left_behind(database) == {"stages": 0, "slice": 0, "marker": 1}
@@ -190,10 +190,10 @@ def test_the_rows_of_a_fenced_task_that_comes_late_are_never_visible_and_swept(
 
 
 def test_a_task_of_a_fenced_driver_does_not_begin(database: str, sink: PostgresSink) -> None:
-    former = Driver(sink)
+    previous = Driver(sink)
     Driver(sink)
     with pytest.raises(RetriableError, match="a newer driver has replaced the one of this task"):
-        former.prepare(numbers([1]))
+        previous.prepare(numbers([1]))
     assert left_behind(database)["stages"] == 0
 
 

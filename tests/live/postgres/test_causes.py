@@ -32,7 +32,7 @@ _DSNS: list[tuple[dict[str, str], type[TwoPhaseCommitError], str]] = [
     ({"dbname": "nowhere"}, ConfigurationError, 'database "nowhere" does not exist. Check the database in the dsn'),
     ({"sslmode": "require"}, ConfigurationError, "server does not support SSL"),
     ({"host": "no-such-host.invalid"}, UnavailableError, "no-such-host.invalid.*not reachable"),
-    ({"options": "-c default_transaction_read_only=on"}, ConfigurationError, "read-only.*pass the primary's"),
+    ({"options": "-c default_transaction_read_only=on"}, ConfigurationError, "read-only.*pass the dsn of the primary"),
 ]
 
 
@@ -85,7 +85,7 @@ def test_a_sinks_own_table_that_somebody_dropped_is_named(database: str, connect
     driver = Driver(sink_of(database))
     run(connection, "DROP TABLE twopc.slice")
     driver.begin()
-    with pytest.raises(ConfigurationError, match=r'relation "twopc.slice" does not exist. Somebody has dropped'):
+    with pytest.raises(ConfigurationError, match=r'relation "twopc.slice" does not exist. The target table or one of the sink's own tables was dropped'):
         driver.prepare(numbers([1]))
 
 
@@ -98,6 +98,6 @@ def test_a_standby_is_refused_by_name() -> None:
         (home / "cluster" / "standby.signal").touch(0o644)
         with (
             LocalPostgres(data_dir=home) as standby,
-            pytest.raises(ConfigurationError, match=r"leads to a standby.*pass the primary's"),
+            pytest.raises(ConfigurationError, match=r"points to a standby.*pass the dsn of the primary"),
         ):
             Driver(sink_of(standby.dsn))

@@ -71,7 +71,7 @@ _DANGEROUS = [
     ),
     (
         [f"{_TARGET}) PARTITION BY LIST (v)", "CREATE TABLE p PARTITION OF target DEFAULT", "ALTER TABLE p ADD CHECK (v < 5)"],
-        "the constraint p_v_check of p, CHECK ((v < 5)), is a partition's own",
+        "the constraint p_v_check of p, CHECK ((v < 5)), belongs to a single partition",
     ),
     (
         [

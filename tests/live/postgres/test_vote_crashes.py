@@ -121,7 +121,7 @@ def test_the_vote_may_be_another_one_after_a_restart(before: Any, after: Any, da
     assert case.visible() == all_rows(0, 1)
 
 
-def test_another_role_may_not_end_a_vote_and_says_so_until_the_former_one_is_back(
+def test_another_role_may_not_end_a_vote_and_says_so_until_the_previous_one_is_back(
     database: str, connection: Connection, tmp_path: Path
 ) -> None:
     case = prepared_of(database)
@@ -133,10 +133,10 @@ def test_another_role_may_not_end_a_vote_and_says_so_until_the_former_one_is_bac
         role = conninfo_to_dict(dsn)["user"]
         run(connection, f"GRANT ALL ON SCHEMA twopc TO {role}", f"GRANT ALL ON ALL TABLES IN SCHEMA twopc TO {role}")
         run(connection, f"GRANT ALL ON target TO {role}")
-        former, case.sink = case.sink, sink_of(dsn, vote="prepared")
+        previous, case.sink = case.sink, sink_of(dsn, vote="prepared")
         with pytest.raises(CommitBlockedError, match="permission denied to finish prepared transaction"):
             query.run(0)
-        case.sink = former
+        case.sink = previous
         query.run(0, 1)
     assert case.visible() == all_rows(0, 1)
 
@@ -204,9 +204,9 @@ def test_a_fenced_driver_rolls_back_its_own_vote(database: str, connection: Conn
 def test_a_vote_of_a_dead_driver_holds_back_no_decided_batch(database: str) -> None:
     """It has the lock of a key that the decided batch needs, too."""
     case = prepared_of(database, "value bigint PRIMARY KEY", mode="upsert", key="value")
-    former = Driver(sink_of(database, mode="upsert", key="value"))
-    scan_start = former.begin()
-    decided = former.prepare(numbers([1]))
+    previous = Driver(sink_of(database, mode="upsert", key="value"))
+    scan_start = previous.begin()
+    decided = previous.prepare(numbers([1]))
     confirmed_too = Driver(case.sink)
     confirmed_too.begin()
     confirmed_too.committer.confirm([confirmed_too.prepare(numbers([1]))], 0)

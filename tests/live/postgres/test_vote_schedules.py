@@ -1,4 +1,4 @@
-"""`vote="prepared"` under random schedules of several drivers and faults. `TWOPC_VOTE_SEEDS=1000:1100` runs other ones."""
+"""`vote="prepared"` under random schedules of several drivers and faults. `TWOPC_VOTE_SEEDS=1000:1100` runs other seeds."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _SEEDS = range(*map(int, os.environ.get("TWOPC_VOTE_SEEDS", "0:4").split(":")))
 def test_under_random_faults_each_batch_is_visible_once_and_no_vote_stays(
     seed: int, database: str, connection: psycopg.Connection[Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    may_change = seed % 2 == 1  # without a unique index, the vote may be another one after each start, and doubles would show
+    may_change = seed % 2 == 1  # without a unique index, each start may change the vote, and a row that is there twice shows
     run(connection, f"CREATE TABLE target (value bigint {'' if may_change else 'UNIQUE'})")
     schedule = Schedule(random.Random(seed), database, tmp_path, may_change=may_change)
     try:
