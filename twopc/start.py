@@ -81,7 +81,7 @@ def _check_read_only(setup: Setup, batch: Batch) -> Owners:
         _check_binding(setup, 0)  # before reading a log that may belong to another sink
     decided = _view_of(setup.log, setup.log.inspect)
     _check_binding(setup, _binding_of(decided, batch))
-    _require_startable(setup, decided, batch, owners)
+    decided = _startable(setup, decided, batch, owners)
     require_same_log_owner(setup, decided, batch)
     return owners
 
@@ -92,6 +92,24 @@ def _view_of(log: DecisionLog, read: Callable[[], LogContents]) -> LogView:
         return fold(read())
     except DecisionLogDamagedError as error:
         raise damaged(LogView(damage=str(error)), log.name) from error
+
+
+def _startable(setup: Setup, view: LogView, batch: Batch, owners: Owners) -> LogView:
+    """Require that the query may start, and return the view that shows it.
+
+    The previous driver may still be deciding. If it decides after the log was read and before a sink is, the sink shows a
+    decision that the view does not have. So a refusal counts only if the log has no newer decision.
+    """
+    while True:
+        try:
+            _require_startable(setup, view, batch, owners)
+        except RefusedStartError:
+            newer = _view_of(setup.log, setup.log.inspect)
+            if newer.kept == view.kept:
+                raise
+            view = newer
+        else:
+            return view
 
 
 def _require_startable(setup: Setup, view: LogView, batch: Batch, owners: Owners) -> None:

@@ -79,7 +79,9 @@ class PostgresCommitter(FencedCommitter[PostgresHandle, "Connection"]):
         is_standby, _, version, slots = self._facts(step)
         self._may_have_votes = slots > 0
         if is_standby:
-            raise ConfigurationError(f"sink {self.name!r}: the dsn points to a standby; pass the address of the primary")
+            raise ConfigurationError(
+                f"sink {self.name!r}: the dsn points to a standby; pass the address of the primary"
+            )
         if version < _OLDEST:
             raise ConfigurationError(f"sink {self.name!r}: PostgreSQL {version // 10_000} is too old: use 15 or newer")
         if self._settings.vote == "prepared" and not slots:

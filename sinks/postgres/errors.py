@@ -23,7 +23,10 @@ _MEANINGS: Final[dict[str, tuple[type[TwoPhaseCommitError], str]]] = {
     "08": (UnavailableError, "The server is not reachable, or the connection broke"),
     "22": (BadRecordError, "A row does not fit the table"),
     "23": (BadRecordError, "A row violates a constraint of the table"),
-    "25006": (ConfigurationError, "The dsn points to a standby, or the database is read-only: pass the dsn of the primary"),
+    "25006": (
+        ConfigurationError,
+        "The dsn points to a standby, or the database is read-only: pass the dsn of the primary",
+    ),
     "25P03": (
         UnavailableError,
         "Raise idle_in_transaction_session_timeout for this role: a task waits for its rows, too",

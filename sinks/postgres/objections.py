@@ -115,8 +115,8 @@ def _not_staged(publishing: Publishing) -> Iterator[str]:
             yield _unique(index, publishing)
         elif not index.is_own and not index.is_unique and may_reject(index, table):
             yield (
-                f"the index {index.name} belongs to a single partition, so a stage does not have it, but it may reject a row that is too "
-                f"wide for it: create it on {table.title}"
+                f"the index {index.name} belongs to a single partition, so a stage does not have it, but it may reject a row "
+                f"that is too wide for it: create it on {table.title}"
             )
     for constraint in table.constraints:
         if objection := _constraint(constraint, publishing):

@@ -44,7 +44,8 @@ class Transfer:
         if self.oid not in {None, table.oid}:
             raise ConfigurationError(
                 f"sink {self._settings.name!r}: {self._settings.table} was dropped and recreated, so the rows of earlier "
-                "batches are gone. Nothing was decided. Rename the original table back; or use a new checkpoint and a new sink name"
+                "batches are gone. Nothing was decided. Rename the original table back; or use a new checkpoint and a new sink "
+                "name"
             )
         return table
 

@@ -113,7 +113,9 @@ def not_label(column: pa.Array[Any], target: ColumnType) -> Iterator[Problem]:
     """Strings that are not a label of the enumeration."""
     unknown = pc.is_null(pc.index_in(column, value_set=texts(target.labels).cast(column.type)))
     shown = ", ".join(map(repr, target.labels[:10])) + (", …" if len(target.labels) > 10 else "")  # noqa: PLR2004
-    yield from _matching(pc.and_(unknown, pc.is_valid(column)), f"a string that is not a label of {target.sql} ({shown})")
+    yield from _matching(
+        pc.and_(unknown, pc.is_valid(column)), f"a string that is not a label of {target.sql} ({shown})"
+    )
 
 
 def not_json(column: pa.Array[Any], target: ColumnType) -> Iterator[Problem]:

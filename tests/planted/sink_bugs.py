@@ -364,6 +364,15 @@ SINK_BUGS: Final[tuple[Bug, ...]] = (
         protocol="tests/live/postgres/test_vote.py -k without_prepared_transactions",
     ),
     one_edit(
+        "a start beside a driver that decides meanwhile is an older copy",
+        0,
+        "twopc/start.py",
+        "if newer.kept == view.kept:",
+        "if True:",
+        model=False,
+        protocol="tests/unit/test_coordinator_history.py -k decides_meanwhile",
+    ),
+    one_edit(
         "a new store of a query that replaced another one is an older store",
         0,
         "twopc/start.py",

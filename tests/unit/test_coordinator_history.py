@@ -236,6 +236,25 @@ def test_a_setting_left_in_the_code_does_not_let_an_older_copy_of_the_checkpoint
     assert owned.store.visible() == all_rows(*before, 5 + len(before), 6 + len(before))
 
 
+def test_a_start_beside_a_driver_that_decides_meanwhile_is_not_an_older_copy(
+    owned: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It has read the log before that decision, and the sink after it."""
+    running = owned.start()
+    running.run(0)
+    newer = FakeCommitter.has_newer_decision
+    batches = [1]
+
+    def later(committer: FakeCommitter, scan_start: Mapping[str, int]) -> bool:
+        if batches and committer.driver_epoch < 0:
+            running.run(batches.pop())
+        return newer(committer, scan_start)
+
+    monkeypatch.setattr(FakeCommitter, "has_newer_decision", later)
+    owned.start().run(1, 2)
+    assert (batches, owned.store.visible()) == ([], all_rows(0, 1, 2))
+
+
 def test_a_query_that_crashed_while_it_was_adopted_is_not_an_older_copy(owned: Cluster) -> None:
     adopting = Settings(overrides=Overrides(adopt_query_id=QUERY_ID))
     die_at(owned, owned.start(settings=adopting), "driver.confirmed", 5)

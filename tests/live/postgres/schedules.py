@@ -1,20 +1,20 @@
-"""Random schedules for `vote="prepared"`: several drivers of one query, and statements that fail, take effect unseen, or come late.
+"""Random schedules for `vote="prepared"`: several drivers of one query, and faulty statements.
 
-A driver is paused within a statement by running another one there. Everything is in one thread, so a seed is one schedule, except
-for the server's own time-outs.
+A statement fails, takes effect unseen, or comes late; or its driver dies. A driver is paused within a statement while another one
+runs there. Everything is in one thread, so a seed gives one schedule, except for the server's own timeouts.
 """
 
 from __future__ import annotations
 
 import contextlib
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import psycopg
 from psycopg import sql
 
 from tests.live.postgres.support import sink_of
-from twopc.errors import TwoPhaseCommitError
-from twopc.sinks.postgres import options
+from twopc.errors import RefusedStartError, TwoPhaseCommitError
 from twopc.sinks.postgres.database import Database
 from twopc.testing.contract import Case, Crash, numbers
 from twopc.testing.contract.drivers import Query, all_rows
@@ -35,12 +35,19 @@ _DRIVERS = 3
 _TIMEOUT_MS = 2_000
 
 
+@dataclass(eq=False)
+class History:
+    """A checkpoint, or a copy of it. Spark replays the batch after the highest one that it has noted as done."""
+
+    query: Query
+    committed: int = -1
+
+
 class Schedule:
     """A query whose drivers come and go, and a server that answers as the seed says.
 
     Attributes:
         reported: the highest batch that some driver has reported as visible.
-        committed: the highest one that Spark has noted as done. It replays the one after it.
         log: what happened, to be printed with a failure.
     """
 
@@ -48,8 +55,9 @@ class Schedule:
         self._random = random
         self._dsn = dsn
         self._may_change = may_change
-        self._visible = lambda: _values(dsn)
-        self._query = Query(self._case("prepared"), directory)
+        self._directory = directory
+        self._histories = [History(Query(self._case("prepared"), directory / "original"))]
+        self._of: dict[Coordinator, History] = {}
         self._running: list[Coordinator] = []
         self._busy: list[Coordinator] = []
         self._late: list[tuple[Any, Any]] = []
@@ -57,11 +65,11 @@ class Schedule:
         self._dying: set[int] = set()  # the depths whose driver is dead, and can clean nothing up
         self.is_faulty = True
         self.is_paused = False
-        self.reported = self.committed = -1
+        self.reported = -1
         self.log: list[str] = []
 
     def _case(self, vote: str) -> Case:
-        return Case(sink_of(self._dsn, vote=vote, timeout_ms=_TIMEOUT_MS), numbers, self._visible)
+        return Case(sink_of(self._dsn, vote=vote, timeout_ms=_TIMEOUT_MS), numbers, lambda: _values(self._dsn))
 
     # -- the drivers ---------------------------------------------------------------------------------------------------
 
@@ -70,16 +78,21 @@ class Schedule:
         free = [driver for driver in self._running if driver not in self._busy]
         if not free or self._random.random() < 0.4:
             vote = self._random.choice(["prepared", "prepared", "staged"]) if self._may_change else "prepared"
-            self._query._case = self._case(vote)
-            self._note(f"start {vote}")
-            self._running.append(self._query.start())
+            if self._random.random() < 0.15:
+                self._copy()
+            history = self._random.choice(self._histories)
+            history.query._case = self._case(vote)
+            self._note(f"start {vote} on checkpoint {self._histories.index(history)}")
+            self._running.append(history.query.start())
+            self._of[self._running[-1]] = history
             free.append(self._running[-1])
         driver = self._random.choice([free[-1], *free])
-        batch = self.committed + 1
+        history = self._of[driver]
+        batch = history.committed + 1
         name = self._running.index(driver)
         self._busy.append(driver)
         try:
-            self._query.continue_with(driver, batch)
+            history.query.continue_with(driver, batch)
         except Crash:
             self._note(f"driver {name} died in batch {batch}")
             self._remove(driver)
@@ -90,7 +103,7 @@ class Schedule:
             self._note(f"driver {name} finished batch {batch}")
             self.reported = max(self.reported, batch)
             if self._random.random() < 0.7:
-                self.committed = max(self.committed, batch)
+                history.committed = max(history.committed, batch)
         finally:
             self._dying.discard(self._depth)
             self._busy.remove(driver)
@@ -100,19 +113,32 @@ class Schedule:
         """Without faults: a new driver completes two more batches, and nothing is left."""
         self.is_faulty = False
         self.deliver()
-        self._query._case = self._case("prepared")
-        driver = self._query.start()
-        last = self.committed + 3
-        for batch in range(self.committed + 1, last + 1):
-            self._query.continue_with(driver, batch)
-        assert self._visible() == all_rows(*range(last + 1))
+        refused: list[RefusedStartError] = []
+        for history in self._histories:
+            history.query._case = self._case("prepared")
+            last = history.committed + 3
+            try:
+                history.query.run(*range(history.committed + 1, last + 1))
+            except RefusedStartError as error:
+                refused.append(error)
+            else:
+                break
+        self.log += [f"refused: {error}" for error in refused]
+        assert len(refused) < len(self._histories)
+        assert _values(self._dsn) == all_rows(*range(last + 1))
 
     def check(self) -> None:
         """Each batch is visible once and whole, or not at all; and every one that a driver has reported is visible."""
-        found = self._visible()
+        found = _values(self._dsn)
         batches = sorted({row // 100 for row in found})
         assert found == all_rows(*batches)
         assert set(batches) >= set(range(self.reported + 1))
+
+    def _copy(self) -> None:
+        """Copy a checkpoint: of two that go on, one is an older copy."""
+        history = self._random.choice(self._histories)
+        copied = history.query.copied(self._directory / f"copy{len(self._histories)}")
+        self._histories.append(History(copied, history.committed))
 
     def _remove(self, driver: Coordinator) -> None:
         self._running.remove(driver)
@@ -129,7 +155,9 @@ class Schedule:
         chance = next((chance for words, chance in _CHANCES.items() if text.startswith(words)), 0.005)
         if not self.is_faulty or self._random.random() > chance:
             return run()
-        fault = self._random.choice(["fails", "unseen", "dies", "dies after", "pause", "pause", *["late", "late, dies"] * is_end])
+        fault = self._random.choice(
+            ["fails", "unseen", "dies", "dies after", "pause", "pause", *["late", "late, dies"] * is_end]
+        )
         self._note(f"{fault}: {text[:60]!r}")
         if fault == "pause":
             self._elsewhere()
@@ -195,7 +223,7 @@ def faulty(schedule: Schedule, patch: pytest.MonkeyPatch) -> Iterator[None]:
             broken(database)
 
     with patch.context() as patched:
-        patched.setattr(options.psycopg, "connect", Faulty.connect)
+        patched.setattr(psycopg, "connect", Faulty.connect)
         patched.setattr(Database, "_break", unless_paused)
         yield
 

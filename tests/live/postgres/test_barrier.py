@@ -1,4 +1,4 @@
-"""The lock of the control record is the barrier: while a previous driver's backend may still commit, nobody concludes anything."""
+"""The lock of the control record is the barrier: while a previous driver's backend may commit, nobody concludes anything."""
 
 from __future__ import annotations
 

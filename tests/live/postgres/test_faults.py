@@ -232,7 +232,9 @@ def test_a_table_that_somebody_has_locked_fails_the_attempt_and_names_the_lock(
     query = Query(case, tmp_path)
     query.run(0)
     crash_points.arm("driver.recovered", lambda: run(connection, "BEGIN", "LOCK TABLE target"))
-    with pytest.raises(UnavailableError, match=r"lock timeout. Another session or .* holds the lock: see pg_stat_activity"):
+    with pytest.raises(
+        UnavailableError, match=r"lock timeout. Another session or .* holds the lock: see pg_stat_activity"
+    ):
         query.run(1, settings=_ONCE)
     run(connection, "ROLLBACK")
     query.run(1)

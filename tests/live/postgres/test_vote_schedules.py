@@ -29,7 +29,9 @@ _SEEDS = range(*map(int, os.environ.get("TWOPC_VOTE_SEEDS", "0:4").split(":")))
 def test_under_random_faults_each_batch_is_visible_once_and_no_vote_stays(
     seed: int, database: str, connection: psycopg.Connection[Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    may_change = seed % 2 == 1  # without a unique index, each start may change the vote, and a row that is there twice shows
+    may_change = (
+        seed % 2 == 1
+    )  # without a unique index, each start may change the vote, and a row that is there twice shows
     run(connection, f"CREATE TABLE target (value bigint {'' if may_change else 'UNIQUE'})")
     schedule = Schedule(random.Random(seed), database, tmp_path, may_change=may_change)
     try:
@@ -39,6 +41,6 @@ def test_under_random_faults_each_batch_is_visible_once_and_no_vote_stays(
             schedule.finish()
         assert (votes(connection), left_behind(database)["slice"]) == ([], 0)
     finally:
-        print(f"seed {seed}", *schedule.log, sep="\n")
+        print(f"seed {seed}", *schedule.log, sep="\n")  # noqa: T201 - shown if the test fails
         with contextlib.suppress(Exception):
             close_opened()
