@@ -14,6 +14,8 @@ from twopc.sinks.iceberg.record import Published, read_tag
 from twopc.sinks.iceberg.store import delete
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from pyiceberg.table import Table
 
     from twopc.sinks.iceberg.proposal import Additions, Proposal
@@ -63,14 +65,16 @@ class Step:
         while True:
             tried.append(self._proposal())
             failure = self._commit(tried[-1])
-            if failure is None or self._has_landed(tried, failure, ends_at):
+            landed = tried[-1] if failure is None else self._find_landed(tried, failure, ends_at)
+            if failure is None or landed:
                 break
             if time.monotonic() >= ends_at:
                 raise failure
             logger.info("sink %r: a commit was refused or not answered, trying again: %s", self._sink, failure)
             time.sleep(random.uniform(0.5, 1) * pause_s)  # noqa: S311 - not a secret
             pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)
-        self._tidy(tried)
+        # A successor may have moved the tag on by now, so the tag does not say which try it was.
+        self._tidy(proposal for proposal in tried if proposal is not landed)
 
     def _proposal(self) -> Proposal:
         tagged = self.tagged
@@ -86,8 +90,8 @@ class Step:
             return error
         return None
 
-    def _has_landed(self, tried: list[Proposal], failure: StoreError, ends_at: float) -> bool:
-        """Whether one of the tries took effect after all. Reads the table again; the next try is made for what it has now."""
+    def _find_landed(self, tried: list[Proposal], failure: StoreError, ends_at: float) -> Proposal | None:
+        """The try that took effect after all. Reads the table again; the next try is made for what it has now."""
         pause_s = _FIRST_PAUSE_S
         while True:
             try:
@@ -102,19 +106,16 @@ class Step:
             raise failure
         tagged = read_tag(table.metadata, self._sink)
         now, before = (None if one is None else one.snapshot_id for one in (tagged, self.tagged))
-        if any(proposal.snapshot_id == now for proposal in tried):
-            return True
+        if landed := next((proposal for proposal in tried if proposal.snapshot_id == now), None):
+            return landed
         if now != before:
             raise OvertakenError(f"another driver has moved the sink's tag: {text_of(failure)}")
         self.table = table
-        return False
+        return None
 
-    def _tidy(self, tried: list[Proposal]) -> None:
+    def _tidy(self, failed: Iterable[Proposal]) -> None:
         """Delete the metadata files of tries that took no effect. The tag has moved since, so they never will."""
         with contextlib.suppress(StoreError):
-            if len(tried) > 1:
-                tagged = read_tag(self._store.load().metadata, self._sink)
-                for proposal in tried:
-                    if tagged is not None and proposal.snapshot_id != tagged.snapshot_id:
-                        for path in proposal.paths:
-                            delete(self.table, path)
+            for proposal in failed:
+                for path in proposal.paths:
+                    delete(self.table, path)

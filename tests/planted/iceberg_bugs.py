@@ -73,10 +73,22 @@ ICEBERG_BUGS: Final[tuple[Bug, ...]] = (
         "Iceberg: a commit whose answer is lost is not looked for",
         0,
         "sinks/iceberg/step.py",
-        "        if any(proposal.snapshot_id == now for proposal in tried):\n            return True\n",
+        "        if landed := next((proposal for proposal in tried if proposal.snapshot_id == now), None):\n"
+        "            return landed\n",
         "",
         model=False,
         protocol=f"{_COMMIT} -k answer_is_lost",
+    ),
+    one_edit(
+        "Iceberg: a try counts as failed because the tag has moved on",
+        0,
+        "sinks/iceberg/step.py",
+        "        self._tidy(proposal for proposal in tried if proposal is not landed)\n",
+        "        if len(tried) > 1:\n"
+        "            tag = read_tag(self._store.load().metadata, self._sink)\n"
+        "            self._tidy(proposal for proposal in tried if tag and proposal.snapshot_id != tag.snapshot_id)\n",
+        model=False,
+        protocol=f"{_COMMIT} -k successor",
     ),
     one_edit(
         "Iceberg: a commit without an answer deletes its files",

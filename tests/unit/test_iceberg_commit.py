@@ -109,6 +109,23 @@ def test_a_commit_that_never_arrives_is_repeated(shop: Shop) -> None:
     assert len(named) == shop.snapshots(), "the files of the tries that did not arrive are deleted"
 
 
+def test_a_repeated_commit_stays_whole_if_a_successor_moves_the_tag_at_once(shop: Shop) -> None:
+    """The files of the failed tries are deleted, and the tag no longer says which try succeeded."""
+    driver = Driver(shop.sink)
+    scan_start = driver.begin()
+    handle = prepare(driver, shop.sink, 1, 2)
+
+    def succeeded(send: Send) -> Any:
+        response = send()
+        Driver(shop.sink)
+        return response
+
+    with next_commits(lost_request, succeeded):
+        driver.committer.commit([handle], scan_start)
+    assert shop.values() == [1, 2]
+    assert driver.committer.prove([handle], scan_start) == {handle: COMMITTED}
+
+
 def test_a_commit_that_arrives_after_its_repetition_is_refused(shop: Shop) -> None:
     driver = Driver(shop.sink)
     scan_start = driver.begin()
