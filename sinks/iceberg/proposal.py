@@ -72,8 +72,12 @@ class Proposal:
 def propose(table: Table, sink: str, tagged: int | None, change: Change) -> Proposal:
     """Write the metadata files of a commit, and describe it.
 
-    Without files, the new snapshot is empty, and only the tag moves. But the first snapshot of a table is also the branch's: a
+    Without files, the new snapshot adds nothing, and only the tag moves. But the first snapshot of a table is also the branch's: a
     catalog refuses a requirement about a tag while there are no snapshots, so that two drivers could both create the tag.
+
+    A snapshot always has the branch's as its parent, even if only the tag names it. A catalog compares the sequence number of a
+    snapshot with the table's only if there is a parent. Otherwise a late commit would set the table's back, and rows that are
+    appended after that would count as older than deletes that were there before them.
 
     Args:
         table: the table's newest metadata.
@@ -87,7 +91,7 @@ def propose(table: Table, sink: str, tagged: int | None, change: Change) -> Prop
     metadata = table.metadata
     snapshot_id = metadata.new_snapshot_id()
     moves_branch = bool(change.additions) or not metadata.snapshots
-    parent = metadata.refs.get(MAIN_BRANCH) if moves_branch else None
+    parent = metadata.refs.get(MAIN_BRANCH)
     parent_id = parent.snapshot_id if parent else None
     unique = uuid.uuid4()
     with translated("writing the metadata of a snapshot"):
@@ -116,7 +120,12 @@ def propose(table: Table, sink: str, tagged: int | None, change: Change) -> Prop
         # A reference is replaced as a whole, so its retention must be repeated.
         kept = parent.model_dump(by_alias=True, exclude={"snapshot_id", "snapshot_ref_type"}) if parent else {}
         updates.append(_moved(MAIN_BRANCH, "branch", snapshot_id, kept))
+    if moves_branch or parent_id is None:
         requirements.append(_unmoved(MAIN_BRANCH, parent_id))
+    if parent_id is None:
+        # Nobody compares the sequence numbers then. Whoever has moved the table's has also moved a reference.
+        others = (name for name in metadata.refs if name not in {MAIN_BRANCH, tag_of(sink)})
+        requirements.extend(_unmoved(name, metadata.refs[name].snapshot_id) for name in others)
     updates.append(_moved(tag_of(sink), "tag", snapshot_id, {"max-ref-age-ms": _FOREVER_MS}))
     if metadata.snapshots:
         requirements.append(_unmoved(tag_of(sink), tagged))

@@ -242,7 +242,6 @@ def test_of_two_drivers_that_start_on_a_table_without_snapshots_one_is_fenced(sh
 
 
 def test_a_start_held_back_past_a_commit_does_not_forget_it(shop: Shop) -> None:
-    """The snapshot of a start has no parent, so no sequence number protects it: only the tag does."""
     driver = Driver(shop.sink)
     scan_start = driver.begin()
     handle = prepare(driver, shop.sink, 1, 2)
@@ -255,6 +254,59 @@ def test_a_start_held_back_past_a_commit_does_not_forget_it(shop: Shop) -> None:
         successor = Driver(shop.sink)
     assert successor.committer.initialize_state([handle], scan_start) == {handle: COMMITTED}
     assert shop.values() == [1, 2]
+
+
+def test_a_start_held_back_past_commits_of_others_does_not_set_the_sequence_number_back(shop: Shop) -> None:
+    """Rows that are appended with a number below that of an older equality delete would be hidden by it."""
+    Driver(shop.sink)
+
+    def overtaken(send: Send) -> Any:
+        shop.append(8)
+        shop.append(9)
+        return send()
+
+    with next_commits(overtaken):
+        Driver(shop.sink)
+    metadata = shop.table().metadata
+    assert metadata.last_sequence_number == max(one.sequence_number or 0 for one in metadata.snapshots) == 4
+    assert shop.values() == [8, 9]
+
+
+def without_main(content: dict[str, Any]) -> None:
+    """What ``CREATE OR REPLACE TABLE`` leaves: snapshots, the tag, and no branch."""
+    content["refs"].pop("main")
+    content["current-snapshot-id"] = -1
+
+
+def test_of_two_drivers_that_start_on_a_table_without_a_main_branch_one_is_fenced(shop: Shop) -> None:
+    """No sequence number protects such a start: only the tag does."""
+    Driver(shop.sink)
+    shop.edit(without_main)
+
+    def overtaken(send: Send) -> Any:
+        Driver(shop.sink)
+        return send()
+
+    with next_commits(overtaken), pytest.raises(FencedError):
+        Driver(shop.sink)
+
+
+@pytest.mark.parametrize("branch", ["audit", "main"])
+def test_nor_the_sequence_number_of_a_table_without_a_main_branch(branch: str, shop: Shop) -> None:
+    Driver(shop.sink)
+    snapshot = shop.table().metadata.refs[TAG].snapshot_id
+    shop.change(lambda table: table.manage_snapshots().create_branch(snapshot, "audit").commit())
+    shop.edit(without_main)
+    rows = shop.table().schema().as_arrow().empty_table().from_pylist([{"value": 9}], shop.table().schema().as_arrow())
+
+    def overtaken(send: Send) -> Any:
+        shop.change(lambda table: table.append(rows, branch=branch))
+        return send()
+
+    with next_commits(overtaken):
+        Driver(shop.sink)
+    metadata = shop.table().metadata
+    assert metadata.last_sequence_number == max(one.sequence_number or 0 for one in metadata.snapshots) == 3
 
 
 def test_versions_of_two_drivers_never_clash(shop: Shop) -> None:
