@@ -1,6 +1,8 @@
-"""Where a sink's files are: ``<the table's data>/twopc-<sink>/<driver epoch>/<batch>/<transaction>-<number>.parquet``.
+"""Where a sink's files are, under the table's data: ``twopc-<sink>/<id>/<driver epoch>/<batch>/<transaction>-<number>.parquet``.
 
-The driver epoch and the batch are directories, so that a sweep lists what may hold orphans, and not all that was ever written.
+The id is in the control record. The ``write.data.path`` of two tables may be one directory, and their sinks may have one name;
+without the id, each would take the other's files for orphans. The driver epoch and the batch are directories, so that a sweep
+lists what may hold orphans, and not all that was ever written.
 """
 
 from __future__ import annotations
@@ -30,10 +32,10 @@ class Layout:
         return f"{self.root}/{epoch}/{batch}"
 
 
-def layout_of(metadata: TableMetadata, sink: str) -> Layout:
+def layout_of(metadata: TableMetadata, sink: str, sink_id: str) -> Layout:
     """The place of a sink's files in a table; ``write.data.path`` moves it."""
     data = metadata.properties.get("write.data.path", f"{metadata.location.rstrip('/')}/data")
-    return Layout(f"{data.rstrip('/')}/twopc-{sink}")
+    return Layout(f"{data.rstrip('/')}/twopc-{sink}/{sink_id}")
 
 
 def metadata_path(metadata: TableMetadata, name: str) -> str:

@@ -10,14 +10,15 @@ from __future__ import annotations
 from collections import defaultdict
 from typing import TYPE_CHECKING
 
+from twopc import control
 from twopc.sinks.iceberg.errors import translated
 from twopc.sinks.iceberg.layout import layout_of, transaction_of
 from twopc.sinks.iceberg.private import Listing
-from twopc.sinks.iceberg.record import Published
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
+    from twopc.sinks.iceberg.record import Published
     from twopc.sinks.iceberg.step import Step
 
 
@@ -52,8 +53,10 @@ class Orphans:
         Raises:
             StoreError: the storage did not answer.
         """
-        published = step.tagged.published if step.tagged else Published()
-        listing = Listing(step.table.io, layout_of(step.table.metadata, self._sink).root)
+        if step.tagged is None:
+            return []
+        published, sink_id = step.tagged.published, control.decode(step.tagged.control).id
+        listing = Listing(step.table.io, layout_of(step.table.metadata, self._sink, sink_id).root)
         if not listing.is_possible:
             return []
         self._paths.clear()

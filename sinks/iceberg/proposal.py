@@ -72,8 +72,8 @@ class Proposal:
 def propose(table: Table, sink: str, tagged: int | None, change: Change) -> Proposal:
     """Write the metadata files of a commit, and describe it.
 
-    Without files, the new snapshot adds nothing, and only the tag moves. But the first snapshot of a table is also the branch's: a
-    catalog refuses a requirement about a tag while there are no snapshots, so that two drivers could both create the tag.
+    Without files, the new snapshot adds nothing, and only the tag moves. But the first snapshot of a table is also the branch's:
+    a catalog refuses a requirement about a tag while there are no snapshots, so that two drivers could both create the tag.
 
     A snapshot always has the branch's as its parent, even if only the tag names it. A catalog compares the sequence number of a
     snapshot with the table's only if there is a parent. Otherwise a late commit would set the table's back, and rows that are

@@ -52,11 +52,14 @@ class IcebergWriter(SinkWriter[IcebergHandle]):
         with self._explaining("beginning"):
             table = self._table = self._store.load()
             tagged = read_tag(table.metadata, self._settings.name)
-        if tagged is None or control.decode(tagged.control).driver_epoch != task.driver_epoch:
+        record = control.decode(tagged.control if tagged else None)
+        if record.driver_epoch != task.driver_epoch:
             self._store.close()
             raise RetriableError(f"sink {self._settings.name!r}: a newer driver has replaced the one of this task")
         self._settings.require_supported(table)
-        self._directory = layout_of(table.metadata, self._settings.name).directory(task.driver_epoch, task.batch_id)
+        self._directory = layout_of(table.metadata, self._settings.name, record.id).directory(
+            task.driver_epoch, task.batch_id
+        )
         self._files = RollingFiles(table, self._directory, self._name)
 
     def write(self, rows: pa.RecordBatch) -> None:

@@ -7,7 +7,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.unit.iceberg_support import Shop, prepare
+from tests.unit.iceberg_support import SCHEMA, Shop, prepare
+from tests.warehouse import Warehouse
+from twopc import IcebergSink
 from twopc.attempt import Evidence
 from twopc.testing import crash_points
 from twopc.testing.contract import Case, Crash, die, numbers
@@ -79,6 +81,42 @@ def test_files_that_compaction_or_a_rollback_took_out_of_the_table_stay(shop: Sh
         successor.committer.recover_and_abort([handle])
         driver = successor
     assert len(shop.files()) == 1
+
+
+@pytest.mark.parametrize("is_published", [True, False])
+def test_the_files_of_a_repair_stay_although_another_query_does_not_know_them(
+    *, is_published: bool, shop: Shop
+) -> None:
+    """A later driver has repaired the batch of a former one, and then a new query takes the sink over."""
+    first = Driver(shop.sink)
+    scan_start = first.begin()
+    lost, kept = prepare(first, shop.sink, 1), prepare(first, shop.sink, 2)
+    for file in shop.files(f"{lost.transaction}*"):
+        file.unlink()
+    if is_published:
+        first.committer.commit([lost, kept], scan_start)
+    second = Driver(shop.sink)
+    if is_published:
+        second.committer.initialize_state([lost, kept], scan_start)
+    repaired = prepare(second, shop.sink, 1)
+    assert second.commit([kept, repaired], scan_start) == [Evidence.COMMITTED] * 2
+    Driver(shop.sink).committer.recover_and_abort([])
+    assert shop.values() == [1, 2]
+
+
+def test_two_tables_may_have_their_files_in_one_directory(tmp_path: Path) -> None:
+    """Their sinks, too, may have one name. Each deletes only what is its own."""
+    warehouse = Warehouse(tmp_path / "warehouse", timeout_s=0.2)
+    shared = (tmp_path / "shared").as_uri()
+    for number, table in enumerate(("shop.orders", "shop.returns")):
+        warehouse.create(table, SCHEMA, **{"write.data.path": shared})
+        sink = IcebergSink(name="orders", catalog=warehouse.properties, table=table)
+        driver = Driver(sink)
+        driver.committer.recover_and_abort([])
+        scan_start = driver.begin()
+        assert driver.commit([prepare(driver, sink, number)], scan_start) == [Evidence.COMMITTED]
+    assert (warehouse.column("shop.orders", "value"), warehouse.column("shop.returns", "value")) == ([0], [1])
+    close_opened()
 
 
 def test_orphans_of_every_former_driver_are_found(shop: Shop) -> None:
