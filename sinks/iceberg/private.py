@@ -8,18 +8,25 @@ from __future__ import annotations
 
 import contextlib
 import warnings
+from collections import Counter
 from typing import TYPE_CHECKING, Any, Final
 
+import pyarrow as pa
+import pyarrow.compute as pc
 from pyarrow.fs import FileSelector, FileType
 from pyiceberg.catalog.rest import RestCatalog
-from pyiceberg.io.pyarrow import ParquetFormatModel, PyArrowFileIO
+from pyiceberg.io.pyarrow import (
+    PYARROW_PARQUET_FIELD_ID_KEY,
+    ParquetFormatModel,
+    PyArrowFileIO,
+    parquet_path_to_id_mapping,
+)
 from pyiceberg.schema import sanitize_column_names
 from requests.adapters import HTTPAdapter
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
-    import pyarrow as pa
     from pyiceberg.catalog import Catalog
     from pyiceberg.io import FileIO
     from pyiceberg.io.fileformat import FileFormatWriter
@@ -27,6 +34,7 @@ if TYPE_CHECKING:
     from requests import Session
 
 _MODEL: Final = ParquetFormatModel()
+_FIELD_ID: Final = PYARROW_PARQUET_FIELD_ID_KEY
 _TIMEOUT_MS: Final = "twopc.timeout-ms"
 
 
@@ -41,11 +49,15 @@ class ParquetFile:
             )  # about options of the table that only Java's writer has, such as bloom filters
             output = io.new_output(path)
             schema = sanitize_column_names(metadata.schema())
+            self._ids = parquet_path_to_id_mapping(schema)
             self._writer: FileFormatWriter = _MODEL.create_writer(output, schema, dict(metadata.properties))
+        self._nans = Counter[int]()
 
     def write(self, rows: pa.Table) -> None:
         """Write a row group."""
         self._writer.write(rows)
+        for field, column in zip(rows.schema, rows.columns, strict=True):
+            self._nans.update(dict(_nans(field, column)))
 
     @property
     def size(self) -> int:
@@ -54,9 +66,41 @@ class ParquetFile:
         return 0 if stream is None else int(stream.tell())
 
     def close(self) -> dict[str, Any]:
-        """Complete the file; return its statistics as an entry of a manifest has them."""
-        statistics: dict[str, Any] = self._writer.close().to_serialized_dict()
-        return statistics
+        """Complete the file; return its statistics as an entry of a manifest has them.
+
+        pyiceberg's would be wrong in three cases. Parquet omits the bounds of a row group with a value of more than 4 KiB, and
+        those of the others would then count for the whole file: readers would skip it. NaNs are outside the bounds, and unless
+        they are counted, a DELETE takes them with other rows. And a text may be cut after a character that has no successor.
+        """
+        statistics: Any = self._writer.close()
+        for field_id in self._unbounded():
+            statistics.column_aggregates.pop(field_id, None)
+        for bounds in statistics.column_aggregates.values():
+            try:
+                bounds.max_as_bytes()
+            except UnicodeEncodeError:  # U+D7FF, and the next is a surrogate
+                bounds.current_max = None
+        counted = self._nans.keys() & statistics.value_counts.keys()
+        statistics.nan_value_counts.update({field_id: self._nans[field_id] for field_id in counted})
+        return dict(statistics.to_serialized_dict())
+
+    def _unbounded(self) -> Iterator[int]:
+        """The columns of which a row group has values without bounds."""
+        footer = self._writer._writer.writer.metadata  # type: ignore[attr-defined]  # noqa: SLF001 - see above
+        for group in map(footer.row_group, range(footer.num_row_groups)):
+            for column in map(group.column, range(group.num_columns)):
+                found = column.statistics
+                if found is None or not (found.has_min_max or found.null_count == column.num_values):
+                    yield self._ids[column.path_in_schema]
+
+
+def _nans(field: pa.Field[Any], values: Any) -> Iterator[tuple[int, int]]:
+    """How many NaNs there are, by field id; of elements of lists and maps nobody asks for them."""
+    if pa.types.is_floating(field.type):
+        yield int((field.metadata or {})[_FIELD_ID]), pc.sum(pc.is_nan(values)).as_py() or 0
+    elif pa.types.is_struct(field.type):
+        for index in range(field.type.num_fields):
+            yield from _nans(field.type.field(index), pc.struct_field(values, [index]))
 
 
 class Listing:

@@ -7,6 +7,7 @@ from typing import Final
 from tests.planted.bug import Bug, Edit, one_edit
 
 _COMMIT: Final = "tests/unit/test_iceberg_commit.py"
+_BOUNDS: Final = "tests/unit/test_iceberg_bounds.py"
 _SWEEP: Final = "tests/unit/test_iceberg_sweep.py"
 _TABLES: Final = "tests/unit/test_iceberg_tables.py"
 _VALUES: Final = "tests/unit/test_iceberg_values.py"
@@ -307,6 +308,24 @@ ICEBERG_BUGS: Final[tuple[Bug, ...]] = (
         "    children = [values.field(index) for index in range(values.type.num_fields)]\n",
         model=False,
         protocol=_VALUES,
+    ),
+    one_edit(
+        "Iceberg: the bounds of some row groups count for the whole file",
+        0,
+        "sinks/iceberg/private.py",
+        "            statistics.column_aggregates.pop(field_id, None)\n",
+        "            del field_id\n",
+        model=False,
+        protocol=_BOUNDS,
+    ),
+    one_edit(
+        "Iceberg: NaNs are not counted",
+        0,
+        "sinks/iceberg/private.py",
+        "        counted = self._nans.keys() & statistics.value_counts.keys()\n",
+        "        counted = set()\n",
+        model=False,
+        protocol=_BOUNDS,
     ),
     one_edit(
         "Iceberg: a null in a required part is not found",
