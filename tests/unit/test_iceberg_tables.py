@@ -116,6 +116,32 @@ def test_a_table_with_what_the_sink_does_not_support_is_refused(
     assert shop.snapshots() == 0
 
 
+@pytest.mark.parametrize("place", ["write.data.path", "write.metadata.path", "location"])
+@pytest.mark.parametrize("cut", ["#", "?"])
+def test_a_place_at_which_files_would_overwrite_each_other_is_refused(place: str, cut: str, tmp_path: Path) -> None:
+    """What follows is, to pyiceberg, the fragment or the query of a URL."""
+    shop = Shop(tmp_path)
+    where = (tmp_path / "a").as_uri() + cut + "b"
+    shop.edit(lambda table: table.update({place: where} if place == "location" else {"properties": {place: where}}))
+    with pytest.raises(ConfigurationError, match=f"has {place}='file.*files overwrite each other.*Nothing was written"):
+        Driver(shop.sink)
+
+
+@pytest.mark.parametrize("names", [("a", "A"), ("a.b", "a_x2Eb")])
+@pytest.mark.parametrize("is_nested", [True, False])
+def test_columns_with_names_that_are_alike_are_refused(
+    *, names: tuple[str, str], is_nested: bool, tmp_path: Path
+) -> None:
+    """One value of the batch would go to both, or the statistics of one would count for the other."""
+    fields = [NestedField(number, name, LongType()) for number, name in enumerate(names, 3)]
+    inner = NestedField(1, "rows", ListType(2, StructType(*fields)))
+    warehouse = Warehouse(tmp_path / "warehouse", timeout_s=0.2)
+    warehouse.create("shop.alike", Schema(*([inner] if is_nested else fields)))
+    sink = IcebergSink(name="alike", catalog=warehouse.properties, table="shop.alike")
+    with pytest.raises(ConfigurationError, match=f"alike in Parquet: '{names[0]}', '{names[1]}'. Rename one"):
+        Driver(sink)
+
+
 def test_a_table_that_gets_what_the_sink_does_not_support_stops_the_batch_before_its_decision(tmp_path: Path) -> None:
     shop = Shop(tmp_path)
     driver = Driver(shop.sink)
