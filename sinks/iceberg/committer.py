@@ -17,7 +17,8 @@ from twopc.fenced_committer import FencedCommitter, driver_epoch_of
 from twopc.sinks.iceberg.errors import OvertakenError, StoreError, explained, reason
 from twopc.sinks.iceberg.handle import IcebergHandle
 from twopc.sinks.iceberg.orphans import Orphans
-from twopc.sinks.iceberg.prepared import entries_of, whole
+from twopc.sinks.iceberg.prepared import added_already, entries_of, whole
+from twopc.sinks.iceberg.proposal import has_definitions
 from twopc.sinks.iceberg.record import Published
 from twopc.sinks.iceberg.step import Step
 from twopc.sinks.iceberg.store import delete
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
 
     from twopc.control import Control
     from twopc.errors import TwoPhaseCommitError
+    from twopc.sinks.iceberg.entries import Entry
     from twopc.sinks.iceberg.settings import IcebergSettings
 
 logger = logging.getLogger(__name__)
@@ -259,18 +261,34 @@ class IcebergCommitter(FencedCommitter[IcebergHandle, Step]):
         raise StoreError(f"other drivers have moved the sink's tag {_OVERTAKEN_ROUNDS} times in a row")
 
     def _add(self, step: Step, handles: Sequence[IcebergHandle], published: Published) -> None:
-        """Stage the files of transactions that are not settled yet. Those whose files are gone are lost."""
+        """Stage the files of transactions that are not settled yet. Those whose files are gone are lost.
+
+        So are those whose schema or partitioning somebody has removed from the table, because no manifest can name them.
+        """
         if not handles:
             return
         found = whole(step.table, handles)
+        for handle in handles:
+            if not has_definitions(step.table, handle.schema_id, handle.spec_id):
+                found[handle] = None
+        added = self._added_already(step, found)
         for handle, entries in found.items():
-            if entries is not None:
-                step.additions.setdefault((handle.schema_id, handle.spec_id), []).extend(entries)
+            if missing := [entry for entry in entries or () if entry.path not in added]:
+                step.additions.setdefault((handle.schema_id, handle.spec_id), []).extend(missing)
         step.published = replace(
             published,
             attempts={**published.attempts, **Counter(handle.attempt for handle in handles)},
             lost=(*published.lost, *(handle.transaction for handle, entries in found.items() if entries is None)),
         )
+
+    def _added_already(self, step: Step, found: Mapping[IcebergHandle, list[Entry] | None]) -> set[str]:
+        """The files that are in the table, although the tag's record does not say so: somebody has made the tag anew.
+
+        Only a start can meet this: a running driver knows its own record.
+        """
+        former = [one for one in found if driver_epoch_of(one.transaction, self.name) != self._driver_epoch]
+        paths = {entry.path for handle in former for entry in found[handle] or ()}
+        return added_already(step.table, paths) if paths else set()
 
 
 def _evidence(published: Published, handle: IcebergHandle, asked: int) -> Evidence:

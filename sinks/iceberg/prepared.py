@@ -6,12 +6,17 @@ import hashlib
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Final
 
+from pyiceberg.manifest import ManifestContent
+from pyiceberg.table.refs import MAIN_BRANCH
+
 from twopc.sinks.iceberg.entries import decode
+from twopc.sinks.iceberg.errors import translated
 from twopc.sinks.iceberg.store import read_object, size_of
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Collection, Sequence
 
+    from pyiceberg.manifest import ManifestFile
     from pyiceberg.table import Table
 
     from twopc.sinks.iceberg.entries import Entry
@@ -36,6 +41,24 @@ def whole(table: Table, handles: Sequence[IcebergHandle]) -> dict[IcebergHandle,
 
     with ThreadPoolExecutor(_THREADS) as pool:
         return dict(zip(handles, pool.map(look, handles), strict=True))
+
+
+def added_already(table: Table, paths: Collection[str]) -> set[str]:
+    """Those of the files that are in the branch. Reads all of its manifests of data.
+
+    Raises:
+        StoreError: the storage did not answer.
+    """
+    current = table.metadata.snapshot_by_name(MAIN_BRANCH)
+    if current is None:
+        return set()
+
+    def search(manifest: ManifestFile) -> set[str]:
+        return {entry.data_file.file_path for entry in manifest.fetch_manifest_entry(table.io)}.intersection(paths)
+
+    with translated("reading the manifests"), ThreadPoolExecutor(_THREADS) as pool:
+        data = [found for found in current.manifests(table.io) if found.content is ManifestContent.DATA]
+        return set[str]().union(*pool.map(search, data))
 
 
 def entries_of(table: Table, handle: IcebergHandle) -> list[Entry] | None:

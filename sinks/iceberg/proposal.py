@@ -133,6 +133,11 @@ def propose(table: Table, sink: str, tagged: int | None, change: Change) -> Prop
     return Proposal(snapshot_id, tuple(updates), tuple(requirements), paths)
 
 
+def has_definitions(table: Table, schema_id: int, spec_id: int) -> bool:
+    """Whether the table still has this schema and this partitioning. Maintenance may remove those that no snapshot uses."""
+    return table.metadata.schema_by_id(schema_id) is not None and spec_id in table.metadata.specs()
+
+
 def _moved(name: str, kind: str, snapshot_id: int, retention: Mapping[str, Any]) -> SetSnapshotRefUpdate:
     return SetSnapshotRefUpdate.model_validate(
         {"ref-name": name, "type": kind, "snapshot-id": snapshot_id, **retention}
@@ -148,7 +153,7 @@ def _manifest(
 ) -> ManifestFile:
     schema_id, spec_id = ids
     schema, spec = table.metadata.schema_by_id(schema_id), table.metadata.specs().get(spec_id)
-    if schema is None or spec is None:
+    if schema is None or spec is None:  # since the step began; the next step finds out
         raise StoreError(
             f"somebody has removed schema {schema_id} or partitioning {spec_id}, with which the files were written"
         )

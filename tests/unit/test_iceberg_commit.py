@@ -514,6 +514,21 @@ def test_a_table_that_is_altered_after_the_decision_takes_the_files_as_they_are(
     assert task.file.spec_id == 0
 
 
+def test_files_whose_partitioning_was_removed_from_the_table_are_a_proven_loss(shop: Shop) -> None:
+    """``expire_snapshots`` with ``clean_expired_metadata`` removes one that no snapshot uses; a repair helps."""
+    driver = Driver(shop.sink)
+    scan_start = driver.begin()
+    handle = prepare(driver, shop.sink, 1, 2)
+    driver.committer.confirm([handle], 0)
+    shop.change(lambda table: table.update_spec().add_field("value", BucketTransform(4), "bucket").commit())
+    shop.edit(lambda content: content["partition-specs"].pop(0))
+    assert evidence(driver, [handle], scan_start) == [ABORTED]
+    driver.begin()
+    repaired = prepare(driver, shop.sink, 1, 2, attempt=2)
+    assert evidence(driver, [repaired], scan_start) == [COMMITTED]
+    assert shop.values() == [1, 2]
+
+
 def test_a_batch_that_took_too_long_is_not_decided(shop: Shop) -> None:
     sink = shop.named("orders", orphan_age_ms=3_000)
     driver = Driver(sink)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import datetime as dt
 import sqlite3
 from typing import TYPE_CHECKING
 
@@ -71,6 +72,28 @@ def test_a_table_that_was_restored_to_before_the_last_batch_gets_it_again(
     restore(shop, older)
     query.run(1, 2)
     assert shop.values() == all_rows(0, 1, 2)
+
+
+def test_a_tag_that_was_made_anew_on_an_older_snapshot_does_not_add_the_last_batch_twice(
+    shop: Shop, case: Case, tmp_path: Path
+) -> None:
+    """The newest snapshot of the sink has expired without its tag, and the error for the deleted tag names an older one."""
+    query = Query(case, tmp_path)
+    running = query.start()
+    query.continue_with(running, 0)
+    older = shop.table().metadata.refs[TAG].snapshot_id
+    shop.change(lambda table: table.manage_snapshots().create_tag(older, "daily").commit())
+    query.continue_with(running, 1)
+    running.close()
+    shop.change(lambda table: table.manage_snapshots().remove_tag(TAG).commit())
+    shop.append(9_999)
+    later = dt.datetime.now(dt.timezone.utc) + dt.timedelta(days=1)
+    shop.change(lambda table: table.maintenance.expire_snapshots().older_than(later).commit())
+    with pytest.raises(ConfigurationError, match=f"CREATE TAG `{TAG}` AS OF VERSION {older}"):
+        query.run(2)
+    shop.change(lambda table: table.manage_snapshots().create_tag(older, TAG).commit())
+    query.run(2)
+    assert shop.values() == [*all_rows(0, 1, 2), 9_999]
 
 
 def test_a_table_that_is_restored_while_a_query_runs_is_named(shop: Shop, case: Case, tmp_path: Path) -> None:
