@@ -69,7 +69,7 @@ BUGS: Final = (
         "the fence comes before the read-only checks",
         1,
         _START,
-        "    _require_startable(setup, decided, batch, owners)\n",
+        "    decided = _startable(setup, decided, batch, owners)\n",
         "",
         protocol="tests/live/rules/test_rule_10_not_the_same_batch.py",
     ),
