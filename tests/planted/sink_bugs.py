@@ -298,7 +298,7 @@ SINK_BUGS: Final[tuple[Bug, ...]] = (
         "self._may_have_votes = slots > 0",
         'self._may_have_votes = self._settings.vote == "prepared"',
         model=False,
-        protocol="tests/live/postgres/test_vote_crashes.py -k also_rolls_back",
+        protocol="tests/live/postgres/test_vote_leftovers.py -k also_rolls_back",
     ),
     one_edit(
         "PostgreSQL: after a vote that belongs to another role, no other one is ended",
@@ -307,7 +307,7 @@ SINK_BUGS: Final[tuple[Bug, ...]] = (
         "except psycopg.ProgrammingError as error:",
         "except () as error:",
         model=False,
-        protocol="tests/live/postgres/test_vote_crashes.py -k nobody_here_may_end",
+        protocol="tests/live/postgres/test_vote_leftovers.py -k nobody_here_may_end",
     ),
     one_edit(
         "PostgreSQL: votes of a database and of its copy have the same name",
@@ -316,7 +316,7 @@ SINK_BUGS: Final[tuple[Bug, ...]] = (
         "{database[0]}-{record.driver_epoch}",
         "{record.driver_epoch}",
         model=False,
-        protocol="tests/live/postgres/test_vote_crashes.py -k copied_database",
+        protocol="tests/live/postgres/test_vote_leftovers.py -k copied_database",
     ),
     one_edit(
         "PostgreSQL: a decided vote is rolled back",

@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import contextlib
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-import psycopg
 import pyarrow as pa
 import pytest
-from psycopg.conninfo import conninfo_to_dict, make_conninfo
+from psycopg.conninfo import conninfo_to_dict
 
 from tests.live.postgres.proxy import LossyProxy
 from tests.live.postgres.support import case_of, committer_of, left_behind, new_role, run, sink_of, values
@@ -23,12 +20,13 @@ from twopc.errors import (
 )
 from twopc.testing.contract import Crash, numbers
 from twopc.testing.contract.case import die
-from twopc.testing.contract.drivers import Driver, Query, all_rows, close_opened
+from twopc.testing.contract.drivers import Driver, Query, all_rows
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from tests.live.postgres.services import PostgresService
+    import psycopg
+
     from twopc.integration.services.postgres import LocalPostgres
 
     Connection = psycopg.Connection[Any]
@@ -243,59 +241,3 @@ def test_a_name_of_a_vote_fits_the_server(database: str) -> None:
         Evidence.COMMITTED
     ]
     assert case.visible() == [1]
-
-
-def test_a_driver_with_staged_votes_also_rolls_back_a_late_vote(database: str, connection: Connection) -> None:
-    """The setting was changed at a restart, and the previous driver was only paused."""
-    case = case_of(database)
-    loser = Driver(sink_of(database, vote="prepared"))
-    loser.begin()
-    handle = loser.prepare(numbers([1]))
-    winner = Driver(case.sink)
-    committer_of(winner)._sweep_votes([])
-    committer_of(loser)._vote(handle.vote, [handle])
-    assert votes(connection) == [handle.vote]
-    winner.committer.recover_and_abort([])
-    assert (votes(connection), left_behind(database)["slice"]) == ([], 0)
-
-
-def test_a_vote_that_nobody_here_may_end_does_not_keep_the_others(database: str, connection: Connection) -> None:
-    case = prepared_of(database)
-    confirmed(case.sink, 1)
-    [theirs] = votes(connection)
-    with new_role(database) as dsn:
-        role = conninfo_to_dict(dsn)["user"]
-        run(connection, f"GRANT ALL ON SCHEMA twopc TO {role}", f"GRANT ALL ON ALL TABLES IN SCHEMA twopc TO {role}")
-        run(connection, f"GRANT ALL ON target TO {role}")
-        driver, handle, _ = confirmed(sink_of(dsn, vote="prepared"), 2)
-        assert votes(connection) == [theirs, handle.vote]
-        driver.committer.recover_and_abort([])
-        assert votes(connection) == [theirs]
-        run(connection, f"ROLLBACK PREPARED '{theirs}'")
-
-
-def test_a_copied_database_on_the_same_server_has_votes_of_its_own(
-    postgres_server: PostgresService, database: str, tmp_path: Path
-) -> None:
-    """Its control record, its table and the copied checkpoint are those of the original."""
-    case = prepared_of(database)
-    query = Query(case, tmp_path / "one")
-    query.run(0)
-    close_opened()
-    copied = query.copied(tmp_path / "other")
-    name = conninfo_to_dict(database)["dbname"]
-    with contextlib.closing(psycopg.connect(postgres_server.dsn, autocommit=True)) as server:
-        run(server, f'CREATE DATABASE "{name}_copy" TEMPLATE "{name}"')
-        try:
-            other = make_conninfo(database, dbname=f"{name}_copy")
-            copied._case = replace(case, sink=sink_of(other, vote="prepared"), visible=lambda: values(other))
-
-            def run_the_copy() -> None:
-                copied.run(1)
-
-            crash_points.arm("driver.confirmed", run_the_copy)
-            query.run(1)
-            assert (case.visible(), values(other)) == (all_rows(0, 1), all_rows(0, 1))
-        finally:
-            close_opened()
-            run(server, f'DROP DATABASE "{name}_copy" WITH (FORCE)')
