@@ -31,6 +31,27 @@ def next_commits(*faults: Callable[[Send], Any]) -> Iterator[None]:
         _faults.clear()
 
 
+@contextlib.contextmanager
+def some_commits(*faults: Callable[[Send], Any]) -> Iterator[None]:
+    """The same; some of the functions may be left at the end."""
+    _faults.extend(faults)
+    try:
+        yield
+    finally:
+        _faults.clear()
+
+
+@contextlib.contextmanager
+def undisturbed() -> Iterator[None]:
+    """Commits without faults in between."""
+    kept = _faults[:]
+    _faults.clear()
+    try:
+        yield
+    finally:
+        _faults[:] = kept
+
+
 def lost_answer(send: Send) -> None:
     """The commit takes effect, and nobody hears of it."""
     send()

@@ -54,6 +54,11 @@ class Shop:
     def snapshots(self) -> int:
         return len(self.table().metadata.snapshots)
 
+    def sequence_numbers(self) -> tuple[int, int]:
+        """The table's last one, and the highest of its snapshots."""
+        metadata: Any = self.table().metadata
+        return metadata.last_sequence_number, max(one.sequence_number for one in metadata.snapshots)
+
     def change(self, change: Any) -> None:
         """Change the table as its owner would."""
         with self.warehouse.catalog() as catalog:

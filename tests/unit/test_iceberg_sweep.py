@@ -6,6 +6,7 @@ import contextlib
 from typing import TYPE_CHECKING
 
 import pytest
+from pyiceberg.partitioning import UNPARTITIONED_PARTITION_SPEC
 
 from tests.unit.iceberg_support import SCHEMA, Shop, prepare
 from tests.warehouse import Warehouse
@@ -109,7 +110,7 @@ def test_two_tables_may_have_their_files_in_one_directory(tmp_path: Path) -> Non
     warehouse = Warehouse(tmp_path / "warehouse", timeout_s=0.2)
     shared = (tmp_path / "shared").as_uri()
     for number, table in enumerate(("shop.orders", "shop.returns")):
-        warehouse.create(table, SCHEMA, **{"write.data.path": shared})
+        warehouse.create(table, SCHEMA, UNPARTITIONED_PARTITION_SPEC, **{"write.data.path": shared})
         sink = IcebergSink(name="orders", catalog=warehouse.properties, table=table)
         driver = Driver(sink)
         driver.committer.recover_and_abort([])
