@@ -13,7 +13,7 @@ from twopc.binding import FORMAT as BINDING_FORMAT
 from twopc.binding import Bound
 from twopc.crash_points import crash_point
 from twopc.driver_run import DriverRun
-from twopc.errors import DecisionLogDamagedError, RefusedStartError
+from twopc.errors import DecisionLogDamagedError, FencedError, RefusedStartError
 from twopc.log_view import LogView, fold
 from twopc.recovery import Outcome, lookup
 from twopc.refusals import DEADLINE, damaged, refused
@@ -61,7 +61,7 @@ def _recover(setup: Setup, batch: Batch, pending: Pending) -> DriverRun:
 
     pending.enter("recover")
     bound = _check_binding(setup, _binding_of(view, batch))
-    _require_startable(setup, view, batch, owners)
+    _require_still_startable(setup, view, batch, owners)
     decision = view.decision
     handles = setup.participants.decode(decision.tasks if decision else ())
     evidence = setup.participants.recover(handles, view.scan_start)
@@ -110,6 +110,24 @@ def _startable(setup: Setup, view: LogView, batch: Batch, owners: Owners) -> Log
             view = newer
         else:
             return view
+
+
+def _require_still_startable(setup: Setup, view: LogView, batch: Batch, owners: Owners) -> None:
+    """The same after this driver has acquired everything: if it is refused now, another driver may have replaced it already.
+
+    Raises:
+        FencedError: another driver has.
+        RefusedStartError: this query must not start.
+    """
+    try:
+        _require_startable(setup, view, batch, owners)
+    except RefusedStartError as error:
+        last = _view_of(setup.log, setup.log.inspect).acquired
+        if last is None or last.run == setup.driver_run_id:
+            raise
+        raise FencedError(
+            f"{setup.log.name}: another driver has started and fenced this one. No data is at risk; stop this run"
+        ) from error
 
 
 def _require_startable(setup: Setup, view: LogView, batch: Batch, owners: Owners) -> None:

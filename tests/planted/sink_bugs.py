@@ -373,6 +373,15 @@ SINK_BUGS: Final[tuple[Bug, ...]] = (
         protocol="tests/unit/test_coordinator_history.py -k decides_meanwhile",
     ),
     one_edit(
+        "a driver that is replaced while it starts is on an older copy",
+        0,
+        "twopc/start.py",
+        "if last is None or last.run == setup.driver_run_id:",
+        "if True:",
+        model=False,
+        protocol="tests/unit/test_coordinator_history.py -k another_one_replaces",
+    ),
+    one_edit(
         "a new store of a query that replaced another one is an older store",
         0,
         "twopc/start.py",

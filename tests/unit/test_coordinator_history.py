@@ -26,9 +26,7 @@ from tests.unit.fake_sink import (
 from twopc import crash_points
 from twopc.attempt import Owner
 from twopc.coordinator import Coordinator
-from twopc.errors import (
-    RefusedStartError,
-)
+from twopc.errors import FencedError, RefusedStartError
 from twopc.files import LocalFiles
 from twopc.override import Overrides
 from twopc.records import Begin
@@ -253,6 +251,26 @@ def test_a_start_beside_a_driver_that_decides_meanwhile_is_not_an_older_copy(
     monkeypatch.setattr(FakeCommitter, "has_newer_decision", later)
     owned.start().run(1, 2)
     assert (batches, owned.store.visible()) == ([], all_rows(0, 1, 2))
+
+
+def test_a_driver_that_another_one_replaces_while_it_starts_is_fenced_and_not_on_an_older_copy(
+    owned: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    owned.start().run(0)
+    newer = FakeCommitter.has_newer_decision
+    started: list[Query] = []
+
+    def later(committer: FakeCommitter, scan_start: Mapping[str, int]) -> bool:
+        if not started and committer.driver_epoch >= 0:  # it has acquired the sink
+            started.append(owned.start())
+            started[0].run(1)
+        return newer(committer, scan_start)
+
+    monkeypatch.setattr(FakeCommitter, "has_newer_decision", later)
+    with pytest.raises(FencedError, match="another driver has started"):
+        owned.start().run(1)
+    started[0].run(2)
+    assert owned.store.visible() == all_rows(0, 1, 2)
 
 
 def test_a_query_that_crashed_while_it_was_adopted_is_not_an_older_copy(owned: Cluster) -> None:
