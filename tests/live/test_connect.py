@@ -122,6 +122,7 @@ def test_a_process_that_wakes_up_after_its_successor_has_begun_decides_nothing(
     pipeline.require_exactly_once()
 
 
+@pytest.mark.whole
 def test_a_shuffle_is_refused_before_anything_is_written_and_with_the_assertion_it_is_written(
     kafka: KafkaService, tmp_path: Path
 ) -> None:

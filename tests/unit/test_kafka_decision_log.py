@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
     from twopc.records import Record
 
-SETTINGS = KafkaSettings(name="s", bootstrap_servers="127.0.0.1:1", timeout_ms=50)
+SETTINGS = KafkaSettings(name="s", bootstrap_servers="127.0.0.1:1", timeout_ms=10_000)
 OFFSET = 7
 OURS = Row(OFFSET, None, b"decision")
 NEXT = Row(OFFSET + 2, None, b"a successor's acquisition")
@@ -94,6 +94,7 @@ def test_a_record_that_is_not_found_was_aborted(
 
 
 def test_a_record_that_never_becomes_stable_is_in_doubt(log: KafkaDecisionLog, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(log, "_timeout_ms", 50)
     with pytest.raises(DecisionInDoubtError, match="cannot be read back"):
         read_back(log, Partition(OURS, stable=(OFFSET,)), monkeypatch)
 
@@ -105,6 +106,7 @@ def test_an_unanswered_request_leaves_the_decision_in_doubt(
         raise RetriableError("no answer")
 
     monkeypatch.setattr(decision_log, "offsets", silent)
+    monkeypatch.setattr(log, "_timeout_ms", 50)
     with pytest.raises(DecisionInDoubtError, match="no answer"):
         log._read_back(OFFSET, b"decision")
 

@@ -31,6 +31,7 @@ def server() -> Iterator[LocalS3]:
         close_opened()
 
 
+@pytest.mark.whole
 def test_a_batch_is_written_to_s3_and_a_silent_storage_leaves_it_unknown(server: LocalS3) -> None:
     options = {
         "AWS_ENDPOINT_URL": f"http://127.0.0.1:{server.port}",

@@ -16,6 +16,9 @@ if TYPE_CHECKING:
     from tests.warehouse import RestWarehouse
 
 
+pytestmark = pytest.mark.whole
+
+
 @pytest.fixture  # type: ignore[no-redef]
 def shop(rest_warehouse: RestWarehouse) -> Iterator[Shop]:
     yield Shop(rest_warehouse)

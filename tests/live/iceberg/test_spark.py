@@ -162,6 +162,7 @@ def test_rows_that_the_table_cannot_take_go_to_the_dead_letters(
     assert "2" in letter
 
 
+@pytest.mark.whole
 def test_a_killed_query_writes_every_row_once(tmp_path: Path, kill_loop: Callable[..., Outcome]) -> None:
     warehouse, sink = created(
         tmp_path, Schema(NestedField(1, "number", LongType(), required=True), NestedField(2, "key", StringType()))

@@ -30,6 +30,7 @@ _ROOT = Path(__file__).parents[3]
 _ANSWER = "answer: "
 
 pytestmark = [
+    pytest.mark.whole,
     pytest.mark.timeout(600),
     pytest.mark.skipif(
         not pyspark.__version__.startswith(("3.5.", "4.0.")), reason="Iceberg 1.10 has no jar for this Spark"
