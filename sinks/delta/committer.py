@@ -122,9 +122,11 @@ class DeltaCommitter(FencedCommitter[DeltaHandle, Step]):
         published = step.outcome
         if control.decode(self.load(step)).decided == version and version >= published.version:
             if published.version != version:
-                first = handles[0]
-                epoch = driver_epoch_of(first.transaction, self.name) or 0
-                published = Published(version=version, epoch=epoch, batch=first.batch)
+                published = Published(version=version)
+            # Of a repair's files, those of the repairing driver: a sweep takes what is in a later place for orphans.
+            places = ((driver_epoch_of(one.transaction, self.name) or 0, one.batch) for one in handles)
+            epoch, batch = max((published.epoch, published.batch), *places)
+            published = replace(published, epoch=epoch, batch=batch)
             self._add(step, [handle for handle in handles if handle.attempt not in published.attempts], published)
         yield from handles
 

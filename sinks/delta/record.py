@@ -32,7 +32,7 @@ class Published(msgspec.Struct, frozen=True, omit_defaults=True):
 
     Attributes:
         version: the decision's.
-        epoch: the driver epoch in the names of its files.
+        epoch: the driver epoch in the names of its files. A repair has those of several drivers, and this is the last one's.
         batch: the batch.
         attempts: how many transactions of each attempt at the batch are settled. There are several after a repair.
         lost: the settled transactions that are not in the table and never will be.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import time
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import pyarrow as pa
@@ -121,6 +122,20 @@ class RollingFiles:
         self._entries.append(Entry(file.path, size, file.rows, values, now_ms, file.stats.encode()))
 
 
+@lru_cache(maxsize=100)
+def measured(stored: pa.Schema) -> list[str]:
+    """The parts of columns that may have bounds in a Parquet file: all but floats.
+
+    The library leaves NaN out of a file's bounds. Spark and deltalake order NaN above every number, so they would skip the rows
+    that have it.
+    """
+    empty = pa.BufferOutputStream()
+    pq.write_table(stored.empty_table(), empty, store_schema=False)
+    leaves = pq.ParquetFile(pa.BufferReader(empty.getvalue())).schema
+    found = [leaves.column(index) for index in range(len(leaves.names))]
+    return [leaf.path for leaf in found if leaf.physical_type not in {"FLOAT", "DOUBLE"}]
+
+
 class _File:
     """One Parquet file."""
 
@@ -131,7 +146,9 @@ class _File:
         self._parts = contextlib.ExitStack()
         self._stream: Any = self._parts.enter_context(store.writing(path))
         # Without Arrow's own schema, so that all readers see the same types.
-        writer: Any = pq.ParquetWriter(self._stream, table.stored, compression="snappy", store_schema=False)
+        writer: Any = pq.ParquetWriter(
+            self._stream, table.stored, compression="snappy", store_schema=False, write_statistics=measured(table.stored)
+        )
         self._writer = self._parts.enter_context(writer)
 
     @property

@@ -82,6 +82,27 @@ def test_failed_attempts_at_the_decided_batch_and_at_the_next_one_are_deleted(sh
     assert shop.values() == [1]
 
 
+@pytest.mark.parametrize("is_published", [True, False])
+def test_the_files_of_a_repair_stay_although_another_query_does_not_know_them(
+    *, is_published: bool, shop: Shop
+) -> None:
+    """A later driver has repaired the batch of a former one, and then a new query takes the sink over."""
+    first = Driver(shop.sink)
+    scan_start = first.begin()
+    lost, kept = prepare(first, shop.sink, 1), prepare(first, shop.sink, 2)
+    for file in shop.files(f"{lost.transaction}*"):
+        file.unlink()
+    if is_published:
+        first.committer.commit([lost, kept], scan_start)
+    second = Driver(shop.sink)
+    if is_published:
+        second.committer.initialize_state([lost, kept], scan_start)
+    repaired = prepare(second, shop.sink, 1)
+    assert second.commit([kept, repaired], scan_start) == [Evidence.COMMITTED] * 2
+    Driver(shop.sink).committer.recover_and_abort([])
+    assert shop.values() == [1, 2]
+
+
 def test_a_batch_that_is_decided_and_not_yet_committed_is_spared(shop: Shop) -> None:
     dead = Driver(shop.sink)
     scan_start = dead.begin()

@@ -10,6 +10,7 @@ from decimal import Decimal
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from deltalake import DeltaTable, QueryBuilder
 from hypothesis import HealthCheck, given, settings
@@ -312,6 +313,25 @@ def test_readers_find_rows_by_their_statistics(tmp_path: Path) -> None:
     table = written(tmp_path / "orders", batch, pa.schema(fields))
     for column, value in (("text", "b" * 50), ("text", "a" * 50), ("time", times[0]), ("time", times[1])):
         assert len(table.to_pyarrow_table(filters=[(column, "=", value)])) == 1
+
+
+@pytest.mark.parametrize("condition", ["v > 5", "v = 'NaN'::double", "v <> 1", "NOT v <= 5"])
+@pytest.mark.parametrize("kind", [pa.float32(), pa.float64()], ids=str)
+def test_a_nan_is_found_by_a_filter(kind: Any, condition: str, tmp_path: Path) -> None:
+    """A Parquet file's own bounds leave NaN out, which readers order above every number."""
+    inner = pa.struct([("v", kind)])
+    values = [1.0, math.nan, 2.0, None]
+    batch = pa.record_batch(
+        [pa.array(range(4)), pa.array(values, kind), pa.array([{"v": value} for value in values], inner)],
+        names=["row", "v", "s"],
+    )
+    table = written(tmp_path / "orders", batch, batch.schema)
+    for where in (condition, condition.replace("v ", "s['v'] ")):
+        found: Any = QueryBuilder().register("orders", table).execute(f"SELECT row FROM orders WHERE {where}").read_all()
+        assert 1 in pa.table(found).column("row").to_pylist(), where
+    file = next((tmp_path / "orders").glob("twopc-*/*/*/*.parquet"))
+    leaves = pq.read_metadata(file).row_group(0)
+    assert [leaves.column(index).is_stats_set for index in range(3)] == [True, False, False]
 
 
 # -- files -------------------------------------------------------------------------------------------------------------
