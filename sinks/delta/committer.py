@@ -143,7 +143,7 @@ class DeltaCommitter(FencedCommitter[DeltaHandle, Step]):
 
     def pending(self, step: Step) -> list[str]:
         """See :class:`FencedCommitter`."""
-        return self._orphans.find(step.outcome, self._driver_epoch)
+        return self._orphans.find(step.record, self._driver_epoch)
 
     # -- for callers ----------------------------------------------------------------------------------------------------
 

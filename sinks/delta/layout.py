@@ -1,8 +1,9 @@
 """Where a sink's files are, relative to the table.
 
-``twopc-<sink>/<driver epoch>/<batch>/<transaction>-<number>.parquet`` are its data files. A Delta table may have its files
-anywhere below its directory, because the log has the partition of each. The driver epoch and the batch are directories, so that a
-sweep lists what may hold orphans, and not all that was ever written.
+``twopc-<sink>/<id>/<driver epoch>/<batch>/<transaction>-<number>.parquet`` are its data files. A Delta table may have its files
+anywhere below its directory, because the log has the partition of each. The id is in the control record. A table may be made anew
+from its files (``CONVERT TO DELTA``), and then the sink, too, begins anew; without the id, it would take them for orphans. The
+driver epoch and the batch are directories, so that a sweep lists what may hold orphans, and not all that was ever written.
 
 ``_twopc/<sink>/<pointer>.json`` are its records. VACUUM deletes nothing in a directory whose name begins with ``_``.
 """
@@ -15,14 +16,14 @@ from typing import Final
 _FILE: Final = re.compile(r"(.+-[0-9]+-[0-9a-f]{32})(?:-[0-9]{5}\.parquet|\.entries)")
 
 
-def root(sink: str) -> str:
+def root(sink: str, sink_id: str) -> str:
     """The directory of a sink's data files."""
-    return f"twopc-{sink}"
+    return f"twopc-{sink}/{sink_id}"
 
 
-def directory(sink: str, epoch: int, batch: int) -> str:
-    """The directory of a batch."""
-    return f"{root(sink)}/{epoch}/{batch}"
+def directory(base: str, epoch: int, batch: int) -> str:
+    """The directory of a batch, below that of the sink."""
+    return f"{base}/{epoch}/{batch}"
 
 
 def data_file(where: str, transaction: str, number: int) -> str:

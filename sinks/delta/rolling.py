@@ -147,7 +147,11 @@ class _File:
         self._stream: Any = self._parts.enter_context(store.writing(path))
         # Without Arrow's own schema, so that all readers see the same types.
         writer: Any = pq.ParquetWriter(
-            self._stream, table.stored, compression="snappy", store_schema=False, write_statistics=measured(table.stored)
+            self._stream,
+            table.stored,
+            compression="snappy",
+            store_schema=False,
+            write_statistics=measured(table.stored),
         )
         self._writer = self._parts.enter_context(writer)
 

@@ -7,12 +7,13 @@ import time
 from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Final
+from urllib.parse import unquote
 
 from twopc.errors import ConfigurationError
 from twopc.sinks.delta.errors import StoreError, explained
 from twopc.sinks.delta.objections import find_objections
 from twopc.sinks.delta.rows import fit_rows
-from twopc.sinks.delta.store import Store
+from twopc.sinks.delta.store import Store, local_path
 from twopc.sinks.delta.table import definition_of
 from twopc.sinks.sink_names import RULE, is_sink_name
 
@@ -28,6 +29,8 @@ if TYPE_CHECKING:
 _FRESH_S: Final = 30
 #: Options with which two commits may overwrite each other's version of the log.
 _UNSAFE: Final = ("allow_unsafe_rename", "aws_s3_allow_unsafe_rename", "mount_allow_unsafe_rename")
+#: deltalake decodes a path once too often: it looks for the table ``a%20b`` in ``a b``, and for ``a\\b`` in ``a/b``.
+_MISREAD: Final = "%\\"
 _FALSE: Final = ("", "0", "false", "no", "off", "n", "f")
 
 
@@ -54,6 +57,12 @@ class DeltaSettings:
             "table_uri",
             repr(self.table_uri),
             "a table in memory exists in one process only: pass one that the driver and all executors reach",
+        )
+        self._require(
+            not set(str(local_path(self.table_uri) or unquote(self.table_uri))) & set(_MISREAD),
+            "table_uri",
+            repr(self.table_uri),
+            "deltalake misreads '%' and '\\\\' in a path, and may take one table for another. Rename the directory",
         )
         self._require(self.timeout_ms > 0, "timeout_ms", str(self.timeout_ms), "set a positive number")
         options: Any = self.storage_options

@@ -12,7 +12,7 @@ from twopc.fenced_committer import transaction_name
 from twopc.sinks.delta.entries import encode
 from twopc.sinks.delta.errors import StoreError, explained
 from twopc.sinks.delta.handle import DeltaHandle
-from twopc.sinks.delta.layout import directory, entries_file
+from twopc.sinks.delta.layout import directory, entries_file, root
 from twopc.sinks.delta.record import read_record
 from twopc.sinks.delta.rolling import RollingFiles
 from twopc.sinks.delta.rows import fit_rows
@@ -40,7 +40,7 @@ class DeltaWriter(SinkWriter[DeltaHandle]):
         self._task = task
         self._settings = settings
         self._name = transaction_name(settings.name, task)
-        self._directory = directory(settings.name, task.driver_epoch, task.batch_id)
+        self._directory = ""
         self._store = settings.store()
         self._table: Definition | None = None
         self._files: RollingFiles | None = None
@@ -50,11 +50,14 @@ class DeltaWriter(SinkWriter[DeltaHandle]):
         """See :class:`SinkWriter`."""
         with self._explaining("beginning"):
             table, record = read_record(self._store, self._store.load(), self._settings.name)
-        if record is None or control.decode(bytes(record.control)).driver_epoch != self._task.driver_epoch:
+        owner = control.decode(bytes(record.control) if record else None)
+        if owner.driver_epoch != self._task.driver_epoch:
             self._store.close()
             raise RetriableError(f"sink {self._settings.name!r}: a newer driver has replaced the one of this task")
         self._table = definition_of(table)
         self._settings.require_supported(self._table)
+        base = root(self._settings.name, owner.id)
+        self._directory = directory(base, self._task.driver_epoch, self._task.batch_id)
         self._files = RollingFiles(self._store, self._table, self._directory, self._name)
 
     def write(self, rows: pa.RecordBatch) -> None:

@@ -187,6 +187,20 @@ DELTA_BUGS: Final[tuple[Bug, ...]] = (
         f"{_SWEEP} -k repair",
     ),
     _bug(
+        "a sweep takes the files of a converted table for orphans",
+        "layout.py",
+        '    return f"twopc-{sink}/{sink_id}"\n',
+        '    return f"twopc-{sink}/id"\n',
+        f"{_SWEEP} -k made_anew",
+    ),
+    _bug(
+        "one table is taken for another",
+        "settings.py",
+        " & set(_MISREAD),",
+        " & set(),",
+        f"{_TABLES} -k argument",
+    ),
+    _bug(
         "a Parquet file has bounds that leave NaN out",
         "rolling.py",
         'not in {"FLOAT", "DOUBLE"}',

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import shutil
 from typing import TYPE_CHECKING
 
 import pytest
+from deltalake import DeltaTable
 
-from tests.unit.delta_support import Shop, evidence, prepare, task_of
+from tests.unit.delta_support import SCHEMA, Shop, evidence, prepare, task_of
 from twopc.attempt import Evidence
 from twopc.sinks.delta import writer as writer_module
+from twopc.sinks.delta.entries import Entry
 from twopc.sinks.delta.orphans import Orphans
-from twopc.sinks.delta.record import Published
+from twopc.sinks.delta.record import read_record
 from twopc.testing.contract import numbers
 from twopc.testing.contract.drivers import Driver, close_opened
 
@@ -47,8 +50,10 @@ def test_a_driver_that_is_fenced_after_its_look_does_not_even_list_the_files_of_
     successor = Driver(shop.sink)
     successor.begin()
     prepare(successor, shop.sink, 1)
-    assert Orphans(shop.sink.store(), "orders").find(Published(), own_epoch=1) == []
-    assert len(Orphans(shop.sink.store(), "orders").find(Published(), own_epoch=2)) == 1
+    store = shop.sink.store()
+    _, record = read_record(store, shop.table(), "orders")
+    assert Orphans(store, "orders").find(record, own_epoch=1) == []
+    assert len(Orphans(store, "orders").find(record, own_epoch=2)) == 1
 
 
 def test_files_of_earlier_batches_are_never_deleted(shop: Shop) -> None:
@@ -100,6 +105,28 @@ def test_the_files_of_a_repair_stay_although_another_query_does_not_know_them(
     repaired = prepare(second, shop.sink, 1)
     assert second.commit([kept, repaired], scan_start) == [Evidence.COMMITTED] * 2
     Driver(shop.sink).committer.recover_and_abort([])
+    assert shop.values() == [1, 2]
+
+
+@pytest.mark.parametrize("keeps_record", [True, False])
+def test_the_files_of_a_table_stay_if_it_is_made_anew_from_them(shop: Shop, *, keeps_record: bool) -> None:
+    """Whoever has lost the log converts the files, as here. The same sink then begins anew with a new checkpoint."""
+    driver = Driver(shop.sink)
+    driver.commit([prepare(driver, shop.sink, 1, batch=7)], driver.begin())
+    shutil.rmtree(shop.path / "_delta_log")
+    if not keeps_record:
+        shutil.rmtree(shop.path / "_twopc")
+    DeltaTable.create(str(shop.path), SCHEMA)
+    [file] = shop.files()
+    entry = Entry(str(file.relative_to(shop.path)), file.stat().st_size, 1, {}, 1, '{"numRecords":1}')
+    shop.table().create_write_transaction([entry.action()], "append", shop.table().schema())
+    assert shop.values() == [1]
+    second = Driver(shop.sink)
+    second.committer.recover_and_abort([])
+    scan_start = second.begin()
+    handle = prepare(second, shop.sink, 2)
+    assert second.commit([handle], scan_start) == [Evidence.COMMITTED]
+    second.committer.recover_and_abort([handle])
     assert shop.values() == [1, 2]
 
 

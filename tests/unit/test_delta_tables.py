@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from deltalake import DeltaTable
 
-from tests.unit.delta_support import Shop
+from tests.unit.delta_support import SCHEMA, Shop, evidence, prepare
 from twopc import ConfigurationError, DeltaSink
+from twopc.attempt import Evidence
 from twopc.sinks.delta.objections import retention_ms
 from twopc.testing.contract.drivers import Driver, close_opened
 
@@ -55,6 +56,20 @@ def with_features(*writer: str, reader: tuple[str, ...] = ()) -> dict[str, Any]:
     level = 3 if reader else 1
     features = {"writerFeatures": [*writer, *reader]} | ({"readerFeatures": list(reader)} if reader else {})
     return {"minReaderVersion": level, "minWriterVersion": 7, **features}
+
+
+@pytest.mark.parametrize("name", ["a b", "a#b", "a?b", "a+b", "ä", "a:b", "a*b", "[a]", "{a}", "'a\""])
+@pytest.mark.parametrize("is_uri", [True, False])
+def test_a_directory_may_have_odd_characters(tmp_path: Path, name: str, *, is_uri: bool) -> None:
+    path = tmp_path / name
+    DeltaTable.create(str(path), SCHEMA)
+    sink = DeltaSink(name="orders", table_uri=path.as_uri() if is_uri else str(path))
+    driver = Driver(sink)
+    scan_start = driver.begin()
+    handle = prepare(driver, sink, 1, 2)
+    assert evidence(driver, [handle], scan_start) == [Evidence.COMMITTED]
+    assert DeltaTable(str(path)).to_pyarrow_table().column("value").to_pylist() == [1, 2]
+    assert [one.name for one in tmp_path.iterdir()] == [name]
 
 
 @pytest.mark.parametrize(
@@ -160,6 +175,9 @@ def test_an_interval_of_spark_is_read(text: str, found: float | None) -> None:
     [
         ({"name": "a.b"}, "name='a.b'"),
         ({"table_uri": ""}, "pass a path"),
+        ({"table_uri": "/tables/a%20b"}, "may take one table for another"),
+        ({"table_uri": "file:///tables/a%2520b"}, "may take one table for another"),
+        ({"table_uri": "s3://shop/a\\b"}, "may take one table for another"),
         ({"table_uri": "memory://orders"}, "exists in one process only"),
         ({"timeout_ms": 0}, "set a positive number"),
         ({"storage_options": {"timeout": 3}}, "a dictionary of strings"),
