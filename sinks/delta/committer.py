@@ -18,7 +18,7 @@ from twopc.sinks.delta.errors import OvertakenError, StoreError, explained, reas
 from twopc.sinks.delta.handle import DeltaHandle
 from twopc.sinks.delta.objections import find_objections, retention_ms
 from twopc.sinks.delta.orphans import Orphans
-from twopc.sinks.delta.prepared import entries_of, find_misfit, whole
+from twopc.sinks.delta.prepared import entries_of, find_misfit, require_whole, whole
 from twopc.sinks.delta.record import Published
 from twopc.sinks.delta.step import Step
 from twopc.sinks.delta.table import definition_of
@@ -253,6 +253,7 @@ class DeltaCommitter(FencedCommitter[DeltaHandle, Step]):
         kept = [handle for handle in handles if found[handle] is not None]
         step.additions = [entry for handle in kept for entry in found[handle] or ()]
         step.require_fit = lambda table: self._require_fit(table, kept, found)
+        step.require_whole = lambda: require_whole(self._store, kept)
         step.published = replace(
             published,
             attempts={**published.attempts, **Counter(handle.attempt for handle in handles)},

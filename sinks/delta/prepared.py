@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import hashlib
 from concurrent.futures import ThreadPoolExecutor
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
+import pyarrow as pa
 import pyarrow.parquet as pq
 
 from twopc.sinks.delta.entries import decode
-from twopc.sinks.delta.errors import translated
+from twopc.sinks.delta.errors import StoreError, translated
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
 
     from twopc.sinks.delta.entries import Entry
     from twopc.sinks.delta.handle import DeltaHandle
@@ -40,6 +41,17 @@ def whole(store: Store, handles: Sequence[DeltaHandle]) -> dict[DeltaHandle, lis
         return dict(zip(handles, pool.map(look, handles), strict=True))
 
 
+def require_whole(store: Store, handles: Sequence[DeltaHandle]) -> None:
+    """Require that the files of decided transactions are still there. The driver's next step finds out which are lost.
+
+    Raises:
+        StoreError: some are gone, or the storage did not answer.
+    """
+    gone = [handle.transaction for handle, entries in whole(store, handles).items() if entries is None]
+    if gone:
+        raise StoreError(f"somebody has deleted files of {gone[0]} while its commit was repeated")
+
+
 def entries_of(store: Store, handle: DeltaHandle) -> list[Entry] | None:
     """A transaction's files, as its task listed them; None if the list was in a file that is gone or altered.
 
@@ -64,13 +76,34 @@ def find_misfit(store: Store, entry: Entry, table: Definition) -> str | None:
         return "its partition columns are others now"
     with store.open(entry.path) as stream, translated(f"reading {entry.path}"):
         written = pq.read_schema(stream)
+    return next(_misfits(written, table.stored, ""), None)
+
+
+def _misfits(written: Any, now: Any, path: str) -> Iterator[str]:
+    """What does not fit of the columns, or of a struct's fields. Readers take one that a file lacks for null."""
     for field in written:
-        if field.name not in table.stored.names:
-            return f"the column {field.name!r} is gone"
-        now = table.stored.field(field.name)
-        if now.type != field.type:
-            return f"the column {field.name!r} is {now.type} now"
-        if field.nullable and not now.nullable:
-            return f"the column {field.name!r} is NOT NULL now"
-    added = [field.name for field in table.stored if field.name not in written.names and not field.nullable]
-    return f"the column {added[0]!r} was added as NOT NULL" if added else None
+        if field.name in now.names:
+            yield from _changes(field, now.field(field.name), f"{path}{field.name}")
+        else:
+            yield f"the column {path + field.name!r} is gone"
+    for field in now:
+        if field.name not in written.names and not field.nullable:
+            yield f"the column {path + field.name!r} was added as NOT NULL"
+
+
+def _changes(written: Any, now: Any, path: str) -> Iterator[str]:
+    """What does not fit of a column, or of a part of one."""
+    if written.nullable and not now.nullable:
+        yield f"the column {path!r} is NOT NULL now"
+    before, after = written.type, now.type
+    if before == after:
+        return
+    if pa.types.is_struct(before) and pa.types.is_struct(after):
+        yield from _misfits(pa.schema(before), pa.schema(after), f"{path}.")
+    elif pa.types.is_list(before) and pa.types.is_list(after):
+        yield from _changes(before.value_field, after.value_field, f"{path}.element")
+    elif pa.types.is_map(before) and pa.types.is_map(after):
+        yield from _changes(before.key_field, after.key_field, f"{path}.key")
+        yield from _changes(before.item_field, after.item_field, f"{path}.value")
+    else:
+        yield f"the column {path!r} is {after} now"

@@ -47,6 +47,7 @@ class Step:
         published: the outcome that the step writes; None if it changes none.
         additions: the files that the step adds to the table.
         require_fit: requires that a version of the table can take these files. Called before each try to commit.
+        require_whole: requires that these files are still there. Called before each try but the first, which follows a look.
     """
 
     def __init__(self, store: Store, sink: str) -> None:
@@ -59,6 +60,7 @@ class Step:
         self.published: Published | None = None
         self.additions: list[Entry] = []
         self.require_fit: Callable[[DeltaTable], None] = lambda _: None
+        self.require_whole: Callable[[], None] = lambda: None
 
     @property
     def outcome(self) -> Published:
@@ -90,6 +92,7 @@ class Step:
             logger.info("sink %r: a commit was refused or not answered, trying again: %s", self._sink, failure)
             time.sleep(random.uniform(0.5, 1) * pause_s)  # noqa: S311 - not a secret
             pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)
+            self.require_whole()
         if self.record is not None:
             self._forget(self.record.pointer)
 

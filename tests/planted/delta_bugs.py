@@ -201,6 +201,20 @@ DELTA_BUGS: Final[tuple[Bug, ...]] = (
         f"{_TABLES} -k argument",
     ),
     _bug(
+        "a field that is added to a struct blocks a decided batch",
+        "prepared.py",
+        "    if pa.types.is_struct(before) and pa.types.is_struct(after):\n",
+        "    if False:\n",
+        f"{_COMMIT} -k added_to_a_struct",
+    ),
+    _bug(
+        "a repeated commit names files that are gone",
+        "step.py",
+        "            self.require_whole()\n",
+        "",
+        f"{_COMMIT} -k between_two",
+    ),
+    _bug(
         "a Parquet file has bounds that leave NaN out",
         "rolling.py",
         'not in {"FLOAT", "DOUBLE"}',

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import threading
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 import pytest
-from deltalake import CommitProperties, DeltaTable, Field, Transaction, write_deltalake
+from deltalake import CommitProperties, DeltaTable, Field, QueryBuilder, Transaction, write_deltalake
 from deltalake.exceptions import CommitFailedError, DeltaError
 from deltalake.schema import PrimitiveType
 
@@ -505,3 +505,83 @@ def test_a_table_with_a_constraint_is_refused_at_the_start_and_in_a_task(shop: S
         prepare(driver, shop.sink, 1)
     with pytest.raises(ConfigurationError, match="has the constraint 'positive'"):
         Driver(shop.sink)
+
+
+@pytest.mark.parametrize("is_last", [True, False])
+def test_files_that_are_deleted_between_two_tries_of_a_commit_are_lost(shop: Shop, *, is_last: bool) -> None:
+    """The table must never name a file that is gone: nobody could read it any more."""
+    driver = Driver(shop.sink)
+    scan_start = driver.begin()
+    kept, lost = prepare(driver, shop.sink, 1), prepare(driver, shop.sink, 2)
+
+    def vacuumed(send: Callable[[], None]) -> None:
+        for file in shop.files(f"{lost.transaction}*"):
+            file.unlink()
+        if is_last:
+            lost_request(send)
+        shop.table().alter.set_table_properties({"delta.logRetentionDuration": "interval 20 days"})
+        send()  # in vain, because the table's metadata has changed
+
+    with next_commits(vacuumed):
+        assert evidence(driver, [kept, lost], scan_start) == [COMMITTED, ABORTED]
+    assert shop.values() == [1]
+
+
+NESTED = pa.struct([("a", pa.int64())])
+WIDER = pa.struct([("a", pa.int64()), ("b", pa.int64())])
+
+
+@pytest.mark.parametrize(
+    "wrapped", [lambda kind: kind, pa.list_, lambda kind: pa.map_(pa.string(), kind)], ids=["struct", "list", "map"]
+)
+def test_a_field_that_is_added_to_a_struct_after_the_decision_does_no_harm(
+    tmp_path: Path, wrapped: Callable[[pa.DataType], pa.DataType]
+) -> None:
+    kind, wider = wrapped(NESTED), wrapped(WIDER)
+
+    def value(**fields: int) -> object:
+        return {"struct": fields, "list": [fields], "map": [("k", fields)]}[shape]
+
+    shape = "struct" if kind == NESTED else "map" if pa.types.is_map(kind) else "list"
+    shop = Shop(tmp_path, pa.schema([("value", pa.int64()), ("s", kind)]))
+    driver = Driver(shop.sink)
+    scan_start = driver.begin()
+    handle = driver.prepare(pa.record_batch([pa.array([1]), pa.array([value(a=1)], kind)], names=["value", "s"]))
+    driver.committer.confirm([handle], 0)
+    more = pa.table({"value": [2], "s": pa.array([value(a=2, b=3)], wider)})
+    write_deltalake(str(shop.path), more, mode="append", schema_mode="merge")
+    assert evidence(driver, [handle], scan_start) == [COMMITTED]
+    found: Any = pa.table(
+        QueryBuilder().register("orders", shop.table()).execute("SELECT value FROM orders").read_all()
+    )
+    assert sorted(found.column("value").to_pylist()) == [1, 2]
+    close_opened()
+
+
+@pytest.mark.parametrize(
+    ("now", "why"),
+    [
+        (pa.struct([("b", pa.int64())]), "the column 's.a' is gone"),
+        (pa.struct([("a", pa.string())]), "the column 's.a' is string now"),
+        (pa.struct([pa.field("a", pa.int64(), nullable=False)]), "the column 's.a' is NOT NULL now"),
+        (
+            pa.struct([("a", pa.int64()), pa.field("b", pa.int64(), nullable=False)]),
+            "the column 's.b' was added as NOT",
+        ),
+        (pa.list_(NESTED), "the column 's' is list"),
+    ],
+    ids=str,
+)
+def test_a_struct_that_is_changed_after_the_decision_blocks_the_batch(
+    tmp_path: Path, now: pa.DataType, why: str
+) -> None:
+    shop = Shop(tmp_path, pa.schema([("s", NESTED)]))
+    driver = Driver(shop.sink)
+    scan_start = driver.begin()
+    handle = driver.prepare(pa.record_batch([pa.array([{"a": 1}], NESTED)], names=["s"]))
+    driver.committer.confirm([handle], 0)
+    empty = pa.schema([pa.field("s", now)]).empty_table()
+    write_deltalake(str(shop.path), empty, mode="overwrite", schema_mode="overwrite")
+    assert evidence(driver, [handle], scan_start) == [UNKNOWN]
+    assert why in driver.committer.blockers()[0]
+    close_opened()
