@@ -1,7 +1,12 @@
-"""The statistics of a file, with which readers skip it: bounds must never be too narrow, and none is better than a wrong one."""
+"""The statistics of a file, with which readers skip it: bounds must never be too narrow, and none is better than a wrong one.
+
+But deltalake's reader for Arrow takes a bound that is missing beside others for null, and skips the file for each filter on that
+column. So a file has the bounds of all its columns, or of none.
+"""
 
 from __future__ import annotations
 
+import decimal
 from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
@@ -19,7 +24,7 @@ _DEFAULT_COUNT: Final = 32
 #: Delta cuts longer strings off.
 _LONGEST: Final = 32
 _LAST_CHARACTER: Final = "\U0010ffff"
-#: Decimals that every reader of JSON keeps exact.
+#: A decimal with so many digits is exact for every reader of JSON.
 _MOST_DIGITS: Final = 15
 _MS_US: Final = 1_000
 _LAST_US: Final = 253_402_300_799_999_000
@@ -53,7 +58,7 @@ class FileStats:
         for field in self._fields:
             column = rows.column(field.name)
             self._nulls[field.name] += column.null_count
-            if pa.types.is_boolean(field.type) or pa.types.is_binary(field.type):
+            if pa.types.is_binary(field.type):  # which deltalake expects no bounds of
                 continue
             if pa.types.is_floating(field.type) and pc.any(pc.is_nan(column)).as_py():
                 self._unordered.add(field.name)  # Spark orders NaN above every number, others do not
@@ -67,15 +72,12 @@ class FileStats:
         """The statistics as an ``add`` action has them."""
         least, greatest = {}, {}
         for field in self._fields:
-            if field.name in self._extremes and field.name not in self._unordered:
+            if field.name in self._extremes:
                 low, high = self._extremes[field.name]
                 least[field.name], greatest[field.name] = _lower(low, field.type), _upper(high, field.type)
-        said = {
-            "numRecords": self._rows,
-            "minValues": {name: value for name, value in least.items() if value is not None},
-            "maxValues": {name: value for name, value in greatest.items() if value is not None},
-            "nullCount": self._nulls,
-        }
+        said: dict[str, Any] = {"numRecords": self._rows, "nullCount": self._nulls}
+        if not self._unordered and None not in [*least.values(), *greatest.values()]:
+            said |= {"minValues": least, "maxValues": greatest}
         return msgspec.json.encode(said).decode()
 
 
@@ -84,27 +86,33 @@ def _lower(value: Any, kind: Any) -> Any:
         return _time(value // _MS_US * _MS_US, kind)
     if pa.types.is_string(kind):
         return value[:_LONGEST]
-    return _bound(value, kind, zero=-0.0)
+    return _bound(value, kind, zero=-0.0, rounding=decimal.ROUND_FLOOR)
 
 
 def _upper(value: Any, kind: Any) -> Any:
     if pa.types.is_timestamp(kind):
         above = -(-value // _MS_US) * _MS_US
-        return None if above > _LAST_US else _time(above, kind)
+        return _time(value, kind, "microseconds") if above > _LAST_US else _time(above, kind)
     if pa.types.is_string(kind):
-        if len(value) <= _LONGEST:
-            return value
-        return None if value[_LONGEST] == _LAST_CHARACTER else value[:_LONGEST] + _LAST_CHARACTER
-    return _bound(value, kind, zero=0.0)
+        kept = next((at for at in range(_LONGEST, len(value)) if value[at] != _LAST_CHARACTER), len(value))
+        return value if len(value) <= _LONGEST or kept == len(value) else value[:kept] + _LAST_CHARACTER
+    return _bound(value, kind, zero=0.0, rounding=decimal.ROUND_CEILING)
 
 
-def _bound(value: Any, kind: Any, *, zero: float) -> Any:
+def _bound(value: Any, kind: Any, *, zero: float, rounding: str) -> Any:
     if pa.types.is_floating(kind):
         return None if value in {float("inf"), float("-inf")} else value or zero
     if pa.types.is_decimal(kind):
-        return msgspec.Raw(format(value, "f").encode()) if kind.precision <= _MOST_DIGITS else None
+        return msgspec.Raw(format(_rounded(value, kind, rounding), "f").encode())
     return date_text(value) if pa.types.is_date(kind) else value
 
 
-def _time(microseconds: int, kind: Any) -> str:
-    return time_text(microseconds, precision="milliseconds") + ("Z" if kind.tz else "")
+def _rounded(value: decimal.Decimal, kind: Any, rounding: str) -> decimal.Decimal:
+    found = decimal.Context(prec=_MOST_DIGITS, rounding=rounding).plus(value)
+    return (
+        found if abs(found) < 10 ** (kind.precision - kind.scale) else value
+    )  # no reader takes more than the type holds
+
+
+def _time(microseconds: int, kind: Any, precision: str = "milliseconds") -> str:
+    return time_text(microseconds, precision=precision) + ("Z" if kind.tz else "")

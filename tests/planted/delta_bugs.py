@@ -168,15 +168,15 @@ DELTA_BUGS: Final[tuple[Bug, ...]] = (
     _bug(
         "the upper bound of strings is cut",
         "stats.py",
-        "value[:_LONGEST] + _LAST_CHARACTER",
-        "value[:_LONGEST]",
+        "value[:kept] + _LAST_CHARACTER",
+        "value[:kept]",
         f"{_VALUES} -k bounds_of_strings",
     ),
     _bug(
         "NaN is below the upper bound",
         "stats.py",
-        "            if field.name in self._extremes and field.name not in self._unordered:\n",
-        "            if field.name in self._extremes:\n",
+        "        if not self._unordered and None not",
+        "        if None not",
         f"{_VALUES} -k differently",
     ),
     _bug(
@@ -213,6 +213,20 @@ DELTA_BUGS: Final[tuple[Bug, ...]] = (
         "            self.require_whole()\n",
         "",
         f"{_COMMIT} -k between_two",
+    ),
+    _bug(
+        "a file has the bounds of only some columns",
+        "stats.py",
+        "            if pa.types.is_binary(field.type):",
+        "            if pa.types.is_boolean(field.type):",
+        f"{_VALUES} -k filter_finds",
+    ),
+    _bug(
+        "a bound of decimals is rounded inwards",
+        "stats.py",
+        "zero=0.0, rounding=decimal.ROUND_CEILING",
+        "zero=0.0, rounding=decimal.ROUND_FLOOR",
+        f"{_VALUES} -k bounds_of_decimals",
     ),
     _bug(
         "a Parquet file has bounds that leave NaN out",
