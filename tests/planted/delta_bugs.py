@@ -77,7 +77,7 @@ DELTA_BUGS: Final[tuple[Bug, ...]] = (
     _bug(
         "a task of a driver that was replaced writes",
         "writer.py",
-        "        if record is None or control.decode(bytes(record.control)).driver_epoch != self._task.driver_epoch:\n",
+        "        if owner.driver_epoch != self._task.driver_epoch:\n",
         "        if record is None:\n",
         f"{_COMMIT} -k was_replaced_writes_nothing",
     ),
