@@ -78,7 +78,7 @@ DELTA_BUGS: Final[tuple[Bug, ...]] = (
         "a task of a driver that was replaced writes",
         "writer.py",
         "        if owner.driver_epoch != self._task.driver_epoch:\n",
-        "        if record is None:\n",
+        "        if not owner.id:\n",
         f"{_COMMIT} -k was_replaced_writes_nothing",
     ),
     _bug(
