@@ -93,8 +93,8 @@ class Step:
             time.sleep(random.uniform(0.5, 1) * pause_s)  # noqa: S311 - not a secret
             pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)
             self.require_whole()
-        if self.record is not None:
-            self._forget(self.record.pointer)
+        if self.record is not None and self.record.before is not None:
+            self._forget(self.record.before)
 
     def _new_record(self) -> Record:
         before = self.record
@@ -102,6 +102,7 @@ class Step:
             pointer=next_pointer(before.pointer if before else None),
             control=msgspec.Raw(self.control) if self.control else before.control if before else msgspec.Raw(b"null"),
             published=self.published or self.outcome,
+            before=before.pointer if before else None,
         )
 
     def _commit(self, record: Record) -> StoreError | None:

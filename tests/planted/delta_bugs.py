@@ -229,6 +229,13 @@ DELTA_BUGS: Final[tuple[Bug, ...]] = (
         f"{_VALUES} -k bounds_of_decimals",
     ),
     _bug(
+        "a record is deleted although a crash may bring its pointer back",
+        "step.py",
+        "            self._forget(self.record.before)\n",
+        "            self._forget(self.record.pointer)\n",
+        f"{_RESTORED} -k log_that_lacks",
+    ),
+    _bug(
         "a Parquet file has bounds that leave NaN out",
         "rolling.py",
         'not in {"FLOAT", "DOUBLE"}',

@@ -53,6 +53,17 @@ def test_a_table_that_lacks_only_the_newest_commit_gets_it_again(shop: Shop, tmp
     assert shop.values() == [1, 2]
 
 
+def test_a_log_that_lacks_only_the_newest_commit_gets_it_again(shop: Shop) -> None:
+    """The same, if all other files have outlived the crash, and what was deleted is gone for good."""
+    driver = Driver(shop.sink)
+    scan_start = driver.begin()
+    handle = prepare(driver, shop.sink, 1, 2)
+    driver.commit([handle], scan_start)
+    (shop.path / "_delta_log" / f"{shop.version():020}.json").unlink()
+    assert Driver(shop.sink).committer.initialize_state([handle], scan_start) == {handle: Evidence.COMMITTED}
+    assert shop.values() == [1, 2]
+
+
 def test_a_running_driver_notices_that_the_table_was_restored(shop: Shop, tmp_path: Path) -> None:
     driver = Driver(shop.sink)
     backup = shop.backed_up(tmp_path / "backup")
