@@ -52,8 +52,8 @@ class Record(msgspec.Struct, frozen=True):
         pointer: its own pointer.
         control: the control record.
         published: see :class:`Published`.
-        before: the pointer that this one replaces. Its record stays for one more commit: a machine that crashes may lose a commit that
-            deltalake has not flushed, and then the table names that record again.
+        before: the pointer that this one replaces. Its record stays for one more commit: a machine that crashes may lose a commit
+            that deltalake has not flushed, and then the table names that record again.
     """
 
     pointer: int

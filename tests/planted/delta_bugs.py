@@ -231,8 +231,8 @@ DELTA_BUGS: Final[tuple[Bug, ...]] = (
     _bug(
         "a record is deleted although a crash may bring its pointer back",
         "step.py",
-        "            self._forget(self.record.before)\n",
-        "            self._forget(self.record.pointer)\n",
+        "        if self.record is not None and self.record.before is not None:\n            self._forget(self.record.before)\n",
+        "        if self.record is not None:\n            self._forget(self.record.pointer)\n",
         f"{_RESTORED} -k log_that_lacks",
     ),
     _bug(
