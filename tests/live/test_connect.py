@@ -64,20 +64,12 @@ def test_batches_and_a_restart_are_written_exactly_once(write_by: str, kafka: Ka
     pipeline.require_order()
 
 
+@pytest.mark.whole
 @pytest.mark.timeout(1800)
-@pytest.mark.parametrize(
-    "points",
-    [
-        pytest.param(["driver.decided"], id="a sample"),
-        pytest.param(_OF_DRIVER, marks=pytest.mark.whole, id="all"),
-    ],
-)
-def test_the_process_of_the_function_is_killed_and_the_next_start_recovers(
-    points: list[str], kafka: KafkaService, tmp_path: Path
-) -> None:
+def test_the_process_of_the_function_is_killed_and_the_next_start_recovers(kafka: KafkaService, tmp_path: Path) -> None:
     pipeline = pipeline_of(kafka, tmp_path, settings=BY_TASKS)
     try:
-        for point in points:
+        for point in _OF_DRIVER:
             pipeline.feed(20)
             run = pipeline.process(f"{point}=kill")
             assert run.ended(_TIMEOUT_S) == 1, f"{point}: {run.text[-3000:]}"

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from tests.faulty_catalog import Send
     from twopc.sinks.iceberg.handle import IcebergHandle
 
-_SCHEDULES: Final = int(os.environ.get("TWOPC_SCHEDULES", "6"))
+_SCHEDULES: Final = int(os.environ.get("TWOPC_SCHEDULES", "3"))
 _STEPS: Final = 14
 _FOREIGN: Final = 1_000_000
 

@@ -160,6 +160,7 @@ def numbers_in(service: PostgresService, table: str) -> list[int]:
     return [number for (number,) in execute(service, f"SELECT number FROM {table}")]
 
 
+@pytest.mark.whole
 def test_a_killed_query_writes_every_row_once(
     postgres_server: PostgresService, kill_loop: Callable[..., Outcome]
 ) -> None:
