@@ -26,14 +26,12 @@ from twopc.integration.services.kafka import LocalKafka
 from twopc.integration.signals import ended_by_signals
 from twopc.testing.kill_loop import KafkaTopic, Kill, KillLoop
 from twopc.testing.kill_loop.kills import BATCHES_A_KILL
-from twopc.testing.kill_loop.outcome import judge
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from twopc.integration.demo.queries import Query
     from twopc.integration.demo.stores.store import Output, Store
-    from twopc.testing.kill_loop import Outcome
 
 #: Largest default batch: a kill undoes at most one batch.
 _LARGEST_BATCH: Final = 100_000
@@ -86,8 +84,8 @@ def run_demo(options: DemoOptions, console: Console) -> tuple[dict[str, Any], di
         KafkaException: the broker failed.
     """
     console.print(
-        f"twopc demo: {options.rows:,} records in batches of {options.rows_in_a_batch:,}, {options.kills} "
-        f"kill{'s' * (options.kills != 1)}, seed {options.seed}"
+        f"twopc demo: {options.rows:,} records in batches of {options.rows_in_a_batch:,}; kills: {options.kills}; "
+        f"seed: {options.seed}"
     )
     with contextlib.ExitStack() as cleanup:
         cleanup.enter_context(ended_by_signals())
@@ -173,22 +171,12 @@ class _Setup:
             for output in outputs:
                 progress.update(bar, description=f"{name}: reading its output", completed=0)
                 unfinished = output.unfinished()
-                found[output.title] = facts(_judged(loop, output, options, read), unfinished)
+                outcome = loop.outcome(options.seed, output.numbers(options.rows, read))
+                if not output.has_order:
+                    outcome = replace(outcome, out_of_order=())
+                found[output.title] = facts(outcome, unfinished)
             progress.update(bar, description=f"{name}: done", completed=options.rows)
         return sums(found)
-
-
-def _judged(loop: KillLoop, output: Output, options: DemoOptions, on_progress: Callable[[int], object]) -> Outcome:
-    outcome = judge(
-        options.rows,
-        output.numbers(options.rows, on_progress),
-        keys=KEYS,
-        seed=options.seed,
-        kills=loop.kills,
-        missed=loop.missed,
-        seconds=loop.seconds,
-    )
-    return outcome if output.has_order else replace(outcome, out_of_order=())
 
 
 def _processed(checkpoint: Path, batch_id: int) -> int:

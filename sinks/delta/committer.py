@@ -221,6 +221,9 @@ class DeltaCommitter(FencedCommitter[DeltaHandle, Step]):
         self._orphans.spare((driver_epoch_of(handle.transaction, self.name), handle.batch) for handle in decided)
         super().recover_and_abort(decided)
 
+    def forget(self, kept_scan_start: Mapping[str, Any]) -> None:
+        """See :class:`FencedCommitter`: the record has the outcome of no more than one decision."""
+
     def close(self) -> None:
         """See :class:`FencedCommitter`."""
         self._store.close()

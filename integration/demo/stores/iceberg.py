@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import json
-import os
 import subprocess
 import sys
 from dataclasses import dataclass
@@ -17,14 +16,15 @@ from pyiceberg.schema import Schema
 from pyiceberg.types import LongType, NestedField, StringType
 
 from twopc import IcebergSink
-from twopc.integration.demo.stores.store import Output, Store
+from twopc.integration.demo.stores.store import Store, TableOutput
 from twopc.integration.services import ServiceError
 from twopc.integration.services.iceberg import RestCatalogs
 from twopc.integration.services.jars import spark_iceberg_jars
 from twopc.integration.services.java import java_home
+from twopc.testing.kill_loop.run import spark_environment
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Iterator
 
     from pyiceberg.table import Table
     from pyspark.sql import DataFrame
@@ -73,7 +73,7 @@ class IcebergStore(Store):
 
 
 @dataclass(frozen=True)
-class IcebergOutput(Output):
+class IcebergOutput(TableOutput):
     """A table.
 
     Attributes:
@@ -100,14 +100,10 @@ class IcebergOutput(Output):
         """See :class:`Output`."""
         batch.selectExpr(*self.columns).writeTo(full_name(self.table)).append()
 
-    def numbers(self, rows: int, on_progress: Callable[[int], object] = lambda _: None) -> Iterator[int]:
-        """See :class:`Output`."""
+    def rows(self) -> list[tuple[Any, Any]]:
+        """See :class:`TableOutput`."""
         found = self._read()
-        for number, key in zip(found["number"].to_pylist(), found["key"].to_pylist(), strict=True):
-            if not 0 <= number < rows or key is None:
-                raise ServiceError(f"The table has a row that the source does not have: number {number}, key {key!r}")
-            yield number
-        on_progress(found.num_rows)
+        return list(zip(found["number"].to_pylist(), found["key"].to_pylist(), strict=True))
 
     def written(self) -> int:
         """See :class:`Output`."""
@@ -121,10 +117,9 @@ class IcebergOutput(Output):
         into, scratch = Path(self.directory) / f"{self.table}.parquet", Path(self.directory) / "reader"
         scratch.mkdir(exist_ok=True)
         given = json.dumps({"uri": self.uri, "table": self.table, "into": str(into), "scratch": str(scratch)})
-        inherited = {name: value for name, value in os.environ.items() if not name.startswith(("SPARK_", "PYSPARK_"))}
         done = subprocess.run(
             [sys.executable, "-m", "twopc.integration.demo.stores.iceberg_reader", given],
-            env={**inherited, "JAVA_HOME": str(java_home()), "SPARK_LOCAL_IP": "127.0.0.1"},
+            env=spark_environment(str(java_home())),
             capture_output=True,
             text=True,
             timeout=_READ_TIMEOUT_S,

@@ -11,13 +11,13 @@ from psycopg import sql
 from psycopg.conninfo import conninfo_to_dict
 
 from twopc import PostgresSink
-from twopc.integration.demo.stores.store import Output, Store
+from twopc.integration.demo.stores.store import Store, TableOutput
 from twopc.integration.services import ServiceError
 from twopc.integration.services.jars import postgres_jdbc_jars
 from twopc.integration.services.postgres import LocalPostgres
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Iterator
     from pathlib import Path
 
     from pyspark.sql import DataFrame
@@ -53,7 +53,7 @@ class PostgresStore(Store):
 
 
 @dataclass(frozen=True)
-class PostgresOutput(Output):
+class PostgresOutput(TableOutput):
     """A table.
 
     Attributes:
@@ -86,14 +86,9 @@ class PostgresOutput(Output):
         }
         batch.selectExpr(*self.columns).write.format("jdbc").options(**options).mode("append").save()
 
-    def numbers(self, rows: int, on_progress: Callable[[int], object] = lambda _: None) -> Iterator[int]:
-        """See :class:`Output`."""
-        found = self._execute("SELECT number, key FROM {}")
-        for number, key in found:
-            if not 0 <= number < rows or key is None:
-                raise ServiceError(f"The table has a row that the source does not have: number {number}, key {key!r}")
-            yield number
-        on_progress(len(found))
+    def rows(self) -> list[tuple[Any, ...]]:
+        """See :class:`TableOutput`."""
+        return self._execute("SELECT number, key FROM {}")
 
     def written(self) -> int:
         """See :class:`Output`."""

@@ -5,8 +5,10 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from typing import TYPE_CHECKING, Any, ClassVar
 
+from twopc.integration.services import ServiceError
+
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterator, Sequence
     from contextlib import AbstractContextManager
     from pathlib import Path
 
@@ -62,6 +64,23 @@ class Output(ABC):
     def unfinished(self) -> int:
         """How much of it readers cannot reach because something was left open."""
         return 0
+
+
+class TableOutput(Output):
+    """A table with the columns ``number`` and ``key``."""
+
+    @abstractmethod
+    def rows(self) -> Sequence[tuple[Any, ...]]:
+        """The number and the key of every row that a reader sees."""
+
+    def numbers(self, rows: int, on_progress: Callable[[int], object] = lambda _: None) -> Iterator[int]:
+        """See :class:`Output`."""
+        found = self.rows()
+        for number, key in found:
+            if not 0 <= number < rows or key is None:
+                raise ServiceError(f"The table has a row that the source does not have: number {number}, key {key!r}")
+            yield number
+        on_progress(len(found))
 
 
 class Store(ABC):

@@ -180,11 +180,16 @@ class KillLoop:
             self._run_once(None)
         self.seconds = time.monotonic() - began
 
-    def outcome(self, seed: int) -> Outcome:
-        """Compare the records that were fed with those in the output."""
+    def outcome(self, seed: int, found: Iterable[int | str | bytes] | None = None) -> Outcome:
+        """Compare the records that were fed with those in the output.
+
+        Args:
+            seed: the seed of the kills.
+            found: the records of another output of the same query. None: those that ``read`` returns.
+        """
         return judge(
             self._fed,
-            map(int, self.read()),
+            map(int, self.read() if found is None else found),
             keys=self.keys,
             seed=seed,
             kills=self.kills,

@@ -53,18 +53,25 @@ class Run:
         return [sys.executable, "-m", "twopc.testing.kill_loop", msgspec.json.encode(asdict(self)).decode()]
 
     def environment(self) -> dict[str, str]:
-        """Return the process's environment without the user's own Spark settings, on which the result must not depend."""
-        inherited = {name: value for name, value in os.environ.items() if not name.startswith(("SPARK_", "PYSPARK_"))}
+        """Return the process's environment."""
         return {
-            **inherited,
-            "PYSPARK_PYTHON": sys.executable,
-            "PYSPARK_DRIVER_PYTHON": sys.executable,
+            **spark_environment(self.java_home),
             "PYTHONPATH": os.pathsep.join(self.path),
-            "JAVA_HOME": self.java_home,
-            "SPARK_LOCAL_IP": "127.0.0.1",
             "TMPDIR": self.scratch,
             crash_points.VARIABLE: self.kill.fault if self.kill else "",
         }
+
+
+def spark_environment(java_home: str) -> dict[str, str]:
+    """Return this process's environment without the user's own Spark settings, on which a result must not depend."""
+    inherited = {name: value for name, value in os.environ.items() if not name.startswith(("SPARK_", "PYSPARK_"))}
+    return {
+        **inherited,
+        "PYSPARK_PYTHON": sys.executable,
+        "PYSPARK_DRIVER_PYTHON": sys.executable,
+        "JAVA_HOME": java_home,
+        "SPARK_LOCAL_IP": "127.0.0.1",
+    }
 
 
 def pickled(function: Callable[..., Any], directory: Path) -> str:
