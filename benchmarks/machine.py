@@ -14,7 +14,7 @@ from typing import Any
 import confluent_kafka
 import psutil
 
-from twopc.integration.services.jars import DEFAULT_KAFKA_VERSION
+from twopc.integration.services.jar_sets import DEFAULT_KAFKA_VERSION
 from twopc.integration.services.java import java_command
 
 _ROOT = Path(__file__).parents[1]

@@ -14,7 +14,7 @@ import pytest
 from tests.live.hbase.services import DOCKER_DIRECTORY, PORTS
 from tests.live.postgres.services import OPTIONS
 from tests.live.services import COMPOSE_FILE, compose_image, container_environment
-from twopc.integration.services.jars import DEFAULT_KAFKA_VERSION, HBASE_VERSION
+from twopc.integration.services.jar_sets import DEFAULT_KAFKA_VERSION, HBASE_VERSION
 from twopc.integration.services.redis import DURABLE
 
 

@@ -10,12 +10,11 @@ import tenacity
 
 from twopc.integration.services import ServiceError, ivy, jar_lock, jars
 from twopc.integration.services.ivy import ivy_file
-from twopc.integration.services.jars import (
+from twopc.integration.services.jar_sets import (
     LOCKED_KAFKA_VERSIONS,
     NEWEST_CONNECTORS,
     JarSet,
     connector_version,
-    fetch,
     hbase_set,
     iceberg_set,
     mirror_set,
@@ -23,6 +22,7 @@ from twopc.integration.services.jars import (
     postgres_jdbc_set,
     spark_kafka_set,
 )
+from twopc.integration.services.jars import fetch
 
 CONTENT = {"org.a/one/1/one-1.jar": b"first", "org.b/two/2/two-2.jar": b"second"}
 WANTED = JarSet("set-1", "Set 1", ("org.a:one:1",))

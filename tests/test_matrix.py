@@ -9,7 +9,7 @@ import sys
 import pytest
 
 from tests.matrix.__main__ import KAFKAS, ROOT, SPARKS
-from twopc.integration.services.jars import LOCKED_KAFKA_VERSIONS
+from twopc.integration.services.jar_sets import LOCKED_KAFKA_VERSIONS
 from twopc.integration.spark.foreach_batch import _PROVEN_SPARKS
 
 OLDEST = SPARKS[0]

@@ -11,7 +11,8 @@ from typing import Final
 
 from benchmarks.measured import MissingError
 from twopc.integration.services import ServiceError, cache_dir, jar_lock
-from twopc.integration.services.jars import DEFAULT_KAFKA_VERSION, JarSet, fetch
+from twopc.integration.services.jar_sets import DEFAULT_KAFKA_VERSION, JarSet
+from twopc.integration.services.jars import fetch
 
 _LOCK: Final = Path(__file__).with_name("jars.lock.json")
 #: The connector for the newest Flink that has one; it runs on later releases of Flink 2.

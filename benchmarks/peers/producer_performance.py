@@ -9,7 +9,8 @@ from typing import Final
 
 from benchmarks.measured import MissingError
 from benchmarks.peers.jars import KAFKA_TOOLS, peer_jars
-from twopc.integration.services.jars import DEFAULT_KAFKA_VERSION, kafka_jars
+from twopc.integration.services.jar_sets import DEFAULT_KAFKA_VERSION
+from twopc.integration.services.jars import kafka_jars
 from twopc.integration.services.java import java_command
 
 NAME: Final = "Kafka's ProducerPerformance, transactional"

@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING
 from xml.sax.saxutils import escape
 
 from twopc.integration.services import ServiceError
-from twopc.integration.services.jars import HBASE_VERSION, hbase_jars
+from twopc.integration.services.jar_sets import HBASE_VERSION
+from twopc.integration.services.jars import hbase_jars
 from twopc.integration.services.java import FAST_START, java_command
 from twopc.integration.services.ports import HOST
 from twopc.integration.services.server import LOG4J, LocalServer

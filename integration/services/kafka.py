@@ -19,7 +19,8 @@ from confluent_kafka.admin import AdminClient
 
 from twopc.integration.services import ServiceError, cache_dir
 from twopc.integration.services.class_data import archive_in, class_data_flags
-from twopc.integration.services.jars import DEFAULT_KAFKA_VERSION, kafka_jars
+from twopc.integration.services.jar_sets import DEFAULT_KAFKA_VERSION
+from twopc.integration.services.jars import kafka_jars
 from twopc.integration.services.java import FAST_START, java_command
 from twopc.integration.services.ports import HOST
 from twopc.integration.services.server import LOG4J, LocalServer

@@ -10,7 +10,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from twopc.integration.services import ServiceError
-from twopc.integration.services.jars import DEFAULT_KAFKA_VERSION, OLD_KAFKA_VERSION, kafka_jars
+from twopc.integration.services.jar_sets import DEFAULT_KAFKA_VERSION, OLD_KAFKA_VERSION
+from twopc.integration.services.jars import kafka_jars
 from twopc.integration.services.java import FAST_START, java_command
 from twopc.integration.services.old_kafka import LocalOldKafka
 from twopc.integration.services.ports import HOST

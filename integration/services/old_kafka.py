@@ -13,7 +13,8 @@ from confluent_kafka import KafkaException
 from confluent_kafka.admin import AdminClient
 
 from twopc.integration.services import ServiceError
-from twopc.integration.services.jars import OLD_KAFKA_VERSION, old_kafka_jars
+from twopc.integration.services.jar_sets import OLD_KAFKA_VERSION
+from twopc.integration.services.jars import old_kafka_jars
 from twopc.integration.services.java import FAST_START, java_command
 from twopc.integration.services.ports import HOST
 from twopc.integration.services.server import LOG4J, LocalServer, wait_until

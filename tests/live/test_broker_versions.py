@@ -17,7 +17,7 @@ from tests.live.services import KafkaService, chosen
 from tests.live.test_brokers import Replicated
 from tests.services.kafka_cluster import LocalKafkaCluster
 from twopc.errors import ConfigurationError
-from twopc.integration.services.jars import DEFAULT_KAFKA_VERSION
+from twopc.integration.services.jar_sets import DEFAULT_KAFKA_VERSION
 from twopc.integration.services.kafka import LocalKafka
 from twopc.sinks.kafka import KafkaSink
 from twopc.sinks.kafka.handle import driver_id

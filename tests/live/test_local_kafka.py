@@ -17,7 +17,7 @@ from confluent_kafka.admin._resource import ResourceType
 from confluent_kafka.cimpl import NewTopic
 
 from twopc.integration.services import server as local_server
-from twopc.integration.services.jars import DEFAULT_KAFKA_VERSION
+from twopc.integration.services.jar_sets import DEFAULT_KAFKA_VERSION
 from twopc.integration.services.kafka import LocalKafka, ServiceError
 from twopc.integration.services.ports import free_ports
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from twopc.integration.services.jars import JarSet, fetch
+from twopc.integration.services.jar_sets import JarSet
+from twopc.integration.services.jars import fetch
 
 if TYPE_CHECKING:
     from pathlib import Path

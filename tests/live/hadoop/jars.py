@@ -5,7 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 from twopc.integration.services.ivy import pyspark_jars
-from twopc.integration.services.jars import JarSet, fetch
+from twopc.integration.services.jar_sets import JarSet
+from twopc.integration.services.jars import fetch
 
 #: What is really loaded, found by running it with ``-verbose:class``.
 _LOCK = Path(__file__).with_name("jars.lock.json")

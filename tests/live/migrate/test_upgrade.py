@@ -8,7 +8,7 @@ from confluent_kafka import Producer
 
 from tests.live.pipeline import create_topic
 from tests.reader import committed
-from twopc.integration.services.jars import DEFAULT_KAFKA_VERSION
+from twopc.integration.services.jar_sets import DEFAULT_KAFKA_VERSION
 from twopc.integration.services.kafka_upgrade import UPGRADE, UpgradedKafka
 
 _TIMEOUT_S = 60
