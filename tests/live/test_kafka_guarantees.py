@@ -165,7 +165,9 @@ def test_a_record_that_was_not_delivered_fails_the_batch(play: Play) -> None:
 def test_nobody_chooses_a_weaker_guarantee_unawares(play: Play, caplog: pytest.LogCaptureFixture) -> None:
     driver(play, "AT_LEAST_ONCE").close()
     driver(play, "NONE").close()
-    assert [record.message.partition(" has ")[2] for record in caplog.records if "guarantee=" in record.message] == [
+    assert [
+        record.getMessage().partition(" has ")[2] for record in caplog.records if "guarantee=" in record.getMessage()
+    ] == [
         "guarantee='AT_LEAST_ONCE': readers see rows before the batch is decided, and a failure duplicates rows",
         "guarantee='NONE': readers see rows before the batch is decided, and a failure loses or duplicates rows",
     ]

@@ -196,7 +196,7 @@ def test_a_history_that_cannot_be_written_stops_no_query(
     pipeline.feed(15)
     pipeline.run(spark)
     pipeline.require_exactly_once()
-    assert len([one for one in caplog.records if "AppendingWriter failed" in one.message]) == 1
+    assert len([one for one in caplog.records if "AppendingWriter failed" in one.getMessage()]) == 1
 
 
 class _Seen(Listener):

@@ -105,6 +105,6 @@ def test_without_further_connections_it_continues_with_one(caplog: pytest.LogCap
         for _ in range(2):
             assert lanes.send_all(MANY) == ANSWERS
             opened_all(lanes)
-    assert [record.message for record in caplog.records] == 2 * [
+    assert [record.getMessage() for record in caplog.records] == 2 * [
         "no further connection could be opened. Large commits take longer; no data is at risk: too many connections"
     ]

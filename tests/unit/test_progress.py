@@ -186,7 +186,7 @@ def test_a_listener_that_fails_stops_nothing_and_is_named_once(
     query.run(0, 1)
     assert cluster.store.visible() == all_rows(0, 1)
     assert len(seen.told) == 4
-    assert [record.message for record in caplog.records if "Broken" in record.message] == [
+    assert [record.getMessage() for record in caplog.records if "Broken" in record.getMessage()] == [
         "Broken failed; the query continues, and this warning appears only once: OSError('no space left, at 0')"
     ]
 
@@ -243,7 +243,7 @@ def test_an_error_without_a_readable_text_is_still_raised(query: Query, caplog: 
     query.engine.failures = [NamelessError()]
     with pytest.raises(NamelessError):
         query.run(0)
-    assert [record.message for record in caplog.records if "JVM is gone" in record.message]
+    assert [record.getMessage() for record in caplog.records if "JVM is gone" in record.getMessage()]
 
 
 def test_the_facts_are_added_once_although_a_run_in_doubt_raises_the_same_error_again() -> None:
