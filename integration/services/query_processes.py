@@ -24,14 +24,20 @@ _END_TIMEOUT_S: Final = 20
 class QueryProcesses:
     """A running query in a separate session, which its JVM and workers never leave, even if they form process groups."""
 
-    def __init__(self, command: list[str], *, log: Path, cwd: Path) -> None:
+    def __init__(self, command: list[str], *, log: Path, cwd: Path, ends_family: bool = False) -> None:
         """Start `command` with its output appended to `log`.
+
+        Args:
+            command: the program and its arguments.
+            log: the file for its output.
+            cwd: its working directory.
+            ends_family: see :class:`GuardedProcess`.
 
         Raises:
             ServiceError: the command cannot be started.
         """
         try:
-            self._driver = GuardedProcess(command, log=log, cwd=cwd)
+            self._driver = GuardedProcess(command, log=log, cwd=cwd, ends_family=ends_family)
             self._session = os.getsid(self._driver.pid)
         except OSError as error:
             raise ServiceError(f"Cannot start the query: {error}") from error
@@ -43,6 +49,11 @@ class QueryProcesses:
         """The driver's exit code, 128 + N after signal N; None while it runs."""
         return self._driver.exit_code
 
+    @property
+    def pid(self) -> int:
+        """The driver's process id."""
+        return self._driver.pid
+
     def kill(self) -> None:
         """Kill all processes with SIGKILL, as if their machine had failed, and wait until none is left.
 
@@ -52,7 +63,7 @@ class QueryProcesses:
         # Kill the driver first, because when a machine fails, no process sees another end and cleans up.
         self._driver.signal(signal.SIGKILL)
         if not wait_until(lambda: not self._kill_members(), _END_TIMEOUT_S):
-            left = [process.pid for process in self._members()]
+            left = [process.pid for process in self.members()]
             raise ServiceError(f"Processes of the query survive SIGKILL: {left}. End them.")
         self._driver.kill()
 
@@ -66,13 +77,14 @@ class QueryProcesses:
 
     def _kill_members(self) -> bool:
         """Kill every process of the session; return whether there were any."""
-        members = self._members()
+        members = self.members()
         for process in members:
             with contextlib.suppress(psutil.NoSuchProcess):
                 process.kill()  # psutil compares start times: never kills another process that reuses the id
         return bool(members)
 
-    def _members(self) -> list[psutil.Process]:
+    def members(self) -> list[psutil.Process]:
+        """The processes that run, the driver included."""
         found = []
         for pid in psutil.pids():
             # Leave out the session's leader, the guard, because it ends with the driver and reports its exit code.

@@ -3,16 +3,22 @@
 from __future__ import annotations
 
 import json
+import sys
+from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from twopc.testing.kill_loop import Files, Moment, Outcome, kill_loop
-from twopc.testing.kill_loop.kills import ALWAYS_SHOWS, planned
+from twopc.integration.services import ServiceError
+from twopc.testing.kill_loop import Files, Kill, Moment, Outcome, Victim, kill_loop
+from twopc.testing.kill_loop.connect import require_connect
+from twopc.testing.kill_loop.kills import ALWAYS_SHOWS, OF_CONNECT, aimed, planned
+from twopc.testing.kill_loop.moments import HeldFunction, end_of, release
 from twopc.testing.kill_loop.records import KafkaTopic
 
 if TYPE_CHECKING:
     from pathlib import Path
+    from types import ModuleType
 
 GOOD: dict[str, Any] = {
     "seed": 7,
@@ -39,6 +45,16 @@ def test_crash_points_come_first_then_the_moments_that_always_show_a_bug() -> No
     assert [kill.point for kill in kills] == ["driver.decided", "", "", "", ""]
     assert [kill.moment for kill in kills[:3]] == [Moment.POINT, Moment.AFTER, Moment.DURING]
     assert planned(1, 1, moments=ALWAYS_SHOWS, crash_points=[])[0].moment is Moment.AFTER
+
+
+def test_under_connect_the_kills_take_turns_and_one_in_a_task_takes_none() -> None:
+    moments = [Moment.AFTER] * 5
+    plan = planned(1, 6, moments=moments, crash_points=["task.flushed"])
+    kills = aimed(plan, OF_CONNECT)
+    assert [kill.victim for kill in kills] == [Victim.ALL, *OF_CONNECT, Victim.WORKER]
+    assert set(OF_CONNECT) == set(Victim)
+    assert [str(kill).partition(" ")[2] for kill in kills] == ["", "(worker)", "(server)", "(client)", "", "(worker)"]
+    assert all(kill.victim is Victim.ALL for kill in plan)
 
 
 def test_spark_reads_the_input_files_in_the_order_in_which_they_were_fed(tmp_path: Path) -> None:
@@ -85,10 +101,68 @@ def test_order_is_required_only_on_request() -> None:
         ({}, "exactly one of"),
         ({"query": "m:q", "foreach_batch": "m:f"}, "exactly one of"),
         ({"query": "m:q", "rows": 11}, "12"),
+        ({"query": "m:q", "victims": [Victim.CLIENT]}, "needs connect=True"),
     ],
 )
-def test_kill_loop_refuses_a_missing_function_and_too_few_rows(
+def test_kill_loop_refuses_a_missing_function_too_few_rows_and_victims_without_connect(
     given: dict[str, Any], said: str, tmp_path: Path
 ) -> None:
     with pytest.raises(ValueError, match=said):
         kill_loop(list, directory=tmp_path, **given)
+
+
+def test_an_older_spark_and_a_missing_package_are_refused_by_name(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("pyspark.__version__", "3.5.9")
+    with pytest.raises(ServiceError, match=r"needs PySpark 4\.0 or newer here, and this is 3\.5\.9"):
+        require_connect()
+    monkeypatch.setattr("pyspark.__version__", "4.0.5")
+    monkeypatch.setitem(sys.modules, "pyspark.sql.connect.session", None)
+    with pytest.raises(ServiceError, match=r"pip install 'spark-twopc\[connect\]'"):
+        require_connect()
+
+
+def held(moment: Moment, reached: Path, calls: list[int]) -> HeldFunction:
+    kill = Kill(moment=moment, passage=2, point="driver.decided" if moment is Moment.POINT else "")
+
+    def function(frame: Any, batch_id: int) -> None:
+        del frame
+        calls.append(batch_id)
+        assert batch_id < 3, "the last batch fails"
+
+    return HeldFunction(function, kill, str(reached))
+
+
+@pytest.mark.parametrize(("moment", "before"), [(Moment.BEFORE, [1]), (Moment.AFTER, [1, 2])])
+def test_a_function_stands_still_in_the_batch_of_its_kill_until_it_is_released(
+    moment: Moment, before: list[int], tmp_path: Path
+) -> None:
+    reached, calls = tmp_path / "reached", list[int]()
+    function: Any = held(moment, reached, calls)
+    function(None, 1)
+    assert not reached.exists()
+    end_of(str(reached)).unlink()
+    with ThreadPoolExecutor(1) as pool:
+        second = pool.submit(function, None, 2)
+        while not reached.exists():
+            assert not second.done()
+        assert calls == before
+        assert not end_of(str(reached)).exists()
+        release(str(reached))
+        second.result(timeout=10)
+    assert calls == [1, 2]
+    assert end_of(str(reached)).read_text() == "no error"
+
+
+def test_the_error_of_a_held_function_is_recorded(tmp_path: Path) -> None:
+    reached = tmp_path / "reached"
+    function: Any = held(Moment.RANDOM, reached, [])
+    with pytest.raises(AssertionError, match="the last batch fails"):
+        function(None, 3)
+    assert end_of(str(reached)).read_text() == "AssertionError"
+
+
+def test_the_first_call_of_a_held_function_arms_its_process(tmp_path: Path, crash_points: ModuleType) -> None:
+    reached = tmp_path / "reached"
+    function: Any = held(Moment.POINT, reached, [])
+    function(None, 1)
+    assert crash_points.is_armed("driver.decided")

@@ -8,7 +8,7 @@ It takes any ``foreachBatch`` function, or any function that makes a ``DataStrea
 See docs/test-your-sink.md.
 """
 
-from twopc.testing.kill_loop.kills import Kill, Moment
+from twopc.testing.kill_loop.kills import Kill, Moment, Victim
 from twopc.testing.kill_loop.loop import KillLoop, QueryFailedError, kill_loop
 from twopc.testing.kill_loop.outcome import Outcome
 from twopc.testing.kill_loop.records import Files, KafkaTopic, Source
@@ -22,5 +22,6 @@ __all__ = [
     "Outcome",
     "QueryFailedError",
     "Source",
+    "Victim",
     "kill_loop",
 ]

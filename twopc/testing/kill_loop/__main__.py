@@ -6,21 +6,21 @@ It processes all available input (``availableNow``) and ends.
 from __future__ import annotations
 
 import importlib
-import os
 import pickle
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import msgspec
-
 from twopc.testing import crash_points
+from twopc.testing.kill_loop.kills import Moment
 from twopc.testing.kill_loop.records import SCHEMA, Reader
-from twopc.testing.kill_loop.run import Run
+from twopc.testing.kill_loop.run import entered
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.streaming.readwriter import DataStreamWriter
+
+    from twopc.testing.kill_loop.run import Run
 
 
 def _function(target: str) -> Any:
@@ -33,6 +33,8 @@ def _function(target: str) -> Any:
 def _session(run: Run) -> SparkSession:
     from pyspark.sql import SparkSession  # noqa: PLC0415 - its gateway must not start before the environment is right
 
+    if run.server:
+        return SparkSession.builder.remote(run.server).getOrCreate()
     session: SparkSession = SparkSession.builder.config(map=dict(run.spark)).getOrCreate()
     session.sparkContext.setLogLevel("WARN")
     return session
@@ -51,7 +53,8 @@ def _writer(run: Run, session: SparkSession) -> DataStreamWriter:
     frame, function = _source(session, run.reader), _function(run.target)
     if run.kill is not None:
         frame = moments.gated(frame, run.kill, run.reached)
-        moments.wrap_foreach_batch(run.kill, run.reached)
+        if run.server or run.kill.moment in {Moment.BEFORE, Moment.AFTER}:
+            moments.hold_functions(type(frame.writeStream), run.kill, run.reached)
     made: DataStreamWriter = (
         function(frame, run.checkpoint) if run.is_query else frame.writeStream.foreachBatch(function)
     )
@@ -60,12 +63,9 @@ def _writer(run: Run, session: SparkSession) -> DataStreamWriter:
 
 def main() -> None:
     """Run the query that the command line describes."""
-    run = msgspec.json.decode(sys.argv[1], type=Run)
-    sys.path[:] = run.path
-    environment = run.environment()
-    os.environ.clear()
-    os.environ.update(environment)
-    crash_points.arm_from_environment()
+    run = entered(sys.argv[1])
+    if not run.server:  # its processes are armed, and no client passes a point
+        crash_points.arm_from_environment()
     session = _session(run)
     writer = _writer(run, session).option("checkpointLocation", run.checkpoint).trigger(availableNow=True)
     writer.start().awaitTermination()

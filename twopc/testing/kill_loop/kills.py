@@ -5,10 +5,11 @@ from __future__ import annotations
 import random
 from dataclasses import dataclass, replace
 from enum import Enum
-from typing import TYPE_CHECKING
+from itertools import cycle
+from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Sequence
 
 
 class Moment(Enum):
@@ -28,6 +29,22 @@ class Moment(Enum):
     POINT = "point"
 
 
+class Victim(Enum):
+    """What a kill kills. A classic session has only ALL: its driver, its JVM and its Python workers die together."""
+
+    #: All processes of the query. Under Spark Connect: the server with its JVM and its workers, and the client.
+    ALL = "all"
+    #: The process in which the server calls the function of ``foreachBatch``. The query fails, and its server lives on.
+    WORKER = "worker"
+    #: The server's JVM and everything else, but not the process of the function. It stands still until the next run of the query
+    #: has finished a batch, and then continues as if nothing had happened.
+    SERVER = "server"
+    #: The client. Spark continues the query without it; the next client connects to the same server.
+    CLIENT = "client"
+
+
+#: The victims under Spark Connect, in their order.
+OF_CONNECT: Final = (Victim.WORKER, Victim.SERVER, Victim.CLIENT, Victim.ALL)
 #: The first kills of a query. With these two, a sink that writes a replayed batch again always reveals it.
 ALWAYS_SHOWS = (Moment.AFTER, Moment.DURING)
 _DRAWN = (Moment.AFTER, Moment.DURING, Moment.BEFORE, Moment.RANDOM, Moment.RANDOM)
@@ -38,10 +55,11 @@ BATCHES_A_KILL = 2
 
 @dataclass(frozen=True, kw_only=True)
 class Kill:
-    """A planned SIGKILL of the query's driver, its JVM and its Python workers.
+    """A planned SIGKILL of processes of the query.
 
     Attributes:
         moment: when the kill comes.
+        victim: which processes it kills.
         point: the crash point, with POINT.
         passage: the passage of the point with POINT, or the batch of the run with BEFORE and AFTER.
         delay_s: how long after the beginning of the task, in s, with RANDOM.
@@ -50,11 +68,17 @@ class Kill:
     """
 
     moment: Moment
+    victim: Victim = Victim.ALL
     point: str = ""
     passage: int = 1
     delay_s: float = 0.0
     progress: float = 0.0
     records: int = 1
+
+    @property
+    def is_in_task(self) -> bool:
+        """Whether a task's Python worker kills itself, and its query fails with it."""
+        return self.point.startswith("task.")
 
     @property
     def fault(self) -> str:
@@ -72,6 +96,10 @@ class Kill:
 
     def __str__(self) -> str:
         """Describe the kill for reports."""
+        return self._when if self.victim is Victim.ALL else f"{self._when} ({self.victim.value})"
+
+    @property
+    def _when(self) -> str:
         if self.moment is Moment.RANDOM:
             return f"random+{self.delay_s:.2f}s"
         if self.moment is Moment.OUTSIDE:
@@ -88,6 +116,12 @@ def planned(seed: int, count: int, *, moments: Sequence[Moment], crash_points: S
     fixed += [_kill(moment, chance) for moment in moments]
     drawn = [_kill(chance.choice(_DRAWN), chance) for _ in range(count)]
     return [*fixed, *drawn][:count]
+
+
+def aimed(kills: Iterable[Kill], victims: Sequence[Victim]) -> list[Kill]:
+    """Give each kill the next victim, and begin again after the last. A kill in a task has none to choose."""
+    following = cycle(victims)
+    return [kill if kill.is_in_task else replace(kill, victim=next(following)) for kill in kills]
 
 
 def _kill(moment: Moment, chance: random.Random) -> Kill:

@@ -13,17 +13,19 @@ from typing import TYPE_CHECKING, Any, Final
 
 from twopc.integration.services import ServiceError
 from twopc.integration.services.java import java_home
-from twopc.integration.services.query_processes import QueryProcesses
-from twopc.testing.kill_loop.kills import ALWAYS_SHOWS, BATCHES_A_KILL, Kill, Moment, planned
+from twopc.testing.kill_loop.connect import ConnectSessions, require_connect, tail
+from twopc.testing.kill_loop.kills import ALWAYS_SHOWS, BATCHES_A_KILL, OF_CONNECT, Kill, Moment, Victim, aimed, planned
 from twopc.testing.kill_loop.outcome import judge
 from twopc.testing.kill_loop.records import KEYS, Files
 from twopc.testing.kill_loop.run import Run, pickled, settings
+from twopc.testing.kill_loop.sessions import ClassicSessions
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
 
     from twopc.testing.kill_loop.outcome import Outcome
     from twopc.testing.kill_loop.records import Source
+    from twopc.testing.kill_loop.sessions import RunningQuery, Sessions
 
 _KILLED: Final = 128 + 9
 _POLL_S: Final = 0.02
@@ -31,7 +33,6 @@ _POLL_S: Final = 0.02
 _STUCK_S: Final = 300
 #: The time in which the other tasks of a held batch may show their rows.
 _SETTLE_S: Final = 5.0
-_LOG_LINES: Final = 40
 _WORKER_DIED: Final = "Python worker exited unexpectedly"
 
 
@@ -52,11 +53,17 @@ def kill_loop(  # noqa: PLR0913 - all but the first two by name, most of them wi
     moments: Sequence[Moment] = ALWAYS_SHOWS,
     crash_points: Sequence[str] = (),
     spark: Mapping[str, str] | None = None,
+    connect: bool = False,
+    victims: Sequence[Victim] = (),
 ) -> Outcome:
     """Run a query until it has processed all its input, kill it on the way, and count the records in its output.
 
     Every run is a separate process with a real Spark (``local[2]``), and gets only its share of the input, so that every
     kill finds work in progress. A kill ends the driver, its JVM and its Python workers together.
+
+    Under Spark Connect, every run is a client and a server on 127.0.0.1, and the kills take turns: the process in which the
+    server calls the function; the server, whose process of the function lives on and wakes up beside the next run; the client;
+    all of them together.
 
     Args:
         read: returns the numbers that the output holds now (the ``number`` or ``value`` column), each as often as it
@@ -74,11 +81,20 @@ def kill_loop(  # noqa: PLR0913 - all but the first two by name, most of them wi
         moments: the first kills, before the drawn ones.
         crash_points: where to kill first, for queries that use this toolkit; see :data:`twopc.crash_points.POINTS`.
         spark: further settings of the Spark session.
+        connect: run the query under Spark Connect, from Spark 4.0 on. It needs ``pip install 'spark-twopc[connect]'``.
+        victims: with ``connect``: what the kills kill, in turn; by default all four of :class:`Victim`, ALL last. A kill
+            at a crash point of a task has no victim: the task's worker kills itself, and the query fails with it.
 
     Raises:
         QueryFailedError: the query ended or hung by itself.
-        ValueError: neither or both of ``foreach_batch`` and ``query`` were given, or too few rows.
+        ServiceError: Spark Connect is not available with this PySpark, or its server did not start.
+        ValueError: neither or both of ``foreach_batch`` and ``query`` were given, or too few rows, or victims without
+            ``connect``.
     """
+    if victims and not connect:
+        raise ValueError(
+            "kill_loop(victims=…) needs connect=True: a kill of a classic session kills all of its processes"
+        )
     if rows < BATCHES_A_KILL * (kills + 1) * 2:
         raise ValueError(
             f"kill_loop(rows={rows}, kills={kills}): these kills need at least {BATCHES_A_KILL * (kills + 1) * 2} rows"
@@ -93,9 +109,11 @@ def kill_loop(  # noqa: PLR0913 - all but the first two by name, most of them wi
         rows=rows,
         batch_rows=rows // (kills + 1) // BATCHES_A_KILL,
         spark=spark or {},
+        connect=connect,
     )
     print(f"kill_loop: seed {seed}, logs in {directory}", flush=True)  # noqa: T201 - pytest shows it with a failure
-    loop.run(planned(seed, kills, moments=moments, crash_points=crash_points))
+    plan = planned(seed, kills, moments=moments, crash_points=crash_points)
+    loop.run(aimed(plan, victims or OF_CONNECT) if connect else plan)
     return loop.outcome(seed)
 
 
@@ -109,6 +127,7 @@ class KillLoop:
         batch_rows: the number of rows in a batch.
         keys: the number of keys of the source's records.
         checkpoint: the query's checkpoint, by default in ``directory``. Several loops with the same checkpoint are one query.
+        connect: whether the query runs under Spark Connect.
         java_home: the Java to run on.
         written: returns how much the output has grown, visible or not; by default the loop counts what ``read`` returns.
         insists: replace a kill whose moment never came with a kill from outside, which comes earlier each time.
@@ -129,6 +148,7 @@ class KillLoop:
     keys: int = KEYS
     checkpoint: Path | None = None
     spark: Mapping[str, str] = field(default_factory=dict)
+    connect: bool = False
     java_home: str = field(default_factory=lambda: str(java_home()))
     written: Callable[[], int] | None = None
     insists: bool = False
@@ -140,11 +160,15 @@ class KillLoop:
     _fed: int = 0
     _runs: int = 0
     _target: str = ""
+    _sessions: Sessions = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
         function = self.foreach_batch if self.query is None else self.query
         if function is None or (self.foreach_batch is not None and self.query is not None):
             raise ValueError("kill_loop() needs exactly one of foreach_batch=… and query=…")
+        if self.connect:
+            require_connect()
+        self._sessions = (ConnectSessions if self.connect else ClassicSessions)(self.directory, [])
         self.directory.mkdir(parents=True, exist_ok=True)
         self._target = function if isinstance(function, str) else pickled(function, self.directory)
 
@@ -159,6 +183,13 @@ class KillLoop:
             QueryFailedError: the query ended or hung by itself, or it processed all rows before every kill happened.
         """
         began = time.monotonic()
+        try:
+            self._run(kills, ends=ends)
+        finally:
+            self._sessions.close()
+        self.seconds = time.monotonic() - began
+
+    def _run(self, kills: Sequence[Kill], *, ends: bool) -> None:
         waiting = deque(kills)
         while waiting:
             share = (self.rows - self._fed) // (len(waiting) + 1)
@@ -172,13 +203,12 @@ class KillLoop:
                 self.kills.append(step)
                 self.on_kill(step)
             elif self.insists:
-                waiting.appendleft(Kill(moment=Moment.OUTSIDE, progress=kill.progress / 2))
+                waiting.appendleft(Kill(moment=Moment.OUTSIDE, victim=kill.victim, progress=kill.progress / 2))
             else:
                 self.missed.append(str(kill))
         if ends:
             self._feed(self.rows - self._fed)
             self._run_once(None)
-        self.seconds = time.monotonic() - began
 
     def outcome(self, seed: int, found: Iterable[int | str | bytes] | None = None) -> Outcome:
         """Compare the records that were fed with those in the output.
@@ -194,6 +224,7 @@ class KillLoop:
             seed=seed,
             kills=self.kills,
             missed=self.missed,
+            zombies=self._sessions.zombies,
             seconds=self.seconds,
         )
 
@@ -219,44 +250,46 @@ class KillLoop:
             kill=kill,
             reached=str(reached),
         )
-        with QueryProcesses(run.command(), log=log, cwd=self.directory) as processes:
-            step = self._watch(processes, kill, log, reached)
-            code = processes.exit_code
+        with self._sessions.started(run, log) as query:
+            step = self._watch(query, kill, log, reached)
+            code = query.exit_code
         if code == 0:
             return ""
-        if kill is not None and (code == _KILLED or (kill.point.startswith("task.") and _WORKER_DIED in _text(log))):
+        if step or (kill is not None and (code == _KILLED or (kill.is_in_task and _WORKER_DIED in _text(log)))):
             return step or str(kill)
-        raise QueryFailedError(f"The query failed with exit code {code}. {_tail(log)}")
+        raise QueryFailedError(f"The query failed with exit code {code}. {tail(log)}")
 
-    def _watch(self, processes: QueryProcesses, kill: Kill | None, log: Path, reached: Path) -> str:
-        """Wait until the query ends, or kill it when its moment comes; return how it was killed, or ""."""
-        before, finished, deadline = self._written(), -1, time.monotonic() + _STUCK_S
+    def _watch(self, query: RunningQuery, kill: Kill | None, log: Path, reached: Path) -> str:
+        """Wait until the query ends, and kill it when its moment comes; return how it was killed, or ""."""
+        before, first, step = self._written(), self._finished_batch(), ""
+        finished, deadline = -1, time.monotonic() + _STUCK_S
         while True:
-            is_over = processes.exit_code is not None  # look at this before the last look at the checkpoint
+            is_over = query.exit_code is not None  # look at this before the last look at the checkpoint
             if (latest := self._finished_batch()) > finished:
                 finished, deadline = latest, time.monotonic() + _STUCK_S
                 self.on_batch(finished)
+                if finished > first:
+                    self._sessions.batch_finished()
             if is_over:
-                return ""
-            if time.monotonic() > deadline:
-                raise QueryFailedError(f"The query has not finished a batch for {_STUCK_S} s. {_tail(log)}")
-            if kill is not None and (step := self._due(kill, before, reached)):
-                processes.kill()
                 return step
+            if time.monotonic() > deadline:
+                raise QueryFailedError(f"The query has not finished a batch for {_STUCK_S} s. {tail(log)}")
+            if kill is not None and not step and (due := self._due(kill, before, reached)):
+                step = str(replace(due, victim=query.kill(due.victim)))
             time.sleep(_POLL_S)
 
-    def _due(self, kill: Kill, before: int, reached: Path) -> str:
-        """Describe a kill whose moment has come; return "" before that moment."""
+    def _due(self, kill: Kill, before: int, reached: Path) -> Kill | None:
+        """Return a kill whose moment has come; None before that moment."""
         if kill.moment is Moment.OUTSIDE:
             grown = self._written() - before
-            return str(replace(kill, records=grown)) if grown >= kill.records else ""
+            return replace(kill, records=grown) if grown >= kill.records else None
         if not reached.exists():
-            return ""
+            return None
         time.sleep(kill.delay_s if kill.moment is Moment.RANDOM else 0)
         deadline = time.monotonic() + _SETTLE_S
         while kill.moment is Moment.DURING and self._written() == before and time.monotonic() < deadline:
             time.sleep(_POLL_S)
-        return str(kill)
+        return kill
 
     @property
     def _checkpoint(self) -> Path:
@@ -277,8 +310,3 @@ class KillLoop:
 
 def _text(log: Path) -> str:
     return log.read_text(errors="replace")
-
-
-def _tail(log: Path) -> str:
-    lines = _text(log).splitlines()
-    return "\n".join([f"The end of its log ({len(lines)} lines):", *lines[-_LOG_LINES:]])

@@ -1,7 +1,7 @@
 """Make a query stand still at the moment of its kill, inside the process that will be killed.
 
-When a moment is reached, a file is written. The loop watches that file and kills the whole session; nothing here
-returns before then.
+When a moment is reached, a file is written. The loop watches that file and kills. A process that survives the kill, which is
+possible only under Spark Connect, continues when the loop releases it.
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from pyspark import TaskContext
-from pyspark.sql.streaming.readwriter import DataStreamWriter
 
+from twopc.testing.crash_points import arm
 from twopc.testing.kill_loop.kills import Kill, Moment
 from twopc.testing.kill_loop.records import SCHEMA, TASKS
 
@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 
 #: This is longer than any kill takes. After this time, the moment fails, and the query with it.
 _HELD_S: Final = 600
+_POLL_S: Final = 0.02
 
 
 @dataclass(frozen=True)
@@ -51,15 +52,67 @@ class Gate:
             stand_still(self.reached)
 
 
+@dataclass
+class HeldFunction:
+    """A function of ``foreachBatch`` that stands still in the batch where the kill is due.
+
+    Under Spark Connect it is pickled, and a process of the server calls it.
+
+    Attributes:
+        function: the user's function.
+        kill: the kill. With POINT, the first call arms the process.
+        reached: the file to write.
+        calls: the number of calls so far.
+    """
+
+    function: Callable[[DataFrame, int], None]
+    kill: Kill
+    reached: str
+    calls: int = 0
+
+    def __call__(self, frame: DataFrame, batch_id: int) -> None:
+        """Process one batch, and record how that ended."""
+        try:
+            self._process(frame, batch_id)
+        except Exception as error:
+            end_of(self.reached).write_text(type(error).__name__)
+            raise
+        end_of(self.reached).write_text("no error")
+
+    def _process(self, frame: DataFrame, batch_id: int) -> None:
+        self.calls += 1
+        if self.calls == 1 and self.kill.moment is Moment.POINT:
+            arm(self.kill.point, functools.partial(stand_still, self.reached), passage=self.kill.passage)
+        due = self.kill.moment if self.calls == self.kill.passage else None
+        if due is Moment.BEFORE:
+            stand_still(self.reached)
+        self.function(frame, batch_id)
+        if due is Moment.AFTER:
+            stand_still(self.reached)
+
+
 def stand_still(reached: str) -> None:
-    """Report that the moment has come, and wait for SIGKILL.
+    """Report that the moment has come, and wait for SIGKILL or for :func:`release`.
 
     Raises:
-        RuntimeError: this process was not killed.
+        RuntimeError: neither has come.
     """
     Path(reached).touch()
-    time.sleep(_HELD_S)
-    raise RuntimeError(f"this process was not killed within {_HELD_S} s of {reached}")
+    deadline = time.monotonic() + _HELD_S
+    while not _released(reached).exists():
+        if time.monotonic() > deadline:
+            raise RuntimeError(f"this process was not killed within {_HELD_S} s of {reached}")
+        time.sleep(_POLL_S)
+
+
+def release(reached: str) -> None:
+    """Let every process continue that stands still at this moment."""
+    _released(reached).touch()
+
+
+def end_of(reached: str) -> Path:
+    """The file with the name of the error of the function's last call, or ``no error``."""
+    return Path(f"{reached}.end")
 
 
 def gated(frame: DataFrame, kill: Kill, reached: str) -> DataFrame:
@@ -69,26 +122,16 @@ def gated(frame: DataFrame, kill: Kill, reached: str) -> DataFrame:
     return frame.mapInArrow(Gate(reached, holds=kill.moment is Moment.DURING), SCHEMA)
 
 
-def wrap_foreach_batch(kill: Kill, reached: str) -> None:
-    """Make every ``foreachBatch`` in this process pause before or after its function, on the batch where the kill is due."""
-    if kill.moment not in {Moment.BEFORE, Moment.AFTER}:
-        return
-    original: Any = DataStreamWriter.foreachBatch
+def hold_functions(writer: Any, kill: Kill, reached: str) -> None:
+    """Make every function that is passed to ``foreachBatch`` of this class of writers a :class:`HeldFunction`."""
+    original = writer.foreachBatch
 
     @functools.wraps(original)
-    def foreach_batch(writer: DataStreamWriter, function: Callable[[DataFrame, int], None]) -> DataStreamWriter:
-        calls = 0
+    def foreach_batch(self: Any, function: Callable[[DataFrame, int], None]) -> Any:
+        return original(self, HeldFunction(function, kill, reached))
 
-        def called(frame: DataFrame, batch_id: int) -> None:
-            nonlocal calls
-            calls += 1
-            if calls == kill.passage and kill.moment is Moment.BEFORE:
-                stand_still(reached)
-            function(frame, batch_id)
-            if calls == kill.passage:
-                stand_still(reached)
+    writer.foreachBatch = foreach_batch
 
-        wrapped: DataStreamWriter = original(writer, called)
-        return wrapped
 
-    DataStreamWriter.foreachBatch = foreach_batch  # type: ignore[method-assign,assignment]
+def _released(reached: str) -> Path:
+    return Path(f"{reached}.released")

@@ -30,6 +30,8 @@ class Outcome:
         kills: the kills that happened.
         missed: the kills whose moment never came, for example because the query has no ``foreachBatch``.
         seconds: how long all runs took, in s.
+        zombies: only under Spark Connect: how each process of the function ended that had outlived its server: the name of
+            its error, such as ``FencedError``, or ``no error``, or ``did not end``.
     """
 
     seed: int
@@ -42,6 +44,7 @@ class Outcome:
     kills: tuple[str, ...]
     missed: tuple[str, ...]
     seconds: float
+    zombies: tuple[str, ...] = ()
 
     @property
     def is_exactly_once(self) -> bool:
@@ -71,6 +74,7 @@ class Outcome:
             *(f"{len(rows)} {what} ({_some(rows)})" for what, rows in self._wrong() if rows),
             f"killed {', '.join(self.kills) or 'never'}",
             *([f"not reached: {', '.join(self.missed)}"] if self.missed else []),
+            *([f"outlived their server: {', '.join(self.zombies)}"] if self.zombies else []),
             f"{self.seconds:.0f} s; repeat with seed {self.seed}",
         ]
         return "; ".join(parts)
@@ -95,6 +99,7 @@ def judge(  # noqa: PLR0913 - all but the first two by name, with defaults
     seed: int = 0,
     kills: Sequence[str] = (),
     missed: Sequence[str] = (),
+    zombies: Sequence[str] = (),
     seconds: float = 0.0,
 ) -> Outcome:
     """Compare records 0 to ``given - 1`` with those found. This takes one byte per record, and more for each wrong one."""
@@ -125,5 +130,6 @@ def judge(  # noqa: PLR0913 - all but the first two by name, with defaults
         out_of_order=tuple(out_of_order),
         kills=tuple(kills),
         missed=tuple(missed),
+        zombies=tuple(zombies),
         seconds=seconds,
     )

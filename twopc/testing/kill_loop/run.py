@@ -35,6 +35,7 @@ class Run:
         path: the directories that Python imports from, in the driver and its workers.
         kill: when the run is killed; None for the last run.
         reached: the file that is written when the moment has come.
+        server: the address of the server of Spark Connect; "" for a classic session.
     """
 
     reader: Reader
@@ -47,10 +48,19 @@ class Run:
     path: list[str]
     kill: Kill | None
     reached: str
+    server: str = ""
 
     def command(self) -> list[str]:
         """Return the command line of the run."""
-        return [sys.executable, "-m", "twopc.testing.kill_loop", msgspec.json.encode(asdict(self)).decode()]
+        return [sys.executable, "-m", "twopc.testing.kill_loop", self._encoded]
+
+    def server_command(self, ready: str) -> list[str]:
+        """Return the command line of a server of Spark Connect for the run, which writes its port to the file ``ready``."""
+        return [sys.executable, "-m", "twopc.testing.kill_loop.server", self._encoded, ready]
+
+    @property
+    def _encoded(self) -> str:
+        return msgspec.json.encode(asdict(self)).decode()
 
     def environment(self) -> dict[str, str]:
         """Return the process's environment."""
@@ -60,6 +70,16 @@ class Run:
             "TMPDIR": self.scratch,
             crash_points.VARIABLE: self.kill.fault if self.kill else "",
         }
+
+
+def entered(argument: str) -> Run:
+    """Decode the argument of a command line, and make the imports and the environment of this process those of the run."""
+    run = msgspec.json.decode(argument, type=Run)
+    sys.path[:] = run.path
+    environment = run.environment()
+    os.environ.clear()
+    os.environ.update(environment)
+    return run
 
 
 def spark_environment(java_home: str) -> dict[str, str]:
