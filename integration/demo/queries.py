@@ -25,11 +25,16 @@ def with_twopc(outputs: Sequence[Output], shuffle: int) -> Query:
     """
 
     def query(frame: DataFrame, checkpoint: str) -> DataStreamWriter:
-        from twopc.integration.spark import exactly_once  # noqa: PLC0415 - in the query's own process
+        from twopc.checkpoint_config import CheckpointConfig  # noqa: PLC0415 - in the query's own process
+        from twopc.integration.spark import exactly_once  # noqa: PLC0415 - the same
 
         sinks = [(output, output.sink()) for output in outputs]
         select = {sink.name: list(output.columns) for output, sink in sinks}
-        each = exactly_once(*(sink for _, sink in sinks), checkpoint_location=checkpoint, select=select)
+        # Only Spark Connect asks for it. It is true of a shuffle by key: a task that runs again gets the same rows.
+        checkpoints = CheckpointConfig(deterministic_plan=bool(shuffle))
+        each = exactly_once(
+            *(sink for _, sink in sinks), checkpoint_location=checkpoint, checkpoints=checkpoints, select=select
+        )
         return _shuffled(frame, shuffle).writeStream.foreachBatch(each)
 
     return query

@@ -25,7 +25,8 @@ from twopc.integration.services.jars import spark_kafka_jars
 from twopc.integration.services.kafka import LocalKafka
 from twopc.integration.signals import ended_by_signals
 from twopc.testing.kill_loop import KafkaTopic, Kill, KillLoop
-from twopc.testing.kill_loop.kills import BATCHES_A_KILL
+from twopc.testing.kill_loop.connect import require_connect
+from twopc.testing.kill_loop.kills import BATCHES_A_KILL, OF_CONNECT, aimed
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -49,6 +50,7 @@ class DemoOptions:
     shuffle: bool
     baseline: bool
     sinks: tuple[str, ...] = ("kafka",)
+    connect: bool = False
 
     @property
     def rows_in_a_batch(self) -> int:
@@ -80,12 +82,14 @@ def run_demo(options: DemoOptions, console: Console) -> tuple[dict[str, Any], di
     """Run the demo; return the facts of both queries. Everything that it started has ended when it returns or raises.
 
     Raises:
-        ServiceError: Java or a jar is missing, the broker did not start, or a query failed.
+        ServiceError: Java, a package or a jar is missing, the broker did not start, or a query failed.
         KafkaException: the broker failed.
     """
+    if options.connect:
+        require_connect()
     console.print(
         f"twopc demo: {options.rows:,} records in batches of {options.rows_in_a_batch:,}; kills: {options.kills}; "
-        f"seed: {options.seed}"
+        f"seed: {options.seed}{'; under Spark Connect' if options.connect else ''}"
     )
     with contextlib.ExitStack() as cleanup:
         cleanup.enter_context(ended_by_signals())
@@ -101,7 +105,8 @@ def run_demo(options: DemoOptions, console: Console) -> tuple[dict[str, Any], di
             with console.status(f"starting {name}"):
                 stores.append(cleanup.enter_context(store_of(name).started(directory / name, kafka.bootstrap_servers)))
         setup = _Setup(options, kafka.bootstrap_servers, stores, directory, console)
-        ours = setup.run("twopc", with_twopc, protocol_kills(options.seed, options.kills))
+        kills = protocol_kills(options.seed, options.kills)
+        ours = setup.run("twopc", with_twopc, aimed(kills, OF_CONNECT) if options.connect else kills)
         baseline = None
         if options.baseline:
             baseline = setup.run("spark-sink", _as_usual, outside_kills(options.seed, options.kills))
@@ -161,6 +166,7 @@ class _Setup:
                 batch_rows=options.rows_in_a_batch,
                 keys=KEYS,
                 spark=spark,
+                connect=options.connect,
                 written=outputs[-1].written,
                 insists=True,
                 on_batch=finished,
@@ -186,8 +192,10 @@ def _processed(checkpoint: Path, batch_id: int) -> int:
 
 
 def _described(step: str) -> str:
+    step, _, victim = step.partition(" ")
     point, _, number = step.partition("@")
-    return f"from outside after {number} records" if point == "outside" else f"at crash point {point}, pass {number}"
+    when = f"from outside after {number} records" if point == "outside" else f"at crash point {point}, pass {number}"
+    return f"{when} {victim}".rstrip()
 
 
 def _progress(console: Console) -> Progress:

@@ -1,6 +1,7 @@
 """A client of Spark Connect, as a script: ``python connect_client.py '<options as JSON>'``. It needs ``pyspark-client`` only.
 
-It processes the input of a topic, in batches of 20 records, and ends. The process of the function waits at the crash point
+It processes the input of a topic, in batches of 20 records, and ends. It starts its query when there is a file ``go``, if one is
+given, and stops it when there is a file ``<gate>.stop``. The process of the function waits at the crash point
 ``waits_at``, if there is one, until there is a file ``gate``. It writes its id to ``<gate>.reached`` and its error to
 ``<gate>.error``. The last line of the client's output is ``done`` or ``failed: `` and the error.
 """
@@ -16,7 +17,8 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from pyspark.errors import StreamingQueryException
+import tenacity
+from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
 from twopc.integration.spark import exactly_once
@@ -26,11 +28,29 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
 RUNNING = "the query is running"
+READY_TO_START = "the client is ready"
+STOPPED = "the client has stopped its query"
+_POLL_S = 0.05
+
+
+#: A busy machine may not start a process of a function within the 10 s that Spark allows. Nothing has run by then.
+_start = tenacity.Retrying(
+    stop=tenacity.stop_after_attempt(5),
+    retry=tenacity.retry_if_exception_message(match=".*Python worker failed to connect back"),
+    reraise=True,
+)
+
+
+def _wait_for(file: str) -> None:
+    while not Path(file).exists():
+        time.sleep(_POLL_S)
 
 
 def main() -> int:
     options = json.loads(sys.argv[1])
     spark = SparkSession.builder.remote(options["server"]).getOrCreate()
+    for name, value in options["settings"].items():
+        spark.conf.set(name, value)
     sink = KafkaSink(name=options["name"], bootstrap_servers=options["bootstrap_servers"], topic=options["topic"])
     each = exactly_once(sink, checkpoint_location=options["checkpoint"], write_by="tasks")
     waits_at, gate, armed = options["waits_at"], options["gate"], list[bool]()
@@ -41,8 +61,7 @@ def main() -> int:
 
             def wait() -> None:
                 Path(f"{gate}.reached").write_text(str(os.getpid()))
-                while not Path(gate).exists():
-                    time.sleep(0.05)
+                _wait_for(gate)
 
             arm(waits_at, wait)
         armed.append(True)
@@ -58,11 +77,18 @@ def main() -> int:
         frame.option("maxOffsetsPerTrigger", 20).load().selectExpr("key", "value").writeStream.foreachBatch(function)
     )
     writer = writer.option("checkpointLocation", options["checkpoint"]).trigger(availableNow=True)
-    query = writer.start()
-    print(RUNNING, flush=True)
+    print(READY_TO_START, flush=True)
+    if options["go"]:
+        _wait_for(options["go"])
     try:
-        query.awaitTermination()
-    except StreamingQueryException as error:
+        query = _start(writer.start)
+        print(RUNNING, flush=True)
+        while not query.awaitTermination(1):
+            if Path(f"{gate}.stop").exists():
+                query.stop()
+                print(STOPPED, flush=True)
+                return 0
+    except PySparkException as error:
         print("failed:", error, flush=True)
         return 1
     print("done", flush=True)

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 import psutil
 import pytest
 
+from tests.live.connect_client import READY_TO_START, STOPPED
 from tests.live.connect_server import READY
 from tests.live.spark_support import Pipeline, processes_of, wait_until
 from twopc.integration.services.guard import GuardedProcess
@@ -25,12 +26,14 @@ pytest.importorskip("grpc", reason="Spark Connect needs it, and the group of Spa
 pytestmark = pytest.mark.whole
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Mapping
 
     from tests.live.services import KafkaService
 
 _HERE = Path(__file__).parent
 _TIMEOUT_S = 200.0
+#: What a client that has lost against another may say: Spark's own names, and the fence.
+_LOST = ("CONCURRENT_QUERY", "CONCURRENT_STREAM_LOG_UPDATE", "already active", "FencedError")
 
 
 def _process(root: Path, script: str, *arguments: str, interpreter: str = sys.executable) -> GuardedProcess:
@@ -76,7 +79,15 @@ def server(root: Path) -> Iterator[Server]:
 class Client:
     """A client of a server, with one query."""
 
-    def __init__(self, root: Path, server: Server, pipeline: Pipeline, waits_at: str = "") -> None:
+    def __init__(
+        self,
+        root: Path,
+        server: Server,
+        pipeline: Pipeline,
+        waits_at: str = "",
+        go: Path | None = None,
+        settings: Mapping[str, str] | None = None,
+    ) -> None:
         pipeline.flush()
         options = pipeline.options
         given = {
@@ -88,6 +99,8 @@ class Client:
             "checkpoint": options.checkpoint,
             "waits_at": waits_at,
             "gate": str(root / "gate"),
+            "go": "" if go is None else str(go),
+            "settings": settings or {},
         }
         self._gate = root / "gate"
         interpreter = os.environ.get("TWOPC_CONNECT_CLIENT", sys.executable)
@@ -101,11 +114,24 @@ class Client:
     def waiting_worker(self) -> psutil.Process:
         """Wait until the process of the function waits at its crash point."""
         reached = self._gate.with_name("gate.reached")
-        wait_until(lambda: reached.exists() and bool(reached.read_text()), f"{self.log}: it waits", _TIMEOUT_S)
+
+        def waits() -> bool:
+            return reached.exists() and bool(reached.read_text())
+
+        wait_until(lambda: waits() or self.process.exit_code is not None, f"{self.log}: it waits", _TIMEOUT_S)
+        assert waits(), self.text[-3000:]
         return psutil.Process(int(reached.read_text()))
 
     def open_gate(self) -> None:
         self._gate.touch()
+
+    def stop_query(self) -> None:
+        self._gate.with_name("gate.stop").touch()
+
+    def wait_for(self, line: str) -> None:
+        """Wait until the client has printed a line, or has ended."""
+        wait_until(lambda: line in self.text or self.process.exit_code is not None, f"{self.log}: {line}", _TIMEOUT_S)
+        assert line in self.text, self.text[-3000:]
 
     def error(self) -> str:
         """Wait until the process of the function has failed; its server's log may be lost."""
@@ -165,3 +191,69 @@ def test_a_process_that_outlives_its_server_and_its_successor_decides_nothing(
         client.process.kill()  # it still asks for its server
         client.process.wait(10)
     pipeline.require_exactly_once()
+
+
+@pytest.mark.parametrize("point", ["driver.decided", "driver.committing"])
+def test_a_query_that_is_stopped_in_the_middle_of_a_commit_is_completed_by_the_next_start(
+    point: str, kafka: KafkaService, tmp_path: Path
+) -> None:
+    pipeline = pipeline_of(kafka, tmp_path)
+    pipeline.feed(60)
+    with server(tmp_path / "server") as one:
+        client = Client(tmp_path / "client", one, pipeline, point)
+        client.waiting_worker()
+        client.stop_query()
+        assert client.ended() == 0, client.text[-3000:]
+        assert STOPPED in client.text
+        assert pipeline.visible() != pipeline.given
+        client.open_gate()  # Spark 4.0 has killed the process, but another version may let it continue
+        successor = Client(tmp_path / "successor", one, pipeline)
+        assert successor.ended() == 0, successor.text[-3000:]
+    pipeline.require_exactly_once()
+    pipeline.require_order()
+
+
+def losers_of(pipeline: Pipeline, root: Path, first: Server, second: Server, **settings: str) -> list[Client]:
+    """Let two clients start the same query at the same moment; return those that have lost, each with a named error.
+
+    If both have lost, the next start completes the query.
+    """
+    pipeline.feed(60)
+    go = root / "go"
+    clients = [
+        Client(root / f"client-{number}", server, pipeline, go=go, settings=settings)
+        for number, server in enumerate((first, second))
+    ]
+    for client in clients:
+        client.wait_for(READY_TO_START)
+    go.touch()
+    losers = [client for client in clients if client.ended() != 0]
+    for loser in losers:
+        assert any(name in loser.text for name in _LOST), loser.text[-3000:]
+    if len(losers) == len(clients):
+        assert Client(root / "successor", second, pipeline).ended() == 0
+    pipeline.require_exactly_once()
+    pipeline.require_order()
+    return losers
+
+
+def test_of_two_clients_that_start_a_query_at_once_on_one_server_one_is_refused(
+    kafka: KafkaService, tmp_path: Path
+) -> None:
+    setting = {"spark.sql.streaming.stopActiveRunOnRestart": "false"}
+    with server(tmp_path / "server") as one:
+        assert losers_of(pipeline_of(kafka, tmp_path), tmp_path, one, one, **setting)
+
+
+def test_of_two_clients_that_start_a_query_at_once_on_one_server_one_is_stopped_by_default(
+    kafka: KafkaService, tmp_path: Path
+) -> None:
+    with server(tmp_path / "server") as one:
+        losers_of(pipeline_of(kafka, tmp_path), tmp_path, one, one)
+
+
+def test_of_two_clients_that_start_a_query_at_once_on_two_servers_one_loses(
+    kafka: KafkaService, tmp_path: Path
+) -> None:
+    with server(tmp_path / "server") as one, server(tmp_path / "other") as other:
+        assert losers_of(pipeline_of(kafka, tmp_path), tmp_path, one, other)

@@ -17,6 +17,7 @@ from twopc.crash_points import POINTS
 from twopc.integration.demo import plan
 from twopc.integration.demo.queries import with_twopc
 from twopc.integration.demo.report import facts, is_exactly_once
+from twopc.integration.demo.run import DemoOptions, main
 from twopc.integration.demo.stores.kafka import KEYS, KafkaOutput
 from twopc.integration.services import ServiceError
 from twopc.testing.kill_loop import KafkaTopic, Kill, KillLoop, Moment, QueryFailedError
@@ -66,6 +67,37 @@ def test_demo_is_exactly_once_under_a_kill() -> None:
     ours = json.loads(done.stdout)
     assert (ours["rows_in"], ours["rows_out"], ours["kills"]) == (2000, 2000, 1)
     assert (ours["lost"], ours["duplicated"], ours["out_of_order"], ours["unfinished"]) == (0, 0, 0, 0)
+
+
+@pytest.mark.timeout(1800)
+@pytest.mark.whole
+def test_demo_under_connect_is_exactly_once_whoever_is_killed() -> None:
+    done = run_cli("demo", "--connect", "--rows", "3000", "--kills", "4", "--seed", "7", "--shuffle", "--json")
+
+    assert done.returncode == 0, done.stderr
+    ours = json.loads(done.stdout)
+    baseline = ours.pop("baseline")
+    assert set(ours) == set(baseline) == KEYS_OF_JSON
+    assert [ours[name] for name in ("rows_out", "lost", "duplicated", "out_of_order", "unfinished")] == [
+        3000,
+        0,
+        0,
+        0,
+        0,
+    ]
+    assert {step.partition(" ")[2] for step in ours["kill_steps"]} == {"(worker)", "(server)", "(client)", ""}
+    assert (baseline["lost"], baseline["kills"]) == (0, 4)
+
+
+def test_a_demo_under_connect_names_what_is_missing(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("pyspark.__version__", "3.5.9")
+    options = DemoOptions(
+        rows=9, kills=1, seed=1, partitions=1, batch_rows=None, shuffle=False, baseline=False, connect=True
+    )
+    assert main(options, as_json=True) == 1
+    assert "Spark Connect needs PySpark 4.0 or newer" in capsys.readouterr().err
 
 
 @pytest.mark.timeout(900)

@@ -41,6 +41,13 @@ _KAFKA: Final = (
     "tests/live/test_spark_input.py",
     "tests/live/test_spark_direct_frame.py",
 )
+#: Each step of a batch at which the process of the function may die; servers and clients die, too.
+_CONNECT: Final = (
+    "tests/live/test_connect.py",
+    "tests/live/test_connect_server.py",
+    "tests/live/test_kill_loop_connect.py",
+    *("-m", "whole or not whole"),
+)
 _PYTEST: Final = ("-m", "pytest", "-q")
 #: Deprecations in another version of Spark are not a fault here.
 _LENIENT: Final = ("-o", "filterwarnings=default")
@@ -48,21 +55,25 @@ _LENIENT: Final = ("-o", "filterwarnings=default")
 
 @dataclass(frozen=True)
 class Spark:
-    """A version of Spark: its dependency group in pyproject.toml, and the oldest and the newest Python that run it."""
+    """A version of Spark: its dependency group in pyproject.toml, and the oldest and the newest Python that run it.
+
+    ``connect``: the tests under Spark Connect; empty if its group lacks what they need.
+    """
 
     version: str
     group: str
     pythons: tuple[str, ...]
     tests: tuple[str, ...] = (*_FILES, *_KAFKA)
+    connect: tuple[str, ...] = _CONNECT
 
 
 SPARKS: Final = (
-    Spark("3.5.9", "spark-3-5", ("3.10", "3.11")),
+    Spark("3.5.9", "spark-3-5", ("3.10", "3.11"), connect=()),
     Spark("4.0.5", "spark-4-0", ("3.10", "3.13")),
     Spark("4.1.4", "spark-4-1", ("3.10", "3.13")),
     Spark("4.2.1", "spark-4-2", ("3.10", "3.13")),
     # Its Kafka connector is not published everywhere.
-    Spark("4.3.0", "spark-4-3", ("3.11", "3.13"), _FILES),
+    Spark("4.3.0", "spark-4-3", ("3.11", "3.13"), _FILES, connect=()),
 )
 
 #: As ``TWOPC_KAFKA`` takes them (``integration/services/kafka.py``). From 4.0 on, the default is transaction.version 2.
@@ -110,14 +121,17 @@ def environment(spark: Spark, python: str, uv: str) -> Path:
 
 
 def cells(options: argparse.Namespace) -> Iterator[Cell]:
-    """The runs to make; an option for only Spark leaves out Kafka, and the other way round."""
+    """The runs to make; an option for only Spark leaves out Kafka, and the other way round; --connect leaves out both."""
     tests = tuple(options.tests.split())
     for spark in SPARKS if options.kafka is None else ():
         for python in spark.pythons:
             if spark.version.startswith(options.spark or "") and python.startswith(options.python or ""):
-                interpreter = environment(spark, python, options.uv)
-                yield Cell(f"Spark {spark.version}, Python {python}", interpreter, tests or spark.tests)
-    for kafka in KAFKAS if options.spark is None and options.python is None else ():
+                interpreter, title = environment(spark, python, options.uv), f"Spark {spark.version}, Python {python}"
+                if not options.connect:
+                    yield Cell(title, interpreter, tests or spark.tests)
+                if spark.connect and (options.connect or not tests):
+                    yield Cell(f"{title}, Connect", interpreter, tests or spark.connect)
+    for kafka in KAFKAS if not options.connect and options.spark is None and options.python is None else ():
         if kafka.startswith(options.kafka or ""):
             yield Cell(f"Kafka {kafka}", sys.executable, tests or _BROKER, kafka)
 
@@ -127,16 +141,27 @@ def _told(output: str) -> str:
     return "\n".join(line for line in output.splitlines() if "|rdkafka#" not in line)
 
 
-def main() -> int:
+def parser() -> argparse.ArgumentParser:
+    """The command line."""
     parser = argparse.ArgumentParser(prog="python -m tests.matrix", description=__doc__)
     parser.add_argument("--spark", help="versions that begin with this, and no Kafkas")
     parser.add_argument("--python", help="versions that begin with this, and no Kafkas; by default all of each Spark")
     parser.add_argument("--kafka", help="versions that begin with this, and no Sparks")
+    parser.add_argument(
+        "--connect", action="store_true", help="under Spark Connect only, where a Spark has it, and no Kafkas"
+    )
     parser.add_argument("--tests", default="", help="for pytest, instead of the tests of each version")
     parser.add_argument("--uv", default=str(ROOT / ".uv/bin/uv"), help="the uv that makes the environments")
+    return parser
+
+
+def main() -> int:
+    options = parser().parse_args()
+    if options.connect and options.kafka:
+        parser().error("--connect runs Sparks, and --kafka runs none")
     table = Table("on", "tests", "s")
     failed = 0
-    for cell in cells(parser.parse_args()):
+    for cell in cells(options):
         began = time.monotonic()
         done = cell.run()
         summary = next((line for line in reversed(done.stdout.splitlines()) if " in " in line), "nothing ran")

@@ -9,7 +9,9 @@ import importlib
 import pickle
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
+
+import tenacity
 
 from twopc.testing import crash_points
 from twopc.testing.kill_loop.kills import Moment
@@ -18,9 +20,16 @@ from twopc.testing.kill_loop.run import entered
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.streaming.query import StreamingQuery
     from pyspark.sql.streaming.readwriter import DataStreamWriter
 
     from twopc.testing.kill_loop.run import Run
+#: Spark Connect gives the process of a function 10 s to start, and a busy machine may need longer. Nothing has run by then.
+_START: Final = tenacity.Retrying(
+    stop=tenacity.stop_after_attempt(5),
+    retry=tenacity.retry_if_exception_message(match=".*Python worker failed to connect back"),
+    reraise=True,
+)
 
 
 def _function(target: str) -> Any:
@@ -68,7 +77,8 @@ def main() -> None:
         crash_points.arm_from_environment()
     session = _session(run)
     writer = _writer(run, session).option("checkpointLocation", run.checkpoint).trigger(availableNow=True)
-    writer.start().awaitTermination()
+    query: StreamingQuery = _START(writer.start)
+    query.awaitTermination()
     session.stop()
 
 
