@@ -64,7 +64,7 @@ test: lint  ## static checks, then all tests; ARGS="-k kafka" to choose
 whole: setup  ## the tests that take minutes: every step and plan, several brokers and executors, memory, the baseline
 	$(BIN)/pytest -m whole --numprocesses 2 --dist worksteal $(ARGS)
 
-matrix: setup  ## the Kafka sink, kills under Spark included, on every Spark, Python and Kafka; ARGS="--spark 3.5", ARGS="--kafka 3.9"
+matrix: setup  ## the Kafka sink, kills under Spark included, on every Spark, Python and Kafka; ARGS="--spark 3.5", "--kafka 3.9", "--connect"
 	$(BIN)/python -m tests.matrix $(ARGS)
 
 docs: setup  ## the documentation as a site, in site/; broken links and other warnings are errors

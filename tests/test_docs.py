@@ -19,6 +19,7 @@ from twopc.integration.history.failing import FAILING
 from twopc.sinks.kafka.java_options import ANSWERS, LOGIN_MODULES
 from twopc.testing.contract import Case
 from twopc.testing.kill_loop import Moment
+from twopc.testing.kill_loop.kills import OF_CONNECT
 
 DOCS = Path(__file__).parent.parent / "docs"
 
@@ -36,15 +37,15 @@ def test_the_guide_to_writing_a_sink_runs_as_written(tmp_path: Path) -> None:
 def test_the_code_on_testing_a_sink_runs() -> None:
     text = (DOCS / "test-your-sink.md").read_text()
     blocks = re.findall(r"^```python\n(.*?)^```", text, re.MULTILINE | re.DOTALL)
-    assert len(blocks) == 5
+    assert len(blocks) == 6
     for block in blocks:  # defines tests, calls none
         exec(compile(block, "test-your-sink.md", "exec", dont_inherit=True), {"__name__": "page"})  # noqa: S102 - our own document
 
 
-def test_the_page_on_testing_a_sink_lists_every_moment_and_every_field_of_a_case() -> None:
+def test_the_page_on_testing_a_sink_lists_every_moment_every_victim_and_every_field_of_a_case() -> None:
     text = (DOCS / "test-your-sink.md").read_text()
     assert re.findall(r"^\| `(\w+)` \| [^|]+ \| [^|]+ \|$", text, re.MULTILINE) == [
-        moment.value for moment in (Moment.AFTER, Moment.DURING, Moment.BEFORE, Moment.RANDOM)
+        part.value for part in (Moment.AFTER, Moment.DURING, Moment.BEFORE, Moment.RANDOM, *OF_CONNECT)
     ]
     assert all(f"`{part.name}`" in text for part in fields(Case))
 

@@ -40,9 +40,10 @@ def called(monkeypatch):
     monkeypatch.setattr(twopc.testing.kill_loop, "kill_loop", lambda *args, **given: calls.append((args, given)))
     return calls
 
-def test_the_command_line_sets_kills_and_seed(called, kill_loop, tmp_path):
+def test_the_command_line_sets_kills_seed_and_connect(called, kill_loop, tmp_path):
     kill_loop(list, query="m:q", kills=3)
-    assert called == [((list,), {"query": "m:q", "kills": 9, "seed": 5, "directory": tmp_path / "kill_loop"})]
+    given = {"query": "m:q", "kills": 9, "seed": 5, "connect": True, "directory": tmp_path / "kill_loop"}
+    assert called == [((list,), given)]
 """
 
 
@@ -65,7 +66,7 @@ def test_an_unused_plugin_imports_nothing(tmp_path: Path) -> None:
 
 def test_the_plugins_fixtures_and_options_work(tmp_path: Path) -> None:
     (tmp_path / "test_used.py").write_text(USED)
-    done = run_pytest("--twopc-seed", "5", "--twopc-kills", "9", cwd=tmp_path)
+    done = run_pytest("--twopc-seed", "5", "--twopc-kills", "9", "--twopc-connect", cwd=tmp_path)
     assert done.returncode == 0, done.stdout + done.stderr
     assert "3 passed" in done.stdout
 

@@ -28,6 +28,9 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     group.addoption(
         "--twopc-kills", type=int, metavar="N", help="how many times kill_loop kills; default: the number in the test"
     )
+    group.addoption(
+        "--twopc-connect", action="store_const", const=True, help="run the queries of kill_loop under Spark Connect"
+    )
 
 
 @pytest.fixture
@@ -47,7 +50,7 @@ def kill_loop(
     """Return :func:`twopc.testing.kill_loop.kill_loop` for a directory of this test, with the command line's options."""
     from twopc.testing.kill_loop import kill_loop as loop  # noqa: PLC0415 - see the module
 
-    options = {"seed": request.config.getoption("twopc_seed"), "kills": request.config.getoption("twopc_kills")}
+    options = {name: request.config.getoption(f"twopc_{name}") for name in ("seed", "kills", "connect")}
     chosen = {name: value for name, value in options.items() if value is not None}
 
     @functools.wraps(loop)
