@@ -21,8 +21,8 @@ if TYPE_CHECKING:
 
     from twopc.testing.kill_loop.run import Run
 
-#: In the command line of the process in which a server calls a function of ``foreachBatch``.
-_OF_FUNCTION: Final = "foreach_batch_worker"
+#: The end of the module's name in the command line of the process in which a server calls a function of ``foreachBatch``.
+_OF_FUNCTION: Final = ".foreach_batch_worker"
 _START_TIMEOUT_S: Final = 300
 _END_TIMEOUT_S: Final = 20
 #: A process whose server is gone ends after its next step, unless that step asks the server: PySpark then tries for minutes.
@@ -245,7 +245,7 @@ def tail(log: Path) -> str:
 
 def _calls_function(process: psutil.Process) -> bool:
     with contextlib.suppress(psutil.NoSuchProcess):
-        return any(_OF_FUNCTION in argument for argument in process.cmdline())
+        return any(argument.endswith(_OF_FUNCTION) for argument in process.cmdline())
     return False
 
 
