@@ -16,8 +16,8 @@ import pytest
 
 from twopc.integration.services import ServiceError
 from twopc.testing.kill_loop.connect import ConnectRun, ConnectSessions
+from twopc.testing.kill_loop.hold import end_of
 from twopc.testing.kill_loop.kills import Kill, Moment, Victim
-from twopc.testing.kill_loop.moments import end_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -141,6 +141,7 @@ def test_server_leaves_the_process_of_the_function_stopped_until_a_batch_is_fini
     assert started.left == {"server", "foreach_batch_worker"}
     assert function.status() == psutil.STATUS_STOPPED
     assert not Path(f"{run.reached}.released").exists()
+    assert not end_of(run.reached).exists()
     sessions.batch_finished()
     assert function.status() != psutil.STATUS_STOPPED
     assert Path(f"{run.reached}.released").exists()

@@ -12,8 +12,9 @@ import pytest
 from twopc.integration.services import ServiceError
 from twopc.testing.kill_loop import Files, Kill, Moment, Outcome, Victim, kill_loop
 from twopc.testing.kill_loop.connect import require_connect
+from twopc.testing.kill_loop.hold import end_of, release
 from twopc.testing.kill_loop.kills import ALWAYS_SHOWS, OF_CONNECT, aimed, planned
-from twopc.testing.kill_loop.moments import HeldFunction, end_of, release
+from twopc.testing.kill_loop.moments import HeldFunction
 from twopc.testing.kill_loop.records import KafkaTopic
 
 if TYPE_CHECKING:
@@ -113,7 +114,7 @@ def test_kill_loop_refuses_a_missing_function_too_few_rows_and_victims_without_c
 
 def test_an_older_spark_and_a_missing_package_are_refused_by_name(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("pyspark.__version__", "3.5.9")
-    with pytest.raises(ServiceError, match=r"needs PySpark 4\.0 or newer here, and this is 3\.5\.9"):
+    with pytest.raises(ServiceError, match=r"needs PySpark 4\.0 or newer, this is 3\.5\.9"):
         require_connect()
     monkeypatch.setattr("pyspark.__version__", "4.0.5")
     monkeypatch.setitem(sys.modules, "pyspark.sql.connect.session", None)

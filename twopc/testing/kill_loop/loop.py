@@ -13,12 +13,12 @@ from typing import TYPE_CHECKING, Any, Final
 
 from twopc.integration.services import ServiceError
 from twopc.integration.services.java import java_home
-from twopc.testing.kill_loop.connect import ConnectSessions, require_connect, tail
+from twopc.testing.kill_loop.connect import ConnectSessions, require_connect
 from twopc.testing.kill_loop.kills import ALWAYS_SHOWS, BATCHES_A_KILL, OF_CONNECT, Kill, Moment, Victim, aimed, planned
 from twopc.testing.kill_loop.outcome import judge
 from twopc.testing.kill_loop.records import KEYS, Files
 from twopc.testing.kill_loop.run import Run, pickled, settings
-from twopc.testing.kill_loop.sessions import ClassicSessions
+from twopc.testing.kill_loop.sessions import ClassicSessions, tail
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence

@@ -1,20 +1,16 @@
-"""Make a query stand still at the moment of its kill, inside the process that will be killed.
-
-When a moment is reached, a file is written. The loop watches that file and kills. A process that survives the kill, which is
-possible only under Spark Connect, continues when the loop releases it.
-"""
+"""Make a query stand still at the moment of its kill, inside the process that will be killed."""
 
 from __future__ import annotations
 
 import functools
-import time
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any
 
 from pyspark import TaskContext
 
 from twopc.testing.crash_points import arm
+from twopc.testing.kill_loop.hold import end_of, stand_still
 from twopc.testing.kill_loop.kills import Kill, Moment
 from twopc.testing.kill_loop.records import SCHEMA, TASKS
 
@@ -23,10 +19,6 @@ if TYPE_CHECKING:
 
     import pyarrow as pa
     from pyspark.sql import DataFrame
-
-#: This is longer than any kill takes. After this time, the moment fails, and the query with it.
-_HELD_S: Final = 600
-_POLL_S: Final = 0.02
 
 
 @dataclass(frozen=True)
@@ -91,30 +83,6 @@ class HeldFunction:
             stand_still(self.reached)
 
 
-def stand_still(reached: str) -> None:
-    """Report that the moment has come, and wait for SIGKILL or for :func:`release`.
-
-    Raises:
-        RuntimeError: neither has come.
-    """
-    Path(reached).touch()
-    deadline = time.monotonic() + _HELD_S
-    while not _released(reached).exists():
-        if time.monotonic() > deadline:
-            raise RuntimeError(f"this process was not killed within {_HELD_S} s of {reached}")
-        time.sleep(_POLL_S)
-
-
-def release(reached: str) -> None:
-    """Let every process continue that stands still at this moment."""
-    _released(reached).touch()
-
-
-def end_of(reached: str) -> Path:
-    """The file with the name of the error of the function's last call, or ``no error``."""
-    return Path(f"{reached}.end")
-
-
 def gated(frame: DataFrame, kill: Kill, reached: str) -> DataFrame:
     """Return the frame, with a gate if the moment needs one."""
     if kill.moment not in {Moment.DURING, Moment.RANDOM}:
@@ -131,7 +99,3 @@ def hold_functions(writer: Any, kill: Kill, reached: str) -> None:
         return original(self, HeldFunction(function, kill, reached))
 
     writer.foreachBatch = foreach_batch
-
-
-def _released(reached: str) -> Path:
-    return Path(f"{reached}.released")

@@ -30,8 +30,9 @@ class Outcome:
         kills: the kills that happened.
         missed: the kills whose moment never came, for example because the query has no ``foreachBatch``.
         seconds: how long all runs took, in s.
-        zombies: only under Spark Connect: how each process of the function ended that had outlived its server: the name of
-            its error, such as ``FencedError``, or ``no error``, or ``did not end``.
+        zombies: only under Spark Connect, for each process of the function that outlived its server: the name of the error with
+            which its call ended, such as ``FencedError``; ``no error``; ``died`` if the process ended without a result; or
+            ``did not end``.
     """
 
     seed: int

@@ -56,7 +56,7 @@ class Run:
 
     def server_command(self, ready: str) -> list[str]:
         """Return the command line of a server of Spark Connect for the run, which writes its port to the file ``ready``."""
-        return [sys.executable, "-m", "twopc.testing.kill_loop.server", self._encoded, ready]
+        return [sys.executable, "-m", "twopc.testing.kill_loop.serve", self._encoded, ready]
 
     @property
     def _encoded(self) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Final, Protocol
 
 from twopc.integration.services.query_processes import QueryProcesses
 from twopc.testing.kill_loop.kills import Victim
@@ -15,6 +15,8 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from twopc.testing.kill_loop.run import Run
+
+_LOG_LINES: Final = 40
 
 
 class RunningQuery(Protocol):
@@ -32,7 +34,7 @@ class Sessions(Protocol):
     """Starts the runs of the query, one after the other.
 
     Attributes:
-        zombies: how each process ended that outlived its server: the name of its error, ``no error``, or ``did not end``.
+        zombies: how the call of each process ended that outlived its server; see ``Outcome``.
     """
 
     zombies: list[str]
@@ -88,3 +90,9 @@ class ClassicSessions:
 
     def close(self) -> None:
         """See :class:`Sessions`."""
+
+
+def tail(log: Path) -> str:
+    """The end of a log, for an error."""
+    lines = log.read_text(errors="replace").splitlines()
+    return "\n".join([f"The end of its log ({len(lines)} lines):", *lines[-_LOG_LINES:]])

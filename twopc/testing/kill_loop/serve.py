@@ -1,0 +1,45 @@
+"""A server of Spark Connect for runs of the query under test: ``python -m twopc.testing.kill_loop.serve RUN READY``.
+
+It writes its port to the file READY, and serves until it is killed. It outlives its JVM, because what the JVM leaves behind is to
+end with it.
+"""
+
+from __future__ import annotations
+
+import sys
+import threading
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from twopc.testing.kill_loop.run import entered
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+#: The same as PySpark's own way to start a server, but on this machine's own address and on any free port.
+_SETTINGS: Final = {
+    "spark.plugins": "org.apache.spark.sql.connect.SparkConnectPlugin",
+    "spark.sql.artifact.isolation.enabled": "true",
+    "spark.sql.artifact.isolation.alwaysApplyClassloader": "true",
+    "spark.connect.grpc.binding.address": "127.0.0.1",
+    "spark.connect.grpc.binding.port": "0",
+}
+
+
+def main() -> None:
+    """Serve."""
+    run, ready = entered(sys.argv[1]), Path(sys.argv[2])
+    from pyspark.sql import SparkSession  # noqa: PLC0415 - its gateway must not start before the environment is right
+
+    session: SparkSession = SparkSession.builder.config(map={**run.spark, **_SETTINGS}).getOrCreate()
+    session.sparkContext.setLogLevel("WARN")
+    jvm: Any = session.sparkContext._jvm  # noqa: SLF001 - only the JVM knows the port
+    service = getattr(getattr(jvm, "org.apache.spark.sql.connect.service.SparkConnectService$"), "MODULE$")
+    hidden = ready.with_name(f".{ready.name}")
+    hidden.write_text(str(service.localPort()))
+    hidden.rename(ready)
+    threading.Event().wait()
+
+
+if __name__ == "__main__":
+    main()
