@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 import psutil
 import pytest
 
-from tests.live.connect_client import READY_TO_START, STOPPED
+from tests.live.connect_client import READY_TO_START, RUNNING, STOPPED
 from tests.live.connect_server import READY
 from tests.live.spark_support import Pipeline, processes_of, wait_until
 from twopc.integration.services.guard import GuardedProcess
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 _HERE = Path(__file__).parent
 _TIMEOUT_S = 200.0
 #: What a client that has lost against another may say: Spark's own names, and the fence.
-_LOST = ("CONCURRENT_QUERY", "CONCURRENT_STREAM_LOG_UPDATE", "already active", "FencedError")
+_LOST = ("CONCURRENT_QUERY", "CONCURRENT_STREAM_LOG_UPDATE", "concurrently using", "already active", "FencedError")
 
 
 def _process(root: Path, script: str, *arguments: str, interpreter: str = sys.executable) -> GuardedProcess:
@@ -128,10 +128,10 @@ class Client:
     def stop_query(self) -> None:
         self._gate.with_name("gate.stop").touch()
 
-    def wait_for(self, line: str) -> None:
-        """Wait until the client has printed a line, or has ended."""
+    def wait_for(self, line: str, *, or_for_its_end: bool = False) -> None:
+        """Wait until the client has printed a line."""
         wait_until(lambda: line in self.text or self.process.exit_code is not None, f"{self.log}: {line}", _TIMEOUT_S)
-        assert line in self.text, self.text[-3000:]
+        assert line in self.text or or_for_its_end, self.text[-3000:]
 
     def error(self) -> str:
         """Wait until the process of the function has failed; its server's log may be lost."""
@@ -213,47 +213,51 @@ def test_a_query_that_is_stopped_in_the_middle_of_a_commit_is_completed_by_the_n
     pipeline.require_order()
 
 
-def losers_of(pipeline: Pipeline, root: Path, first: Server, second: Server, **settings: str) -> list[Client]:
-    """Let two clients start the same query at the same moment; return those that have lost, each with a named error.
+def losers_of(pipeline: Pipeline, root: Path, servers: tuple[Server, Server], **settings: str) -> list[Client]:
+    """Let two clients start the same query at the same moment; return those that have failed, each with a named error.
 
-    If both have lost, the next start completes the query.
+    A query that has started waits in its first batch until the other client has started its query, too, or has failed. If both
+    fail, the next start completes the query.
     """
     pipeline.feed(60)
     go = root / "go"
     clients = [
-        Client(root / f"client-{number}", server, pipeline, go=go, settings=settings)
-        for number, server in enumerate((first, second))
+        Client(root / f"client-{number}", server, pipeline, "driver.confirmed", go, settings)
+        for number, server in enumerate(servers)
     ]
     for client in clients:
         client.wait_for(READY_TO_START)
     go.touch()
+    for client in clients:
+        client.wait_for(RUNNING, or_for_its_end=True)
+    for client in clients:
+        client.open_gate()
     losers = [client for client in clients if client.ended() != 0]
     for loser in losers:
         assert any(name in loser.text for name in _LOST), loser.text[-3000:]
     if len(losers) == len(clients):
-        assert Client(root / "successor", second, pipeline).ended() == 0
+        assert Client(root / "successor", servers[1], pipeline).ended() == 0
     pipeline.require_exactly_once()
     pipeline.require_order()
     return losers
 
 
-def test_of_two_clients_that_start_a_query_at_once_on_one_server_one_is_refused(
+def test_two_clients_start_a_query_at_once_on_one_server_and_one_of_the_two_is_stopped(
+    kafka: KafkaService, tmp_path: Path
+) -> None:
+    with server(tmp_path / "server") as one:
+        losers = losers_of(pipeline_of(kafka, tmp_path), tmp_path, (one, one))
+        assert losers or "Stopping existing streaming query" in one.text
+
+
+def test_two_clients_start_a_query_at_once_on_one_server_that_is_to_stop_none_and_one_is_refused(
     kafka: KafkaService, tmp_path: Path
 ) -> None:
     setting = {"spark.sql.streaming.stopActiveRunOnRestart": "false"}
     with server(tmp_path / "server") as one:
-        assert losers_of(pipeline_of(kafka, tmp_path), tmp_path, one, one, **setting)
+        assert len(losers_of(pipeline_of(kafka, tmp_path), tmp_path, (one, one), **setting)) == 1
 
 
-def test_of_two_clients_that_start_a_query_at_once_on_one_server_one_is_stopped_by_default(
-    kafka: KafkaService, tmp_path: Path
-) -> None:
-    with server(tmp_path / "server") as one:
-        losers_of(pipeline_of(kafka, tmp_path), tmp_path, one, one)
-
-
-def test_of_two_clients_that_start_a_query_at_once_on_two_servers_one_loses(
-    kafka: KafkaService, tmp_path: Path
-) -> None:
+def test_two_clients_start_a_query_at_once_on_two_servers_and_one_loses(kafka: KafkaService, tmp_path: Path) -> None:
     with server(tmp_path / "server") as one, server(tmp_path / "other") as other:
-        assert losers_of(pipeline_of(kafka, tmp_path), tmp_path, one, other)
+        assert losers_of(pipeline_of(kafka, tmp_path), tmp_path, (one, other))
