@@ -1,0 +1,131 @@
+"""How the kill loop counts the kills of its runs, and when it wakes what has outlived its server. No process is started."""
+
+from __future__ import annotations
+
+import contextlib
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from twopc.testing.kill_loop import Kill, KillLoop, Moment, QueryFailedError, Victim
+from twopc.testing.kill_loop.records import Reader
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from pathlib import Path
+
+FROM_OUTSIDE = Kill(moment=Moment.OUTSIDE, victim=Victim.WORKER)
+
+
+class Source:
+    def feed(self, numbers: range) -> None:
+        del numbers
+
+    def reader(self, batch_rows: int) -> Reader:
+        del batch_rows
+        return Reader(format="json", options={})
+
+
+class Query:
+    """A run that ends when it is killed, or when it has finished a batch."""
+
+    def __init__(self, code: int, killed: Victim = Victim.ALL, batch: Path | None = None) -> None:
+        self._code = code
+        self._killed = killed
+        self._batch = batch
+        self._is_over = killed is Victim.ALL and batch is None
+
+    @property
+    def exit_code(self) -> int | None:
+        if self._batch is not None and not self._is_over:
+            self._batch.touch()
+            self._is_over = True
+            return None
+        return self._code if self._is_over else None
+
+    def kill(self, victim: Victim) -> Victim:
+        assert victim is Victim.WORKER
+        self._is_over = True
+        return self._killed
+
+
+@dataclass
+class Sessions:
+    """The given runs, in this order; then one that ends at once."""
+
+    queries: list[Query]
+    zombies: list[str] = field(default_factory=list)
+    woken: list[str] = field(default_factory=list)
+    is_closed: bool = False
+
+    @contextlib.contextmanager
+    def started(self, run: Any, log: Path) -> Iterator[Query]:
+        del run
+        log.touch()
+        self._log = log.name
+        yield self.queries.pop(0) if self.queries else Query(0)
+
+    def batch_finished(self) -> None:
+        self.woken.append(self._log)
+
+    def close(self) -> None:
+        self.is_closed = True
+
+
+@pytest.fixture
+def loop_of(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[Sessions], KillLoop]:
+    monkeypatch.setattr("twopc.testing.kill_loop.loop.settings", lambda _: {})
+
+    def make(sessions: Sessions) -> KillLoop:
+        written = iter(range(1000))
+        loop = KillLoop(
+            read=list,
+            query="m:q",
+            source=Source(),
+            directory=tmp_path,
+            rows=8,
+            batch_rows=2,
+            java_home="-",
+            written=lambda: next(written),
+        )
+        loop._sessions = sessions
+        return loop
+
+    return make
+
+
+@pytest.mark.parametrize(
+    ("query", "kills", "missed"),
+    [
+        (Query(1, Victim.WORKER), ["outside@1 (worker)"], []),
+        (Query(137, Victim.CLIENT), ["outside@1 (client)"], []),
+        (Query(0, Victim.WORKER), [], ["outside@1 (worker)"]),  # it had finished its last batch
+    ],
+)
+def test_a_kill_counts_by_what_it_killed_unless_the_query_ended_as_if_nothing_had_happened(
+    query: Query, kills: list[str], missed: list[str], loop_of: Callable[[Sessions], KillLoop]
+) -> None:
+    sessions = Sessions([query])
+    loop = loop_of(sessions)
+    loop.run([FROM_OUTSIDE])
+    assert (loop.kills, loop.missed, sessions.queries) == (kills, missed, [])
+    assert sessions.is_closed
+
+
+def test_a_run_that_fails_by_itself_ends_the_loop_and_every_process(loop_of: Callable[[Sessions], KillLoop]) -> None:
+    sessions = Sessions([Query(1)])
+    with pytest.raises(QueryFailedError, match="exit code 1"):
+        loop_of(sessions).run([FROM_OUTSIDE])
+    assert sessions.is_closed
+
+
+def test_a_batch_of_the_present_run_wakes_what_has_outlived_its_server(
+    tmp_path: Path, loop_of: Callable[[Sessions], KillLoop]
+) -> None:
+    commits = tmp_path / "checkpoint" / "commits"
+    commits.mkdir(parents=True)
+    (commits / "0").touch()  # of an earlier run
+    sessions = Sessions([Query(1, Victim.WORKER), Query(0, batch=commits / "1")])
+    loop_of(sessions).run([FROM_OUTSIDE])
+    assert sessions.woken == ["run-2.log"]
