@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from twopc.testing.kill_loop import Kill, KillLoop, Moment, QueryFailedError, Victim
+from twopc.testing.kill_loop.__main__ import _START
 from twopc.testing.kill_loop.records import Reader
 
 if TYPE_CHECKING:
@@ -129,3 +130,18 @@ def test_a_batch_of_the_present_run_wakes_what_has_outlived_its_server(
     sessions = Sessions([Query(1, Victim.WORKER), Query(0, batch=commits / "1")])
     loop_of(sessions).run([FROM_OUTSIDE])
     assert sessions.woken == ["run-2.log"]
+
+
+@pytest.mark.parametrize(
+    ("error", "starts"), [("Python worker failed to connect back.\n\nJVM stacktrace:", 5), ("a syntax error", 1)]
+)
+def test_only_a_process_that_had_no_time_to_start_is_started_again(error: str, starts: int) -> None:
+    tries: list[int] = []
+
+    def start() -> None:
+        tries.append(1)
+        raise ValueError(error)
+
+    with pytest.raises(ValueError, match=error.partition(".")[0]):
+        _START(start)
+    assert len(tries) == starts
