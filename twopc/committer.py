@@ -58,6 +58,15 @@ class SinkCommitter(ABC, Generic[HandleT]):
         del scan_start
         return False
 
+    def newest_batch_of_others(self, query_id: str) -> int | None:
+        """The newest batch of this query that another writer has recorded in the store; None if there is none.
+
+        Read-only. Called after :meth:`inspect` if the batch is not decided: another writer may have used the query's checkpoint
+        before. A store whose other writers record nothing cannot know.
+        """
+        del query_id
+        return None
+
     @abstractmethod
     def acquire(self, claim: Claim, seen: Owner | None) -> int:
         """Fence the previous driver, so that it can make no further decisions. May be called again.

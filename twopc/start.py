@@ -83,6 +83,9 @@ def _check_read_only(setup: Setup, batch: Batch) -> Owners:
     _check_binding(setup, _binding_of(decided, batch))
     decided = _startable(setup, decided, batch, owners)
     require_same_log_owner(setup, decided, batch)
+    highest = decided.highest_batch_of(batch.query_id)
+    if highest is None or highest < batch.batch_id:
+        _require_unwritten(setup, batch)
     return owners
 
 
@@ -193,6 +196,24 @@ def _require_newest(setup: Setup, owners: Owners, view: LogView, batch: Batch) -
                 "of the store; or restore the checkpoint, and what the query's other sinks have, to the time of the backup; "
                 f"or, to accept the gap, start with a new checkpoint and override=EndQuery({mine!r}). Nothing was written",
                 case="older store",
+            )
+
+
+def _require_unwritten(setup: Setup, batch: Batch) -> None:
+    """Refuse a batch that the writer which used this checkpoint before has made visible, but which Spark has not recorded.
+
+    Raises:
+        RefusedStartError: a sink's store has the batch.
+    """
+    for name, committer in setup.participants.committers.items():
+        newest = committer.newest_batch_of_others(batch.query_id)
+        if newest is not None and newest >= batch.batch_id:
+            raise RefusedStartError(
+                f"written already: another writer of query {batch.query_id} has written batch {newest} to the store of sink "
+                f"{name!r}, and this start is at batch {batch.batch_id}. Writing it again would double its rows. Nothing was "
+                "written. Start the previous version of the query once more with this checkpoint, and stop it when it is "
+                "idle: it records the batch without writing it again. Then start this version",
+                case="written already",
             )
 
 
