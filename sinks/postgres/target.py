@@ -83,7 +83,8 @@ class Index:
         compares_otherwise: whether values that differ for their column may be equal for it: it has an operator class that is not
             the type's own, or another collation than the column, and one of the two is not deterministic.
         is_own: whether it belongs to the table itself, and not only to a partition.
-        definition: what follows ``USING`` in the statement that creates it, without what only a unique index may have.
+        definition: what follows ``USING`` in the statement that creates it, without what only a unique index may have; empty if
+            it was not asked for.
     """
 
     name: str
@@ -111,7 +112,8 @@ class Constraint:
         table: the table that has it, with its schema if it is not in the search path.
         table_oid: that table's object id.
         columns: the names of its columns.
-        definition: as SQL states it.
+        definition: as SQL states it; empty if it was not asked for, see :func:`twopc.sinks.postgres.table.read_table`.
+        is_enforced: whether the server applies it.
         is_inherited: whether a partition has it from its parent.
     """
 
@@ -121,6 +123,7 @@ class Constraint:
     table_oid: int
     columns: tuple[str, ...]
     definition: str
+    is_enforced: bool = True
     is_inherited: bool = False
 
 
