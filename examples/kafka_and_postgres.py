@@ -178,7 +178,7 @@ def main(
 
 
 def _show(found: dict[str, dict[str, Found]], orders: int, console: Console) -> None:
-    table = Table("query", "what a reader sees in", "orders", "lost", "doubled", title=f"{orders:,} orders")
+    table = Table("query", "what a reader sees in", "orders", "lost", "duplicated", title=f"{orders:,} orders")
     for name, stores in found.items():
         for store, one in stores.items():
             table.add_row(name, store, f"{one.rows:,}", *(_count(number) for number in (one.lost, one.doubled)))
