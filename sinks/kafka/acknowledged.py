@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-#: How long a failed record may stay unnoticed while others are sent.
+#: The time for which a failed record may stay unnoticed while others are sent.
 _SLICE_S: Final = 0.5
 
 
