@@ -14,7 +14,7 @@ Place = tuple[str, int]
 
 
 class Attempt(NamedTuple):
-    """The name of one attempt at a batch. It does not rely on records that a dead driver might not have written (rule 13).
+    """The name of one attempt at a batch. It does not depend on records that a dead driver may not have written (rule 13).
 
     Attributes:
         driver_epoch: the driver's epoch in the decision log.

@@ -1,8 +1,8 @@
 """One batch over all sinks: the global transaction of the two-phase commit.
 
 :meth:`Coordinator.process` calls its steps in order: :meth:`~BatchTransaction.next_step` asks the recovery table,
-:meth:`~BatchTransaction.prepare` is phase one, :meth:`~BatchTransaction.decide` the commit point,
-:meth:`~BatchTransaction.commit` phase two.
+:meth:`~BatchTransaction.prepare` is phase one, :meth:`~BatchTransaction.decide` is the commit point, and
+:meth:`~BatchTransaction.commit` is phase two.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ class BatchTransaction:
         """Look the batch up in the recovery table. Changes nothing.
 
         Raises:
-            RefusedStartError, DecisionLogDamagedError, CommitBlockedError, InDoubtError: the table stops the query.
+            RefusedStartError, DecisionLogDamagedError, CommitBlockedError, InDoubtError: the table says to stop the query.
             DecisionInDoubtError: the log never acknowledged an earlier decision of this run.
         """
         run = self._run

@@ -139,7 +139,9 @@ class Binding:
             if not is_ours:
                 self._files.remove(_name(number))
         if not is_ours:
-            raise self._refused("another driver has just bound this checkpoint to other sinks", "Stop one of the two")
+            raise self._refused(
+                "another driver has just bound this checkpoint to other sinks", "Stop one of the two queries"
+            )
         self.number, self._bound = number, current
         crash_point("driver.bound")
 

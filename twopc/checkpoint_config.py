@@ -13,8 +13,8 @@ class CheckpointConfig:
     """The settings of a query's checkpoints. Each batch has one checkpoint.
 
     Attributes:
-        timeout_ms: a checkpoint that is not prepared within this time is cancelled, and none of it becomes visible. None: only
-            the lifetime of the sinks' transactions is a limit. That limit always applies.
+        timeout_ms: a checkpoint that is not prepared within this time is cancelled, and none of it becomes visible. None: the
+            only limit is the lifetime of the sinks' transactions, which always applies.
         tolerable_failures: how many checkpoints in a row may fail before the query stops. A failure is tolerated only if it
             comes before the decision and has a transient cause; the batch is then written again. Flink's default is also 0.
         min_pause_ms: the minimum time from the end of a checkpoint to the trigger of the next. By then, Spark has already

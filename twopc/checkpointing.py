@@ -48,8 +48,8 @@ def run_checkpoints(  # noqa: PLR0913, PLR0917 - what a checkpoint is made of
         batch: the batch.
         run_id: the id of the query's run.
         checkpoint: makes the batch visible, or raises; it gets the number of earlier checkpoints of this batch that failed.
-        may_repeat: says whether this process may write the batch again after an error. It may do so only if the batch is
-            certainly undecided (:meth:`twopc.coordinator.Coordinator.is_undecided`). Its open transactions have ended by then.
+        may_repeat: says whether this process may write the batch again after an error. It may only if the batch is certainly
+            undecided (:meth:`twopc.coordinator.Coordinator.is_undecided`). The batch's open transactions have ended by then.
         wait_ms: waits, and raises if the query is stopped meanwhile.
     """
     allowed = config.tolerable_failures

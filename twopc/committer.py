@@ -142,7 +142,7 @@ class SinkCommitter(ABC, Generic[HandleT]):
         """
 
     def orphans_ended(self) -> int:
-        """Count the open transactions that this committer's sweeps have ended so far, for metrics. Each counts once.
+        """Count the open transactions that this committer's sweeps have ended, for metrics. Each transaction counts once.
 
         By default 0, so a sink need not count.
         """

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 class Control(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """The record; all fields are empty before the first driver.
+    """The control record. All fields are empty before the first driver.
 
     Attributes:
         id: the sink's id in this store; it moves with the store's data.
@@ -51,7 +51,7 @@ def decode(stored: bytes | None) -> Control:
     """Decode the stored record; return an empty record if nothing is stored.
 
     Raises:
-        ConfigurationError: something else is stored in its place.
+        ConfigurationError: a different value is stored in place of the record.
     """
     if stored is None:
         return Control()
@@ -59,7 +59,7 @@ def decode(stored: bytes | None) -> Control:
         return msgspec.json.decode(stored, type=Control)
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise ConfigurationError(
-            f"something else is stored in the place of the sink's control record ({error}): {stored[:100]!r}. Nothing "
+            f"a different value is stored in place of the sink's control record ({error}): {stored[:100]!r}. Nothing "
             "was written. Do one of three things: give this sink a different name, restore the record from a backup, "
             "or use the version that wrote it"
         ) from error
@@ -71,7 +71,7 @@ def encode(record: Control) -> bytes:
 
 
 def acquired(record: Control, claim: Claim, *, seen: Owner, sink: str) -> Control:
-    """Return the record after the claimant has acquired the sink; unchanged if the claimant already owns it.
+    """Return the record after the claimant has acquired the sink; the same record if the claimant already owns the sink.
 
     Args:
         record: the current record.

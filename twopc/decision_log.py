@@ -19,7 +19,7 @@ class DecisionLog(ABC):
 
     @abstractmethod
     def identity(self) -> str:
-        """An id of the store that changes when the store is recreated (rule 11). Read-only."""
+        """Return an id of the store, which changes when the store is recreated (rule 11). Read-only."""
 
     @abstractmethod
     def inspect(self) -> LogContents:
@@ -42,7 +42,7 @@ class DecisionLog(ABC):
 
     @abstractmethod
     def read(self) -> LogContents:
-        """Read everything up to this driver's own record (rule 1). No other driver can add to it after that.
+        """Read everything up to this driver's own record (rule 1). No other driver can add records after that.
 
         Raises:
             DecisionLogDamagedError: a record is torn or altered, or this driver's own record cannot be read back.

@@ -42,7 +42,7 @@ class Repair:
     direct: frozenset[str]
 
     def includes(self, transaction: TaskKey) -> bool:
-        """Whether a task writes to a sink. Only for a batch with one DataFrame, whose tasks have their partitions' numbers."""
+        """Whether a task writes to a sink, in a batch with one DataFrame, where tasks have the numbers of their partitions."""
         sink, partition = transaction
         return ("", partition) in self.lost.get(sink, ())
 
@@ -88,7 +88,7 @@ class Work:
     pending: Pending = field(default_factory=Pending)
 
     def number_of(self, task: int) -> int:
-        """The number under which the sinks know the transactions of a task: ``TaskAttempt.partition``."""
+        """Return the number under which the sinks know a task's transactions: ``TaskAttempt.partition``."""
         return task + (self.mode.first_task if isinstance(self.mode, Repair) else 0)
 
 

@@ -1,9 +1,8 @@
-"""Prove, for a fenced driver, that the decision it was about to write never got into the log.
+"""Prove, for a fenced driver, that the decision it was about to write never reached the log.
 
 An error from the append does not prove it: the record may have been written before the fence, with only the answer arriving late.
-The log proves it by rule 1, seen by the fenced driver. The successor's record was written after the fence, so every decision of
-this driver comes before that record. A reader who reaches the record without finding the decision knows that the decision was
-not written.
+The log proves it, thanks to rule 1. The successor's record was written after the fence, so every decision of this driver
+comes before that record. A reader who reaches the record without finding the decision knows that it was not written.
 """
 
 from __future__ import annotations

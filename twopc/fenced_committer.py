@@ -81,7 +81,7 @@ class FencedCommitter(ControlCommitter[HandleT, StepT], Generic[HandleT, StepT])
         """
 
     def publish_all(self, step: StepT, handles: Sequence[HandleT], version: int) -> Iterator[HandleT]:
-        """Publish a batch, and yield each transaction once it is published. Override this if one statement can publish all."""
+        """Publish a batch, and yield each transaction once it is published. Override this if one statement can publish them."""
         for handle in handles:
             self.publish(step, handle, version)
             yield handle
@@ -102,7 +102,7 @@ class FencedCommitter(ControlCommitter[HandleT, StepT], Generic[HandleT, StepT])
 
     @abstractmethod
     def pending(self, step: StepT) -> Iterable[str]:
-        """The names of this sink's transactions that are neither published nor rolled back.
+        """List the names of this sink's transactions that are neither published nor rolled back.
 
         Names of other sinks may be among them, so it is enough to list the names that begin with the sink's name.
         """

@@ -1,4 +1,4 @@
-"""The few file operations that the protocol needs. The caller knows the file system and supplies them."""
+"""The protocol needs only these few file operations. The caller knows the file system and supplies them."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _UNSUPPORTED: Final = frozenset({errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS, er
 
 
 class NotDurableError(OSError):
-    """The file exists, but the file system could not make it durable, so a power failure may undo it: it proves nothing."""
+    """The file exists but proves nothing: it could not be made durable, so a power failure may undo it."""
 
 
 def is_unsupported(error: object) -> bool:
@@ -61,7 +61,7 @@ class Files(Protocol):
 
 
 class LocalFiles:
-    """A local directory. ``link`` implements put-if-absent: atomic, and never a half-written file under the name."""
+    """A local directory. ``link`` implements put-if-absent atomically, so no half-written file ever has the name."""
 
     is_atomic = True
 
@@ -133,7 +133,7 @@ class LocalFiles:
 
 
 class UnlinkedFiles(LocalFiles):
-    """A local directory on a file system that has no hard links, or that cannot sync a directory: gcsfuse, SMB, some FUSE.
+    """A local directory on a file system without hard links, or without sync for directories: gcsfuse, SMB, some FUSE.
 
     Such a share has no other reliable way to decide between two machines: ``RENAME_NOREPLACE`` is often missing, or each machine
     checks it on its own. So the share is treated like an object store: two callers of ``put_if_absent`` may both get True.

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 class LogStatus(Enum):
-    """The log's state of its last batch."""
+    """The state of the last batch in the log."""
 
     UNDECIDED = "undecided"  #: no decision of the open query, or no query at all
     DECIDED = "decided"  #: the last batch has a decision
@@ -39,7 +39,7 @@ class LogView:
         kept: (offset, scan_start) of every decision that is still in the log, oldest first. The rest of an older decision may
             take several MB, and nothing needs it.
         repaired: whether repairs were merged into ``decision``.
-        acquired: the newest acquired record: the log's last owner.
+        acquired: the newest acquired record, which names the log's last owner.
         damage: why the log cannot be trusted; None if it can be trusted.
     """
 
@@ -148,7 +148,7 @@ def fold_more(view: LogView, offset: int, records: Sequence[Record]) -> LogView:
 
 
 def _require_successor(view: LogView, decision: Decision, offset: int) -> None:
-    """Check that a decision follows the previous batch's decision, or a lost one for its own batch: the log has no gap."""
+    """Check that the log has no gap: a decision follows that of the previous batch, or a lost one for the same batch."""
     last, begin = view.decision, view.begin
     if last is not None and (decision.query_id != last.query_id or decision.batch_id - last.batch_id not in {0, 1}):
         raise DecisionLogDamagedError(

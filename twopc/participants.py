@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 
 class Participants:
-    """All sinks of a query and their committers, by name, in the order of every loop."""
+    """All sinks of a query and their committers, by name. Every loop visits them in the same order."""
 
     def __init__(self, sinks: Iterable[TwoPhaseCommitSink[Any]]) -> None:
         named = {sink.name: sink for sink in sinks}
@@ -52,11 +52,11 @@ class Participants:
         return min((sink.prepare_timeout_ms for sink in self.sinks.values() if sink.prepare_timeout_ms), default=None)
 
     def decision_logs(self) -> list[DecisionLog]:
-        """The decision logs that the sinks provide."""
+        """List the decision logs that the sinks provide."""
         return [log for committer in self.committers.values() if (log := committer.decision_log()) is not None]
 
     def decode(self, tasks: Iterable[TaskReport]) -> Handles:
-        """Decode the handles in the tasks' reports, each by its sink."""
+        """Let each sink decode its handles in the tasks' reports."""
         return {
             (name, task.partition): self.sinks[name].decode_handle(stored)
             for task in tasks
@@ -77,7 +77,7 @@ class Participants:
         return found
 
     def bindings(self) -> dict[str, dict[str, str]]:
-        """The facts about each sink that must not change under a checkpoint (rule 11).
+        """Return the facts about each sink that must not change under a checkpoint (rule 11).
 
         Raises:
             ConfigurationError: two sinks have the same decision log.

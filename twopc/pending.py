@@ -1,4 +1,4 @@
-"""The recorder of a checkpoint in progress. It decides nothing, and nothing reads it before the checkpoint has ended."""
+"""Record a checkpoint in progress. The recorder decides nothing, and nothing reads it before the checkpoint has ended."""
 
 from __future__ import annotations
 

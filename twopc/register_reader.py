@@ -78,7 +78,8 @@ class RegisterReader:
         """Return the records at or above the recorded truncation; older registers count as deleted.
 
         Args:
-            own: the calling driver's own records; the result then ends with this driver's acquisition. None for everything.
+            own: the calling driver's own records; the result then ends with this driver's acquisition. None returns all
+                records.
 
         Raises:
             DecisionLogDamagedError: registers are missing, or one is torn or altered.

@@ -56,7 +56,7 @@ def require_atomic(files: Files) -> None:
 
 
 class RegisterLog(DecisionLog):
-    """Decisions in write-once registers on any file system with put-if-absent.
+    """Keeps decisions in write-once registers, on any file system with put-if-absent.
 
     The log fences drivers of the same checkpoint. A *copied* checkpoint has its own registers; the fence in the sinks stops
     its driver (see ``docs/protocol.md``).

@@ -67,7 +67,7 @@ class BatchSize:
         return {**config, "batch.size": str(self.bytes)} if self.bytes < self._chosen else dict(config)
 
     def too_small_for(self, topics: Collection[str], sent_bytes: int) -> RetriableError | None:
-        """Build the error if a topic accepts only smaller batches than a producer that has begun to write; else None."""
+        """Build an error if a topic accepts only smaller batches than the ``sent_bytes`` of a running producer; else None."""
         small = [topic for topic in topics if (limit := self._limits.get(topic)) and limit[0] < sent_bytes]
         return RetriableError("; ".join(map(self._lowered, small))) if small else None
 

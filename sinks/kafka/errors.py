@@ -166,7 +166,7 @@ def cause_of(producer: Any, error: KafkaError) -> KafkaError:
 
 
 def ledger_gone(error: KafkaError, ledger: str) -> ConfigurationError | None:
-    """Build the error to raise if this error means that the ledger no longer exists; None if it does not mean that.
+    """If this error means that the ledger no longer exists, build the error to raise; otherwise return None.
 
     The topic of a row, by contrast, may still be created.
     """

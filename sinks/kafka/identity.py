@@ -54,7 +54,7 @@ class Identity:
 
     @property
     def awaits_statistics(self) -> bool:
-        """Whether the statistics should bring the id and epoch, but have not done so yet."""
+        """Whether the id and epoch will come from the statistics, but have not arrived yet."""
         return self._by_statistics and self.known == UNKNOWN
 
     @property

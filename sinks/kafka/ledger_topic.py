@@ -156,7 +156,7 @@ class LedgerTopic:
                 raise translate(error, f"creating the ledger {self._name}", right) from error
 
     def _replicas(self) -> int:
-        """Return three, or fewer if the cluster's transaction log, on which decisions depend just as much, has fewer.
+        """Return three, or the transaction log's number of replicas if that is lower: decisions depend on both topics.
 
         The number of brokers that are up does not count: a first start during a rolling restart would leave a permanently weak
         ledger.

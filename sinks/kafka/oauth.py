@@ -49,7 +49,7 @@ class Tokens:
         self.failure = ""  #: why the last request failed, if it did
 
     def __call__(self, _config: str | None = None) -> Granted:
-        """Return a valid token. If no new one is available, the old one is used until it expires.
+        """Return a valid token. If no new token is available, the old one is used until it expires.
 
         Raises:
             RetriableError: the request failed.

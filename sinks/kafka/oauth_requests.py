@@ -107,7 +107,7 @@ class _NoRedirect(urllib.request.HTTPRedirectHandler):
 
 
 def diagnose(config: Mapping[str, str]) -> None:
-    """Request a token like a librdkafka client with ``method=oidc``, to find out why the client timed out.
+    """Request a token as a librdkafka client with ``method=oidc`` does, to find out why the client timed out.
 
     Raises the errors of :class:`ClientCredentials`.
     """

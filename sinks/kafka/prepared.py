@@ -130,7 +130,7 @@ def sweep(client: TransactionClient, settings: KafkaSettings, *, spared: Collect
 def fence(client: TransactionClient, identities: Sequence[ProducerIdentity], *, timeout_ms: float) -> list[str]:
     """Abort the transactions and stop their writers. Returns the ids for which this is not proven.
 
-    Uses InitProducerId rather than EndTxn, because it also stops the writer, wherever the writer still runs (rule 7).
+    Uses InitProducerId rather than EndTxn, because InitProducerId also stops a writer that still runs somewhere (rule 7).
     """
     by_id = {identity.transactional_id: identity for identity in identities}
     reports = until_final(by_id, lambda ids: client.fence([by_id[tid] for tid in ids]), timeout_ms=timeout_ms)

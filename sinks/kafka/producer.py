@@ -209,7 +209,7 @@ def is_for_another(error: KafkaError) -> bool:
 
 
 def drop_quietly(ready: ReadyProducer, timeout_ms: float) -> None:
-    """Abort a producer's own transaction. Best effort: the sweep ends what stays open.
+    """Abort a producer's own transaction. Best effort: the sweep ends a transaction that stays open.
 
     librdkafka waits for records in flight. If no answer comes, the transaction stays open, and the sweep fences these
     records. They must not be purged: the abort would leave the epoch unchanged, and brokers before Kafka 3.6 accept a record

@@ -71,7 +71,7 @@ def offsets(  # noqa: PLR0913 - the same
     timeout_ms: float,
     committed: bool = False,
 ) -> dict[int, int]:
-    """Call :func:`request_offsets` until there is an answer, looking for new leaders in between."""
+    """Call :func:`request_offsets` until an answer arrives, looking for new leaders in between."""
 
     def request() -> dict[int, int]:
         requested = request_offsets(admin, topic, partitions, spec, timeout_ms=timeout_ms, committed=committed)

@@ -34,8 +34,8 @@ class KafkaSink(KafkaSettings, TwoPhaseCommitSink[KafkaHandle]):
             ``kafka.transaction.timeout.ms`` (default 900000, the brokers' default maximum) limits how long a batch may take.
         ledger_topic: the topic of decisions and markers; by default ``twopc-ledger-<name>``, created if absent.
         timeout_ms: how long one step may wait for the brokers.
-        other_ledgers: further topics that refuse rows. This sink's own ledger and all topics named ``twopc-ledger-…`` always do.
-            :func:`twopc.integration.spark.exactly_once` adds the ledgers of the query's other sinks.
+        other_ledgers: further topics that may not receive rows. This sink's own ledger and all topics named ``twopc-ledger-…``
+            never may. :func:`twopc.integration.spark.exactly_once` adds the ledgers of the query's other sinks.
         guarantee: ``"EXACTLY_ONCE"`` by default. With ``"AT_LEAST_ONCE"`` the sink has no transactions, readers see rows early,
             and **a failure duplicates rows**. With ``"NONE"``, no task waits for the brokers either, and **a failure loses or
             duplicates rows**. The values are those of Flink's ``DeliveryGuarantee``; see "A weaker guarantee" in

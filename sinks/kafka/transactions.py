@@ -122,7 +122,7 @@ class TransactionClient:
         )
 
     def fence(self, identities: Sequence[ProducerIdentity]) -> dict[str, str]:
-        """Send InitProducerId for each id, to abort its open transaction and to fence the writer wherever the writer runs.
+        """Send InitProducerId for each id, to abort its open transaction and to fence its writer, wherever that runs.
 
         If a newer producer has initialised the id, the broker leaves it alone and reports one of :data:`FENCED` (KIP-360), but
         only while the id has no open transaction: an open one is aborted at any epoch

@@ -226,7 +226,7 @@ class KafkaWriter(SinkWriter[KafkaHandle]):
         if time.monotonic() >= self._ends_at:
             raise self._expired(open_ones)
         raise UnavailableError(
-            f"{open_ones}, and none was within {self._timeout_s:.0f} s: {SLOW_DELIVERY}{ready.log.said()}"
+            f"{open_ones}; no acknowledgement arrived for {self._timeout_s:.0f} s: {SLOW_DELIVERY}{ready.log.said()}"
         )
 
     def _no_markers(self, ready: ReadyProducer) -> TwoPhaseCommitError:

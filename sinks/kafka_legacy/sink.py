@@ -26,7 +26,7 @@ _ROOM_S: Final = 0.05
 class AtLeastOnceKafkaSink:
     """The function that teams passed to ``foreachBatch`` when brokers had no transactions (Kafka 0.10).
 
-    After a crash between the flush and Spark's record, the batch is written again, with duplicate rows. A crash
+    After a crash between the flush and Spark's record of the batch, the batch is written again, with duplicate rows. A crash
     during the flush duplicates the rows that were sent. Nothing on such a broker can prevent this.
 
     Attributes:

@@ -162,7 +162,7 @@ class TransactionContract:
         successor = Driver(case.sink)
         for _ in range(2):
             successor.committer.recover_and_abort([])
-        assert successor.committer.orphans_ended() in {0, 3}, "0: it does not count"
+        assert successor.committer.orphans_ended() in {0, 3}, "0: the sink does not count them"
 
     def test_a_fenced_driver_that_wakes_up_sweeps_nothing_of_its_successor(self, case: Case) -> None:
         loser, winner = Driver(case.sink), Driver(case.sink)

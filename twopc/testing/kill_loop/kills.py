@@ -44,7 +44,7 @@ class Kill:
         moment: when the kill comes.
         point: the crash point, with POINT.
         passage: the passage of the point with POINT, or the batch of the run with BEFORE and AFTER.
-        delay_s: how long after the beginning of the task, in s, with RANDOM.
+        delay_s: with RANDOM, the time from the beginning of the task to the kill, in s.
         progress: with OUTSIDE, the kill comes when the output has grown by this share of the run's first batches.
         records: the same share in records; the loop computes it.
     """

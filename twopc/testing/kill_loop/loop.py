@@ -108,7 +108,7 @@ class KillLoop:
         source: the source that the query reads.
         batch_rows: the number of rows in a batch.
         keys: the number of keys of the source's records.
-        checkpoint: the query's checkpoint, by default in ``directory``. Several loops with the same checkpoint are one query.
+        checkpoint: the query's checkpoint, by default in ``directory``. Loops with the same checkpoint run one query.
         java_home: the Java to run on.
         written: returns how much the output has grown, visible or not; by default the loop counts the records from ``read``.
         insists: whether to replace a kill whose moment never came with a kill from outside, which comes earlier each time.
