@@ -13,6 +13,7 @@ from tests.planted.checkpointing_bugs import CHECKPOINTING_BUGS
 from tests.planted.connect_bugs import CONNECT_BUGS
 from tests.planted.delta_bugs import DELTA_BUGS
 from tests.planted.iceberg_bugs import ICEBERG_BUGS
+from tests.planted.lake_bugs import LAKE_BUGS
 from tests.planted.operate_bugs import OPERATE_BUGS
 from tests.planted.proof_bugs import PROOF_BUGS
 from tests.planted.sink_bugs import SINK_BUGS
@@ -771,6 +772,7 @@ BUGS: Final = (
     ),
     *PROOF_BUGS,
     *SINK_BUGS,
+    *LAKE_BUGS,
     *ICEBERG_BUGS,
     *DELTA_BUGS,
     *OPERATE_BUGS,

@@ -9,11 +9,12 @@ import pytest
 from deltalake import DeltaTable
 
 from tests.unit.delta_support import SCHEMA, Shop, evidence, prepare, task_of
+from twopc import control
 from twopc.attempt import Evidence
-from twopc.sinks.delta import writer as writer_module
 from twopc.sinks.delta.entries import Entry
-from twopc.sinks.delta.orphans import Orphans
-from twopc.sinks.delta.record import read_record
+from twopc.sinks.delta.view import DeltaView
+from twopc.sinks.lake import writer as writer_module
+from twopc.sinks.lake.orphans import Orphans
 from twopc.testing.contract import numbers
 from twopc.testing.contract.drivers import Driver, close_opened
 
@@ -50,10 +51,10 @@ def test_a_driver_that_is_fenced_after_its_look_does_not_even_list_the_files_of_
     successor = Driver(shop.sink)
     successor.begin()
     prepare(successor, shop.sink, 1)
-    store = shop.sink.store()
-    _, record = read_record(store, shop.table(), "orders")
-    assert Orphans(store, "orders").find(record, own_epoch=1) == []
-    assert len(Orphans(store, "orders").find(record, own_epoch=2)) == 1
+    view = DeltaView(shop.sink.store(), shop.sink)
+    root = view.root(control.decode(view.stored).id)
+    assert Orphans().find(view.files, root, view.outcome, own_epoch=1) == []
+    assert len(Orphans().find(view.files, root, view.outcome, own_epoch=2)) == 1
 
 
 def test_files_of_earlier_batches_are_never_deleted(shop: Shop) -> None:

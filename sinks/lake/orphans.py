@@ -10,27 +10,19 @@ from __future__ import annotations
 from collections import defaultdict
 from typing import TYPE_CHECKING
 
-from twopc import control
-from twopc.sinks.delta.layout import directory, root, transaction_of
+from twopc.sinks.lake.layout import directory, transaction_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
-    from twopc.sinks.delta.record import Published, Record
-    from twopc.sinks.delta.store import Store
+    from twopc.sinks.lake.files import Files
+    from twopc.sinks.lake.published import Published
 
 
 class Orphans:
-    """See above.
+    """See above."""
 
-    Args:
-        store: the storage.
-        sink: the sink's name.
-    """
-
-    def __init__(self, store: Store, sink: str) -> None:
-        self._store = store
-        self._sink = sink
+    def __init__(self) -> None:
         self._paths: dict[str, list[str]] = defaultdict(list)
         self._decided: set[tuple[int, int]] = set()
         self._has_searched = False
@@ -47,45 +39,45 @@ class Orphans:
         """The files of a transaction that are known, once."""
         return self._paths.pop(transaction, [])
 
-    def find(self, record: Record | None, own_epoch: int) -> list[str]:
+    def find(self, files: Files, base: str, published: Published, own_epoch: int) -> list[str]:
         """List the files; return the names of their transactions.
 
         Args:
-            record: the sink's record in the table.
+            files: the table's storage.
+            base: the directory of the sink's files.
+            published: the newest decision in the table.
             own_epoch: the caller's driver epoch.
 
         Raises:
             StoreError: the storage did not answer.
         """
         self._paths.clear()
-        if record is None:
-            return []
-        base = root(self._sink, control.decode(bytes(record.control)).id)
-        for epoch, batch in self._directories(base, record.published, own_epoch):
+        for epoch, batch in self._directories(files, base, published, own_epoch):
             where = directory(base, epoch, batch)
-            for name in self._store.listed(where):
+            for name in files.listed(where):
                 if transaction := transaction_of(name):
                     self._paths[transaction].append(f"{where}/{name}")
         self._has_searched = True
         return list(self._paths)
 
-    def _directories(self, base: str, published: Published, own_epoch: int) -> Iterator[tuple[int, int]]:
+    def _directories(self, files: Files, base: str, published: Published, own_epoch: int) -> Iterator[tuple[int, int]]:
         newest = (published.epoch, published.batch)
-        for place in self._searched(base, own_epoch, published.epoch):
+        for place in self._searched(files, base, own_epoch, published.epoch):
             if place > newest or (place == newest and place in self._decided):
                 yield place
 
-    def _searched(self, base: str, own_epoch: int, first_epoch: int) -> Iterator[tuple[int, int]]:
+    def _searched(self, files: Files, base: str, own_epoch: int, first_epoch: int) -> Iterator[tuple[int, int]]:
         if self._has_searched and self._decided:
             # Failed attempts of this driver were at the newest batch, or are at the next one.
             for epoch, batch in sorted(self._decided):
                 yield epoch, batch
                 yield own_epoch, batch + 1
             return
-        for epoch in self._numbers(base):
+        for epoch in _numbers(files, base):
             if first_epoch <= epoch <= own_epoch:
-                for batch in self._numbers(f"{base}/{epoch}"):
+                for batch in _numbers(files, f"{base}/{epoch}"):
                     yield epoch, batch
 
-    def _numbers(self, path: str) -> list[int]:
-        return [int(name) for name in self._store.listed(path, directories=True) if name.isdecimal()]
+
+def _numbers(files: Files, path: str) -> list[int]:
+    return [int(name) for name in files.listed(path, directories=True) if name.isdecimal()]

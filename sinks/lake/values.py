@@ -1,6 +1,7 @@
 """Convert the values of a column to the table's type, and find those that it can never hold. Recursive: structs, lists, maps.
 
-Only what Iceberg calls a promotion is converted: integers and floats become wider, decimals get more digits.
+Only what loses nothing is converted: integers and floats become wider, decimals get more digits. The columns of a table bring its
+format's own types: Iceberg's are large strings and lists, UUIDs and fixed bytes, Delta's are integers of 16 bits.
 """
 
 from __future__ import annotations
@@ -10,7 +11,6 @@ from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
 import pyarrow.compute as pc
-from pyiceberg.schema import make_compatible_name
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -25,14 +25,16 @@ _LAST_DAY: Final = (dt.date(9999, 12, 31) - dt.date(1970, 1, 1)).days
 _DAY_US: Final = 86_400_000_000
 #: Arrow's types whose values fit a target, by the target's own type.
 _WIDENED: Final = {
+    pa.int16(): (pa.int8(), pa.uint8()),
     pa.int32(): (pa.int8(), pa.int16(), pa.uint8(), pa.uint16()),
     pa.int64(): (pa.int8(), pa.int16(), pa.int32(), pa.uint8(), pa.uint16(), pa.uint32()),
-    pa.float32(): (),
     pa.float64(): (pa.float32(),),
+    pa.string(): (pa.large_string(),),
+    pa.binary(): (pa.large_binary(),),
     pa.large_string(): (pa.string(),),
     pa.large_binary(): (pa.binary(),),
 }
-#: How values are shown in an error.
+#: How much of a value an error shows.
 _SHOWN: Final = 60
 
 
@@ -60,7 +62,7 @@ def check_type(source: Any, target: Any, path: str) -> None:
     if pa.types.is_null(source):
         return
     if pa.types.is_struct(target) and pa.types.is_struct(source):
-        for index, field in pair(source, target, path):
+        for index, field in _pair(source, target, path):
             if index is None and not field.nullable:
                 raise MisfitError(f"{path}.{field.name}", "missing", f"{field.type}, and required")
             if index is not None:
@@ -74,7 +76,65 @@ def check_type(source: Any, target: Any, path: str) -> None:
         raise MisfitError(path, str(source), str(target))
 
 
-def pair(source: Any, target: Any, path: str) -> list[tuple[int | None, pa.Field[Any]]]:
+def convert(values: Array, target: Any, stored: Any) -> Array:
+    """Convert values whose type and content are checked.
+
+    Args:
+        values: the values.
+        target: the type of the table's column.
+        stored: the same type with the names that the fields of structs have in a file.
+    """
+    values = _decoded(values)
+    if pa.types.is_null(values.type):
+        return pa.nulls(len(values), stored)
+    if pa.types.is_struct(target):
+        return _struct(values, target, stored)
+    make: Any
+    if pa.types.is_map(target):
+        offsets, dense, mask = _dense(values)
+        keys = convert(dense.keys, target.key_type, stored.key_type)
+        items = convert(dense.items, target.item_type, stored.item_type)
+        make = pa.MapArray.from_arrays
+        return make(offsets.cast(pa.int32()), keys, items, type=stored, mask=mask)
+    if _is_list(target):
+        offsets, dense, mask = _dense(values)
+        inner = convert(dense.flatten(), target.value_type, stored.value_type)
+        is_large = pa.types.is_large_list(stored)
+        make = pa.LargeListArray.from_arrays if is_large else pa.ListArray.from_arrays
+        return make(offsets if is_large else offsets.cast(pa.int32()), inner, type=stored, mask=mask)
+    if isinstance(target, pa.UuidType):
+        return pa.ExtensionArray.from_storage(target, _uuid_bytes(values))
+    return values if values.type == stored else values.cast(stored)
+
+
+def problems(values: Array, field: pa.Field[Any], path: str) -> Iterator[tuple[int, str]]:
+    """Find the values that their column can never hold: the row of each, and why."""
+    values = _decoded(values)
+    if values.null_count and not field.nullable:
+        reason = f"column {path!r} is null, but the table requires a value: fill it in (coalesce)"
+        yield from ((row, reason) for row in true_rows(values.is_null()))
+    if values.null_count == len(values):
+        return
+    target: Any = field.type
+    if pa.types.is_nested(target):
+        rows, dense = _valid(values)
+        yield from ((rows[at], reason) for at, reason in _inner_problems(dense, target, path))
+    elif pa.types.is_string(target):
+        for row in _not_utf8(values):
+            yield row, f"column {path!r} holds bytes that are not UTF-8"
+    else:
+        mask, what = _unfit(values, target)
+        if mask is not None:
+            for row in true_rows(mask):
+                yield row, f"column {path!r} holds {what}: {_show(values, row)}"
+
+
+def true_rows(mask: Any) -> list[int]:
+    """The rows for which a mask is true."""
+    return [row for row, is_true in enumerate(mask.to_pylist()) if is_true]
+
+
+def _pair(source: Any, target: Any, path: str) -> list[tuple[int | None, pa.Field[Any]]]:
     """For each field of a target struct, the index of the source's field; by name, and the case counts only if it must.
 
     Raises:
@@ -87,8 +147,7 @@ def pair(source: Any, target: Any, path: str) -> list[tuple[int | None, pa.Field
         field = target.field(number)
         exact = [index for index, name in enumerate(names) if name == field.name]
         alike = [index for index, name in enumerate(lower) if name == field.name.lower()]
-        stored = [index for index, name in enumerate(names) if make_compatible_name(name) == field.name]
-        found.append((next(iter(exact or alike or stored), None), field))
+        found.append((next(iter(exact or alike), None), field))
     taken = [index for index, _ in found]
     for index, name in enumerate(names):
         if index not in taken:
@@ -96,50 +155,10 @@ def pair(source: Any, target: Any, path: str) -> list[tuple[int | None, pa.Field
     return found
 
 
-def convert(values: Array, target: Any) -> Array:
-    """Convert values whose type and content are checked."""
-    values = _decoded(values)
-    if pa.types.is_null(values.type):
-        return pa.nulls(len(values), target)
-    if pa.types.is_struct(target):
-        return _struct(values, target)
-    if pa.types.is_map(target):
-        offsets, dense, mask = _dense(values)
-        keys, items = convert(dense.keys, target.key_type), convert(dense.items, target.item_type)
-        make: Any = pa.MapArray.from_arrays
-        return make(offsets.cast(pa.int32()), keys, items, type=target, mask=mask)
-    if _is_list(target):
-        offsets, dense, mask = _dense(values)
-        inner = convert(dense.flatten(), target.value_type)
-        return pa.LargeListArray.from_arrays(offsets.cast(pa.int64()), inner, type=target, mask=mask)
-    if isinstance(target, pa.UuidType):
-        return pa.ExtensionArray.from_storage(target, _uuid_bytes(values))
-    return values if values.type == target else values.cast(target)
-
-
-def problems(values: Array, field: pa.Field[Any], path: str) -> Iterator[tuple[int, str]]:
-    """Find the values that their column can never hold: the row of each, and why."""
-    values = _decoded(values)
-    if values.null_count and not field.nullable:
-        reason = f"column {path!r} is null, but the table requires a value: fill it in (coalesce)"
-        yield from ((row, reason) for row in _true(values.is_null()))
-    if values.null_count == len(values):
-        return
-    target: Any = field.type
-    if pa.types.is_nested(target):
-        rows, dense = _valid(values)
-        yield from ((rows[at], reason) for at, reason in _inner_problems(dense, target, path))
-    else:
-        mask, what = _unfit(values, target)
-        if mask is not None:
-            for row in _true(mask):
-                yield row, f"column {path!r} holds {what}: {_show(values, row)}"
-
-
 def _inner_problems(dense: Any, target: Any, path: str) -> Iterator[tuple[int, str]]:
     """The same for the parts of structs, lists or maps, none of which is null."""
     if pa.types.is_struct(target):
-        for index, child in pair(dense.type, target, path):
+        for index, child in _pair(dense.type, target, path):
             if index is not None:
                 yield from problems(dense.field(index), child, f"{path}.{child.name}")
         return
@@ -169,6 +188,19 @@ def _outside(values: Array, first: Any, last: Any) -> Array:
     return pc.or_(pc.less(values, first), pc.greater(values, last))
 
 
+def _not_utf8(values: Array) -> Iterator[int]:
+    """Spark's strings may hold any bytes."""
+    try:
+        values.validate(full=True)
+    except pa.ArrowInvalid:
+        as_bytes = pa.large_binary() if pa.types.is_large_string(values.type) else pa.binary()
+        for row, value in enumerate(values.cast(as_bytes).to_pylist()):
+            try:
+                (value or b"").decode()
+            except UnicodeDecodeError:
+                yield row
+
+
 def _is_taken(source: Any, target: Any) -> bool:
     if source == target or source in _WIDENED.get(target, ()):
         return True
@@ -180,22 +212,21 @@ def _is_taken(source: Any, target: Any) -> bool:
         return pa.types.is_timestamp(source) and source.unit == "us" and (source.tz is None) == (target.tz is None)
     if pa.types.is_fixed_size_binary(target):
         return pa.types.is_binary(source) or pa.types.is_large_binary(source)
-    return pa.types.is_large_binary(target) and _is_fixed(source)
+    return (pa.types.is_binary(target) or pa.types.is_large_binary(target)) and _is_fixed(source)
 
 
 def _is_fixed(kind: Any) -> bool:
     return pa.types.is_fixed_size_binary(kind) and not pa.types.is_decimal(kind)
 
 
-def _struct(values: Any, target: Any) -> Array:
-    mask = values.is_null()
+def _struct(values: Any, target: Any, stored: Any) -> Array:
     children = values.flatten()  # unlike field(), without what a null struct holds
-    arrays, fields = [], []
-    for index, field in pair(values.type, target, ""):
-        child = pa.nulls(len(values), field.type) if index is None else convert(children[index], field.type)
-        arrays.append(child)
-        fields.append(field)
-    return pa.StructArray.from_arrays(arrays, fields=fields, mask=mask if values.null_count else None)
+    fields = [stored.field(number) for number in range(stored.num_fields)]
+    arrays = [
+        pa.nulls(len(values), field.type) if index is None else convert(children[index], one.type, field.type)
+        for (index, one), field in zip(_pair(values.type, target, ""), fields, strict=True)
+    ]
+    return pa.StructArray.from_arrays(arrays, fields=fields, mask=values.is_null() if values.null_count else None)
 
 
 def _dense(values: Any) -> tuple[Array, Any, Array | None]:
@@ -216,7 +247,7 @@ def _as_list(values: Any) -> Any:
 def _valid(values: Any) -> tuple[Sequence[int], Any]:
     """The rows that are not null, and their values, without any others before, between or behind them."""
     mask = values.is_valid()
-    return _true(mask), values.filter(mask)
+    return true_rows(mask), values.filter(mask)
 
 
 def _uuid_bytes(values: Any) -> Any:
@@ -238,10 +269,6 @@ def _decoded(values: Any) -> Any:
 
 def _is_list(kind: Any) -> bool:
     return pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind)
-
-
-def _true(mask: Any) -> list[int]:
-    return [row for row, is_true in enumerate(mask.to_pylist()) if is_true]
 
 
 def _show(values: Any, row: int) -> str:

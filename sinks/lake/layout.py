@@ -1,11 +1,9 @@
-"""Where a sink's files are, relative to the table.
+"""Where a sink's data files are: ``twopc-<sink>/<id>/<driver epoch>/<batch>/<transaction>-<number>.parquet``.
 
-``twopc-<sink>/<id>/<driver epoch>/<batch>/<transaction>-<number>.parquet`` are its data files. A Delta table may have its files
-anywhere below its directory, because the log has the partition of each. The id is in the control record. A table may be made anew
-from its files (``CONVERT TO DELTA``), and then the sink, too, begins anew; without the id, it would take them for orphans. The
-driver epoch and the batch are directories, so that a sweep lists what may hold orphans, and not all that was ever written.
-
-``_twopc/<sink>/<pointer>.json`` are its records. VACUUM deletes nothing in a directory whose name begins with ``_``.
+The id is in the control record. Two Iceberg tables may have one ``write.data.path``, and their sinks one name. A Delta table may
+be made anew from its files (``CONVERT TO DELTA``), and then the sink, too, begins anew. Without the id, a sink would take the
+files of the other one, or its own former ones, for orphans. The driver epoch and the batch are directories, so that a sweep lists
+what may hold orphans, and not all that was ever written.
 """
 
 from __future__ import annotations
@@ -34,11 +32,6 @@ def data_file(where: str, transaction: str, number: int) -> str:
 def entries_file(where: str, transaction: str) -> str:
     """The path of the file with the entries of a transaction that has very many files."""
     return f"{where}/{transaction}.entries"
-
-
-def record_file(sink: str, pointer: int) -> str:
-    """The path of the record that a pointer names."""
-    return f"_twopc/{sink}/{pointer}.json"
 
 
 def transaction_of(path: str) -> str | None:
