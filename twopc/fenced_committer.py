@@ -1,4 +1,4 @@
-"""A committer for stores with atomic steps: transactions, or a lock. Its author defines how to commit one transaction.
+"""Committers for stores with atomic steps: transactions, or a lock. Their authors define how to commit one transaction.
 
 The owner check and the change are one step, so a fenced driver, even one that was paused, can make no further changes.
 """
@@ -56,11 +56,108 @@ def driver_epoch_of(transaction: str, sink: str) -> int | None:
     return int(found[1]) if found else None
 
 
-class FencedCommitter(ControlCommitter[HandleT, StepT], Generic[HandleT, StepT]):
+class StepCommitter(ControlCommitter[HandleT, StepT], Generic[HandleT, StepT]):
     """See :class:`ControlCommitter`. A handle's ``transaction`` must be a name from :func:`transaction_name`.
 
-    One step commits the entire batch. If the step is a transaction of the store, readers see the batch at one instant.
+    One step commits the entire batch. If the step is a transaction of the store, readers see the batch at one instant. A subclass
+    says how a transaction is confirmed and proven; :class:`FencedCommitter` does it with markers.
     """
+
+    # -- the store's hooks ----------------------------------------------------------------------------------------------
+
+    @abstractmethod
+    def publish_all(self, step: StepT, handles: Sequence[HandleT], version: int) -> Iterator[HandleT]:
+        """Make the rows of decided transactions visible, and yield each one once it is published. Called again after a crash.
+
+        Args:
+            step: the owner's step.
+            handles: all transactions of a decision.
+            version: the decision's version.
+        """
+
+    @abstractmethod
+    def roll_back(self, step: StepT, transaction: str, version: int) -> None:
+        """Remove a transaction that is not published, so that its task can no longer prepare it.
+
+        Args:
+            step: the owner's step.
+            transaction: the transaction's name.
+            version: the highest version so far.
+        """
+
+    @abstractmethod
+    def pending(self, step: StepT) -> Iterable[str]:
+        """List the names of this sink's transactions that are neither published nor rolled back.
+
+        Names of other sinks may be among them, so it is enough to list the names that begin with the sink's name.
+        """
+
+    def is_passing(self, error: Exception) -> bool:
+        """Whether a commit that failed with one of ``failures`` may succeed if it is repeated at once. By default, False."""
+        del error
+        return False
+
+    # -- for callers ----------------------------------------------------------------------------------------------------
+
+    def commit(self, handles: Sequence[HandleT], scan_start: Mapping[str, Any]) -> Mapping[HandleT, Evidence]:
+        """See :class:`SinkCommitter`."""
+        for attempt in range(1, _COMMIT_ATTEMPTS + 1):
+            self._blockers = []
+            try:
+                self.commit_once(handles, version_of(scan_start))
+                break
+            except self.failures as error:
+                self._block(self.reason(error))
+                if not self.is_passing(error):
+                    break
+            logger.warning(
+                "sink %r: commit %d of %d failed: %s", self.name, attempt, _COMMIT_ATTEMPTS, self._blockers[-1]
+            )
+        return self.prove(handles, scan_start)
+
+    def commit_once(self, handles: Sequence[HandleT], version: int) -> None:
+        """Record a decision and publish its batch, in one step.
+
+        Raises:
+            Exception: one of ``failures``; the outcome is unknown.
+        """
+
+        def publish(step: StepT) -> None:
+            for _ in self.publish_all(step, handles, version):
+                crash_point("driver.committing")
+
+        # The decision comes first: some stores cannot undo a step, and a start from an older checkpoint must see the decision.
+        self._record_decision(version, publish)
+
+    def abort(self, handles: Sequence[HandleT]) -> None:
+        """See :class:`SinkCommitter`."""
+        with self._tidy("aborting"), self.driving() as step:
+            for handle in handles:
+                self.roll_back(step, handle.transaction, self._highest_version)
+
+    def recover_and_abort(self, decided: Collection[HandleT]) -> None:
+        """See :class:`SinkCommitter`."""
+        spared = {handle.transaction for handle in decided}
+        with self._tidy("sweeping"):
+            with self.driving() as step:
+                orphans = [name for name in self.pending(step) if name not in spared and self._may_sweep(name)]
+                if orphans:
+                    crash_point("driver.sweeping")
+                for name in orphans:
+                    self.roll_back(step, name, self._highest_version)
+            self._orphans_ended += len(orphans)
+
+    def close(self) -> None:
+        """See :class:`SinkCommitter`. By default, nothing is kept open."""
+
+    def _may_sweep(self, transaction: str) -> bool:
+        # In a store without atomic steps, only this check protects a successor's transactions.
+        epoch = driver_epoch_of(transaction, self.name)
+        return epoch is not None and epoch <= self._driver_epoch
+
+
+class FencedCommitter(StepCommitter[HandleT, StepT], Generic[HandleT, StepT]):
+    """See :class:`StepCommitter`. Each transaction has a marker in the store, which proves its outcome."""
 
     # -- the store's hooks ----------------------------------------------------------------------------------------------
 
@@ -100,20 +197,8 @@ class FencedCommitter(ControlCommitter[HandleT, StepT], Generic[HandleT, StepT])
             version: the highest version so far, for :meth:`forget_before`.
         """
 
-    @abstractmethod
-    def pending(self, step: StepT) -> Iterable[str]:
-        """List the names of this sink's transactions that are neither published nor rolled back.
-
-        Names of other sinks may be among them, so it is enough to list the names that begin with the sink's name.
-        """
-
     def forget_before(self, step: StepT, version: int) -> None:
         """Delete the markers of lower versions. Nobody will ask for those outcomes again."""
-
-    def is_passing(self, error: Exception) -> bool:
-        """Whether a commit that failed with one of ``failures`` may succeed if it is repeated at once. By default, False."""
-        del error
-        return False
 
     # -- for callers ----------------------------------------------------------------------------------------------------
 
@@ -126,36 +211,6 @@ class FencedCommitter(ControlCommitter[HandleT, StepT], Generic[HandleT, StepT])
             what = f"{broken.transaction} is no longer whole. Nothing was decided, and a new attempt rewrites it"
             raise RetriableError(self._named(what))
 
-    def commit(self, handles: Sequence[HandleT], scan_start: Mapping[str, Any]) -> Mapping[HandleT, Evidence]:
-        """See :class:`SinkCommitter`."""
-        for attempt in range(1, _COMMIT_ATTEMPTS + 1):
-            self._blockers = []
-            try:
-                self.commit_once(handles, version_of(scan_start))
-                break
-            except self.failures as error:
-                self._block(self.reason(error))
-                if not self.is_passing(error):
-                    break
-            logger.warning(
-                "sink %r: commit %d of %d failed: %s", self.name, attempt, _COMMIT_ATTEMPTS, self._blockers[-1]
-            )
-        return self.prove(handles, scan_start)
-
-    def commit_once(self, handles: Sequence[HandleT], version: int) -> None:
-        """Record a decision and publish its batch, in one step.
-
-        Raises:
-            Exception: one of ``failures``; the outcome is unknown.
-        """
-
-        def publish(step: StepT) -> None:
-            for _ in self.publish_all(step, handles, version):
-                crash_point("driver.committing")
-
-        # The decision comes first: some stores cannot undo a step, and a start from an older checkpoint must see the decision.
-        self._record_decision(version, publish)
-
     def prove(self, handles: Sequence[HandleT], scan_start: Mapping[str, Any]) -> Mapping[HandleT, Evidence]:
         """See :class:`SinkCommitter`. Reads the markers."""
         del scan_start  # a transaction is found by its name
@@ -167,33 +222,7 @@ class FencedCommitter(ControlCommitter[HandleT, StepT], Generic[HandleT, StepT])
             self._block(self.reason(error))
             return dict.fromkeys(handles, Evidence.UNKNOWN)
 
-    def abort(self, handles: Sequence[HandleT]) -> None:
-        """See :class:`SinkCommitter`."""
-        with self._tidy("aborting"), self.driving() as step:
-            for handle in handles:
-                self.roll_back(step, handle.transaction, self._highest_version)
-
-    def recover_and_abort(self, decided: Collection[HandleT]) -> None:
-        """See :class:`SinkCommitter`."""
-        spared = {handle.transaction for handle in decided}
-        with self._tidy("sweeping"):
-            with self.driving() as step:
-                orphans = [name for name in self.pending(step) if name not in spared and self._may_sweep(name)]
-                if orphans:
-                    crash_point("driver.sweeping")
-                for name in orphans:
-                    self.roll_back(step, name, self._highest_version)
-            self._orphans_ended += len(orphans)
-
     def forget(self, kept_scan_start: Mapping[str, Any]) -> None:
         """See :class:`SinkCommitter`."""
         with self._tidy("forgetting"), self.driving() as step:
             self.forget_before(step, version_of(kept_scan_start or NO_ATTEMPT))
-
-    def close(self) -> None:
-        """See :class:`SinkCommitter`. By default, nothing is kept open."""
-
-    def _may_sweep(self, transaction: str) -> bool:
-        # In a store without atomic steps, only this check protects a successor's transactions.
-        epoch = driver_epoch_of(transaction, self.name)
-        return epoch is not None and epoch <= self._driver_epoch

@@ -13,7 +13,7 @@ from twopc import control
 from twopc.attempt import Evidence
 from twopc.control_committer import NO_ATTEMPT, decided_before, version_of
 from twopc.errors import ConfigurationError, RefusedStartError, RetriableError
-from twopc.fenced_committer import FencedCommitter, driver_epoch_of
+from twopc.fenced_committer import StepCommitter, driver_epoch_of
 from twopc.sinks.lake.entries import EntryT
 from twopc.sinks.lake.errors import OvertakenError, StoreError, explained, reason
 from twopc.sinks.lake.handle import HandleT
@@ -54,8 +54,8 @@ class Words(NamedTuple):
     lost: str
 
 
-class LakeCommitter(FencedCommitter[HandleT, StepT], Generic[HandleT, StepT, EntryT]):
-    """See :class:`FencedCommitter`. A subclass gives what depends on the table's format.
+class LakeCommitter(StepCommitter[HandleT, StepT], Generic[HandleT, StepT, EntryT]):
+    """See :class:`StepCommitter`. A subclass gives what depends on the table's format.
 
     The control record is in the table, together with the outcome of the newest decision. A commit adds the batch's files and
     changes both, so they never differ.
@@ -105,29 +105,29 @@ class LakeCommitter(FencedCommitter[HandleT, StepT], Generic[HandleT, StepT, Ent
 
     @contextlib.contextmanager
     def step(self) -> Iterator[StepT]:
-        """See :class:`FencedCommitter`."""
+        """See :class:`StepCommitter`."""
         step = self.begin()
         yield step
         step.end(self._timeout_ms)
 
     def explain(self, error: Exception, what: str) -> TwoPhaseCommitError:
-        """See :class:`FencedCommitter`."""
+        """See :class:`StepCommitter`."""
         return explained(error, what)
 
     def reason(self, error: Exception) -> str:
-        """See :class:`FencedCommitter`."""
+        """See :class:`StepCommitter`."""
         return reason(error)
 
     def is_passing(self, error: Exception) -> bool:
-        """See :class:`FencedCommitter`: not what only a person can change."""
+        """See :class:`StepCommitter`: not what only a person can change."""
         return not issubclass(getattr(error, "kind", ConfigurationError), ConfigurationError)
 
     def check_store(self, step: StepT) -> None:
-        """See :class:`FencedCommitter`."""
+        """See :class:`StepCommitter`."""
         step.view.require_supported()
 
     def load(self, step: StepT) -> bytes | None:
-        """See :class:`FencedCommitter`."""
+        """See :class:`StepCommitter`."""
         found = step.view.table_id
         if self._table_id not in {"", found}:
             raise StoreError(
@@ -146,21 +146,13 @@ class LakeCommitter(FencedCommitter[HandleT, StepT], Generic[HandleT, StepT, Ent
         return stored
 
     def swap(self, step: StepT, old: bytes | None, new: bytes) -> bool:
-        """See :class:`FencedCommitter`: takes effect when the step ends, if no other driver has committed since it began."""
+        """See :class:`StepCommitter`: takes effect when the step ends, if no other driver has committed since it began."""
         del old
         step.control = new
         return True
 
-    def is_prepared(self, step: StepT, handle: HandleT) -> bool:
-        """See :class:`FencedCommitter`."""
-        return whole(step.view.files, [handle], self._entry)[handle] is not None
-
-    def publish(self, step: StepT, handle: HandleT, version: int) -> None:
-        """See :class:`FencedCommitter`."""
-        list(self.publish_all(step, [handle], version))
-
     def publish_all(self, step: StepT, handles: Sequence[HandleT], version: int) -> Iterator[HandleT]:
-        """See :class:`FencedCommitter`: all transactions with one commit."""
+        """See :class:`StepCommitter`: all transactions with one commit."""
         published = step.view.outcome
         if control.decode(self.load(step)).decided == version and version >= published.version:
             if published.version != version:
@@ -172,19 +164,14 @@ class LakeCommitter(FencedCommitter[HandleT, StepT], Generic[HandleT, StepT, Ent
             self._add(step, [handle for handle in handles if handle.attempt not in published.attempts], published)
         yield from handles
 
-    def outcome(self, step: StepT, handle: HandleT) -> Evidence:
-        """See :class:`FencedCommitter`: what is known without the decision's version, see :meth:`prove`."""
-        del step, handle
-        return Evidence.UNKNOWN
-
     def roll_back(self, step: StepT, transaction: str, version: int) -> None:
-        """See :class:`FencedCommitter`. Files are never written again under the same name, so nothing else is needed."""
+        """See :class:`StepCommitter`. Files are never written again under the same name, so nothing else is needed."""
         del version
         for path in self._orphans.take(transaction):
             step.view.files.delete(path)
 
     def pending(self, step: StepT) -> list[str]:
-        """See :class:`FencedCommitter`."""
+        """See :class:`StepCommitter`."""
         if step.view.stored is None:
             return []
         root = step.view.root(control.decode(step.view.stored).id)
@@ -193,12 +180,12 @@ class LakeCommitter(FencedCommitter[HandleT, StepT], Generic[HandleT, StepT, Ent
     # -- for callers ----------------------------------------------------------------------------------------------------
 
     def binding(self) -> Mapping[str, str]:
-        """See :class:`FencedCommitter`: also the table, which is another one if somebody creates it anew."""
+        """See :class:`StepCommitter`: also the table, which is another one if somebody creates it anew."""
         bound = super().binding()
         return {**bound, "table": self._table_id}
 
     def has_newer_decision(self, scan_start: Mapping[str, Any]) -> bool:
-        """See :class:`FencedCommitter`.
+        """See :class:`StepCommitter`.
 
         Raises:
             RefusedStartError: the table is older than the checkpoint.
@@ -216,7 +203,7 @@ class LakeCommitter(FencedCommitter[HandleT, StepT], Generic[HandleT, StepT, Ent
         return super().has_newer_decision(scan_start)
 
     def confirm(self, handles: Sequence[HandleT], age_ms: float) -> None:
-        """See :class:`FencedCommitter`: also that the table will take the files, because after the decision it must."""
+        """See :class:`StepCommitter`: also that the table will take the files, because after the decision it must."""
         with self._try("confirming"), self.driving() as step:
             step.view.require_supported()
             self.require_young(step, age_ms)
@@ -230,7 +217,7 @@ class LakeCommitter(FencedCommitter[HandleT, StepT], Generic[HandleT, StepT, Ent
             raise RetriableError(self._named(what))
 
     def commit(self, handles: Sequence[HandleT], scan_start: Mapping[str, Any]) -> Mapping[HandleT, Evidence]:
-        """See :class:`FencedCommitter`."""
+        """See :class:`StepCommitter`."""
         found = super().commit(handles, scan_start)
         proven = (handle.entries_file for handle, evidence in found.items() if evidence is Evidence.COMMITTED)
         if done := [path for path in proven if path]:
@@ -241,7 +228,7 @@ class LakeCommitter(FencedCommitter[HandleT, StepT], Generic[HandleT, StepT, Ent
         return found
 
     def prove(self, handles: Sequence[HandleT], scan_start: Mapping[str, Any]) -> Mapping[HandleT, Evidence]:
-        """See :class:`FencedCommitter`: the table says what became of the newest decision."""
+        """See :class:`StepCommitter`: the table says what became of the newest decision."""
         try:
             with self.step() as step:
                 self.load(step)
@@ -254,7 +241,7 @@ class LakeCommitter(FencedCommitter[HandleT, StepT], Generic[HandleT, StepT, Ent
         return evidence(published, handles)
 
     def abort(self, handles: Sequence[HandleT]) -> None:
-        """See :class:`FencedCommitter`."""
+        """See :class:`StepCommitter`."""
         with self._tidy("aborting"), self.driving() as step:
             for handle in handles:
                 entries = entries_of(step.view.files, handle, self._entry) or ()
@@ -262,23 +249,20 @@ class LakeCommitter(FencedCommitter[HandleT, StepT], Generic[HandleT, StepT, Ent
                 self.roll_back(step, handle.transaction, self._highest_version)
 
     def recover_and_abort(self, decided: Collection[HandleT]) -> None:
-        """See :class:`FencedCommitter`."""
+        """See :class:`StepCommitter`."""
         self._orphans.spare((driver_epoch_of(handle.transaction, self.name), handle.batch) for handle in decided)
         super().recover_and_abort(decided)
-
-    def forget(self, kept_scan_start: Mapping[str, Any]) -> None:
-        """See :class:`FencedCommitter`: the table has the outcome of no more than one decision."""
 
     # -- the small parts ------------------------------------------------------------------------------------------------
 
     def _reserve(self, above: int) -> Control:
-        """See :class:`FencedCommitter`: without a write, which would be a commit. No other driver has this driver's epoch."""
+        """See :class:`StepCommitter`: without a write, which would be a commit. No other driver has this driver's epoch."""
         with self.driving() as step:
             record = control.decode(self.load(step))
         return replace(record, version=max(above + 1, self._driver_epoch << _VERSIONS_OF_A_DRIVER))
 
     def _change(self, change: Callable[[Control], Control], then: Callable[[StepT], None] = lambda _: None) -> Control:
-        """See :class:`FencedCommitter`. Whether a swap has won is known when the step ends, so a lost one is repeated here."""
+        """See :class:`StepCommitter`. Whether a swap has won is known when the step ends, so a lost one is repeated here."""
         for _ in range(_OVERTAKEN_ROUNDS):
             try:
                 record = super()._change(change, then)
