@@ -119,7 +119,7 @@ def problems(values: Array, field: pa.Field[Any], path: str) -> Iterator[tuple[i
     if pa.types.is_nested(target):
         rows, dense = _valid(values)
         yield from ((rows[at], reason) for at, reason in _inner_problems(dense, target, path))
-    elif pa.types.is_string(target):
+    elif _is_text(target):
         for row in _not_utf8(values):
             yield row, f"column {path!r} holds bytes that are not UTF-8"
     else:
@@ -193,8 +193,7 @@ def _not_utf8(values: Array) -> Iterator[int]:
     try:
         values.validate(full=True)
     except pa.ArrowInvalid:
-        as_bytes = pa.large_binary() if pa.types.is_large_string(values.type) else pa.binary()
-        for row, value in enumerate(values.cast(as_bytes).to_pylist()):
+        for row, value in enumerate(values.cast(pa.large_binary()).to_pylist()):
             try:
                 (value or b"").decode()
             except UnicodeDecodeError:
@@ -205,7 +204,7 @@ def _is_taken(source: Any, target: Any) -> bool:
     if source == target or source in _WIDENED.get(target, ()):
         return True
     if isinstance(target, pa.UuidType):
-        return pa.types.is_string(source) or pa.types.is_large_string(source) or source == pa.binary(_UUID_BYTES)
+        return _is_text(source) or source == pa.binary(_UUID_BYTES)
     if pa.types.is_decimal(target):
         return pa.types.is_decimal128(source) and source.scale == target.scale and source.precision <= target.precision
     if pa.types.is_timestamp(target):
@@ -271,9 +270,15 @@ def _is_list(kind: Any) -> bool:
     return pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind)
 
 
+def _is_text(kind: Any) -> bool:
+    return pa.types.is_string(kind) or pa.types.is_large_string(kind)
+
+
 def _show(values: Any, row: int) -> str:
     try:
         shown = repr(values[row].as_py())
+    except UnicodeDecodeError:
+        shown = repr(values.slice(row, 1).cast(pa.large_binary())[0].as_py())
     except (ValueError, OverflowError):  # a date that Python does not have
         shown = str(values.slice(row, 1).cast(pa.int64() if values.type.bit_width == 64 else pa.int32())[0])  # noqa: PLR2004
     return shown if len(shown) <= _SHOWN else shown[:_SHOWN] + "…"

@@ -191,5 +191,13 @@ LAKE_BUGS: Final[tuple[Bug, ...]] = tuple(
             delta="values bad_record",
             iceberg="tables cannot_be_written",
         ),
+        _bugs(
+            "a text that is not UTF-8 is not found",
+            "values.py",
+            "    elif _is_text(target):\n",
+            "    elif False:\n",
+            delta="values bad_record",
+            iceberg="tables cannot_be_written",
+        ),
     )
 )
