@@ -52,18 +52,6 @@ def undisturbed() -> Iterator[None]:
         _faults[:] = kept
 
 
-def lost_answer(send: Send) -> None:
-    """The commit takes effect, and nobody hears of it."""
-    send()
-    raise ConnectionError("the answer was lost")
-
-
-def lost_request(send: Send) -> None:
-    """The commit never arrives."""
-    del send
-    raise ConnectionError("no answer")
-
-
 class FaultySqlCatalog(SqlCatalog):
     """See above."""
 

@@ -7,6 +7,7 @@ from typing import Final
 from tests.planted.bug import Bug, one_edit
 
 _COMMIT: Final = "tests/unit/test_delta_commit.py"
+_SHARED: Final = "tests/unit/test_lake_commit.py"
 _RESTORED: Final = "tests/unit/test_delta_restored.py"
 _TABLES: Final = "tests/unit/test_delta_tables.py"
 _VALUES: Final = "tests/unit/test_delta_values.py"
@@ -29,14 +30,14 @@ DELTA_BUGS: Final[tuple[Bug, ...]] = (
         "step.py",
         "        if now != (self._before.pointer if self._before else None):\n",
         "        if False:\n",
-        f"{_COMMIT} -k change_of_driver",
+        f"{_SHARED} -k change_of_driver",
     ),
     _bug(
         "a commit whose answer was lost is not recognised",
         "step.py",
         "        if now == record.pointer:\n            return True\n",
         "",
-        f"{_COMMIT} -k answer_is_lost",
+        f"{_SHARED} -k answer_is_lost",
     ),
     _bug(
         "a table that was altered between two tries is not looked at again",

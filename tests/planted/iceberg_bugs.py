@@ -7,6 +7,7 @@ from typing import Final
 from tests.planted.bug import Bug, Edit, one_edit
 
 _COMMIT: Final = "tests/unit/test_iceberg_commit.py"
+_SHARED: Final = "tests/unit/test_lake_commit.py"
 _BOUNDS: Final = "tests/unit/test_iceberg_bounds.py"
 _TABLES: Final = "tests/unit/test_iceberg_tables.py"
 _PARTITIONS: Final = "tests/unit/test_iceberg_partitions.py"
@@ -30,7 +31,7 @@ ICEBERG_BUGS: Final[tuple[Bug, ...]] = (
         "            transaction._stage(*transaction._set_ref_snapshot(append.snapshot_id, tag, 'tag'))\n"
         "            transaction.commit_transaction()\n",
         model=False,
-        protocol=f"{_COMMIT} -k held_back",
+        protocol=f"{_SHARED} -k held_back",
     ),
     one_edit(
         "Iceberg: a commit does not require that the tag has not moved",
@@ -48,7 +49,7 @@ ICEBERG_BUGS: Final[tuple[Bug, ...]] = (
         "        requirements.append(_unmoved(MAIN_BRANCH, parent_id))\n",
         "        pass\n",
         model=False,
-        protocol=f"{_COMMIT} -k without_snapshots",
+        protocol=f"{_SHARED} -k new_table",
     ),
     one_edit(
         "Iceberg: a late start sets the table's sequence number back",
@@ -75,7 +76,7 @@ ICEBERG_BUGS: Final[tuple[Bug, ...]] = (
         "    moves_branch = bool(change.additions) or not metadata.snapshots\n",
         "    moves_branch = bool(change.additions)\n",
         model=False,
-        protocol=f"{_COMMIT} -k without_snapshots",
+        protocol=f"{_SHARED} -k new_table",
     ),
     one_edit(
         "Iceberg: a commit of others is rebased although the tag has moved",
@@ -84,7 +85,7 @@ ICEBERG_BUGS: Final[tuple[Bug, ...]] = (
         "        if now != self._tagged:\n",
         "        if False:\n",
         model=False,
-        protocol=_COMMIT,
+        protocol=f"{_SHARED} -k change_of_driver",
     ),
     one_edit(
         "Iceberg: a commit whose answer is lost is not looked for",
@@ -93,7 +94,7 @@ ICEBERG_BUGS: Final[tuple[Bug, ...]] = (
         "        if self._landed is not None:\n            return True\n",
         "",
         model=False,
-        protocol=f"{_COMMIT} -k answer_is_lost",
+        protocol=f"{_SHARED} -k answer_is_lost",
     ),
     one_edit(
         "Iceberg: a try counts as failed because the tag has moved on",
@@ -116,7 +117,7 @@ ICEBERG_BUGS: Final[tuple[Bug, ...]] = (
         "            return error\n"
         "        self._landed",
         model=False,
-        protocol=f"{_COMMIT} -k answer",
+        protocol=f"{_SHARED} -k answer",
     ),
     one_edit(
         "Iceberg: the retention of references removes the tag",

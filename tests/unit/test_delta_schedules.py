@@ -16,7 +16,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from deltalake import DeltaTable
 
-from tests.unit.delta_support import Shop, prepare
+from tests.unit.delta_support import Shop
+from tests.unit.lake_support import prepare
 from twopc import TwoPhaseCommitError
 from twopc.attempt import Evidence
 from twopc.testing.contract.drivers import Driver, close_opened

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from deltalake import DeltaTable
 
-from tests.unit.delta_support import SCHEMA, Shop, evidence, prepare
+from tests.unit.delta_support import SCHEMA, Shop
+from tests.unit.lake_support import evidence, prepare
 from twopc import ConfigurationError, DeltaSink
 from twopc.attempt import Evidence
 from twopc.sinks.delta.objections import retention_ms

@@ -45,7 +45,7 @@ from pyiceberg.types import (
     UUIDType,
 )
 
-from tests.unit.iceberg_support import task_of
+from tests.unit.lake_support import task_of
 from tests.warehouse import Warehouse
 from twopc import IcebergSink
 from twopc.sinks.lake import rolling, writer

@@ -19,8 +19,9 @@ from pyiceberg.exceptions import CommitFailedException, NotInstalledError, Valid
 from pyiceberg.transforms import BucketTransform, IdentityTransform, TruncateTransform
 from pyiceberg.types import StringType
 
-from tests.faulty_catalog import lost_answer, lost_request, some_commits, undisturbed
-from tests.unit.iceberg_support import TAG, Shop, prepare
+from tests.faulty_catalog import some_commits, undisturbed
+from tests.unit.iceberg_support import TAG, Shop
+from tests.unit.lake_support import lost_answer, lost_request, prepare
 from twopc import FencedError, RetriableError
 from twopc.attempt import Evidence
 from twopc.testing.contract.drivers import Driver, close_opened

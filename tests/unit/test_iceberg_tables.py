@@ -26,7 +26,8 @@ from pyiceberg.types import (
     UUIDType,
 )
 
-from tests.unit.iceberg_support import TABLE, Shop, prepare
+from tests.unit.iceberg_support import TABLE, Shop
+from tests.unit.lake_support import prepare
 from tests.warehouse import Warehouse
 from twopc import BadRecordError, ConfigurationError, IcebergSink, SchemaError
 from twopc.attempt import Evidence
@@ -113,7 +114,7 @@ def test_a_table_with_what_the_sink_does_not_support_is_refused(
             ConfigurationError, match=f"sink 'orders': table shop.orders {message}.*Nothing was written"
         ):
             refused()
-    assert shop.snapshots() == 0
+    assert shop.commits() == 0
 
 
 @pytest.mark.parametrize("place", ["write.data.path", "write.metadata.path", "location"])
@@ -186,7 +187,7 @@ def test_files_and_metadata_go_where_the_table_says(tmp_path: Path) -> None:
     Driver(shop.sink).committer.recover_and_abort([])
     [file] = [path.relative_to(data) for path in data.rglob("*.parquet")]
     assert (file.parts[0], *file.parts[2:4]) == ("twopc-orders", "1", "0")
-    assert len(list(metadata.glob("snap-*.avro"))) == shop.snapshots()
+    assert len(list(metadata.glob("snap-*.avro"))) == shop.commits()
     assert shop.values() == [1]
 
 

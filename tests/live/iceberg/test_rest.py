@@ -8,6 +8,7 @@ import pytest
 
 from tests.unit.iceberg_support import Shop
 from tests.unit.test_iceberg_commit import *  # noqa: F403 - its tests
+from tests.unit.test_lake_commit import *  # noqa: F403 - the same
 from twopc.testing.contract.drivers import close_opened
 
 if TYPE_CHECKING:
