@@ -83,7 +83,7 @@ class Step(LakeStep[DeltaView, "tuple[DeltaTable, int | None]"]):
         table = self._store.load()
         return table, read_pointer(table, self.sink)
 
-    def has_landed(self, seen: tuple[DeltaTable, int | None], failure: StoreError) -> bool:
+    def catch_up(self, seen: tuple[DeltaTable, int | None], failure: StoreError) -> bool:
         """See :class:`LakeStep`."""
         record, (table, now) = self._record, seen
         assert record is not None

@@ -52,7 +52,7 @@ class Step(LakeStep[IcebergView, "Table"]):
         """See :class:`LakeStep`."""
         return self._store.load()
 
-    def has_landed(self, seen: Table, failure: StoreError) -> bool:
+    def catch_up(self, seen: Table, failure: StoreError) -> bool:
         """See :class:`LakeStep`."""
         if str(seen.metadata.table_uuid) != self.view.table_id:
             raise failure

@@ -19,7 +19,7 @@ from twopc.sinks.lake.errors import OvertakenError, StoreError, explained, reaso
 from twopc.sinks.lake.handle import HandleT
 from twopc.sinks.lake.orphans import Orphans
 from twopc.sinks.lake.prepared import entries_of, whole
-from twopc.sinks.lake.published import Published, evidence, settle
+from twopc.sinks.lake.published import Published, evidence_of, settle
 from twopc.sinks.lake.step import LakeStep
 
 if TYPE_CHECKING:
@@ -238,7 +238,7 @@ class LakeCommitter(StepCommitter[HandleT, StepT], Generic[HandleT, StepT, Entry
             return dict.fromkeys(handles, Evidence.UNKNOWN)
         if published.version != version_of(scan_start):
             return dict.fromkeys(handles, Evidence.UNKNOWN)
-        return evidence(published, handles)
+        return evidence_of(published, handles)
 
     def abort(self, handles: Sequence[HandleT]) -> None:
         """See :class:`StepCommitter`."""

@@ -43,7 +43,7 @@ def settle(published: Published, found: Mapping[HandleT, object | None]) -> Publ
     )
 
 
-def evidence(published: Published, handles: Sequence[HandleT]) -> dict[HandleT, Evidence]:
+def evidence_of(published: Published, handles: Sequence[HandleT]) -> dict[HandleT, Evidence]:
     """What the outcome proves of these transactions of its decision."""
     asked = Counter(handle.attempt for handle in handles)
     return {handle: _evidence(published, handle, asked[handle.attempt]) for handle in handles}

@@ -59,7 +59,7 @@ class LakeStep(ABC, Generic[ViewT, SeenT]):
         ends_at, pause_s = time.monotonic() + timeout_ms / 1000, _FIRST_PAUSE_S
         while True:
             failure = self.commit()
-            if failure is None or self.has_landed(self._look(failure, ends_at), failure):
+            if failure is None or self.catch_up(self._look(failure, ends_at), failure):
                 break
             if time.monotonic() >= ends_at:
                 raise failure
@@ -98,8 +98,8 @@ class LakeStep(ABC, Generic[ViewT, SeenT]):
         """
 
     @abstractmethod
-    def has_landed(self, seen: SeenT, failure: StoreError) -> bool:
-        """Whether one of the tries took effect after all. If not, the next try is made for what the table is now.
+    def catch_up(self, seen: SeenT, failure: StoreError) -> bool:
+        """Make the next try for what the table is now; return whether one of the former tries took effect after all.
 
         Raises:
             OvertakenError: another driver has moved the sink's value.
