@@ -397,7 +397,7 @@ SINK_BUGS: Final[tuple[Bug, ...]] = (
         "if newest is not None and newest >= batch.batch_id:",
         "if False:",
         model=False,
-        protocol="tests/unit/test_iceberg_restored.py tests/unit/test_delta_restored.py -k sparks_own_writer",
+        protocol="tests/unit/test_lake_restored.py -k sparks_own_writer",
     ),
     one_edit(
         "Spark's own writer is looked for only before the first decision",
@@ -406,7 +406,7 @@ SINK_BUGS: Final[tuple[Bug, ...]] = (
         "    if highest is None or highest < batch.batch_id:\n        _require_unwritten",
         "    if highest is None:\n        _require_unwritten",
         model=False,
-        protocol="tests/unit/test_iceberg_restored.py -k between_two",
+        protocol="tests/unit/test_lake_restored.py -k between_two",
     ),
     one_edit(
         "a new store of a query that replaced another one is an older store",

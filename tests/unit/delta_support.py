@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
-from deltalake import DeltaTable, Field, write_deltalake
+from deltalake import CommitProperties, DeltaTable, Field, Transaction, write_deltalake
 from deltalake.exceptions import CommitFailedError
 from deltalake.schema import PrimitiveType
 
@@ -100,6 +100,10 @@ class Shop:
 
     def view(self) -> DeltaView:
         return DeltaView(self.sink.store(), self.sink)
+
+    def commit_as_spark(self, query_id: str, batch: int) -> None:
+        done = CommitProperties(app_transactions=[Transaction(query_id, batch)])
+        write_deltalake(str(self.path), self._schema.empty_table(), mode="append", commit_properties=done)
 
     def alter(self) -> None:
         self.table().alter.add_columns([Field("more", PrimitiveType("long"))])

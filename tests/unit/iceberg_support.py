@@ -84,6 +84,11 @@ class Shop:
     def view(self) -> IcebergView:
         return IcebergView(self.sink.store(), self.sink)
 
+    def commit_as_spark(self, query_id: str, batch: int) -> None:
+        rows = self.table().schema().as_arrow().empty_table()
+        properties = {"spark.sql.streaming.queryId": query_id, "spark.sql.streaming.epochId": str(batch)}
+        self.change(lambda table: table.append(rows, snapshot_properties=properties))
+
     def alter(self) -> None:
         self.change(lambda table: table.update_spec().add_field("value", BucketTransform(4), "bucket").commit())
 

@@ -47,6 +47,9 @@ class LakeShop(Protocol):
     def append(self, *values: int) -> None:
         """A commit by somebody else."""
 
+    def commit_as_spark(self, query_id: str, batch: int) -> None:
+        """An empty commit, as Spark's own streaming writer makes one for a batch."""
+
     def alter(self) -> None:
         """Alter the table's definition."""
 

@@ -101,3 +101,31 @@ def test_another_query_takes_over_and_the_first_one_comes_back(shop: LakeShop, c
     query.run(1, settings=ending("query-b"))
     query.run(1, 2)
     assert shop.values() == all_rows(0, 1, 2)
+
+
+@pytest.mark.parametrize(("query", "is_refused"), [(QUERY_ID, True), ("another query", False)])
+def test_a_batch_that_sparks_own_writer_has_committed_is_not_written_again(
+    shop: LakeShop, case: Case, tmp_path: Path, query: str, *, is_refused: bool
+) -> None:
+    adopting = Settings(overrides=Overrides(adopt_query_id=QUERY_ID))
+    shop.commit_as_spark(query, 3)
+    before = shop.commits()
+    if is_refused:
+        with pytest.raises(
+            RefusedStartError, match=r"written already: .* has written batch 3 to the store of sink 'orders'"
+        ):
+            Query(case, tmp_path / "query").run(3, settings=adopting)
+        assert shop.commits() == before
+    Query(case, tmp_path / "query").run(4 if is_refused else 3, settings=adopting)
+    assert shop.values() == all_rows(4 if is_refused else 3)
+
+
+def test_a_batch_that_sparks_own_writer_has_committed_between_two_of_this_sink_is_not_written_again(
+    shop: LakeShop, case: Case, tmp_path: Path
+) -> None:
+    query = Query(case, tmp_path / "query")
+    query.run(0)
+    shop.commit_as_spark(QUERY_ID, 1)
+    with pytest.raises(RefusedStartError, match="written already"):
+        query.run(1)
+    assert shop.values() == all_rows(0)
