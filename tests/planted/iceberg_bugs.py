@@ -85,7 +85,7 @@ ICEBERG_BUGS: Final[tuple[Bug, ...]] = (
         "        if now != self._tagged:\n",
         "        if False:\n",
         model=False,
-        protocol=f"{_SHARED} -k change_of_driver",
+        protocol=f"{_SHARED} -k new_table",
     ),
     one_edit(
         "Iceberg: a commit whose answer is lost is not looked for",
