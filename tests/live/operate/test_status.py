@@ -201,7 +201,7 @@ def test_decisions_in_the_checkpoint_are_read(checkpoint: Path) -> None:
     ("name", "text", "said"),
     [
         ("metadata", None, "is not a checkpoint of a streaming query"),
-        ("metadata", "torn", "the file is torn or was altered"),
+        ("metadata", "torn", "The file is torn or was altered"),
         ("twopc/binding-000001.json", '{"format":', "Restore it from a backup"),
         (
             "twopc/binding-000001.json",
