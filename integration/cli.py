@@ -76,7 +76,7 @@ def demo(  # noqa: PLR0913 - options of a command line, each with a default
         str,
         typer.Option(
             metavar="NAMES",
-            help="What the query writes to, under one decision: kafka, iceberg, postgres; comma-separated.",
+            help="The stores that the query writes to under one decision, comma-separated: kafka, iceberg, postgres.",
         ),
     ] = "kafka",
     as_json: Json = False,
@@ -150,7 +150,7 @@ def verify(  # noqa: PLR0913 - options of a command line
         bool, typer.Option("--json", help="Print one JSON object per check to stdout, everything else to stderr.")
     ] = False,
 ) -> None:
-    """Compare a sink's decisions with its output and checkpoint. This only reads, so the query may be running.
+    """Compare a sink's decisions with its output and checkpoint. The command only reads, so the query may be running.
 
     Exit status: 0 no errors found, 1 errors found, 2 not checked (no broker, no such sink, wrong usage).
     """

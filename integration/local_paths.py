@@ -1,4 +1,4 @@
-"""Directories on this machine that the commands read."""
+"""Resolve the directories that commands read on this machine."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ def local_path(location: str | Path) -> Path:
     scheme, path = match[1].lower(), match[2]
     if scheme != "file":
         raise ConfigurationError(
-            f"{location} is not on this machine; this command reads only local directories and file: URLs. Mount it, "
-            "or copy it (for example with `hdfs dfs -get`) and pass the path of the copy; for a history, a copy of "
-            "twopc/history is enough. `twopc status` also takes a sink's name instead of a checkpoint"
+            f"{location} is not on this machine. This command reads only local directories and file: URLs. Mount the "
+            "directory, or copy it (for example with `hdfs dfs -get`) and pass the path of the copy. For a history, a copy "
+            "of twopc/history is enough. `twopc status` also takes a sink's name instead of a checkpoint"
         )
     return Path("/" + path[2:].partition("/")[2] if path.startswith("//") else path)
 

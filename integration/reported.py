@@ -28,10 +28,10 @@ def reported(
     Args:
         name: the command's name, which follows ``twopc``.
         act: runs the command, prints the answer, and returns the status.
-        not_done: the status if something is wrong. Python's own status, 1, means something else in most commands.
+        not_done: the status if the command has no answer. Python's own status, 1, means something else in most commands.
         expected: the status for each type of error whose message is enough; the protocol's errors are always among them.
             Every other error is printed with its traceback.
-        interrupted: what to print after Ctrl-C; None: let the KeyboardInterrupt reach the caller.
+        interrupted: the text to print after Ctrl-C. With None, the KeyboardInterrupt reaches the caller.
     """
     known: tuple[type[Exception], ...] = (*expected, TwoPhaseCommitError)
     try:

@@ -1,4 +1,4 @@
-"""Tables for people and for pipes. Cells are never truncated or wrapped, so that an id can be searched for and copied."""
+"""Print tables for people and for pipes. Cells are never truncated or wrapped, so that an id can be searched for and copied."""
 
 from __future__ import annotations
 

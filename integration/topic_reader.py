@@ -1,4 +1,4 @@
-"""Read a whole topic as any ``read_committed`` consumer would, between two sets of offsets."""
+"""Read a topic between two sets of offsets, as any ``read_committed`` consumer would."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The queries that the demo kills, from Kafka to one or several stores: with this toolkit, and as Spark's guides show it."""
+"""Build the queries that the demo kills. They copy Kafka to one or more stores, with twopc or as Spark's guides show it."""
 
 from __future__ import annotations
 

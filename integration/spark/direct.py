@@ -16,8 +16,8 @@ from twopc.errors import ConfigurationError
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-#: The smallest and the largest limit that a user may set, in bytes. The largest is half of what a 64-bit integer holds,
-#: because the tasks count in Spark SQL, which has no larger integers.
+#: The smallest and the largest limit that a user may set, in bytes. The largest is half of the 64-bit maximum, because the
+#: tasks count in Spark SQL, which has no larger integers.
 _MAX_BYTES: Final = (1024, 1 << 62)
 #: The assumed size of a Kafka record, until a batch has shown the actual size.
 _FIRST_BYTES_PER_RECORD: Final = 1024

@@ -52,7 +52,7 @@ def exactly_once(  # noqa: PLR0913 - settings, each with a default
 
     Args:
         sinks: one or more; every batch becomes visible in all of them or in none.
-        checkpoint_location: the query's ``checkpointLocation``. None: the one of the query that makes the call.
+        checkpoint_location: the query's ``checkpointLocation``. None: that of the calling query.
         checkpoints: how checkpoints are made: timeouts, retries, retention, history.
         dead_letter: a KafkaSink with a topic, for records about bad rows. If one sink can never take a row, no other sink
             gets the row either. None: a bad row stops the query, and no part of its batch is visible.
@@ -127,7 +127,9 @@ class ExactlyOnce:
         return ExactlyOnce, (self._sinks, self._location, self._options)
 
     def __call__(self, frames: Frames, batch_id: int) -> None:
-        """Make one batch visible in every sink exactly once. After it returns, this is proven. Call it once for every batch.
+        """Make one batch visible in every sink exactly once. Call this once for each batch.
+
+        When the call returns, every commit is proven.
 
         Args:
             frames: the batch, or a DataFrame made from it, for all sinks; or a dictionary with a DataFrame for each sink's

@@ -161,7 +161,7 @@ def test_a_handover_that_is_damaged_is_never_taken_for_another_one() -> None:
     for data in _damaged(whole):
         files.remove("handover-000001.json")
         files.put_if_absent("handover-000001.json", data)
-        with pytest.raises(ConfigurationError, match=r"cannot be read|left it half-written"):
+        with pytest.raises(ConfigurationError, match=r"cannot be read|left the batch half-written"):
             require_taken_over(files, batch)
         said = _error_of(lambda: _require_equal(Handovers(files).newest(), kept))
         assert said is None or re.search(r"handover-000001\.json cannot be read.*`twopc migrate cutover` again", said)

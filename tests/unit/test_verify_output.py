@@ -167,7 +167,7 @@ def test_connection_options_on_the_command_line_override_the_file(tmp_path: Path
 
 
 def test_an_invalid_option_is_not_shown_because_it_may_be_a_password(tmp_path: Path) -> None:
-    with pytest.raises(ConfigurationError, match="not key=value") as caught:
+    with pytest.raises(ConfigurationError, match="not in the form key=value") as caught:
         connection_options(["secret"], None)
     assert "secret" not in str(caught.value)
     with pytest.raises(ConfigurationError, match="cannot be read"):
