@@ -1,4 +1,4 @@
-"""HBase's errors: those that call for a retry, and the advice for the others."""
+"""Tell which of HBase's errors call for a retry, and give advice for the others."""
 
 from __future__ import annotations
 
