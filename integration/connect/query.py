@@ -46,7 +46,7 @@ class ConnectQuery:
         location: the location of its checkpoint.
 
     Attributes:
-                query_id: the query's id, which survives restarts.
+        query_id: the query's id, which survives restarts.
         run_id: Spark's id of the run, new with each start.
     """
 

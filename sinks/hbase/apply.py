@@ -67,7 +67,7 @@ class Applier:
         """Apply the rest of a slice of the decision ``base``.
 
         Returns:
-                        its blockers, as text; empty if there are none.
+            its blockers, as text; empty if there are none.
 
         Raises:
             Exception: one of ``FAILURES``, if the slice's progress cannot be read or recorded.

@@ -1,6 +1,6 @@
-"""Arrow arrays of text, made without ``pa.array`` and ``pa.scalar``.
+"""Make Arrow arrays of text without ``pa.array`` and ``pa.scalar``.
 
-These two import pandas, which takes a second in every new Python worker.
+These two functions import pandas, which takes a second in every new Python worker.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ def number(value: int) -> Any:
 
 
 def joined(*parts: Any, separator: str = "") -> Texts:
-    """Join the parts of each row; a row with a null part is null."""
+    """Join the parts of each row. A row with a null part is null."""
     found: Texts = pc.binary_join_element_wise(*parts, text(separator))
     return found
 
@@ -54,7 +54,7 @@ def replaced(column: Texts, pairs: Sequence[tuple[str, str]]) -> Texts:
 
 
 def hexadecimal(column: pa.Array[Any]) -> Texts:
-    """The two hexadecimal digits of each byte of a binary column, without a loop over the rows."""
+    """Write each byte of a binary column as two hexadecimal digits, without a loop over the rows."""
     column = column.cast(pa.binary())
     validity, offsets, data = column.buffers()
     digits = (data.to_pybytes() if data else b"").hex().encode()

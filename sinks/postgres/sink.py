@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class PostgresSink(PostgresSettings, TwoPhaseCommitSink[PostgresHandle]):
-    """Rows to a PostgreSQL table. Readers see a whole batch at one instant.
+    """Writes rows to a PostgreSQL table. All rows of a batch become visible at the same instant.
 
     Each task copies its rows into a table of its own, where nobody reads them. After the decision, one transaction of the driver
     moves them all.
@@ -32,8 +32,8 @@ class PostgresSink(PostgresSettings, TwoPhaseCommitSink[PostgresHandle]):
             columns must have the names of its columns.
         mode: ``append`` inserts every row. ``upsert`` updates the row that has the same key, and inserts the others.
         key: with ``upsert``, the columns of one of the table's unique indexes.
-        order_by: with ``upsert``: if several rows of a batch have the same key, the one with the greatest values in these columns
-            is kept. Without it, a batch with such rows is refused.
+        order_by: with ``upsert``, if several rows of a batch have the same key, the one with the greatest values in these
+            columns is kept. Without it, a batch with such rows is refused.
         vote: ``staged``: a batch may be decided once its rows are staged, and a table that could still reject them is refused.
             ``prepared``: the driver runs the publish before the decision and prepares its transaction on the server, so any
             table will do. The server needs ``max_prepared_transactions``, one for each such sink.

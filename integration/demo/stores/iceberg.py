@@ -40,7 +40,7 @@ class IcebergStore(Store):
     """A catalog.
 
     Attributes:
-                uri: its address.
+        uri: its address.
         directory: holds its data, and scratch files.
     """
 
@@ -77,7 +77,7 @@ class IcebergOutput(TableOutput):
     """A table.
 
     Attributes:
-                uri: the catalog's address.
+        uri: the catalog's address.
         table: its name, with the namespace.
         directory: a place for scratch files.
     """

@@ -58,7 +58,7 @@ class KafkaOutput(Output):
     """A topic.
 
     Attributes:
-                bootstrap_servers: the broker.
+        bootstrap_servers: the broker.
         topic: its name.
         partitions: the number of its partitions.
     """
