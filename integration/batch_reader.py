@@ -29,7 +29,7 @@ _WITH_PRODUCERS: Final = 2
 class OldBatch:
     """A record, or compressed records, as brokers before 0.11 stored them, without a producer or a transaction.
 
-    Upgraded brokers keep them in their logs. This class has the members of kafka-python's batches that callers use.
+    Upgraded brokers keep such records in their logs. This class has the members of kafka-python's batches that callers use.
     """
 
     records: Sequence[Any]

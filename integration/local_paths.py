@@ -13,7 +13,7 @@ _URL: Final = re.compile(r"([a-zA-Z][a-zA-Z0-9+.-]+):(/.*)")
 
 
 def local_path(location: str | Path) -> Path:
-    """Return the directory of a path or a ``file:`` URL. Like Hadoop, this does not decode percent signs.
+    """Return the directory of a path or a ``file:`` URL. Like Hadoop, this function does not decode percent signs.
 
     Raises:
         ConfigurationError: the location is a URL of another file system.

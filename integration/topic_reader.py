@@ -36,7 +36,7 @@ def read_topic(
         timeout_ms: the longest time without an answer, in ms.
 
     Raises:
-        TwoPhaseCommitError: the brokers did not answer, they refused, or records were deleted while they were read.
+        TwoPhaseCommitError: the brokers did not answer or refused, or records were deleted while they were read.
     """
     pending = {partition: end for partition, end in ends.items() if end > starts[partition]}
     if not pending:

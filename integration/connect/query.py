@@ -21,7 +21,7 @@ def local_files(location: str) -> LocalFiles:
     """Open the checkpoint's directory on the server's host.
 
     Raises:
-        ConfigurationError: it is on another file system, or the path is relative.
+        ConfigurationError: the checkpoint is on another file system, or the path is relative.
     """
     found = _SCHEME.match(location)
     if found and (found["scheme"].lower() != "file" or found["host"] not in {None, "", "localhost"}):
@@ -99,9 +99,9 @@ def calling_query(session: Any, files: LocalFiles) -> ConnectQuery:
     called = called_batch()
     if called is None:
         raise ConfigurationError(
-            "Spark did not make this call. It comes from another thread, or from outside a foreachBatch function. Nothing "
-            "was written. Call the exactly_once() object in the function itself. Other work may stay in threads. If the "
-            "call is already there, the documentation does not list this release of PySpark"
+            "Spark did not make this call. The call comes from another thread, or from outside a foreachBatch function. "
+            "Nothing was written. Call the exactly_once() object in the function itself. Other work may stay in threads. "
+            "If the call is already there, the documentation does not list this release of PySpark"
         )
     query_id = checkpoint.query_id(files)
     active = list(session.streams.active)

@@ -1,4 +1,7 @@
-"""Build the queries that the demo kills. They copy Kafka to one or more stores, with twopc or as Spark's guides show it."""
+"""Build the queries that the demo kills.
+
+Each query copies records from Kafka to one or more stores, either with this toolkit or as Spark's guides show it.
+"""
 
 from __future__ import annotations
 

@@ -1,10 +1,10 @@
-"""Make class data archives (JEP 350, Java 13 and newer). With them, Kafka and Spark load their many classes much faster.
+"""Make class data archives (JEP 350, Java 13 and newer). With an archive, Kafka and Spark load their many classes much faster.
 
 A first run writes the archive when it exits normally; later runs map it. A JVM that cannot use an archive (because of a different
 class path or Java) silently runs without it.
 
-``python -m twopc.integration.services.class_data FLAG …`` creates Spark's archive. It runs a small streaming query with
-state, Arrow and ``foreachBatch``.
+``python -m twopc.integration.services.class_data FLAG …`` creates Spark's archive. This command runs a small streaming query
+with state, Arrow and ``foreachBatch``.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ def class_data_flags(archive: Path, train: Callable[[Sequence[str]], object]) ->
         train: runs the program once, with the given flags, until it exits normally.
 
     Returns:
-        the flags. There are none without an archive, and then the program only starts more slowly.
+        the flags. Without an archive, there are no flags, and the program only starts more slowly.
     """
     try:
         archive.parent.mkdir(parents=True, exist_ok=True)

@@ -1,8 +1,8 @@
 """Run child processes that end when their owner ends, even by SIGKILL.
 
-A guard process stands between owner and child. `PR_SET_PDEATHSIG` alone is not enough: the kernel sends that signal when
-the *thread* that started the child ends, so a broker started by a worker thread would die with the thread. The guard has
-one thread. It watches its owner by pidfd, and `PR_SET_PDEATHSIG` ends the child with the guard.
+A guard process stands between owner and child. `PR_SET_PDEATHSIG` alone is not enough: the kernel sends that signal when the
+*thread* that started the child ends, so a broker started by a worker thread would die with the thread. The guard has one
+thread. The guard watches its owner by pidfd, and `PR_SET_PDEATHSIG` ends the child with the guard.
 
 This file is both the owner's side, `GuardedProcess`, and the guard
 (`python guard.py OWNER_PID REPORT_FD USER FAMILY COMMAND…`). The guard runs isolated, so this file imports only the standard
@@ -46,8 +46,8 @@ class GuardedProcess:
             log: the file for its output.
             cwd: its working directory.
             user: the id of the user that runs it, and of its only group; None: this process's own user and groups.
-            ends_family: whether its own children are killed when it has ended (on Linux). They may be paused, and would then
-                never end by themselves. The process counts as ended only once they have ended, too.
+            ends_family: whether its own children are killed when it has ended (on Linux). Paused children would never end by
+                themselves. The process counts as ended only once its children have ended, too.
 
         Raises:
             OSError: the command cannot be executed; the log says why.

@@ -55,7 +55,7 @@ _LOG4J = f"{LOG4J}log4j.logger.org.apache.zookeeper=WARN\n"
 
 
 class LocalHBase(LocalServer):
-    """A complete HBase in one process. It ends when this process ends, even by kill -9.
+    """A complete HBase in one process. HBase ends when its owner ends, even by kill -9.
 
     Attributes:
         data_dir: the directory for everything that it writes; `server.log` there is the log of all runs.
@@ -86,7 +86,7 @@ class LocalHBase(LocalServer):
 
     @property
     def zookeeper(self) -> str:
-        """`host:port`; restarts do not change it. A client finds everything else through it."""
+        """`host:port`; restarts do not change it. A client finds everything else through this address."""
         return f"{HOST}:{self._ports.get(_ZOOKEEPER, 0)}"
 
     def _program(self) -> list[str]:

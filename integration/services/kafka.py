@@ -2,8 +2,8 @@
 
 One KRaft node runs from the jars of `twopc.integration.services.jars`, in a separate process, on free ports of 127.0.0.1.
 
-The environment variable `TWOPC_KAFKA` sets its version, and the features with which a new data directory is formatted:
-`TWOPC_KAFKA=3.9.1`, or `TWOPC_KAFKA=4.3.0,transaction.version=1`.
+The environment variable `TWOPC_KAFKA` sets the broker's version, and the features with which a new data directory is
+formatted: `TWOPC_KAFKA=3.9.1`, or `TWOPC_KAFKA=4.3.0,transaction.version=1`.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ def new_cluster_id() -> str:
 
 
 class LocalKafka(LocalServer):
-    """A single node that is broker and controller. It ends when this process ends, even by kill -9.
+    """A single node that is broker and controller. The node ends when its owner ends, even by kill -9.
 
     Attributes:
         version: Kafka version of the broker; a change applies at the next start.

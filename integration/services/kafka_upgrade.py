@@ -1,7 +1,7 @@
 """Upgrade a Kafka 0.10 broker in place, release by release, to a current release without ZooKeeper.
 
-Use it as `with UpgradedKafka() as kafka: for step in UPGRADE: kafka.upgrade(step) …`. Its address, topics, offsets and records
-stay.
+Usage: `with UpgradedKafka() as kafka: for step in UPGRADE: kafka.upgrade(step) …`. The broker's address, topics, offsets and
+records stay.
 """
 
 from __future__ import annotations

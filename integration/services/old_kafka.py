@@ -1,6 +1,6 @@
 """Run Kafka 0.10 with its ZooKeeper, where a migration starts: `with LocalOldKafka() as kafka: ... kafka.bootstrap_servers`.
 
-It has no transactions, no idempotent producers and no KRaft, so it cannot be just another version of `LocalKafka`.
+Kafka 0.10 has no transactions, no idempotent producers and no KRaft, so it cannot be just another version of `LocalKafka`.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ _PROPERTIES: Final[Mapping[str, str]] = {
 
 
 class LocalZooKeeper(LocalServer):
-    """A single ZooKeeper. It ends when this process ends, even by kill -9."""
+    """A single ZooKeeper. The server ends when its owner ends, even by kill -9."""
 
     def __init__(self, *, data_dir: Path | None = None) -> None:
         """Describe a ZooKeeper; for `data_dir` see `LocalServer`."""
@@ -93,7 +93,7 @@ class LocalZooKeeper(LocalServer):
 
 
 class LocalOldKafka(LocalServer):
-    """A single broker of Kafka 0.10 and its own ZooKeeper. Both end when this process ends, even by kill -9.
+    """A single broker of Kafka 0.10 and its own ZooKeeper. Both servers end when their owner ends, even by kill -9.
 
     `stop`, `kill` and `pause` act on the broker; `zookeeper` keeps running, as it does in a real cluster.
 

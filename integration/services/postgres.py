@@ -53,7 +53,7 @@ _CONNECT_TIMEOUT_S: Final = 2
 
 
 class LocalPostgres(LocalServer):
-    """A single server. It ends when this process ends, even by kill -9, and so do its backends, even stopped ones.
+    """A single server. The server and its backends, even stopped ones, end when their owner ends, even by kill -9.
 
     Attributes:
         data_dir: the directory for everything that the server writes; `server.log` there is the log of all runs.
@@ -87,7 +87,7 @@ class LocalPostgres(LocalServer):
 
     @property
     def port(self) -> int:
-        """The port. The first start chooses it, and restarts keep it; 0 before the first start."""
+        """The port, which the first start chooses and restarts keep; 0 before the first start."""
         return self._ports.get(_PORT, 0)
 
     @property

@@ -33,7 +33,7 @@ _SLOTS = 16_384
 
 
 class LocalRedis(LocalServer):
-    """A single server. It ends when this process ends, even by kill -9.
+    """A single server. The server ends when its owner ends, even by kill -9.
 
     Attributes:
         data_dir: the directory for everything that the server writes; `server.log` there is the log of all runs.
@@ -64,7 +64,7 @@ class LocalRedis(LocalServer):
 
     @property
     def port(self) -> int:
-        """The port. The first start chooses it, and restarts keep it; 0 before the first start."""
+        """The port, which the first start chooses and restarts keep; 0 before the first start."""
         return self._ports.get(_PORT, 0)
 
     @property
@@ -111,7 +111,7 @@ class LocalRedis(LocalServer):
 def cluster(
     nodes: int = 3, *, options: Mapping[str, str] | None = None, timeout_s: float = 30
 ) -> Iterator[list[LocalRedis]]:
-    """Run a cluster of primaries, each with its share of the slots. It is ready when the context is entered.
+    """Run a cluster of primaries, each with its share of the slots. The cluster is ready when the context is entered.
 
     Args:
         nodes: the number of nodes.

@@ -264,8 +264,8 @@ def _is_stopped(pid: int) -> bool:
 def _tail(log: str) -> str:
     """Return the interesting end of a log: from its first error on, or else the last lines.
 
-    It begins at the first error because an orderly shutdown may follow. It omits stack frames and dumps of settings, which are
-    indented by a tab.
+    The result begins at the first error, because an orderly shutdown may follow. Stack frames and dumps of settings, which
+    are indented by a tab, are left out.
     """
     lines = [line for line in log.splitlines() if line.strip() and not line.startswith("\t")]
     errors = [i for i, line in enumerate(lines) if "Exception" in line or "] ERROR" in line or "] FATAL" in line]

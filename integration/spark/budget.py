@@ -2,9 +2,9 @@
 
 No expression in Spark SQL keeps a running total over rows, so the plan has a counter from Java's library. ``Invoke``
 (Catalyst's own way to call a method of an object) adds each row's bytes to the counter, and a filter lets rows pass until the
-sum is over the budget. Each plan has its own counter. Spark serialises it with the plan, so each task has its own copy. The
-filter is declared non-deterministic, so Spark neither moves it nor combines it with another (``CombineFilters``). The filter
-reads its input to the end. A limit would not, and would end a stateful operator before the operator has written its state.
+sum is over the budget. Each plan has its own counter. Spark serialises the counter with the plan, so each task has its own
+copy. The filter is declared non-deterministic, so Spark neither moves it nor combines it with another (``CombineFilters``).
+The filter reads its input to the end. A limit would end a stateful operator before the operator has written its state.
 """
 
 from __future__ import annotations

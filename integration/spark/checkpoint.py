@@ -49,7 +49,7 @@ def query_id(files: Files) -> str:
 
 
 def read_batch(files: Files, query_id: str, batch_id: int) -> Batch:
-    """Read a batch that Spark has planned. Spark writes its offsets to the checkpoint before it calls ``foreachBatch``.
+    """Read a batch that Spark has planned. Spark writes a batch's offsets to the checkpoint before it calls ``foreachBatch``.
 
     Raises:
         ConfigurationError: the batch is not in the checkpoint or cannot be read.

@@ -1,4 +1,4 @@
-"""Collect a small DataFrame as Arrow batches in the driver. A limit keeps a large one from filling any process's memory.
+"""Collect a small DataFrame as Arrow batches in the driver. A limit keeps a large DataFrame from filling any process's memory.
 
 Spark's public ``toArrow`` has no limit except ``spark.driver.maxResultSize`` (1 GiB), and Spark 3.5 does not have ``toArrow``.
 So this module reads the stream that ``toArrow`` reads (``Dataset.collectAsArrowToPython``).

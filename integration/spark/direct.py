@@ -116,7 +116,7 @@ class Way:
             self.direct.seen[frame_name].append(size_bytes / max(1, self.input.size))
 
     def learn_over(self, frame_name: str) -> None:
-        """Record a DataFrame that did not fit. One whose rows are only unevenly distributed counts as too large, too."""
+        """Record a DataFrame that did not fit. A DataFrame whose rows are only unevenly distributed counts as too large, too."""
         self.learn(frame_name, 2 * self.direct.max_bytes)
 
 
@@ -124,7 +124,7 @@ class BatchInput:
     """The input that Spark has planned for a batch, in the sources' own units: records, or batches of files.
 
     Attributes:
-        size: the growth of the offsets; None if they do not show it.
+        size: the growth of the offsets; None if the offsets do not show it.
         counts_records: whether every source is Kafka.
     """
 

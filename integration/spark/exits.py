@@ -1,4 +1,4 @@
-"""Choose the exit status of a driver whose query has ended. It tells whether a restart is enough or somebody must act."""
+"""Choose the exit status of a driver whose query has ended. The status tells whether a restart is enough or somebody must act."""
 
 from __future__ import annotations
 

@@ -168,7 +168,10 @@ class ExactlyOnce:
         run.last_call = replace(call, frames=None)
 
     def close(self) -> None:
-        """Close this query's connections after the query has ended. An error or a new run does so, too. Ends no transaction."""
+        """Close this query's connections after the query has ended. Ends no transaction.
+
+        An error or a new run also closes the connections.
+        """
         self._calls.close()
 
 

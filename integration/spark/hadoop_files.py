@@ -35,7 +35,7 @@ def open_files(context: SparkContext, location: str) -> Files:
     """Open the directory ``location``, resolved as Spark resolves it.
 
     Raises:
-        ConfigurationError: it cannot be opened.
+        ConfigurationError: the directory cannot be opened.
     """
     known = _local.setdefault(context, {})
     if location in known:  # every batch opens it, which takes a dozen calls to the JVM

@@ -159,7 +159,7 @@ class JobHistory:
             self._last = number if self._last is None else max(number, self._last)
 
     def of(self, rdds: Iterable[int]) -> list[StageAttempt]:
-        """The attempts of examined jobs that computed any of the RDDs, in the order of their stages."""
+        """Return the attempts of examined jobs that computed any of the RDDs, in the order of their stages."""
         found: dict[tuple[int, int], StageAttempt] = {}
         for rdd in rdds:
             if rdd in self._stages:
@@ -174,9 +174,9 @@ class JobHistory:
 def _dropped(rdd: int) -> FatalError:
     return FatalError(
         f"The toolkit no longer knows which stages computed RDD {rdd}, which this batch reads from a cache or from shuffle "
-        f"files. It remembers only the {_MAX_RDDS} RDDs that were used last. So it cannot check whether a stage ran twice "
-        "and mixed the rows of two shuffles. No part of the batch is decided or visible. Unpersist the cached table, cache "
-        "it again, and restart the query"
+        f"files. The toolkit remembers only the {_MAX_RDDS} RDDs that were used last. So it cannot check whether a stage "
+        "ran twice and mixed the rows of two shuffles. No part of the batch is decided or visible. Unpersist the cached "
+        "table, cache it again, and restart the query"
     )
 
 

@@ -99,7 +99,7 @@ def is_of_cluster(error: Exception) -> bool:
 
 
 def slow_batch_advice(location: str, batch_id: int, *, is_undecided: bool) -> str:
-    """Advice for a batch that takes too long, besides a higher limit.
+    """Give advice for a batch that takes too long, besides a higher limit.
 
     Args:
         location: the checkpoint's location.

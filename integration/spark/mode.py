@@ -50,7 +50,7 @@ class Query(Protocol):
 
 
 class ShuffleCheck(Protocol):
-    """Rule 6 for the jobs of one run: all rows of a batch come from the same shuffles."""
+    """Checks rule 6 for the jobs of one run: all rows of a batch come from the same shuffles."""
 
     def begin(self) -> None:
         """Record the start of an attempt."""
@@ -74,7 +74,7 @@ class WriterLimit(Protocol):
     """Limits the number of tasks that write a batch."""
 
     def most_writers(self) -> int | None:
-        """The maximum number of tasks that write one DataFrame of a batch; None: no limit."""
+        """Return the maximum number of tasks that write one DataFrame of a batch; None for no limit."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -105,7 +105,7 @@ class Mode(Protocol):
         """Open the directory ``location``, as Spark resolves it.
 
         Raises:
-            ConfigurationError: it cannot be opened.
+            ConfigurationError: the directory cannot be opened.
         """
 
     def pause(self, pause_ms: int) -> None:
@@ -127,7 +127,7 @@ class Mode(Protocol):
 
 
 class Calls(Protocol):
-    """Answers the calls of an object of ``exactly_once``: finds the run that makes a call."""
+    """Handles the calls of an ``exactly_once`` object: finds the run that makes a call."""
 
     def open_writer(self, session: Any) -> Any:
         """Return the ``RunWriter`` of the run that makes this call; open it if necessary. Close the writer of an earlier run.

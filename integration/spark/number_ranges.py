@@ -10,7 +10,7 @@ if TYPE_CHECKING:
 
 
 class NumberRanges:
-    """A set of numbers, stored as ranges without gaps. It stays small while few numbers are missing."""
+    """A set of numbers, stored as ranges without gaps. The set stays small while few numbers are missing."""
 
     def __init__(self) -> None:
         self._starts: list[int] = []

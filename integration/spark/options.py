@@ -25,7 +25,7 @@ _WRITE_BY: Final = ("auto", "driver", "tasks")
 
 @dataclass(frozen=True, kw_only=True)
 class Options:
-    """The arguments of ``exactly_once`` except the sinks and the checkpoint's location. Its docstring describes them."""
+    """The arguments of ``exactly_once`` except the sinks and the checkpoint's location. The docstring there describes them."""
 
     checkpoints: CheckpointConfig = field(default_factory=CheckpointConfig)
     dead_letter: TwoPhaseCommitSink[Any] | None = None
@@ -100,5 +100,5 @@ def _require_picklable(sink: TwoPhaseCommitSink[Any]) -> None:
 
 
 def participants(sinks: Sequence[TwoPhaseCommitSink[Any]], options: Options) -> tuple[TwoPhaseCommitSink[Any], ...]:
-    """Return all sinks that take part in the decision. The one for dead letters is the last."""
+    """Return all sinks that take part in the decision. The sink for dead letters is the last."""
     return (*sinks, options.dead_letter) if options.dead_letter is not None else tuple(sinks)

@@ -25,8 +25,8 @@ def require_not_overwritten(session: SparkSession, files: Files, query_id: str, 
     """Check that the batch's offsets in the checkpoint are those that the running query holds in memory.
 
     Raises:
-        FatalError: they differ.
-        ConfigurationError: this version of Spark does not show them.
+        FatalError: the offsets differ.
+        ConfigurationError: this version of Spark does not show the running query's offsets.
     """
     written = checkpoint.offsets_by_source(files, batch_id) or {}
     try:
@@ -40,9 +40,9 @@ def require_not_overwritten(session: SparkSession, files: Files, query_id: str, 
     if sorted(map(_canonical, running)) != sorted(_canonical(line) for line in written.values() if line != "-"):
         raise FatalError(
             f"{files.location}/offsets/{batch_id} has the offsets {', '.join(written.values())}, but this run planned the "
-            f"batch with {', '.join(running)}. So another driver of this checkpoint has overwritten the offsets. This run has "
-            "written no part of the batch. Make sure that only one driver runs, then restart it. It uses the offsets in the "
-            "checkpoint"
+            f"batch with {', '.join(running)}. So another driver of this checkpoint has overwritten the offsets. This run "
+            "has written no part of the batch. Make sure that only one driver runs, then restart it. The restarted driver "
+            "uses the offsets in the checkpoint"
         )
 
 

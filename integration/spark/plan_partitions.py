@@ -1,7 +1,7 @@
 """Count a task's rows by partition of the plan. A task may have several partitions.
 
 A batch has no more transactions than the cluster can use, so a task writes several partitions of the plan. Spark's scheduler
-chooses them, and a replay may group them differently (rule 9). The plan's own partitions do not change.
+chooses these partitions, and a replay may group them differently (rule 9). The plan's own partitions do not change.
 """
 
 from __future__ import annotations

@@ -49,8 +49,8 @@ class Repeated:
         if len(causes) > 1:
             logger.warning(
                 "batch %d: Spark reports that the DataFrames for %s are not deterministic (%s), and each of them is "
-                "evaluated separately. If they split the batch, a row may be in several of them or in none. Then it is "
-                "duplicated or lost, and nothing else will report it. Persist their common parent before you split it "
+                "evaluated separately. If they split the batch, a row may be in several of them or in none. Such a row is "
+                "duplicated or lost, and nothing else will report that. Persist their common parent before you split it "
                 "(parent.persist() before the call, parent.unpersist() after it), or split on columns that are the same "
                 "each time. If the DataFrames share no random value, no row is at risk",
                 batch_id,

@@ -57,7 +57,7 @@ def _has_ended(jobs: Iterable[Job], results: Collection[int]) -> bool:
 
 
 class Shuffles:
-    """Checks the jobs of one run of a query, in order. It outlives a failed batch, because a retry uses the same shuffle files.
+    """Checks the jobs of one run of a query, in order. This outlives a failed batch, because a retry uses the same shuffles.
 
     Args:
         history: the history of the application's jobs.

@@ -130,7 +130,7 @@ class BatchState:
     def watching(self, frame: DataFrame) -> Iterator[None]:
         """Check whether the body, which runs one job over a DataFrame, writes the state.
 
-        It does if the job commits as many stores as there are and computes no partition twice.
+        The body does so if its job commits as many stores as there are and computes no partition twice.
         """
         if self._is_whole:
             yield
@@ -151,9 +151,9 @@ class BatchState:
         if self._is_whole:
             return
         self._tell(
-            f"batch {self._batch_id}'s rows for the sinks do not show that Spark has evaluated the whole batch. They are "
-            "cut off, or the batch was evaluated before (persist and count, for example). So the batch is evaluated once "
-            "more, without output, to write its state. No data is at risk. This run logs this warning only once"
+            f"batch {self._batch_id}'s rows for the sinks do not show that Spark has evaluated the whole batch. The rows "
+            "are cut off, or the batch was evaluated before (persist and count, for example). So the batch is evaluated "
+            "once more, without output, to write its state. No data is at risk. This run logs this warning only once"
         )
         self.evaluate()
         missing = [one.name for one in self._operators if one.committed() < one.stores]

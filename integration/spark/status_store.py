@@ -94,7 +94,7 @@ class StatusStore:
         self._context, self._nothing = context, java.emptyRDD()
 
     def mark(self, tag: str) -> None:
-        """Run a job without tasks under the tag. Its report follows those of all jobs that ended before it."""
+        """Run a job without tasks under the tag. Spark reports this job after all jobs that ended earlier."""
         self._context.addJobTag(tag)
         try:
             self._nothing.count()

@@ -291,5 +291,5 @@ def _checksum(hashes: pa.Array[Any], rows: pa.RecordBatch) -> int:
 
 
 def _sum(hashes: pa.Array[Any]) -> int:
-    """Return the sum modulo 2**64. It does not depend on the order, and a duplicate row counts twice (unlike with XOR)."""
+    """Return the sum modulo 2**64. The sum does not depend on the order, and a duplicate row counts twice (unlike with XOR)."""
     return int(pc.sum(hashes.view(pa.uint64())).as_py() or 0)  # Arrow's sum of uint64 wraps around

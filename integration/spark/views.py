@@ -32,7 +32,7 @@ _HEADERS: Final = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary(
 
 
 class View(msgspec.Struct, frozen=True, kw_only=True):
-    """The part of a batch that one sink sees. It is stored with staged rows, so its fields are a storage format.
+    """The part of a batch that one sink sees. A view is stored with staged rows, so its fields are a storage format.
 
     Attributes:
         columns: for each column, the sink's name for it and its index in the batch.

@@ -1,13 +1,13 @@
 """Apply decided slices row by row, each row once. Any driver may safely repeat every call.
 
-A mark in the row itself prevents a second application. It changes in the same atomic step as the data:
+A mark in the row itself prevents a second application. The mark changes in the same atomic step as the data:
 
-* ``Put``: the cells' timestamp, which is the decision's version plus the task's partition. Writing them again changes
+* ``Put``: the cells' timestamp, which is the decision's version plus the task's partition. Writing the cells again changes
   nothing, and a later version stays. Order matters only if a slice has a key in two chunks. Then the last chunk is applied
   first, and a row is written only if no cell has that timestamp, so that a key's last row wins after any number of restarts.
-  * ``Delete``: the deletion's timestamp, which is the decision's version. It deletes nothing newer, even if applied again
-  late. * ``Increment``, ``Append``: a marker cell ``twopc:<sink>``. It holds the newest decision that changed the row, and
-  the number of chunks of each task that have been applied. A newer decision replaces it, so a row has only one marker,
+  * ``Delete``: the deletion's timestamp, which is the decision's version. A deletion removes no newer cell, even if it is
+  applied again late. * ``Increment``, ``Append``: a marker cell ``twopc:<sink>``. The cell holds the newest decision that
+  changed the row, and the number of applied chunks of each task. A newer decision replaces the marker, so a row has only one,
   regardless of the number of batches.
 """
 

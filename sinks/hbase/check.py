@@ -1,7 +1,7 @@
 """Check before the decision that HBase will accept the results of increments and appends.
 
 A task checks each chunk against the cells, and stores two numbers beside the chunk. For almost all batches, the driver can
-tell from them that all chunks of all tasks fit together. Otherwise it adds up every row.
+tell from these numbers that all chunks of all tasks fit together. Otherwise the driver adds up every row.
 """
 
 from __future__ import annotations

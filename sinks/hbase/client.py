@@ -28,7 +28,7 @@ T = TypeVar("T")
 class HBaseClient(StoreClient[Op]):
     """See :class:`StoreClient`; an atomic place is a row. Threads may share it.
 
-    The answer to a read is its ``Result``; the answer to a mutation is whether its condition held.
+    The answer to a read is its ``Result``; the answer to a mutation tells whether its condition held.
     """
 
     system = "HBase"
@@ -64,7 +64,7 @@ class HBaseClient(StoreClient[Op]):
         The mutations must be for different rows, have no condition, and be repeatable.
 
         Returns:
-            whether all of them were applied. If not, some may have been applied. Then execute them one by one.
+            whether all mutations were applied. If not, some may have been applied, so execute the mutations one by one.
         """
         most_rows, most_bytes = self.limits
         if not 0 < len(chunk.action) <= most_rows or chunk.ByteSize() > most_bytes:

@@ -1,8 +1,8 @@
 """Find the regions and servers of an HBase cluster, and connect to them.
 
 This module does not use ``hbasedriver.zk`` to read ZooKeeper. If the znode is missing, for example while HBase starts, that
-module leaves a client running, which opens new sessions until the process ends. It also contacts only one of several hosts,
-and waits for 10 s.
+module leaves a client running, which opens new sessions until the process ends. That module also contacts only one of several
+hosts, and waits for 10 s.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ class Cluster:
 
         Raises:
             AbsentTableError: the table does not exist.
-            Exception: another of ``FAILURES``.
+            Exception: another error in ``FAILURES``.
         """
         with self._lock:
             known = self._regions.setdefault(table, [])
@@ -82,7 +82,7 @@ class Cluster:
         return found
 
     def forget(self, table: str) -> None:
-        """Forget a table's regions, so that they are looked up again: a known location was wrong or did not answer."""
+        """Forget a table's regions after a known location was wrong or did not answer. The next call looks them up again."""
         with self._lock:
             self._regions.pop(table, None)
 
@@ -148,7 +148,7 @@ def locate_master(quorum: str, timeout_s: float, znode: str = ZNODE) -> Address:
 
 
 def locate_meta(quorum: str, timeout_s: float, znode: str = ZNODE) -> Address:
-    """Find the host and port of the region server with ``hbase:meta``. Raises ConnectionError as for the master."""
+    """Find the host and port of the region server with ``hbase:meta``. Raises ConnectionError like ``locate_master``."""
     data = _read(quorum, f"{znode}/meta-region-server", timeout_s)
     return _address(zookeeper_pb.MetaRegionServer.FromString(data).server)
 

@@ -1,4 +1,4 @@
-"""Encode a task's rows in HBase's wire format. The bytes equal those of its messages, but no row needs a message object.
+"""Encode a task's rows in HBase's wire format. The bytes equal those of HBase's messages, but no row needs a message object.
 
 Building and copying a message for each row takes 2.5 times as long. Only the row key, the values and the lengths before them
 change from one mutation to the next, and the lengths repeat.
@@ -29,12 +29,12 @@ _MORE: Final = 0x80
 
 
 class Encoder:
-    """Encodes the mutations of one mapping, without a timestamp, which comes with the decision.
+    """Encodes the mutations of one mapping without a timestamp, because that comes with the decision.
 
     Args:
         operation: HBase's name of the operation.
         places: the cells that it changes; a row has a value for each.
-        delete_type: how each cell is deleted. With it, no row has values.
+        delete_type: how each cell is deleted. A row of a deletion has no values.
     """
 
     def __init__(self, operation: str, places: Sequence[Column], *, delete_type: Any = None) -> None:

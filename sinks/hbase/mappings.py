@@ -110,7 +110,7 @@ class _Writing(Mapping):
     """An operation that writes values.
 
     Attributes:
-        cells: ``family:qualifier`` to the name of a column.
+        cells: the name of a column for each ``family:qualifier``.
     """
 
     cells: collections.abc.Mapping[str, str]

@@ -1,8 +1,8 @@
 """Name the parts of the sink's own table, and access its slices. A task writes a slice once, and only the driver reads it.
 
-A slice is one row, so that one step sweeps it. A task writes each chunk on the condition that the slice is open, and finds it
-closed after the sweep. Every cell of a slice has the same timestamp, so that a deletion does not depend on the clocks of region
-servers.
+A slice is one row, so that one step sweeps it. A task writes each chunk on the condition that the slice is open, and finds
+the slice closed after a sweep. Every cell of a slice has the same timestamp, so that a deletion does not depend on the clocks
+of region servers.
 """
 
 from __future__ import annotations

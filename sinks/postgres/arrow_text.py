@@ -47,7 +47,7 @@ def joined(*parts: Any, separator: str = "") -> Texts:
 
 
 def replaced(column: Texts, pairs: Sequence[tuple[str, str]]) -> Texts:
-    """Replace each first text by the second, one pair after the other."""
+    """Replace the first text of each pair by the second, one pair after the other."""
     for old, new in pairs:
         column = pc.replace_substring(column, pattern=old, replacement=new)
     return column

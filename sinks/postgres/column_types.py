@@ -34,7 +34,7 @@ class Rule:
     """A rule for writing values of some Arrow types to columns of some kinds.
 
     Attributes:
-        fits: whether an Arrow type is one of them.
+        fits: whether the rule covers an Arrow type.
         kinds: see :attr:`ColumnType.kind`.
         write: makes the text of each value.
         checks: find the values that the column can never hold.
@@ -66,8 +66,8 @@ def advice(target: ColumnType) -> str:
             wanted = f"array<{wanted}>" if target.is_array else wanted  # noqa: PLW2901 - the sentence about the array
             return f"A column of this type takes {wanted}: cast or convert the column in the query"
     return (
-        "The sink does not know that type: leave the column out, or write to a table whose column has a type such as text or "
-        "jsonb, from which the database makes it"
+        "The sink does not know that type: leave the column out, or write to another table with a column of type text or "
+        "jsonb, and let the database convert it"
     )
 
 

@@ -44,8 +44,8 @@ _OLDEST: Final = 150_000
 class PostgresCommitter(FencedCommitter[PostgresHandle, "Connection"]):
     """See :class:`FencedCommitter`.
 
-    A step is a transaction. It first locks the control record, and so waits for a previous step, even if that step's driver
-    has died while its backend is still in COMMIT. So everything that the step finds is final.
+    A step is a transaction that first locks the control record. So a step waits for the previous one, even if the previous
+    driver has died while its backend is still in COMMIT. So everything that the step finds is final.
     """
 
     failures = FAILURES
@@ -74,7 +74,7 @@ class PostgresCommitter(FencedCommitter[PostgresHandle, "Connection"]):
         return text_of(error)
 
     def check_store(self, step: Connection) -> None:
-        """See :class:`FencedCommitter`. The rest needs the first batch's columns; see :meth:`PostgresSink.check_schema`."""
+        """See :class:`FencedCommitter`. The other checks need a batch's columns; see :meth:`PostgresSink.check_schema`."""
         read_table(step, self._settings.table)
         is_standby, _, version, slots = self._facts(step)
         self._may_have_votes = slots > 0
@@ -154,7 +154,7 @@ class PostgresCommitter(FencedCommitter[PostgresHandle, "Connection"]):
     # -- for callers ----------------------------------------------------------------------------------------------------
 
     def binding(self) -> Mapping[str, str]:
-        """See :class:`FencedCommitter`: also the server and the table; a recreated table counts as a different one."""
+        """See :class:`FencedCommitter`: adds the server and the table. A recreated table counts as a different one."""
         with self._try("reading the table's identity"), self.step() as step:
             _, server, _, _ = self._facts(step)
             self._transfer.oid = read_table(step, self._settings.table).oid
@@ -243,7 +243,7 @@ class PostgresCommitter(FencedCommitter[PostgresHandle, "Connection"]):
             self._transfer.insert(step, handles)
 
     def _sweep_votes(self, decided: Collection[PostgresHandle]) -> None:
-        """Roll back every vote of this driver and of previous ones that is not decided."""
+        """Roll back every undecided vote of this driver and of previous ones."""
         if not self._may_have_votes:
             return
         with self._tidy("rolling back votes"):
@@ -264,7 +264,7 @@ class PostgresCommitter(FencedCommitter[PostgresHandle, "Connection"]):
                 pass
 
     def _drop_some(self) -> bool:
-        """Drop some of these stages; return whether there may be more."""
+        """Drop some published or rolled-back stages; return whether there may be more."""
         with self._database.transaction() as connection:
             find = self._statements.find_slices_with_marker(limit=_DROPPED_AT_ONCE)
             names = [name for (name,) in connection.execute(find)]

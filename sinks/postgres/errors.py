@@ -92,7 +92,7 @@ class RowsLeftOutError(psycopg.DataError):
 
 
 def explained(error: Exception, what: str) -> TwoPhaseCommitError:
-    """Build the error for a failure before the decision. Its message begins with ``what``."""
+    """Build the error for a failure before the decision. The message begins with ``what``."""
     state = getattr(error, "sqlstate", None)
     if state is None:  # the client's own error: the server refused it, or was never reached, or was lost
         state = next((state for words, state in _REFUSALS.items() if re.search(words, text_of(error))), "08")

@@ -15,8 +15,8 @@ class PostgresHandle(Prepared):
         columns: the table's columns that the rows have.
         filled: the columns whose default the stage has filled in.
         table: a fingerprint of the table's definition when the slice was staged.
-        vote: with ``vote="prepared"``, the name of the server's prepared transaction that publishes the slice. It is the same
-            for every task of an attempt.
+        vote: with ``vote="prepared"``, the name of the server's prepared transaction that publishes the slice. All tasks of
+            an attempt have the same vote.
     """
 
     columns: tuple[str, ...]

@@ -36,7 +36,7 @@ _RIGHTS: Final = {"append": frozenset({"INSERT", "SELECT"}), "upsert": frozenset
 
 
 def find_objections(publishing: Publishing) -> Iterator[str]:
-    """Find everything that may reject a publish after the decision, or that prevents it. Each message says what to do.
+    """Find everything that may reject a publish after the decision or makes it impossible. Each message says what to do.
 
     The first messages explain the later ones.
     """
@@ -91,7 +91,7 @@ def _key(publishing: Publishing) -> Iterator[str]:
         same = [index for index in table.indexes if index.is_unique and set(index.columns) == set(key)]
         reason = "".join(f" ({why})" for index in same[:1] for why in [_unusable(index)])
         yield (
-            f"{table.title} has no unique index on exactly its columns ({columns}) that ON CONFLICT can use{reason}: CREATE "
+            f"{table.title} has no unique index on exactly the columns ({columns}) that ON CONFLICT can use{reason}: CREATE "
             f"UNIQUE INDEX ON {table.title} ({columns}), or correct key"
         )
 
@@ -185,8 +185,8 @@ def _check(constraint: Constraint, publishing: Publishing) -> str:
         )
     if _is_mixed(constraint.columns, publishing):
         return (
-            f"the constraint {where} is about columns that an upsert changes and columns that it keeps, so the two may not fit "
-            "each other after the decision: select all of them, or drop the constraint"
+            f"the constraint {where} is about columns that an upsert changes and columns that it keeps, so their values may "
+            "not fit each other after the decision: select all of them, or drop the constraint"
         )
     return ""  # the stage has it
 

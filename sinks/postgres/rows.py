@@ -34,7 +34,7 @@ class RowFormat:
     Attributes:
         table: the table's name in messages.
         columns: for each column that is written, the name of the batch's column, and the table's column.
-        key: the table's columns that must not be null although the table allows it.
+        key: the table's columns that must not be null although the table allows nulls.
     """
 
     table: str
@@ -47,7 +47,7 @@ class RowFormat:
         return tuple(column.name for _, column in self.columns)
 
     def check(self, rows: pa.RecordBatch) -> None:
-        """Require that each row could be written.
+        """Require that each row can be written.
 
         Raises:
             SchemaError: a column is missing, or has a type that the table cannot take.
@@ -132,7 +132,7 @@ def fit_rows(schema: pa.Schema, table: Table, *, key: Collection[str] = ()) -> R
 
     Raises:
         SchemaError: a column has no counterpart, is computed by the table, or has a type that the table cannot take; or the
-            table needs one that the batch lacks. The message names it, both types, and what to do.
+            table needs one that the batch lacks. The message names the column and both types, and says what to do.
     """
     found: dict[str, tuple[str, Column]] = {}
     for name in schema.names:

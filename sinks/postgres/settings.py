@@ -35,7 +35,7 @@ class PostgresSettings:
     """The settings that a writer and a committer need.
 
     Raises:
-        ConfigurationError: an argument is invalid. The message names it and what to pass instead.
+        ConfigurationError: an argument is invalid. The message names the argument and says what to pass instead.
     """
 
     name: str
@@ -72,7 +72,7 @@ class PostgresSettings:
         """Describe how rows with these columns get into the table.
 
         Raises:
-            ConfigurationError: the table may reject them after the decision. The message says why, and what to do.
+            ConfigurationError: the table may reject the rows after the decision. The message says why, and what to do.
         """
         publishing = self.decided(table, columns)
         for objection in find_objections(publishing):

@@ -2,10 +2,9 @@
 
 The objects are in a schema of their own, which several sinks may share:
 
-* ``control``: each sink's control record;
-* ``slice``: each staged slice, with its sink and its rows;
-* ``marker``: for each slice that has been published or given up, which of the two, and the version of the decision;
-* ``stage_<uuid>``: the rows of one slice. It is logged, because a crash empties an unlogged table.
+* ``control``: each sink's control record; * ``slice``: each staged slice, with its sink and its rows; * ``marker``: for each
+finished slice, whether it was published or given up, and the version of the decision; * ``stage_<uuid>``: the rows of one
+slice. The table is logged, because a crash empties an unlogged one.
 """
 
 from __future__ import annotations
@@ -74,7 +73,7 @@ class Statements:
         return statement + sql.SQL(" FOR UPDATE") if locked else statement
 
     def swap_control(self, old: bytes | None, new: bytes) -> sql.Composed:
-        """Write the record if the stored one is still ``old``. The statement changes one row if it is."""
+        """Write the record if the stored one is still ``old``. The statement then changes one row."""
         if old is None:
             return self._format(
                 "INSERT INTO {schema}.control (sink, record) VALUES ({sink}, {new}) ON CONFLICT (sink) DO NOTHING",
@@ -89,8 +88,8 @@ class Statements:
     def create_stage(self, txn: str, publishing: Publishing) -> Iterator[sql.Composed]:
         """Create the stage of a slice: it rejects every row that the table itself would reject because of its own values.
 
-        It also fills in the defaults of columns that the batch lacks. It leaves identities to the table, because the stage
-        would have a counter of its own.
+        The stage also fills in the defaults of columns that the batch lacks. It leaves identities to the table, because the
+        stage would have a counter of its own.
         """
         stage = self.stage(txn)
         yield sql.SQL(
@@ -117,7 +116,7 @@ class Statements:
         )
 
     def find_slices(self, txns: Sequence[str], *, unmarked: bool = False) -> sql.Composed:
-        """Find slices whose stages exist, with their rows. With ``unmarked``, only those neither published nor given up."""
+        """Find slices whose stages exist, with their rows. ``unmarked`` excludes slices that are published or given up."""
         statement = self._format(
             "SELECT s.txn, s.rows FROM {schema}.slice s WHERE txn = ANY({txns}) AND sink = {sink} "
             "AND to_regclass({stage}) IS NOT NULL",
@@ -140,7 +139,7 @@ class Statements:
         )
 
     def find_slices_with_marker(self, *, limit: int) -> sql.Composed:
-        """Find slices that are published or given up, whose stages nobody needs, and nobody reads at the moment."""
+        """Find slices that are published or given up. Nobody needs their stages, and nobody is reading them."""
         return self._format(
             "SELECT s.txn FROM {schema}.slice s JOIN {schema}.marker m USING (txn) WHERE s.sink = {sink} AND NOT EXISTS ("
             "SELECT FROM pg_locks l WHERE l.relation = to_regclass({stage})::oid AND l.pid <> pg_backend_pid()"

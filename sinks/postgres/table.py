@@ -156,8 +156,8 @@ def read_table(connection: psycopg.Connection[Any], name: str) -> Table:
         found = None  # PostgreSQL 15 rejects a text that is not a name
     if found is None or found[0] is None:
         raise ConfigurationError(
-            f"table {name!r} does not exist, or the role may not see its schema: create it, or correct the name. Write it as in "
-            "SQL: 'schema.table', and \"…\" around a name with capital letters"
+            f"table {name!r} does not exist, or the role may not see its schema: create it, or correct the name. Write the "
+            "name as in SQL: 'schema.table', and \"…\" around a name with capital letters"
         )
     oid = found[0]
     [own] = _query(connection, _TABLE, oid)

@@ -57,12 +57,12 @@ class Column:
 
     @property
     def is_identity(self) -> bool:
-        """Whether a sequence of the table itself fills it."""
+        """Whether a sequence of the table itself fills the column."""
         return self.generated in {"ALWAYS", "BY DEFAULT"}
 
     @property
     def may_be_omitted(self) -> bool:
-        """Whether a row without it can be inserted."""
+        """Whether a row without the column can be inserted."""
         return self.is_nullable or self.default is not None or bool(self.generated)
 
 
@@ -77,7 +77,7 @@ class Index:
         is_unique: whether it forbids two rows with equal keys.
         is_primary: whether it belongs to the primary key.
         is_immediate: whether it is checked at once; a deferrable constraint is not.
-        is_valid: whether it covers every row. ``CREATE INDEX CONCURRENTLY`` may have left one that does not.
+        is_valid: whether it covers every row. ``CREATE INDEX CONCURRENTLY`` may have left an index that does not.
         is_partial: whether it has a predicate.
         has_expressions: whether a key is an expression.
         compares_otherwise: whether values that differ in the column may be equal in the index. Such an index has an operator
@@ -127,7 +127,7 @@ class Constraint:
 
 @dataclass(frozen=True)
 class Trigger:
-    """A trigger of the user that fires for this session.
+    """A user's trigger that fires for this session.
 
     Attributes:
         name: its name, quoted if needed.

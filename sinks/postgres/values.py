@@ -1,8 +1,8 @@
 """Find the values that a column can never hold, one column at a time: by its extremes, or with one vectorised test.
 
-Each check yields a mask of the bad values, and the reason. For good rows, it makes no mask. A check accepts all values that
-PostgreSQL's input function accepts. Anything that only the server can know is left to the server, which checks every value when
-the task stages it.
+Each check yields a mask of the bad values, and the reason. For good rows, a check makes no mask. A check accepts all values
+that PostgreSQL's input function accepts. Anything that only the server can know is left to the server, which checks every
+value when the task stages it.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class Problem(NamedTuple):
 
     Attributes:
         mask: true for each of them.
-        reason: the reason, as the end of "column x holds …".
+        reason: the end of the sentence "column x holds …".
     """
 
     mask: Any

@@ -1,7 +1,7 @@
 r"""Pack a slice's commands into chunks, the stored form that the scripts read.
 
 A chunk consists of ``<command> <words> <commands>\n``, the lengths of all words as 32-bit big-endian integers, and the words.
-It names its command, so that a decided chunk is applied as intended even if the query's code has changed since.
+A chunk names its command, so that a decided chunk is applied as intended even if the query's code has changed since.
 """
 
 from __future__ import annotations

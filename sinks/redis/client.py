@@ -1,7 +1,7 @@
 """Talk to standalone Redis, to Redis behind Sentinel, or to a cluster.
 
-redis-py retries a command after a lost answer, which would apply an ``INCRBY`` twice. So its retries are switched off. Only
-:meth:`RedisClient.execute` retries, and it takes only calls that may be repeated.
+redis-py retries a command after a lost answer, which would apply an ``INCRBY`` twice. So redis-py's retries are switched off.
+Only :meth:`RedisClient.execute` retries, and it takes only calls that may be repeated.
 """
 
 from __future__ import annotations

@@ -77,7 +77,7 @@ def slot_of_control(sink: str) -> int:
 
 
 def unstage(sink: str, entry: str, slots: Iterable[int]) -> list[Call]:
-    """Build the calls that remove a slice. Its entry goes last, because the sweep finds a slice only by its entry."""
+    """Build the calls that remove a slice. The entry goes last, because the sweep finds a slice only by its entry."""
     calls = [Call(slot, ("UNLINK", staged(sink, slot, entry))) for slot in slots]
     return [*calls, remove_entry(sink, entry)]
 

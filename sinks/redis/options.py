@@ -1,7 +1,7 @@
 """Check the options of redis-py, from a sink's ``options`` and from its url's query.
 
-redis-py itself lets a url override everything. It passes unknown options to a constructor that does not have them, or drops
-them (in a cluster), and it reads ``/prod`` as database 0.
+redis-py itself lets a url override everything. The library passes unknown options to a constructor that does not have them,
+or drops them (in a cluster), and it reads ``/prod`` as database 0.
 """
 
 from __future__ import annotations
@@ -61,7 +61,8 @@ def require_valid(url: str, options: Mapping[str, Any], *, cluster: bool) -> Non
     """Check a sink's url and options. No message shows a value, because it may contain a part of a password.
 
     Raises:
-        ConfigurationError: an option is invalid. The message names the argument and the option, and what to pass instead.
+        ConfigurationError: an option is invalid. The message names the argument and the option, and says what to pass
+            instead.
     """
     scheme = urlsplit(url).scheme
     if scheme not in _CONNECTIONS:

@@ -1,6 +1,6 @@
 """Define the scripts that run inside Redis. Each is one atomic step on keys of one hash slot, and may be called again.
 
-They are ``EVAL`` scripts, because Redis 6.2 has no functions. Redis does not roll a failed script back, so :data:`APPLY` never
+All are ``EVAL`` scripts, because Redis 6.2 has no functions. Redis does not roll a failed script back, so :data:`APPLY` never
 ends with an error once it has written: it records the row that it has reached.
 """
 

@@ -1,4 +1,4 @@
-"""The Redis sink, as its user describes it. It writes to Redis and Valkey, standalone, behind Sentinel, or as a cluster."""
+"""The Redis sink, as its user describes it. The sink writes to Redis and Valkey, standalone, behind Sentinel, or as a cluster."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class RedisSink(RedisSettings, TwoPhaseCommitSink[RedisHandle]):
         timeout_ms: how long one step may wait for Redis.
 
     Raises:
-        ConfigurationError: an argument is invalid. The message names it and what to pass instead.
+        ConfigurationError: an argument is invalid. The message names the argument and says what to pass instead.
     """
 
     handle_type = RedisHandle

@@ -1,4 +1,4 @@
-"""The driver's side of a staged sink: stage, decide, apply under a fence with markers, prove by the markers, sweep."""
+"""Commit staged slices from the driver: apply them under a fence with markers, prove by the markers, and sweep."""
 
 from __future__ import annotations
 
@@ -100,7 +100,7 @@ class StagedCommitter(ControlCommitter[StagedHandleT, "StoreClient[Any]"]):
     def initialize_state(
         self, decided: Sequence[StagedHandleT], scan_start: Mapping[str, Any]
     ) -> Mapping[StagedHandleT, Evidence]:
-        """See :class:`SinkCommitter`. Makes later versions higher than all that the last decision used."""
+        """See :class:`SinkCommitter`. Makes later versions higher than any that the last decision used."""
         self._highest_version = max(self._highest_version, self._top(decided, version_of(scan_start or NO_ATTEMPT)))
         return super().initialize_state(decided, scan_start)
 
@@ -141,8 +141,8 @@ class StagedCommitter(ControlCommitter[StagedHandleT, "StoreClient[Any]"]):
             )
         if state is SliceState.TORN:
             self._block(
-                f"{handle.transaction} is partly applied, and the rest is missing in {system}. So some of its rows are "
-                f"lost. Restore {system} from a backup"
+                f"{handle.transaction} is partly applied, and the rest is missing in {system}. So some of the slice's rows "
+                f"are lost. Restore {system} from a backup"
             )
         return Evidence.UNKNOWN
 

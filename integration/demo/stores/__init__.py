@@ -1,4 +1,4 @@
-"""The stores that the demo's queries can write to. Each is imported only if it is chosen, because it needs its own extra."""
+"""The stores that the demo's queries can write to. A store is imported only if it is chosen, because it needs its own extra."""
 
 from __future__ import annotations
 

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 class Output(ABC):
-    """The place that one query writes to. It is pickled into the query's process, so it has no connection of its own.
+    """The place that one query writes to. The object is pickled into the query's process, so it has no connection.
 
     Attributes:
         title: its name in the report.

@@ -201,7 +201,7 @@ def test_an_upsert_needs_a_unique_index_on_exactly_its_key(
     run(typed, *statements)
     found = objections(typed, mode="upsert", key=("id",))
     assert found[0].startswith(
-        f"public.target has no unique index on exactly its columns (id) that ON CONFLICT can use{reason}"
+        f"public.target has no unique index on exactly the columns (id) that ON CONFLICT can use{reason}"
     )
     assert found[0].endswith(": CREATE UNIQUE INDEX ON public.target (id), or correct key")
 

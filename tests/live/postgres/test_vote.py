@@ -89,7 +89,7 @@ def test_what_only_the_publish_can_check_is_refused_at_the_start_or_before_the_d
     case = case_of(database)
     run(connection, "DROP TABLE target", statements)
     before = values(database)
-    with pytest.raises(ConfigurationError, match=rf"{staged}.*or pass vote='prepared'.*Nothing was written"):
+    with pytest.raises(ConfigurationError, match=rf"{staged}.*Or pass vote='prepared'.*Nothing was written"):
         Query(case, tmp_path / "staged").run(0)
     case.sink = sink_of(database, vote="prepared", name="others")
     query = Query(case, tmp_path / "prepared")
