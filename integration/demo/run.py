@@ -77,7 +77,7 @@ def main(options: DemoOptions, *, as_json: bool) -> int:
 
 
 def run_demo(options: DemoOptions, console: Console) -> tuple[dict[str, Any], dict[str, Any] | None]:
-    """Run the demo and return the facts of both queries. Everything that was started is ended before this returns or raises.
+    """Run the demo and return the facts of both queries. It ends all that it has started before it returns or raises.
 
     Raises:
         ServiceError: Java or a jar is missing, the broker did not start, or a query failed.

@@ -25,6 +25,7 @@ def cache_dir() -> Path:
         found.mkdir(parents=True, exist_ok=True)
     except (RuntimeError, OSError) as error:
         raise ServiceError(
-            f"there is no directory for downloads: {error}. Set TWOPC_CACHE_DIR to a directory that this user may write to"
+            f"the directory for downloads cannot be created: {error}. Set TWOPC_CACHE_DIR to a directory that this user may "
+            "write to"
         ) from error
     return found

@@ -94,7 +94,7 @@ class LocalKafka(LocalServer):
             data_dir: see `LocalServer`.
             properties: broker properties that override or add to the defaults, `listeners` included.
             listeners: listeners in addition to PLAINTEXT, name -> security protocol, such as {"SASL": "SASL_PLAINTEXT"}. Each
-                gets a port; see `address`. Put the protocol's settings into `properties`.
+                listener gets a port; see `address`. Put the protocol's settings into `properties`.
             cluster_id: for formatting a new data directory, a base64 UUID; None: a random one.
             heap: maximum Java heap (`-Xmx`).
             jvm_flags: further flags of the JVM; None: those for a fast start. Use `()` to measure throughput.

@@ -21,7 +21,7 @@ MIRROR_MAKER_VERSION: Final = "3.9.1"
 class MirrorMaker(LocalServer):
     """Copies a topic until it is stopped. Keys, values and times stay; Java's partitioner chooses the partitions.
 
-    If MirrorMaker is stopped in an orderly way (`stop`, `close`), it has duplicated nothing.
+    If MirrorMaker is stopped in an orderly way (`stop`, `close`), no record is duplicated.
     """
 
     def __init__(self, source: str, target: str, topic: str, *, data_dir: Path | None = None) -> None:

@@ -152,7 +152,7 @@ def _canonical(files: Files, log: str | Literal[False], line: str) -> str:
 def _digest(files: Files, directory: str, counter: int) -> str:
     """Compute the digest of the entries of ``<directory>/<counter>``.
 
-    Compaction moves entries: ``<n>.compact`` holds all up to n.
+    Compaction moves entries: ``<n>.compact`` holds all entries up to n.
     """
     names = files.names(directory)
     compacted = sorted(int(name.removesuffix(".compact")) for name in names if name.endswith(".compact"))

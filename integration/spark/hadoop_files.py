@@ -54,7 +54,8 @@ def open_files(context: SparkContext, location: str) -> Files:
         is_atomic = scheme in _ATOMIC_RENAME or (scheme in _AZURE and file_system.hasPathCapability(path, _ACLS))
     except Py4JJavaError as error:
         raise ConfigurationError(
-            f"checkpoint_location={location!r} cannot be opened: {error.java_exception}"
+            f"checkpoint_location={location!r} cannot be opened. Check the path and its file system. Hadoop's error: "
+            f"{error.java_exception}"
         ) from error
     return (HadoopFiles if is_atomic else HadoopObjects)(gateway, configuration, qualified.toString())
 

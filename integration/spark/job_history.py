@@ -67,7 +67,7 @@ class JobHistory:
         self._examined = NumberRanges()
 
     def begin(self, *, exactly: bool = False) -> Moment:
-        """Record a moment. No earlier job has computed RDDs that are created later.
+        """Record a moment. No job before this moment has computed an RDD that is created after it.
 
         Args:
             exactly: also ask Spark for the number of the next job, so that no job is examined in vain later.

@@ -1,4 +1,4 @@
-"""Define what a run of a query needs from Spark. This process may be Spark's driver or reach Spark through Spark Connect."""
+"""Define the interface between a run of a query and Spark, for Spark's own driver and for Spark Connect."""
 
 from __future__ import annotations
 

@@ -28,7 +28,7 @@ Stretch = tuple[int, int, int]
 
 
 def stretches(batch: pa.RecordBatch) -> Iterator[Stretch]:
-    """Divide a batch by the plan's partitions. Without that column, as in the driver, all rows are from partition 0."""
+    """Divide a batch by the plan's partitions. Without a partition column, as in the driver, all rows are from partition 0."""
     if batch.num_rows == 0:
         return
     if PARTITION not in batch.schema.names:

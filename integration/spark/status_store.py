@@ -49,7 +49,7 @@ class StageAttempt(msgspec.Struct, frozen=True, rename="camel"):
 
     @property
     def is_written(self) -> bool:
-        """Whether the stage writes a shuffle. Only such a stage is ever skipped."""
+        """Whether the stage writes a shuffle. Spark skips only stages that do."""
         return not self.has_run or self.shuffle_write_records > 0
 
 

@@ -136,7 +136,7 @@ def _letter(row: dict[str, Any]) -> bytes:
 
 
 def _readable(value: Any, most: int | None = None) -> Any:
-    """Convert to a value that JSON can hold.
+    """Convert a value to one that JSON can hold.
 
     With ``most``, keep only that much of the beginning of longer text and bytes, and add the original length.
     """

@@ -36,7 +36,7 @@ _RIGHTS: Final = {"append": frozenset({"INSERT", "SELECT"}), "upsert": frozenset
 
 
 def find_objections(publishing: Publishing) -> Iterator[str]:
-    """Find everything that may reject a publish after the decision or makes it impossible. Each message says what to do.
+    """Find everything that may reject a publish after the decision or make it impossible. Each message says what to do.
 
     The first messages explain the later ones.
     """
@@ -211,8 +211,7 @@ def _is_mixed(columns: Iterable[str], publishing: Publishing) -> bool:
 def _partitioned(table: Table) -> Iterator[str]:
     if table.is_partition:
         yield (
-            f"{table.title} is a partition, and its bounds may reject a row after the decision: write to the table that it "
-            "is a partition of"
+            f"{table.title} is a partition, and its bounds may reject a row after the decision: write to its parent table"
         )
     for name in table.unrouted:
         yield (

@@ -41,7 +41,7 @@ class Publishing:
 
     @property
     def left_to_the_table(self) -> tuple[Column, ...]:
-        """The identity columns that the batch lacks. Only the table's own sequence can fill them, at the publish."""
+        """The identity columns that the batch lacks. Only the table's own sequence can fill such columns, at the publish."""
         return tuple(column for column in self.table.columns if column.is_identity and column.name not in self.written)
 
     @property

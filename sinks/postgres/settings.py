@@ -80,7 +80,7 @@ class PostgresSettings:
         return publishing
 
     def decided(self, table: Table, columns: tuple[str, ...]) -> Publishing:
-        """Describe the same after the decision. Objections come too late then, and the table may still take the rows."""
+        """Describe this after the decision, when objections come too late, and the table may still take the rows."""
         return Publishing(table, self.mode, columns, _names(self.key), _names(self.order_by), self.vote)
 
     def _require(self, is_valid: object, argument: str, advice: str) -> None:

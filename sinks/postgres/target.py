@@ -1,4 +1,4 @@
-"""Describe a sink's table as the catalog shows it. Frozen and picklable: the driver reads the table, and tasks use it."""
+"""Describe a sink's table as the catalog shows it, in frozen and picklable form: the driver reads it, and tasks use it."""
 
 from __future__ import annotations
 

@@ -82,7 +82,7 @@ class Check:
                         _, key, error, command, held = answer
                         raise self._refusal(key, error, f"{text_of(command)} on {text_of(held)!r} answers ")
                     if answer and answer[0] == b"LOST":
-                        what = "Redis lost what the check before the decision had written. Nothing was decided"
+                        what = "Redis lost data that the check before the decision had written. Nothing was decided"
                         raise RetriableError(f"sink {self._sink!r}: {what}. A new attempt checks again")
         finally:
             # If this fails, the next rehearsal removes the copies.

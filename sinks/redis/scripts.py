@@ -1,7 +1,7 @@
 """Define the scripts that run inside Redis. Each is one atomic step on keys of one hash slot, and may be called again.
 
-All are ``EVAL`` scripts, because Redis 6.2 has no functions. Redis does not roll a failed script back, so :data:`APPLY` never
-ends with an error once it has written: it records the row that it has reached.
+All of them are ``EVAL`` scripts, because Redis 6.2 has no functions. Redis does not roll a failed script back, so
+:data:`APPLY` never ends with an error once it has written: it records the row that it has reached.
 """
 
 from __future__ import annotations

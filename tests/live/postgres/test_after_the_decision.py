@@ -37,7 +37,11 @@ _CHANGES = {
         'column "value" of relation "target" does not exist',
         ["ALTER TABLE target RENAME number TO value"],
     ),
-    "renamed table": (["ALTER TABLE target RENAME TO other"], "is gone", ["ALTER TABLE other RENAME TO target"]),
+    "renamed table": (
+        ["ALTER TABLE target RENAME TO other"],
+        "does not exist any more",
+        ["ALTER TABLE other RENAME TO target"],
+    ),
     "another table": (
         ["ALTER TABLE target RENAME TO other", f"CREATE TABLE target ({_COLUMNS})"],
         "another table has its name",
