@@ -106,6 +106,26 @@ def _shuffled(partitions: str) -> Goal:
     )
 
 
+def _lakehouse(case: str) -> Goal:
+    return Goal(
+        says=f"{case}: at most 1.2 x the time of Spark's own writer",
+        group="lakehouse",
+        case=case,
+        to="Spark's own writer",
+        limit=1.2,
+    )
+
+
+def _shuffled_sink(case: str) -> Goal:
+    return Goal(
+        says=f"100 000 rows to {case}: at most 1.3 x the time of 2 partitions",
+        group="shuffledsinks",
+        case=case,
+        to="twopc, 2 partitions",
+        limit=1.3,
+    )
+
+
 def _rate(group: str, case: str, to: str, limit: float) -> Goal:
     return Goal(
         says=f"{case}: at least {limit:g} x the rate of {to}", group=group, case=case, to=to, limit=limit, at_most=False
@@ -146,6 +166,8 @@ GOALS: tuple[Goal, ...] = (
     _rate("redis", "SET (upsert)", "redis-py, a pipeline", 0.8),
     _rate("postgres", "append to PostgreSQL", "Spark's jdbc writer", 2),
     _rate("postgres", "upsert into PostgreSQL", "a stage and ON CONFLICT in each task", 1),
+    *(_lakehouse(f"{table}, {rows} rows") for table in ("Iceberg", "Delta") for rows in ("20 000", "1 000 000")),
+    *(_shuffled_sink(f"{store}, 200 partitions") for store in ("Redis", "HBase", "PostgreSQL", "Iceberg", "Delta")),
     _rate("hbase", "Put, 1 cell (upsert)", "the same client, batched", 0.8),
 )
 

@@ -79,7 +79,7 @@ def measure(settings: Settings) -> Iterator[Case]:
         for i in ids
     ]
     with LocalHBase(heap="1g") as server:
-        _create_table(_sink(server.zookeeper, Put("{id}", {"d:v": "v"})))
+        create_table(_sink(server.zookeeper, Put("{id}", {"d:v": "v"})))
         table: Any = Client({"hbase.zookeeper.quorum": server.zookeeper}).get_table(b"default", _TABLE.encode())
         for name, mapping, values, send in WORKLOADS:
             if settings.wants(name):
@@ -168,7 +168,7 @@ def _mutations(mapping: Mapping, keys: list[bytes], values: tuple[bytes, ...]) -
         yield message
 
 
-def _create_table(sink: HBaseSink) -> None:
+def create_table(sink: HBaseSink) -> None:
     """Make the table, and return when it is served."""
     families = [hbase_pb.ColumnFamilySchema(name=b"d")]
     client = sink.create_client()

@@ -40,19 +40,19 @@ class Held:
 
     Args:
         context: Spark's.
-        bootstrap_servers: of the one broker.
+        bootstrap_servers: of the one broker; None: connections are not counted.
     """
 
-    def __init__(self, context: Any, bootstrap_servers: str) -> None:
+    def __init__(self, context: Any, bootstrap_servers: str | None = None) -> None:
         self._run = uuid.uuid4().hex
-        self._port = int(bootstrap_servers.rpartition(":")[2])
+        self._port = int(bootstrap_servers.rpartition(":")[2]) if bootstrap_servers else None
         context.environment[_RUN] = self._run
         reset_peak()
         self._before = self._connections()
 
     def facts(self) -> dict[str, float]:
         """Measure while the query's connections are open."""
-        found = {"connections opened": float(len(self._connections() - self._before))}
+        found = {"connections opened": float(len(self._connections() - self._before))} if self._port else {}
         driver = peak_mib()
         if driver is not None:
             found["driver's Python peak memory, MiB"] = driver

@@ -54,7 +54,7 @@ _TASKS: Final = 2
 _VALUE: Final = "x" * 100
 _COLUMNS: Final = "id bigint {}, key text, value text"
 #: A durable server with room for a few batches between two checkpoints.
-_SERVER: Final = {
+SERVER: Final = {
     "fsync": "on",
     "full_page_writes": "on",
     "shared_buffers": "256MB",
@@ -96,7 +96,7 @@ def measure(settings: Settings) -> Iterator[Case]:
     """A case for appends, and one for upserts."""
     rows = settings.rows(_ROWS)
     with (
-        LocalPostgres(options=_SERVER) as server,
+        LocalPostgres(options=SERVER) as server,
         tempfile.TemporaryDirectory(prefix="twopc-bench-", ignore_cleanup_errors=True) as name,
         spark_session(Path(name), jars=postgres_jdbc_jars()) as spark,
     ):

@@ -43,6 +43,7 @@ class Source:
         most_offsets: the limit for that. It rounds each partition's share down, and the rest would be a last
             batch of a few records.
         shuffled: into how many partitions the query shuffles it by key; None: it does not.
+        is_stateful: whether the query drops duplicates by key, of which there are none.
     """
 
     topic: str
@@ -50,6 +51,7 @@ class Source:
     batch_rows: int
     most_offsets: int
     shuffled: int | None = None
+    is_stateful: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -131,6 +133,7 @@ class Queries:
         stream = stream.option("subscribe", source.topic).option("startingOffsets", "earliest")
         stream = stream.option("kafka.fetch.max.wait.ms", _FETCH_WAIT_MS)
         rows = stream.option("maxOffsetsPerTrigger", source.most_offsets).load().select("key", "value")
+        rows = rows.dropDuplicates(["key"]) if source.is_stateful else rows
         return rows if source.shuffled is None else rows.repartition(source.shuffled, "key")
 
     def _run(self, writer: DataStreamWriter, checkpoint: str, source: Source, output: str) -> Ran:

@@ -10,6 +10,7 @@ import contextlib
 import os
 import sys
 from pathlib import Path
+from types import MappingProxyType
 from typing import TYPE_CHECKING
 from xml.sax.saxutils import quoteattr
 
@@ -19,7 +20,7 @@ from twopc.integration.services.jars import spark_kafka_jars
 from twopc.integration.services.java import java_home
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Iterable, Iterator, Mapping
 
 _IVY_SETTINGS = """\
 <ivysettings>
@@ -34,13 +35,16 @@ _IVY_SETTINGS = """\
 
 
 @contextlib.contextmanager
-def spark_session(directory: Path, *, cores: int = 2, jars: Iterable[Path] = ()) -> Iterator[SparkSession]:
+def spark_session(
+    directory: Path, *, cores: int = 2, jars: Iterable[Path] = (), settings: Mapping[str, str] = MappingProxyType({})
+) -> Iterator[SparkSession]:
     """A session on this machine; stopped at the end.
 
     Args:
         directory: for everything that Spark writes.
         cores: how many tasks run at the same time.
         jars: further jars, for ``spark.jars``.
+        settings: further settings.
     """
     os.environ["JAVA_HOME"] = str(java_home())
     os.environ["PYSPARK_PYTHON"] = sys.executable
@@ -56,7 +60,7 @@ def spark_session(directory: Path, *, cores: int = 2, jars: Iterable[Path] = ())
     )
     if jars:
         builder = builder.config("spark.jars", ",".join(map(str, jars)))
-    for name, value in packages(directory).items():
+    for name, value in {**packages(directory), **settings}.items():
         builder = builder.config(name, value)
     spark = builder.getOrCreate()
     spark.sparkContext.setLogLevel("ERROR")

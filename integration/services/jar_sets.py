@@ -15,6 +15,8 @@ DEFAULT_KAFKA_VERSION = "4.3.0"
 LOCKED_KAFKA_VERSIONS = ("2.8.2", "3.0.2", "3.3.2", "3.5.2", "3.9.1", "4.0.1", "4.1.1", "4.2.0", DEFAULT_KAFKA_VERSION)
 HBASE_VERSION = "2.6.1"
 ICEBERG_VERSION = "1.10.0"
+#: The release for Spark 4.0.
+DELTA_VERSION = "4.0.0"
 #: For each minor version of Spark, the newest patch release whose Kafka connector every repository serves. Later patch
 #: releases use that connector, too.
 NEWEST_CONNECTORS = {"3.5": "3.5.7", "4.0": "4.0.4", "4.1": "4.1.3", "4.2": "4.2.0"}
@@ -121,3 +123,9 @@ def spark_iceberg_set() -> JarSet:
         (root,),
         transitive=False,
     )
+
+
+def spark_delta_set() -> JarSet:
+    """Return Delta Lake's own reader and writer for Spark 4.0, beside the libraries that PySpark ships."""
+    roots = tuple(f"io.delta:{module}:{DELTA_VERSION}" for module in ("delta-spark_2.13", "delta-storage"))
+    return JarSet(f"delta-spark-{DELTA_VERSION}", f"Delta Lake {DELTA_VERSION}", roots, transitive=False)

@@ -29,6 +29,7 @@ from twopc.integration.services.jar_sets import (
     mirror_set,
     old_kafka_set,
     postgres_jdbc_set,
+    spark_delta_set,
     spark_iceberg_set,
     spark_kafka_set,
 )
@@ -84,6 +85,11 @@ def iceberg_jars() -> list[Path]:
 def spark_iceberg_jars() -> list[Path]:
     """Return Iceberg for Spark; see `spark_iceberg_set` and `kafka_jars`."""
     return fetch(spark_iceberg_set())
+
+
+def spark_delta_jars() -> list[Path]:
+    """Return Delta Lake for Spark; see `spark_delta_set` and `kafka_jars`."""
+    return fetch(spark_delta_set())
 
 
 def fetch(wanted: JarSet, lock: Path | None = None) -> list[Path]:
@@ -202,6 +208,7 @@ def write_lock(prefix: str = "") -> None:
         postgres_jdbc_set(),
         iceberg_set(),
         spark_iceberg_set(),
+        spark_delta_set(),
     ):
         if not wanted.name.startswith(prefix):
             continue

@@ -19,7 +19,7 @@ from twopc.sinks.delta.handle import DeltaHandle
 from twopc.sinks.delta.objections import find_objections, retention_ms
 from twopc.sinks.delta.orphans import Orphans
 from twopc.sinks.delta.prepared import entries_of, find_misfit, require_whole, whole
-from twopc.sinks.delta.record import Published
+from twopc.sinks.delta.record import Published, newest_transaction
 from twopc.sinks.delta.step import Step
 from twopc.sinks.delta.table import definition_of
 
@@ -170,6 +170,11 @@ class DeltaCommitter(FencedCommitter[DeltaHandle, Step]):
                 case="older table",
             )
         return super().has_newer_decision(scan_start)
+
+    def newest_batch_of_others(self, query_id: str) -> int | None:
+        """See :class:`SinkCommitter`: Spark's own writer makes each batch an application transaction (``DeltaSink.scala``)."""
+        with self._try("reading the batches of Spark's own writer"), self.step() as step:
+            return newest_transaction(step.table, query_id)
 
     def confirm(self, handles: Sequence[DeltaHandle], age_ms: float) -> None:
         """See :class:`FencedCommitter`: also that the table will take the files, because after the decision it must."""

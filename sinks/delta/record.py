@@ -75,8 +75,13 @@ def next_pointer(pointer: int | None) -> int:
 
 def read_pointer(table: DeltaTable, sink: str) -> int | None:
     """The pointer in one version of the table; None if the sink has never written to it."""
+    return newest_transaction(table, app_id(sink))
+
+
+def newest_transaction(table: DeltaTable, application: str) -> int | None:
+    """The version of an application's newest transaction in one version of the table; None if it has written none."""
     with translated("reading the table's log"):
-        return table.transaction_version(app_id(sink))
+        return table.transaction_version(application)
 
 
 def read_record(store: Store, table: DeltaTable, sink: str) -> tuple[DeltaTable, Record | None]:

@@ -20,6 +20,7 @@ from twopc.sinks.iceberg.orphans import Orphans
 from twopc.sinks.iceberg.prepared import added_already, entries_of, whole
 from twopc.sinks.iceberg.proposal import has_definitions
 from twopc.sinks.iceberg.record import Published
+from twopc.sinks.iceberg.spark_writer import newest_batch
 from twopc.sinks.iceberg.step import Step
 from twopc.sinks.iceberg.store import delete
 
@@ -169,6 +170,11 @@ class IcebergCommitter(FencedCommitter[IcebergHandle, Step]):
                 case="older table",
             )
         return super().has_newer_decision(scan_start)
+
+    def newest_batch_of_others(self, query_id: str) -> int | None:
+        """See :class:`SinkCommitter`: Spark's own streaming writer records its batches."""
+        with self._try("reading the batches of Spark's own writer"), self.step() as step:
+            return newest_batch(step.table.metadata, query_id)
 
     def confirm(self, handles: Sequence[IcebergHandle], age_ms: float) -> None:
         """See :class:`FencedCommitter`: also that the table will take the files, because after the decision it must."""

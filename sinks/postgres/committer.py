@@ -75,7 +75,7 @@ class PostgresCommitter(FencedCommitter[PostgresHandle, "Connection"]):
 
     def check_store(self, step: Connection) -> None:
         """See :class:`FencedCommitter`. The other checks need a batch's columns; see :meth:`PostgresSink.check_schema`."""
-        read_table(step, self._settings.table)
+        read_table(step, self._settings.table, locked=False)
         is_standby, _, version, slots = self._facts(step)
         self._may_have_votes = slots > 0
         if is_standby:
@@ -157,7 +157,7 @@ class PostgresCommitter(FencedCommitter[PostgresHandle, "Connection"]):
         """See :class:`FencedCommitter`: adds the server and the table. A recreated table counts as a different one."""
         with self._try("reading the table's identity"), self.step() as step:
             _, server, _, _ = self._facts(step)
-            self._transfer.oid = read_table(step, self._settings.table).oid
+            self._transfer.oid = read_table(step, self._settings.table, locked=False).oid
         return {**super().binding(), "server": server, "table": str(self._transfer.oid)}
 
     def acquire(self, claim: Claim, seen: Owner | None) -> int:

@@ -58,10 +58,7 @@ _MEANINGS: Final[dict[str, tuple[type[TwoPhaseCommitError], str]]] = {
     "54": (BadRecordError, "A row is too large for the table or for one of its indexes"),
     "55P03": (
         UnavailableError,
-        (
-            "Another session or a prepared transaction holds the lock: see pg_stat_activity, pg_locks and pg_prepared_xacts. If "
-            "an ALTER TABLE or the like waits for a vote of this sink, cancel it"
-        ),
+        "Another session or a prepared transaction holds the lock: see pg_stat_activity, pg_locks and pg_prepared_xacts",
     ),
     "57": (UnavailableError, "The server ended the statement or the connection, or is starting or stopping"),
     "P0001": (BadRecordError, "A trigger or a function of the table rejects a row"),

@@ -158,9 +158,9 @@ def _is_numbered(index: Index, publishing: Publishing) -> bool:
 
 def _constraint(constraint: Constraint, publishing: Publishing) -> str:
     table = publishing.table
-    where = f"{constraint.name} of {constraint.table}, {constraint.definition},"
+    where = f"{constraint.name} of {constraint.table}"
     is_own = constraint.table_oid == table.oid
-    if constraint.definition.endswith("NOT ENFORCED") or (constraint.is_inherited and not is_own):
+    if not constraint.is_enforced or (constraint.is_inherited and not is_own):
         return ""
     if constraint.kind == "f":
         return (
@@ -174,7 +174,7 @@ def _constraint(constraint: Constraint, publishing: Publishing) -> str:
 
 def _check(constraint: Constraint, publishing: Publishing) -> str:
     table = publishing.table
-    where = f"{constraint.name} of {constraint.table}, {constraint.definition},"
+    where = f"{constraint.name} of {constraint.table}"
     if constraint.table_oid != table.oid:
         return f"the constraint {where} belongs to a single partition, so a stage does not have it: add it to {table.title}"
     late = {column.name for column in publishing.left_to_the_table} & set(constraint.columns)

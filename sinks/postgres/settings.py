@@ -103,7 +103,7 @@ def _read_row_format(settings: PostgresSettings, schema: pa.Schema, _: float) ->
     database = settings.database()
     try:
         with database.transaction() as connection:
-            table = read_table(connection, settings.table)
+            table = read_table(connection, settings.table, locked=False)
     except psycopg.Error as error:
         raise explained(error, f"sink {settings.name!r}, reading table {settings.table}") from error
     finally:

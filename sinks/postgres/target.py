@@ -84,7 +84,7 @@ class Index:
             class that is not the type's own, or its collation is not the column's and one of the two is not deterministic.
         is_own: whether it belongs to the table itself, and not only to a partition.
         definition: the text after ``USING`` in the statement that creates it, without clauses that only a unique index may
-            have.
+            have; empty if it was not read.
     """
 
     name: str
@@ -112,7 +112,8 @@ class Constraint:
         table: the table that has it, with its schema if it is not in the search path.
         table_oid: that table's object id.
         columns: the names of its columns.
-        definition: as SQL states it.
+        definition: as SQL states it; empty if it was not read, see :func:`twopc.sinks.postgres.table.read_table`.
+        is_enforced: whether the server applies it.
         is_inherited: whether a partition has it from its parent.
     """
 
@@ -122,6 +123,7 @@ class Constraint:
     table_oid: int
     columns: tuple[str, ...]
     definition: str
+    is_enforced: bool = True
     is_inherited: bool = False
 
 

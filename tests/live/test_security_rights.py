@@ -148,7 +148,7 @@ class Preflight(Part):
     """Return the findings that matter, without those that every single broker causes."""
 
     roles = ("preflight",)
-    expected = re.compile(r"replica\(s\)|min\.insync\.replicas=1")
+    expected = re.compile(r"has 1 replica\b|min\.insync\.replicas=1")
 
     def prepare(self) -> None:
         self.run_plainly()

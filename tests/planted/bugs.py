@@ -375,8 +375,8 @@ BUGS: Final = (
         "an unanswered decision counts as failed",
         12,
         _DRIVER,
-        '            raise DecisionInDoubtError(\n                f"the ledger {self._ledger} did not answer',
-        '            raise RetriableError(\n                f"the ledger {self._ledger} did not answer',
+        '            raise DecisionInDoubtError(\n                f"the commit of a record to the ledger',
+        '            raise RetriableError(\n                f"the commit of a record to the ledger',
     ),
     _bug(
         "a slow commit is not read back",

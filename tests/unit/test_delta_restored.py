@@ -6,13 +6,15 @@ import shutil
 from typing import TYPE_CHECKING
 
 import pytest
-from deltalake import DeltaTable
+from deltalake import CommitProperties, DeltaTable, Transaction, write_deltalake
 
 from tests.unit.delta_support import SCHEMA, Shop, evidence, prepare
 from twopc import CheckpointExpiredError, ConfigurationError, RefusedStartError
 from twopc.attempt import Evidence
+from twopc.override import Overrides
+from twopc.settings import Settings
 from twopc.testing.contract import Case, numbers
-from twopc.testing.contract.drivers import Driver, Query, all_rows, close_opened
+from twopc.testing.contract.drivers import QUERY_ID, Driver, Query, all_rows, close_opened
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -155,3 +157,21 @@ def test_a_batch_that_vacuum_may_take_for_garbage_is_not_decided(tmp_path: Path)
     with pytest.raises(CheckpointExpiredError, match="a third of that, 3600000 ms, is the limit"):
         driver.committer.confirm([handle], 3_600_001)
     close_opened()
+
+
+@pytest.mark.parametrize(("query", "is_refused"), [(QUERY_ID, True), ("another query", False)])
+def test_a_batch_that_sparks_own_writer_has_committed_is_not_written_again(
+    shop: Shop, tmp_path: Path, query: str, *, is_refused: bool
+) -> None:
+    adopting = Settings(overrides=Overrides(adopt_query_id=QUERY_ID))
+    done = CommitProperties(app_transactions=[Transaction(query, 3)])
+    write_deltalake(str(shop.path), SCHEMA.empty_table(), mode="append", commit_properties=done)
+    before = shop.version()
+    if is_refused:
+        with pytest.raises(
+            RefusedStartError, match=r"written already: .* has written batch 3 to the store of sink 'orders'"
+        ):
+            query_on(shop, tmp_path).run(3, settings=adopting)
+        assert shop.version() == before
+    query_on(shop, tmp_path).run(4 if is_refused else 3, settings=adopting)
+    assert shop.values() == all_rows(4 if is_refused else 3)

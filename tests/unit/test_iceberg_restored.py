@@ -169,3 +169,36 @@ def test_another_query_takes_over_and_the_first_one_comes_back(shop: Shop, case:
     query.run(1, settings=ending("query-b"))
     query.run(1, 2)
     assert shop.values() == all_rows(0, 1, 2)
+
+
+@pytest.mark.parametrize(("query", "is_refused"), [(QUERY_ID, True), ("another query", False)])
+def test_a_batch_that_sparks_own_writer_has_committed_is_not_written_again(
+    shop: Shop, case: Case, tmp_path: Path, query: str, *, is_refused: bool
+) -> None:
+    adopting = Settings(overrides=Overrides(adopt_query_id=QUERY_ID))
+    rows = shop.table().schema().as_arrow().empty_table()
+    for number in (3, 2):  # in any order: expiry or a rewrite may have changed it
+        properties = {"spark.sql.streaming.queryId": query, "spark.sql.streaming.epochId": str(number)}
+        shop.change(lambda table, given=properties: table.append(rows, snapshot_properties=given))
+    before = metadata_of(shop)
+    if is_refused:
+        with pytest.raises(
+            RefusedStartError, match=r"written already: .* has written batch 3 to the store of sink 'orders'"
+        ):
+            Query(case, tmp_path).run(3, settings=adopting)
+        assert metadata_of(shop) == before
+    Query(case, tmp_path).run(4 if is_refused else 3, settings=adopting)
+    assert shop.values() == all_rows(4 if is_refused else 3)
+
+
+def test_a_batch_that_sparks_own_writer_has_committed_between_two_of_this_sink_is_not_written_again(
+    shop: Shop, case: Case, tmp_path: Path
+) -> None:
+    query = Query(case, tmp_path)
+    query.run(0)
+    rows = shop.table().schema().as_arrow().empty_table()
+    properties = {"spark.sql.streaming.queryId": QUERY_ID, "spark.sql.streaming.epochId": "1"}
+    shop.change(lambda table: table.append(rows, snapshot_properties=properties))
+    with pytest.raises(RefusedStartError, match="written already"):
+        query.run(1)
+    assert shop.values() == all_rows(0)

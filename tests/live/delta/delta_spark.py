@@ -13,7 +13,7 @@ import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from tests.live.delta.jars import delta_jars
+from twopc.integration.services.jars import spark_delta_jars
 from twopc.integration.services.java import java_home
 
 if TYPE_CHECKING:
@@ -65,7 +65,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as directory:
         builder = (
             SparkSession.builder.master("local[1]")
-            .config("spark.jars", ",".join(map(str, delta_jars())))
+            .config("spark.jars", ",".join(map(str, spark_delta_jars())))
             .config("spark.driver.bindAddress", "127.0.0.1")
             .config("spark.driver.host", "127.0.0.1")
             .config("spark.ui.enabled", "false")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -19,7 +19,13 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.whole
 
 
+class RestShop(Shop):
+    def edit(self, change: Any) -> None:
+        del change
+        pytest.skip("this catalog keeps the metadata of its tables in memory, where nobody can edit it")
+
+
 @pytest.fixture  # type: ignore[no-redef]
 def shop(rest_warehouse: RestWarehouse) -> Iterator[Shop]:
-    yield Shop(rest_warehouse)
+    yield RestShop(rest_warehouse)
     close_opened()

@@ -165,7 +165,7 @@ def test_a_writer_that_continues_is_noticed(pipeline: OldPipeline, spark: SparkS
     pipeline.write_directly("late")
     assert "1 record was written" in pipeline.fail_new(spark)
     pipeline.cut_over("--apply")
-    assert "records are not rows of the batch" in pipeline.fail_new(spark)
+    assert "1 record is not a row of the batch" in pipeline.fail_new(spark)
     pipeline.cut_over("--apply", "--other-writers")
     pipeline.run_new(spark)
     assert pipeline.visible() == Counter([*pipeline.given, "late"])

@@ -48,11 +48,11 @@ _DANGEROUS = [
     ([f"{_TARGET})", "CREATE UNIQUE INDEX u ON target (id) WHERE v > 0", _ALREADY], "the unique index u on 'id'"),
     (
         ["CREATE TABLE other (id int PRIMARY KEY)", f"{_TARGET} REFERENCES other)"],
-        "the foreign key target_v_fkey of target, FOREIGN KEY (v) REFERENCES other(id), may reject",
+        "the foreign key target_v_fkey of target may reject",
     ),
     (
         [f"{_TARGET}, EXCLUDE USING gist (int4range(id, id, '[]') WITH &&))", _ALREADY],
-        "the exclusion constraint target_int4range_excl of target, EXCLUDE USING gist",
+        "the exclusion constraint target_int4range_excl of target may",
     ),
     (
         [f"{_TARGET})", "CREATE TRIGGER t BEFORE INSERT ON target FOR EACH ROW EXECUTE FUNCTION f()"],
@@ -71,7 +71,7 @@ _DANGEROUS = [
     ),
     (
         [f"{_TARGET}) PARTITION BY LIST (v)", "CREATE TABLE p PARTITION OF target DEFAULT", "ALTER TABLE p ADD CHECK (v < 5)"],
-        "the constraint p_v_check of p, CHECK ((v < 5)), belongs to a single partition",
+        "the constraint p_v_check of p belongs to a single partition",
     ),
     (
         [

@@ -1,7 +1,7 @@
 """Make a query stand still at the moment of its kill, inside the process that will be killed.
 
-When a moment is reached, a file is written. The loop watches that file and kills the whole session; nothing here
-returns before then.
+When a moment is reached, a file is written. The loop watches that file and kills all processes of the session; nothing here
+returns before that.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _HELD_S: Final = 600
 
 @dataclass(frozen=True)
 class Gate:
-    """Passes rows through. It holds the last task at its end, or only reports its start.
+    """Passes rows through. It holds the last task at its end, or only reports the start of that task.
 
     Attributes:
         reached: the file to write.
