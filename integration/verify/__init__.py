@@ -1,1 +1,1 @@
-"""``twopc verify``: compare a sink's decisions with its output and checkpoint. Read-only: it fences nothing, ends nothing."""
+"""``twopc verify``: compare a sink's decisions with its output and checkpoint. It only reads: it fences nobody, ends nothing."""

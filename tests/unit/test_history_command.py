@@ -58,7 +58,7 @@ def test_show_names_tasks_that_were_tried_again_orphans_and_how_large_the_state_
         "State when it was triggered: stateStoreSave with 1,000 rows, 65,536 bytes in memory, rocksdbSstFileSize 12,345; "
         "committed in 40 ms." in shown
     )
-    assert "Orphaned transactions ended (of a dead driver or a failed attempt): 3." in shown
+    assert "Orphaned transactions ended (from a dead driver or a failed attempt): 3." in shown
     assert _json("show", tmp_path, 0)["ended"][0]["state"][0]["sizes"] == sizes
     plain = _run("show", tmp_path, 1).stdout
     assert "Orphans" not in plain

@@ -136,12 +136,12 @@ def test_one_that_is_planned_and_not_done_is_in_progress(tmp_path: Path) -> None
 @pytest.mark.parametrize(
     ("lines", "says"),
     [
-        ([b"PAR1 no history", b"\x00\xff\xfe"], "contains no line of a history"),
+        ([b"PAR1 no history", b"\x00\xff\xfe"], "does not contain a history"),
         (
             [with_check(b'{"format":"twopc-history/2","batch":1}')],
             "has the format twopc-history/2, which this release cannot read",
         ),
-        ([], "has no history: |contains no line"),
+        ([], "has no history: |does not contain a history"),
     ],
     ids=["foreign", "newer", "empty"],
 )
