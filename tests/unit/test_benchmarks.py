@@ -176,7 +176,7 @@ def test_the_text_of_a_chart_says_what_it_measures_and_of_whom(tmp_path: Path) -
     assert memory in page
 
 
-def test_one_round_is_a_round(tmp_path: Path) -> None:
+def test_the_text_for_one_round_is_singular(tmp_path: Path) -> None:
     msgspec.structs.replace(results(case()), rounds=1).write(tmp_path)
     assert ", in 1 round." in filled("<!-- bench:streaming -->\n<!-- /bench -->", tmp_path)
 

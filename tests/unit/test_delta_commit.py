@@ -406,7 +406,7 @@ def test_a_file_that_vacuum_deletes_after_the_decision_is_proven_lost(shop: Shop
     assert shop.values() == [1, 2, 3]
 
 
-def test_a_lost_file_that_comes_back_stays_lost(shop: Shop) -> None:
+def test_a_lost_file_that_reappears_stays_lost(shop: Shop) -> None:
     """ABORTED must be final: its rows were written again."""
     driver = Driver(shop.sink)
     scan_start = driver.begin()

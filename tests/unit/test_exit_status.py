@@ -57,5 +57,5 @@ def test_a_query_that_was_asked_to_stop_is_not_restarted() -> None:
     )
 
 
-def test_it_is_public() -> None:
+def test_exit_status_is_public() -> None:
     assert twopc.exit_status is exit_status

@@ -95,7 +95,7 @@ def test_history_as_json_has_counts_durations_and_what_is_in_progress(checkpoint
     assert found["checkpoints"][-1]["cause"]["error"] == "BadRecordError"
 
 
-def test_show_says_everything_of_one(checkpoint: Path) -> None:
+def test_show_prints_the_details_of_a_checkpoint(checkpoint: Path) -> None:
     output = _run("show", checkpoint, 9).stdout
     assert "Checkpoint 9 was triggered at 2026-09-21T14:14:05Z and completed at" in output
     assert "The slowest of 4 tasks that acknowledged: 2 on a, 10,000 rows in 1.9 s" in output

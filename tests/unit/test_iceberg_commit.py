@@ -291,7 +291,9 @@ def test_of_two_drivers_that_start_on_a_table_without_a_main_branch_one_is_fence
 
 
 @pytest.mark.parametrize("branch", ["audit", "main"])
-def test_nor_the_sequence_number_of_a_table_without_a_main_branch(branch: str, shop: Shop) -> None:
+def test_a_start_does_not_set_back_the_sequence_number_of_a_table_without_a_main_branch(
+    branch: str, shop: Shop
+) -> None:
     Driver(shop.sink)
     snapshot = shop.table().metadata.refs[TAG].snapshot_id
     shop.change(lambda table: table.manage_snapshots().create_branch(snapshot, "audit").commit())
@@ -537,7 +539,7 @@ def test_a_batch_that_took_too_long_is_not_decided(shop: Shop) -> None:
         driver.committer.confirm([handle], 1_001)
 
 
-def test_a_task_of_a_former_driver_does_not_begin(shop: Shop) -> None:
+def test_a_task_of_an_earlier_driver_does_not_begin(shop: Shop) -> None:
     former = Driver(shop.sink)
     Driver(shop.sink)
     with pytest.raises(RetriableError, match="a newer driver has replaced"):

@@ -120,7 +120,7 @@ def test_two_tables_may_have_their_files_in_one_directory(tmp_path: Path) -> Non
     close_opened()
 
 
-def test_orphans_of_every_former_driver_are_found(shop: Shop) -> None:
+def test_orphans_of_every_earlier_driver_are_found(shop: Shop) -> None:
     first = Driver(shop.sink)
     scan_start = first.begin()
     first.commit([prepare(first, shop.sink, 1, batch=4)], scan_start)

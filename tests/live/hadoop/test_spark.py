@@ -97,7 +97,7 @@ def test_a_driver_that_wakes_before_its_first_decision_is_fenced_and_harms_nothi
 
 
 @pytest.mark.parametrize("pipeline", ["hdfs"], indirect=True)
-def test_a_namenode_that_dies_and_comes_back_loses_and_duplicates_nothing(pipeline: Pipeline, hdfs: LocalHdfs) -> None:
+def test_a_namenode_that_dies_and_returns_loses_and_duplicates_nothing(pipeline: Pipeline, hdfs: LocalHdfs) -> None:
     """The query waits for it, or stops and is started again."""
     for _ in range(2):
         pipeline.feed(60)

@@ -152,7 +152,7 @@ def test_a_lost_and_a_duplicated_record_do_not_cancel_out(rehearsal: Rehearsal) 
     assert "NOT exactly once" in step.problem
 
 
-def test_what_was_duplicated_before_the_cut_over_stays_and_a_third_one_is_seen(rehearsal: Rehearsal) -> None:
+def test_duplicates_from_before_the_cut_over_stay_and_a_third_copy_is_seen(rehearsal: Rehearsal) -> None:
     write(rehearsal.output, [*range(20), 3])
     rehearsal._expected[3] = 2
     assert not judged(rehearsal).problem

@@ -90,7 +90,7 @@ def test_an_undecided_transaction_is_not_committed(play: Play, force: tuple[str,
     assert play.visible() == Counter()
 
 
-def test_it_asks_before_it_acts(play: Play) -> None:
+def test_a_command_asks_before_it_acts(play: Play) -> None:
     crash(play.driver(), play, 0, ROWS, "driver.decided")
     said = ask(play, "transactions", "commit", play.name, answer="n\n")
     assert (said.status, "nothing was done" in said.error) == (2, True)
