@@ -156,7 +156,7 @@ class NoCheckpoint:
         name: the rule's name.
         for_s: that time, in seconds. Spark makes no checkpoint without new input, so choose more than the source's longest pause.
         is_of_planned: whether to judge only while a planned checkpoint is not done, and to count from its plan. Then the
-            source may pause for any time, but the rule does not notice a driver that died between two checkpoints.
+            source may pause for any length of time, but the rule does not notice a driver that died between two checkpoints.
 
     Raises:
         ConfigurationError: a value is out of range.

@@ -89,7 +89,9 @@ class PrometheusMetrics(Listener):
             "last_completed_timestamp_seconds", "When the last checkpoint was completed, in seconds since 1970 UTC."
         )
         self._in_doubt = gauge("in_doubt", "1 while the last checkpoint is decided but not proven complete.")
-        gauge("checkpoint_age_seconds", "Age of the checkpoint in progress; 0 if none is.").set_function(self._age)
+        gauge(
+            "checkpoint_age_seconds", "Age of the checkpoint in progress; 0 if no checkpoint is in progress."
+        ).set_function(self._age)
         gauge(
             "transaction_age_ratio",
             "Age of the oldest open transaction of the checkpoint in progress, as a share of its limit.",

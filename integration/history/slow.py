@@ -32,7 +32,7 @@ _GROWTH: Final = 1.5
 
 
 def _between_phases(window: Window) -> Evidence | None:
-    """Find out whether the checkpoint's files are slow: a batch reads them outside the phases, like earlier attempts."""
+    """Find out whether the checkpoint's files are slow: a batch reads them outside its phases. Skip retried batches."""
     judged = [one for one in window.written if not one.failed_attempts]
     taken = [one.took_ms - sum(one.phases.values()) for one in judged]
     shares = [lost / max(1.0, one.took_ms) for lost, one in zip(taken, judged, strict=True)]
@@ -122,7 +122,7 @@ def _near(window: Window) -> Evidence | None:
 
 
 def _large_state(window: Window) -> Evidence | None:
-    """Find a large state. The record of the next batch has the size of the state at the end of a batch."""
+    """Find a large state. The next batch's record has the state's size at the end of a batch."""
     judged = [
         (one, after.state)
         for one, after in pairwise(window.checkpoints)

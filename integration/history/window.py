@@ -73,7 +73,7 @@ class Window:
         return (sum(taken) / whole, median(taken)) if taken and whole else (0.0, 0.0)
 
     def causes(self) -> Iterable[tuple[int, Checkpoint, Cause]]:
-        """List every failure, also of retried attempts. Each has the number of checkpoints that have completed since."""
+        """List every failure, including those of retried attempts, with the number of checkpoints completed since."""
         since = 0
         for one in reversed(self.checkpoints):
             for cause in one.failed_attempts:

@@ -184,7 +184,7 @@ def probe(  # noqa: PLR0913 - options of a command line
     timeout: Timeout = 30,
     as_json: Json = False,
 ) -> None:
-    """Test whether a consumer group reads only committed records: then it cannot move past an open transaction.
+    """Test whether a consumer group reads only committed records. If it does, it cannot move past an open transaction.
 
     Without --topic, the command creates a topic, prints its name, and deletes it afterwards. Start a reader of the group there.
     With --topic, it writes to that topic, and holds back the topic's read_committed readers until the probe ends.

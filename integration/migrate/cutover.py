@@ -1,4 +1,4 @@
-"""``twopc migrate cutover`` finds the batch that the old sink may have written partly, and records the hand-over."""
+"""``twopc migrate cutover`` finds the batch that the old sink may have partly written, and records the hand-over."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """``twopc migrate probe`` tests by behaviour, not by settings, whether a consumer group really reads only committed records.
 
-The probe commits a record into each partition, and waits until the group has committed an offset past it. This shows that the
+The probe commits a record to each partition, and waits until the group has committed an offset past it. This shows that the
 group reads the partition, and how long the group takes. Then the probe writes another record in a transaction, and keeps the
 transaction open for longer than that. A group under ``read_committed`` cannot move past this record. A group under
 ``read_uncommitted`` reads it, and commits an offset past it. Finally, the probe aborts the transaction.
@@ -47,7 +47,7 @@ class Probe:
         group: the consumer group.
         topic: a topic that the group reads. None: create a topic, for which the user must start a reader.
         wait_s: how long the group may take to commit an offset, in seconds.
-        hold_s: how long the transaction stays open at least, in seconds.
+        hold_s: the minimum time that the transaction stays open, in seconds.
     """
 
     group: str

@@ -36,7 +36,9 @@ class WayBack:
 
 
 def roll_back(place: Place, sink: KafkaSink) -> WayBack:
-    """Fence the query, complete its last decision, abort undecided transactions, and record the hand-over. You may repeat it.
+    """Fence the query, complete its last decision, abort undecided transactions, and record the hand-over.
+
+    A second call is safe.
 
     Raises:
         ConfigurationError: the checkpoint was never handed over, or has more than one unfinished batch.

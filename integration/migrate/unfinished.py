@@ -1,4 +1,4 @@
-"""``TakeOver`` runs before a batch is written. It removes the rows that are already in the output from a handed-over batch."""
+"""``TakeOver`` runs before a batch is written. From a handed-over batch, it removes the rows that the output already has."""
 
 from __future__ import annotations
 

@@ -66,7 +66,7 @@ class Periodic(NamedTuple):
 class Savepoints(Interceptor):
     """Takes savepoints between two batches: ``exactly_once(sink, interceptors=[Savepoints(…)])``.
 
-    Before a batch, all earlier ones are finished, so a savepoint is complete there. The checkpoint must be on a local path.
+    Before a batch begins, all earlier batches are finished, so a savepoint is complete. The checkpoint must be on a local path.
 
     Args:
         directory: where periodic savepoints are kept.
@@ -219,7 +219,7 @@ def _requests_in(checkpoint: Path) -> UnlinkedFiles:
 def request_savepoint(
     checkpoint: Path, directory: Path, *, stop: bool, timeout_s: float, is_over: Callable[[], bool] = lambda: False
 ) -> Savepoint | None:
-    """Ask a running query that has :class:`Savepoints` for a savepoint. The query answers before its next batch.
+    """Request a savepoint from a running query that has :class:`Savepoints`. The query answers before its next batch.
 
     Args:
         checkpoint: the query's checkpoint.
@@ -244,7 +244,7 @@ def request_savepoint(
     except OSError as error:
         raise ConfigurationError(
             f"the request for a savepoint cannot be written to {files.location}: {error}. The query continues, and nothing "
-            "has changed. Make room, or correct the directory's permissions; then repeat the request"
+            "has changed. Free some space, or correct the directory's permissions. Then repeat the request"
         ) from error
     deadline, ended = time.monotonic() + timeout_s, False
     try:

@@ -1,4 +1,4 @@
-"""``twopc status``, ``twopc report``, ``twopc resolve`` and ``twopc transactions …``: options only."""
+"""Declare the options of ``twopc status``, ``twopc report``, ``twopc resolve`` and ``twopc transactions …``."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Record each act that an operator forces, with its reason, in a write-once file before the act."""
+"""Before an operator forces an act, record the act and its reason in a write-once file."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def write_down(directory: Path, command: str, sink: str, transactions: dict[str,
     """Write the reason durably, and return its file.
 
     Raises:
-        ConfigurationError: the file cannot be written. In this case the act must not follow.
+        ConfigurationError: the file cannot be written. Do not carry out the act in this case.
     """
     act = Act(
         command=command,

@@ -1,4 +1,7 @@
-"""The manifest, a savepoint's last file, describes it and lists its files with checksums. No savepoint counts without one."""
+"""A savepoint's last file is its manifest, which describes the savepoint and lists its files with checksums.
+
+A savepoint without a manifest does not count.
+"""
 
 from __future__ import annotations
 

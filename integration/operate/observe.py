@@ -1,4 +1,4 @@
-"""Observe a sink in Kafka: its driver, its decisions, its open transactions, its proofs. This only reads and fences nobody."""
+"""Observe a sink in Kafka: its driver, decisions, open transactions and proofs. The module only reads, and fences nobody."""
 
 from __future__ import annotations
 
@@ -69,7 +69,8 @@ class SinkState:
         last_decided: the highest decided batch; None if no batch is decided.
         last_committed: the highest batch that is proven visible.
         transactions: the open transactions.
-        proofs: the evidence for every decided transaction of the last batch, and for invisible ones of earlier batches.
+        proofs: the evidence for every decided transaction of the last batch, and for those of earlier batches that are not
+            visible.
         staged: whether the last batch's rows are staged.
         held: the partitions whose readers stop before the end.
         is_complete: False if a broker did not list its open transactions.

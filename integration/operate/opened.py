@@ -53,7 +53,7 @@ class OpenTransaction:
 
     @property
     def is_in_doubt(self) -> bool:
-        """Whether its outcome is still open: it is neither committed nor aborted, and may expire first."""
+        """Whether it still waits for a decision or a commit."""
         return self.standing is not Standing.DRIVER
 
     @property

@@ -71,7 +71,7 @@ class SourceProgress(Interceptor):
             )
 
     def _look_back(self) -> None:
-        """Wait for the previous request, so that the next one cannot overtake it. It has had a batch's time to finish.
+        """Wait for the previous request, so that the next one cannot overtake it. It has had as long as a batch takes.
 
         Raises:
             KafkaException: the previous request failed.

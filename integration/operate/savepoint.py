@@ -71,7 +71,7 @@ def create_savepoint(
         finished = max(numbers(LocalFiles(checkpoint), "commits"), default=None)
         if finished is None:
             raise ConfigurationError(
-                f"{checkpoint} has no finished batch yet. No savepoint was taken. Try again after one"
+                f"{checkpoint} has no finished batch yet. No savepoint was taken. Try again after the first batch"
             )
         try:
             return _copy(directory, found, finished, positions, is_periodic=is_periodic)

@@ -1,4 +1,4 @@
-"""``twopc savepoint …``: options only, as in ``twopc.integration.cli``."""
+"""Declare the options of ``twopc savepoint …``, as in ``twopc.integration.cli``."""
 
 from __future__ import annotations
 

@@ -122,7 +122,7 @@ def watch(what: str | None, connection: Connection, pace: Pace, *, checkpoint: P
 
 
 def _of_history(checkpoint: Path) -> Advice | None:
-    """Build a finding if the last checkpoint that has ended failed."""
+    """If the last ended checkpoint failed, build a finding about it."""
     try:
         last = read(checkpoint).checkpoints[-1]
     except (HistoryError, IndexError):
@@ -132,8 +132,8 @@ def _of_history(checkpoint: Path) -> Advice | None:
     ended = utc(last.triggered_ms + last.took_ms)
     what = f"the last checkpoint, {last.batch_id}, {last.outcome} at {ended}: {last.cause.error} in {last.cause.phase or 'start'}"
     action = (
-        f"`twopc show {checkpoint} {last.batch_id}` says why, and `twopc diagnose {checkpoint}` says what to change. If the "
-        "query is not running, start it then."
+        f"`twopc show {checkpoint} {last.batch_id}` says why, and `twopc diagnose {checkpoint}` says what to change. Then "
+        "start the query if it is not running."
     )
     return Advice(Urgency.WATCH, what, action, "checkpoints-fail-again-and-again")
 

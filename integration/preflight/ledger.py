@@ -76,7 +76,7 @@ def check_transaction_log(target: Target) -> Iterator[Finding]:
     if 0 < idle_ms < lives_ms:
         why = (
             f"{_IDLE}={idle_ms} is less than the transaction timeout of {lives_ms} ms. Brokers forget an id after that time "
-            "without an open transaction. Then only its marker can prove a commit that succeeded before a crash"
+            "without an open transaction. After that, only a marker can prove a commit that succeeded before a crash"
         )
         yield Finding(
             _LOG, TRANSACTION_LOG, Result.WARN, why, f"Set {_IDLE}=604800000 (7 days, the default) in the brokers"

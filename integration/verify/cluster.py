@@ -145,6 +145,6 @@ class Cluster:
 
 
 def _held(log: KafkaDecisionLog) -> LogContents:
-    """Return every record of a ledger now: verify compares every batch, and the driver may truncate the ledger meanwhile."""
+    """Read all of a ledger at once: verify compares every batch, and the driver may truncate the ledger meanwhile."""
     found = log.contents(until=None, whoever=True)
     return LogContents(found.start, tuple(found.entries))

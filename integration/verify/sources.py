@@ -1,4 +1,4 @@
-"""Check the source offsets of batches. If the source is Kafka, count the records between two batches."""
+"""Check the source offsets of batches. If the source is Kafka, count the source records of a batch."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def records_between(prior: Sequence[str], offsets: Sequence[str]) -> int | None:
 def check_sources(
     batches: Mapping[BatchId, Batch], initial: Mapping[str, Sequence[str]], *, one_to_one: bool
 ) -> Iterator[Finding]:
-    """Check that no batch's offsets go back. With ``one_to_one``, also check that it has as many rows as source records.
+    """Check that no batch's offsets go back. With ``one_to_one``, also check that each batch has a row for each source record.
 
     Args:
         batches: kept batches, oldest first.

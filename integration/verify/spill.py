@@ -3,8 +3,8 @@
 The module uses Grace hash partitioning. It distributes digests over files by hash, so equal digests are in the same file, and
 each file is small enough to sort in memory. 128-bit digests of 10 million records collide once in 10**24 runs.
 
-DuckDB (2.0) is no alternative, although it spills to disk: it exceeds a memory limit of 128 MB when it sorts one sequence of 40
-million records. This module needs some 200 MiB for 10 million records, half of DuckDB's disk space, and as much time.
+DuckDB (2.0) is not an alternative, although it spills to disk: it exceeds a memory limit of 128 MB when it sorts one sequence of
+40 million records. This module needs some 200 MiB for 10 million records, half of DuckDB's disk space, and the same time.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ _SAMPLE_ROWS: Final = 100_000
 
 @contextlib.contextmanager
 def on_disk() -> Iterator[None]:
-    """Report an error of the body, which writes to the temporary directory.
+    """Report an error that the body gets when it writes to the temporary directory.
 
     Raises:
         ConfigurationError: the temporary directory does not exist or is full.

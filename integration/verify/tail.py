@@ -26,7 +26,7 @@ class Tail:
     _positions: dict[int, int] = field(default_factory=dict)
 
     def update(self, bounds: Bounds) -> None:
-        """Set the bounds up to which the next read goes."""
+        """Set the bounds of the next read."""
         if not self._positions:
             self.starts_late = any(bounds.starts.values())
         self.bounds = bounds

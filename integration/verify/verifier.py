@@ -1,7 +1,8 @@
 """Check a sink: compare its decisions, its visible transactions and its output.
 
-The query may decide and commit batches during a check. So the decision log is read before and after the rest. A batch that was
-decided *before* must be visible, and a batch that was decided *after* may be visible. Everything else is a finding.
+The query may decide and commit batches during a check. So the decision log is read twice: before and after everything else. A
+batch in the first reading must be visible, and a batch that is only in the second reading may be visible. Everything else is a
+finding.
 """
 
 from __future__ import annotations

@@ -146,7 +146,7 @@ class Rehearsal:
         )
 
     def cut_over(self) -> None:
-        """Run ``twopc migrate cutover`` three times: a dry run, which writes nothing, then twice with one record."""
+        """Run ``twopc migrate cutover`` as a dry run, which writes nothing, and then twice, which records it only once."""
         words = ("migrate", "cutover", "--topic", self.output.topic)
         status, dry = self._command(*words)
         first, recorded = self._command(*words, "--apply")
