@@ -1,4 +1,4 @@
-"""``twopc preflight`` on a real broker: its findings on a healthy broker and on each fault, and that it touches nothing."""
+"""``twopc preflight`` on a real broker: its findings on a healthy broker and on each fault. It changes nothing there."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``twopc verify`` on a real broker: it finds what is wrong and changes nothing."""
+"""``twopc verify`` on a real broker: it finds every fault and changes nothing."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A decided batch is in the table once: after lost answers, late requests, other drivers, and whatever users do to the table."""
+"""A decided batch is in the table once: after lost answers, late requests, other drivers, and any act of users on the table."""
 
 from __future__ import annotations
 
@@ -272,7 +272,7 @@ def test_a_start_held_back_past_commits_of_others_does_not_set_the_sequence_numb
 
 
 def without_main(content: dict[str, Any]) -> None:
-    """What ``CREATE OR REPLACE TABLE`` leaves: snapshots, the tag, and no branch."""
+    """``CREATE OR REPLACE TABLE`` leaves snapshots and the tag, but no branch."""
     content["refs"].pop("main")
     content["current-snapshot-id"] = -1
 
@@ -319,7 +319,7 @@ def test_versions_of_two_drivers_never_clash(shop: Shop) -> None:
         first.begin()
 
 
-# -- what users do to the table ----------------------------------------------------------------------------------------
+# -- acts of users on the table ----------------------------------------------------------------------------------------
 
 
 def test_the_evidence_survives_the_expiry_of_snapshots(shop: Shop) -> None:
@@ -422,7 +422,7 @@ def test_a_table_that_was_created_again_is_named(shop: Shop) -> None:
     assert shop.values() == []
 
 
-# -- files that are gone -----------------------------------------------------------------------------------------------
+# -- files that are missing --------------------------------------------------------------------------------------------
 
 
 def test_files_that_are_gone_before_the_decision_void_the_attempt(shop: Shop) -> None:

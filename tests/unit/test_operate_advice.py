@@ -1,4 +1,4 @@
-"""The meaning of a sink's state, and what an operator may do about it. Pure."""
+"""The meaning of a sink's state, and the acts that an operator may take. These tests need no server."""
 
 from __future__ import annotations
 

@@ -26,7 +26,7 @@ _ROOT = Path(__file__).parents[2]
 
 
 def taken(source: Path, kept: Path, count: int) -> list[Savepoint]:
-    """Make a number of periodic savepoints, each of another batch; the newest first."""
+    """Make this number of periodic savepoints, each of a different batch. Return them with the newest first."""
     for batch in range(4, 4 + count):
         add_batch(source, batch)
         create_savepoint(source, kept, is_periodic=True)

@@ -1,4 +1,4 @@
-"""`twopc migrate rehearse`: the whole migration on real brokers, with every record counted; and its judge."""
+"""`twopc migrate rehearse`: a complete migration on real brokers, which counts every record; and its judge."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ def test_the_whole_rehearsal_is_exact(add_summary: Callable[[str], None]) -> Non
 
 
 class NotYetLeader:
-    """A consumer whose broker has just started: it is named as the leader, and is not one at the first question."""
+    """A consumer of a broker that has just started: the metadata names it as the leader before it leads."""
 
     def __init__(self) -> None:
         self.asked: list[int] = []
@@ -92,7 +92,7 @@ class NotYetLeader:
 
 
 def test_a_partition_whose_leader_is_not_one_yet_is_asked_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Seen in a rehearsal, with seed 96907: after an upgrade of its broker."""
+    """This happened in a rehearsal with seed 96907, after an upgrade of its broker."""
     consumer = NotYetLeader()
     monkeypatch.setattr(topics, "_consumer", lambda *_: contextlib.nullcontext(consumer))
     monkeypatch.setattr(Output, "_await_leaders", lambda *_: None)

@@ -128,7 +128,7 @@ def test_a_transaction_that_may_still_be_decided_is_aborted_with_a_reason_that_i
 
 
 def test_an_abort_notices_that_the_driver_decided_meanwhile(play: Play) -> None:
-    """Between the look and the act: what was undecided is decided. Only a fence before the act makes it certain."""
+    """Between the check and the act, an undecided transaction is decided. Only a fence before the act rules this out."""
     driver = play.driver()
     wanted: list[OpenTransaction] = []
 

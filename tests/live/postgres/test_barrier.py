@@ -1,4 +1,4 @@
-"""The lock of the control record is the barrier: while a previous driver's backend may commit, nobody concludes anything."""
+"""The lock on the control record is the barrier: nobody draws conclusions while a previous driver's backend may commit."""
 
 from __future__ import annotations
 
@@ -198,7 +198,7 @@ def test_a_task_of_a_fenced_driver_does_not_begin(database: str, sink: PostgresS
 
 
 def test_what_was_given_up_is_not_confirmed(sink: PostgresSink) -> None:
-    """Its stage may still be there, because somebody reads it."""
+    """The slice's stage may still be there, because somebody reads it."""
     driver = Driver(sink)
     driver.begin()
     handle = driver.prepare(numbers([1]))

@@ -39,7 +39,7 @@ _ROWS = batch(id=pa.array([1], pa.int64()), note=["a"])
 
 @pytest.fixture
 def role(database: str, connection: Connection) -> Iterator[str]:
-    """How a role connects that may do nothing, in a database that gives no rights to everybody."""
+    """The connection string of a role without rights, in a database that grants nobody any rights."""
     run(
         connection,
         f"REVOKE ALL ON DATABASE {conninfo_to_dict(database)['dbname']} FROM PUBLIC",

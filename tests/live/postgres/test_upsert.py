@@ -155,7 +155,7 @@ def test_a_constraint_on_columns_that_are_all_kept_or_all_changed_is_not_refused
 
 
 def test_two_sinks_that_meet_in_a_deadlock_both_publish(database: str, connection: Connection) -> None:
-    """PostgreSQL ends one of the two; it may repeat its publish at once."""
+    """PostgreSQL ends one of the two sinks' sessions. That sink may repeat its publish at once."""
     run(connection, _TARGET)
     driver = Driver(upserting(database))
     scan_start = driver.begin()
