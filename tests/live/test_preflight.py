@@ -196,7 +196,7 @@ OUTPUTS = {
     "arrival": (
         {"message.timestamp.type": "LogAppendTime"},
         Result.WARN,
-        "the time of arrival replaces the rows",
+        "the time of arrival replaces the timestamp column",
     ),
     "young": (
         {"message.timestamp.before.max.ms": "86400000"},

@@ -154,7 +154,7 @@ def test_a_batch_without_value_or_topic_and_a_sink_of_another_topic_are_refused(
 ) -> None:
     with pytest.raises(SchemaError, match="no column 'value'"):
         compared(spark, [("a",)], "payload string", sink_for(output), output.bounds())
-    with pytest.raises(SchemaError, match="add a 'topic' column"):
+    with pytest.raises(SchemaError, match="Add a 'topic' column"):
         compared(spark, [("a",)], "value string", sink_for(output, topic=False), output.bounds())
     with pytest.raises(ConfigurationError, match="with --topic"):
         compared(spark, [("a",)], "value string", sink_for(output), {"another": {}})
