@@ -53,7 +53,8 @@ def measured_when(heading: dict[str, Any], rounds: int) -> str:
 
 def in_words(heading: dict[str, Any]) -> str:
     """Describe the machine, the versions and the settings."""
-    versions = ", ".join(f"{name} {value}" for name, value in heading.items() if name not in _NO_VERSIONS)
+    *others, last = [f"{name} {value}" for name, value in heading.items() if name not in _NO_VERSIONS]
+    versions = f"{', '.join(others)} and {last}" if others else last
     return (
         f"The machine had {heading['cores']} cores ({heading['processor']}), {heading['memory GiB']} GiB of memory and a load of "
         f"{heading['load at the start']} at the start; its system was {heading['system']}. The versions were {versions}. The "
