@@ -1,4 +1,4 @@
-"""Read a command's connection options from the command line and from a file for passwords."""
+"""Read a command's connection options from the command line, and from a file for passwords."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def describing(  # noqa: PLR0913, PLR0917 - the options that describe a sink
     options_file: Path | None,
     timeout_s: int,
 ) -> Callable[[], KafkaSink]:
-    """Return a function that describes the sink and raises a ConfigurationError for the command to report."""
+    """Return a function that builds the sink. It may raise a ConfigurationError for the command to report."""
     from twopc.sinks.kafka import KafkaSink  # noqa: PLC0415 - slow, not needed for --help
 
     return lambda: KafkaSink(

@@ -51,7 +51,7 @@ DELTA_BUGS: Final[tuple[Bug, ...]] = (
         "committer.py",
         "[handle for handle in handles if handle.attempt not in published.attempts]",
         "list(handles)",
-        f"{_COMMIT} -k comes_back",
+        f"{_COMMIT} -k reappears",
     ),
     _bug(
         "a file is not looked for before the decision",

@@ -316,7 +316,7 @@ ICEBERG_BUGS: Final[tuple[Bug, ...]] = (
         "        if record.driver_epoch != task.driver_epoch:\n",
         "        if False:\n",
         model=False,
-        protocol=f"{_COMMIT} -k former_driver",
+        protocol=f"{_COMMIT} -k earlier_driver",
     ),
     one_edit(
         "Iceberg: what a null struct holds is written",

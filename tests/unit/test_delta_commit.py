@@ -1,4 +1,4 @@
-"""A decided batch is in the table once: after lost answers, late commits, other drivers, and whatever users do to the table."""
+"""A decided batch is in the table once: after lost answers, late commits, other drivers, and any act of users on the table."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def shop(tmp_path: Path) -> Iterator[Shop]:
     close_opened()
 
 
-# -- what the sink relies on, and no document of deltalake promises ----------------------------------------------------
+# -- behaviour of deltalake that the sink relies on and no document promises ---------------------------------------------
 
 
 def set_app_version(table: DeltaTable, version: int) -> None:
@@ -48,7 +48,7 @@ def test_deltalake_refuses_a_commit_if_a_later_version_has_set_the_same_app_id(s
 
 
 def test_deltalake_does_not_compare_the_numbers_of_an_app_id(shop: Shop) -> None:
-    """So the table that was looked at must be the one that is committed to."""
+    """So the sink must commit with the same table object that it has examined."""
     for version in (2, 2, 1):
         set_app_version(shop.table(), version)
     assert shop.version() == 3
@@ -289,7 +289,7 @@ def test_a_task_of_a_driver_that_was_replaced_writes_nothing(shop: Shop) -> None
     assert shop.files() == []
 
 
-# -- what others do meanwhile ------------------------------------------------------------------------------------------
+# -- acts of others meanwhile ------------------------------------------------------------------------------------------
 
 
 def _compact(shop: Shop) -> None:
@@ -366,7 +366,7 @@ def test_a_rollback_of_the_table_is_respected(shop: Shop) -> None:
     assert shop.values() == [3]
 
 
-# -- files that are gone -----------------------------------------------------------------------------------------------
+# -- files that are missing --------------------------------------------------------------------------------------------
 
 
 def test_a_file_that_is_gone_before_the_decision_voids_the_attempt(shop: Shop) -> None:
@@ -406,7 +406,7 @@ def test_a_file_that_vacuum_deletes_after_the_decision_is_proven_lost(shop: Shop
     assert shop.values() == [1, 2, 3]
 
 
-def test_a_lost_file_that_comes_back_stays_lost(shop: Shop) -> None:
+def test_a_lost_file_that_reappears_stays_lost(shop: Shop) -> None:
     """ABORTED must be final: its rows were written again."""
     driver = Driver(shop.sink)
     scan_start = driver.begin()
@@ -509,7 +509,7 @@ def test_a_table_with_a_constraint_is_refused_at_the_start_and_in_a_task(shop: S
 
 @pytest.mark.parametrize("is_last", [True, False])
 def test_files_that_are_deleted_between_two_tries_of_a_commit_are_lost(shop: Shop, *, is_last: bool) -> None:
-    """The table must never name a file that is gone: nobody could read it any more."""
+    """The table must never name a missing file: nobody could read the table any more."""
     driver = Driver(shop.sink)
     scan_start = driver.begin()
     kept, lost = prepare(driver, shop.sink, 1), prepare(driver, shop.sink, 2)

@@ -56,7 +56,7 @@ def test_a_table_that_lacks_only_the_newest_commit_gets_it_again(shop: Shop, tmp
 
 
 def test_a_log_that_lacks_only_the_newest_commit_gets_it_again(shop: Shop) -> None:
-    """The same, if all other files have outlived the crash, and what was deleted is gone for good."""
+    """The same, if all other files have outlived the crash and the deleted ones are lost permanently."""
     driver = Driver(shop.sink)
     scan_start = driver.begin()
     handle = prepare(driver, shop.sink, 1, 2)

@@ -91,7 +91,7 @@ def test_failed_attempts_at_the_decided_batch_and_at_the_next_one_are_deleted(sh
 def test_the_files_of_a_repair_stay_although_another_query_does_not_know_them(
     *, is_published: bool, shop: Shop
 ) -> None:
-    """A later driver has repaired the batch of a former one, and then a new query takes the sink over."""
+    """A later driver has repaired the batch of an earlier one, and then a new query takes over the sink."""
     first = Driver(shop.sink)
     scan_start = first.begin()
     lost, kept = prepare(first, shop.sink, 1), prepare(first, shop.sink, 2)

@@ -1,4 +1,4 @@
-"""A decided batch is in the table once: after lost answers, late requests, other drivers, and whatever users do to the table."""
+"""A decided batch is in the table once: after lost answers, late requests, other drivers, and any act of users on the table."""
 
 from __future__ import annotations
 
@@ -272,7 +272,7 @@ def test_a_start_held_back_past_commits_of_others_does_not_set_the_sequence_numb
 
 
 def without_main(content: dict[str, Any]) -> None:
-    """What ``CREATE OR REPLACE TABLE`` leaves: snapshots, the tag, and no branch."""
+    """``CREATE OR REPLACE TABLE`` leaves snapshots and the tag, but no branch."""
     content["refs"].pop("main")
     content["current-snapshot-id"] = -1
 
@@ -291,7 +291,9 @@ def test_of_two_drivers_that_start_on_a_table_without_a_main_branch_one_is_fence
 
 
 @pytest.mark.parametrize("branch", ["audit", "main"])
-def test_nor_the_sequence_number_of_a_table_without_a_main_branch(branch: str, shop: Shop) -> None:
+def test_a_start_does_not_set_back_the_sequence_number_of_a_table_without_a_main_branch(
+    branch: str, shop: Shop
+) -> None:
     Driver(shop.sink)
     snapshot = shop.table().metadata.refs[TAG].snapshot_id
     shop.change(lambda table: table.manage_snapshots().create_branch(snapshot, "audit").commit())
@@ -317,7 +319,7 @@ def test_versions_of_two_drivers_never_clash(shop: Shop) -> None:
         first.begin()
 
 
-# -- what users do to the table ----------------------------------------------------------------------------------------
+# -- acts of users on the table ----------------------------------------------------------------------------------------
 
 
 def test_the_evidence_survives_the_expiry_of_snapshots(shop: Shop) -> None:
@@ -420,7 +422,7 @@ def test_a_table_that_was_created_again_is_named(shop: Shop) -> None:
     assert shop.values() == []
 
 
-# -- files that are gone -----------------------------------------------------------------------------------------------
+# -- files that are missing --------------------------------------------------------------------------------------------
 
 
 def test_files_that_are_gone_before_the_decision_void_the_attempt(shop: Shop) -> None:
@@ -537,7 +539,7 @@ def test_a_batch_that_took_too_long_is_not_decided(shop: Shop) -> None:
         driver.committer.confirm([handle], 1_001)
 
 
-def test_a_task_of_a_former_driver_does_not_begin(shop: Shop) -> None:
+def test_a_task_of_an_earlier_driver_does_not_begin(shop: Shop) -> None:
     former = Driver(shop.sink)
     Driver(shop.sink)
     with pytest.raises(RetriableError, match="a newer driver has replaced"):

@@ -1,4 +1,4 @@
-"""Checkpoints and tables that do not belong together any more: each is refused by name, and nothing is written."""
+"""Checkpoints and tables that no longer belong together are refused by name, and nothing is written."""
 
 from __future__ import annotations
 
@@ -158,8 +158,8 @@ def test_a_driver_that_decided_and_died_before_a_restore_commits_its_batch(
     assert shop.values() == all_rows(0, 1, 2)
 
 
-def test_another_query_takes_over_and_the_first_one_comes_back(shop: Shop, case: Case, tmp_path: Path) -> None:
-    """The table has forgotten the first one's newest decision, but not that it was committed."""
+def test_a_query_returns_after_another_one_took_over(shop: Shop, case: Case, tmp_path: Path) -> None:
+    """The table has forgotten the first query's newest decision, but not its commit."""
     query = Query(case, tmp_path)
     query.run(0, 1)
     other = Query(case, tmp_path / "other", query_id="query-b")

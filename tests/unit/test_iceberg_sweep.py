@@ -1,4 +1,4 @@
-"""The sweep deletes what nobody will decide, wherever it is, and never a file that is or will be in the table."""
+"""The sweep deletes files that nobody will decide, in every place, but never a file that is or will be in the table."""
 
 from __future__ import annotations
 
@@ -88,7 +88,7 @@ def test_files_that_compaction_or_a_rollback_took_out_of_the_table_stay(shop: Sh
 def test_the_files_of_a_repair_stay_although_another_query_does_not_know_them(
     *, is_published: bool, shop: Shop
 ) -> None:
-    """A later driver has repaired the batch of a former one, and then a new query takes the sink over."""
+    """A later driver has repaired the batch of an earlier one, and then a new query takes over the sink."""
     first = Driver(shop.sink)
     scan_start = first.begin()
     lost, kept = prepare(first, shop.sink, 1), prepare(first, shop.sink, 2)
@@ -120,7 +120,7 @@ def test_two_tables_may_have_their_files_in_one_directory(tmp_path: Path) -> Non
     close_opened()
 
 
-def test_orphans_of_every_former_driver_are_found(shop: Shop) -> None:
+def test_orphans_of_every_earlier_driver_are_found(shop: Shop) -> None:
     first = Driver(shop.sink)
     scan_start = first.begin()
     first.commit([prepare(first, shop.sink, 1, batch=4)], scan_start)

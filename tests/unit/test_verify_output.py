@@ -142,7 +142,7 @@ def test_the_verdict_names_what_was_not_compared() -> None:
     report(not_compared).show(Console(file=shown, width=100))
     last = shown.getvalue().splitlines()[-1]
     assert last == (
-        "No errors found in what was compared. Not compared: t: the number of records (7, for 2 decided rows): the ledger is "
+        "The comparisons found no errors. Not compared: t: the number of records (7, for 2 decided rows): the ledger is "
         "short."
     )
     facts = report(not_compared).facts()

@@ -1,4 +1,4 @@
-"""A table that changes while a batch is written: before the decision a new attempt fits it, after it the batch waits, whole."""
+"""A table changes while a batch is written. Before the decision, a new attempt fits it. Afterwards, the complete batch waits."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 _COLUMNS = "value bigint NOT NULL, note text DEFAULT 'none'"
 _REJECTING = "CREATE FUNCTION reject() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN RAISE 'no thanks'; END $$"
 _IGNORING = "CREATE FUNCTION ignore() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN RETURN NULL; END $$"
-#: What somebody does after the decision, the server's words, and how it is undone.
+#: A change that somebody makes after the decision, the server's error, and how to undo the change.
 _CHANGES = {
     "unique index": (["CREATE UNIQUE INDEX no_twice ON target (note)"], "no_twice", ["DROP INDEX no_twice"]),
     "check": (

@@ -1,4 +1,4 @@
-"""What each common failure says: which sink, what PostgreSQL said, what to do, and that nothing of the batch is visible."""
+"""Each common failure names the sink, PostgreSQL's message and the remedy, and says that no part of the batch is visible."""
 
 from __future__ import annotations
 
