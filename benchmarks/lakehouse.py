@@ -34,7 +34,7 @@ X_LABEL: Final = ""
 SPARK: Final = "Spark's own writer"
 #: Rows per batch, and the batches of a run that count.
 _SIZES: Final = ((20_000, 8), (1_000_000, 3))
-_MEMORY: Final = "Python worker peak memory, MiB"
+_MEMORY: Final = "peak memory of a Python worker, MiB"
 
 
 def measure(settings: Settings) -> Iterator[Case]:

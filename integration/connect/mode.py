@@ -26,7 +26,8 @@ if TYPE_CHECKING:
     from twopc.progress import StateSize
 
 _PAUSE_S: Final = 0.5
-#: The number of partitions of a range: as many as the cluster has slots, unless spark.default.parallelism says otherwise.
+#: The number of partitions of a range. It is the number of the cluster's slots, unless spark.default.parallelism sets
+#: another.
 _SPLITS: Final = re.compile(r"splits=(?:Some\()?(\d+)")
 #: As in ``twopc.integration.spark.slots``.
 _TASKS_PER_SLOT: Final = 2
@@ -37,7 +38,7 @@ class ConnectMode:
 
     Args:
         session: the session of the query.
-        query: the query that calls.
+        query: the query that makes the call.
         checksums: Spark's settings just before the query started.
     """
 
@@ -60,11 +61,13 @@ class ConnectMode:
         ends_at = time.monotonic() + pause_ms / 1000
         while (left := ends_at - time.monotonic()) > 0:
             if not self._query.is_active:
-                raise RetriableError("the query was stopped before the batch was tried again. No part of it is visible")
+                raise RetriableError(
+                    "the query was stopped before the batch was tried again. No part of the batch is visible"
+                )
             time.sleep(min(left, _PAUSE_S))
 
     def look(self, files: Files, frames: Sequence[SinkFrame], batch: Batch) -> tuple[StateSize, ...]:
-        """See :class:`~twopc.integration.spark.mode.Mode`. Files on the server's host cannot be overwritten."""
+        """See :class:`~twopc.integration.spark.mode.Mode`. Nobody can overwrite the files on the server's host."""
         del files, frames, batch
         return ()
 
@@ -74,7 +77,7 @@ class ConnectMode:
         return ConnectEngine(
             batch=attempt.rows,
             sinks=attempt.sinks,
-            # The workers of the tasks outlive this process, so they know its runs by the session.
+            # The tasks' workers outlive this process, so they know its runs by the session.
             runs=Runs(self._query.run_id, running | {self._query.run_id}, self._session.session_id),
             shuffles=attempt.shuffles,
             slots=self._slots,
@@ -90,9 +93,9 @@ class ConnectMode:
         plan = self._query.plan()
         if plan.keeps_state or files.names("state"):
             raise ConfigurationError(
-                f"batch {batch.batch_id} belongs to a query that keeps state, which this release cannot write exactly once under "
-                "Spark Connect: it cannot see whether all of the state is written. Nothing was written. Run the query in a "
-                "classic session: SparkSession.builder.master(…)"
+                f"batch {batch.batch_id} belongs to a query that keeps state, which this release cannot write exactly once "
+                "under Spark Connect, because it cannot see whether all of the state is written. Nothing was written. Run "
+                "the query in a classic session: SparkSession.builder.master(…)"
             )
         if attempt.options.checkpoints.deterministic_plan:
             return
@@ -113,6 +116,6 @@ class ConnectSlots:
         self._session = session
 
     def most_writers(self) -> int | None:
-        """The maximum number of tasks that write one DataFrame of a batch; see ``Slots``."""
+        """Return the maximum number of tasks that write one DataFrame of a batch; see ``Slots``."""
         found = _SPLITS.search(self._session.range(1)._explain_string())  # noqa: SLF001 - the public function prints it
         return _TASKS_PER_SLOT * int(found[1]) if found else None

@@ -1,4 +1,4 @@
-"""``exactly_once`` under Spark Connect, into Kafka: the function runs in a process of the server's, not in the client."""
+"""``exactly_once`` under Spark Connect, into Kafka: the function runs in a process of the server, not in the client."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The table of rights in docs/security.md: with them each part does its work; without a single one it says which it lacks."""
+"""The table of rights in docs/security.md: with them, each part does its work. Without one of them, the part names it."""
 
 from __future__ import annotations
 
@@ -93,7 +93,7 @@ class Part:
         """Create the existing topics, as somebody who may do everything."""
 
     def work(self) -> str:
-        """Do all of its work; returns what goes wrong."""
+        """Do all of its work, and return the errors."""
         raise NotImplementedError
 
     def require_done(self) -> None:

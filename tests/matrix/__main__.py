@@ -92,7 +92,7 @@ class Cell:
     kafka: str | None = None
 
     def run(self) -> subprocess.CompletedProcess[str]:
-        """Run the tests; what they print is captured."""
+        """Run the tests, and capture their output."""
         chosen = {} if self.kafka is None else {"TWOPC_KAFKA": self.kafka}
         command = [self.interpreter, *_PYTEST, *(_LENIENT if self.kafka is None else ()), *self.tests]
         return subprocess.run(
@@ -110,7 +110,7 @@ def environment(spark: Spark, python: str, uv: str) -> Path:
 
 
 def cells(options: argparse.Namespace) -> Iterator[Cell]:
-    """The runs to make; an option for only Spark leaves out Kafka, and the other way round."""
+    """The runs to make. An option for Spark alone leaves out Kafka, and vice versa."""
     tests = tuple(options.tests.split())
     for spark in SPARKS if options.kafka is None else ():
         for python in spark.pythons:
@@ -123,7 +123,7 @@ def cells(options: argparse.Namespace) -> Iterator[Cell]:
 
 
 def _told(output: str) -> str:
-    """Without what clients say that outlive their broker."""
+    """Remove the lines of clients that outlive their broker."""
     return "\n".join(line for line in output.splitlines() if "|rdkafka#" not in line)
 
 

@@ -190,7 +190,7 @@ SINK_BUGS: Final[tuple[Bug, ...]] = (
         "self._statements.load_control(locked=True)",
         "self._statements.load_control()",
         model=False,
-        protocol="tests/live/postgres/test_barrier.py -k who_asks",
+        protocol="tests/live/postgres/test_barrier.py -k search_for_evidence",
     ),
     one_edit(
         "PostgreSQL: a task of a fenced driver writes",

@@ -1,4 +1,4 @@
-"""What only a Delta table needs, so that a decided batch is in it once: its pointer, its log, and its definition."""
+"""A decided batch is in a Delta table once: the cases that need its pointer, its log, or its definition."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def shop(tmp_path: Path) -> Iterator[Shop]:
     close_opened()
 
 
-# -- what the sink relies on, and no document of deltalake promises ----------------------------------------------------
+# -- behaviour of deltalake that the sink relies on and no document promises ---------------------------------------------
 
 
 def set_app_version(table: DeltaTable, version: int) -> None:
@@ -49,7 +49,7 @@ def test_deltalake_refuses_a_commit_if_a_later_version_has_set_the_same_app_id(s
 
 
 def test_deltalake_does_not_compare_the_numbers_of_an_app_id(shop: Shop) -> None:
-    """So the table that was looked at must be the one that is committed to."""
+    """So the sink must commit with the same table object that it has examined."""
     for version in (2, 2, 1):
         set_app_version(shop.table(), version)
     assert shop.commits() == 3
@@ -163,7 +163,7 @@ def test_of_many_drivers_that_start_at_once_one_has_the_sink(shop: Shop) -> None
     assert won == [1]
 
 
-# -- what others do meanwhile ------------------------------------------------------------------------------------------
+# -- acts of others meanwhile ------------------------------------------------------------------------------------------
 
 
 def _compact(shop: Shop) -> None:
@@ -221,7 +221,7 @@ def test_the_evidence_survives_the_rewriting_of_all_files(shop: Shop) -> None:
     assert shop.values() == [1, 2]
 
 
-# -- files that are gone -----------------------------------------------------------------------------------------------
+# -- files that are missing --------------------------------------------------------------------------------------------
 
 
 def test_a_file_that_vacuum_deletes_after_the_decision_is_proven_lost(shop: Shop) -> None:
@@ -316,7 +316,7 @@ def test_a_table_with_a_constraint_is_refused_at_the_start_and_in_a_task(shop: S
 
 @pytest.mark.parametrize("is_last", [True, False])
 def test_files_that_are_deleted_between_two_tries_of_a_commit_are_lost(shop: Shop, *, is_last: bool) -> None:
-    """The table must never name a file that is gone: nobody could read it any more."""
+    """The table must never name a missing file: nobody could read the table any more."""
     driver = Driver(shop.sink)
     scan_start = driver.begin()
     kept, lost = prepare(driver, shop.sink, 1), prepare(driver, shop.sink, 2)

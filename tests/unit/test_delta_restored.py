@@ -24,7 +24,7 @@ def shop(tmp_path: Path) -> Iterator[Shop]:
 
 
 def test_a_log_that_lacks_only_the_newest_commit_gets_it_again(shop: Shop) -> None:
-    """The same, if all other files have outlived the crash, and what was deleted is gone for good."""
+    """The same, if all other files have outlived the crash and the deleted ones are lost permanently."""
     driver = Driver(shop.sink)
     scan_start = driver.begin()
     handle = prepare(driver, shop.sink, 1, 2)

@@ -137,7 +137,7 @@ def test_a_table_that_the_sink_does_not_understand_is_refused(how: dict[str, Any
     ],
     ids=str,
 )
-def test_what_asks_nothing_of_an_append_is_accepted(how: dict[str, Any], tmp_path: Path) -> None:
+def test_settings_that_do_not_concern_an_append_are_accepted(how: dict[str, Any], tmp_path: Path) -> None:
     Driver(made(tmp_path, **how))
     assert DeltaTable(str(tmp_path)).version() == 1
 

@@ -1,4 +1,4 @@
-"""What only an Iceberg table needs, so that a decided batch is in it once: its tag, its branch, and its snapshots."""
+"""A decided batch is in an Iceberg table once: the cases that need its tag, its branches, or its snapshots."""
 
 from __future__ import annotations
 
@@ -152,7 +152,7 @@ def test_a_start_held_back_past_commits_of_others_does_not_set_the_sequence_numb
 
 
 def without_main(content: dict[str, Any]) -> None:
-    """What ``CREATE OR REPLACE TABLE`` leaves: snapshots, the tag, and no branch."""
+    """``CREATE OR REPLACE TABLE`` leaves snapshots and the tag, but no branch."""
     content["refs"].pop("main")
     content["current-snapshot-id"] = -1
 
@@ -171,7 +171,9 @@ def test_of_two_drivers_that_start_on_a_table_without_a_main_branch_one_is_fence
 
 
 @pytest.mark.parametrize("branch", ["audit", "main"])
-def test_nor_the_sequence_number_of_a_table_without_a_main_branch(branch: str, shop: Shop) -> None:
+def test_a_start_does_not_set_back_the_sequence_number_of_a_table_without_a_main_branch(
+    branch: str, shop: Shop
+) -> None:
     Driver(shop.sink)
     snapshot = shop.table().metadata.refs[TAG].snapshot_id
     shop.change(lambda table: table.manage_snapshots().create_branch(snapshot, "audit").commit())
@@ -187,7 +189,7 @@ def test_nor_the_sequence_number_of_a_table_without_a_main_branch(branch: str, s
     assert shop.sequence_numbers() == (3, 3)
 
 
-# -- what users do to the table ----------------------------------------------------------------------------------------
+# -- acts of users on the table ----------------------------------------------------------------------------------------
 
 
 def test_the_evidence_survives_the_expiry_of_snapshots(shop: Shop) -> None:

@@ -1,4 +1,4 @@
-"""Checkpoints and tables that do not belong together any more: each is refused by name, and nothing is written."""
+"""Checkpoints and tables that no longer belong together are refused by name, and nothing is written."""
 
 from __future__ import annotations
 

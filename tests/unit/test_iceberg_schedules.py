@@ -128,7 +128,7 @@ class Schedule:
             self._driver.committer.forget(scan_start)
 
     def restart(self, *, is_calm: bool = False) -> None:
-        """A new driver; the former one may still be alive."""
+        """Start a new driver. The previous one may still be alive."""
         with self.faults(is_calm=is_calm):
             try:
                 driver = Driver(self._shop.sink)

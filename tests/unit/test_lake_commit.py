@@ -1,4 +1,4 @@
-"""A decided batch is in the table once, whatever the table's format: after lost answers, late commits, and other drivers."""
+"""A decided batch is in the table once, in every table format: after lost answers, late commits, and other drivers."""
 
 from __future__ import annotations
 
@@ -194,7 +194,7 @@ def test_a_task_of_a_driver_that_was_replaced_writes_nothing(shop: LakeShop) -> 
     assert shop.files() == []
 
 
-# -- what users do to the table ----------------------------------------------------------------------------------------
+# -- acts of users on the table ----------------------------------------------------------------------------------------
 
 
 def test_a_rollback_of_the_table_is_respected(shop: LakeShop) -> None:
@@ -236,7 +236,7 @@ def test_a_table_that_is_altered_before_the_decision_voids_the_attempt(shop: Lak
         driver.committer.confirm([handle], 0)
 
 
-# -- files that are gone -----------------------------------------------------------------------------------------------
+# -- files that are missing --------------------------------------------------------------------------------------------
 
 
 def test_a_file_that_is_gone_before_the_decision_voids_the_attempt(shop: LakeShop) -> None:

@@ -1,4 +1,4 @@
-"""Checkpoints and tables that do not belong together any more: each is refused by name, whatever the table's format."""
+"""Checkpoints and tables that no longer belong together are refused by name, in every table format."""
 
 from __future__ import annotations
 
@@ -90,8 +90,8 @@ def test_a_driver_that_decided_and_died_commits_its_batch(shop: LakeShop, case: 
     assert shop.values() == all_rows(0, 1, 2)
 
 
-def test_another_query_takes_over_and_the_first_one_comes_back(shop: LakeShop, case: Case, tmp_path: Path) -> None:
-    """The table has forgotten the first one's newest decision, but not that it was committed."""
+def test_a_query_returns_after_another_one_took_over(shop: LakeShop, case: Case, tmp_path: Path) -> None:
+    """The table has forgotten the first query's newest decision, but not its commit."""
     query = Query(case, tmp_path / "query")
     query.run(0, 1)
     other = Query(case, tmp_path / "other", query_id="query-b")

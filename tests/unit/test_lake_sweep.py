@@ -1,4 +1,4 @@
-"""The sweep deletes what nobody will decide, wherever it is, and never a file that is or will be in the table."""
+"""The sweep deletes files that nobody will decide, in every place, but never a file that is or will be in the table."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def test_files_of_earlier_batches_and_drivers_stay(shop: LakeShop) -> None:
 def test_the_files_of_a_repair_stay_although_another_query_does_not_know_them(
     *, is_published: bool, shop: LakeShop
 ) -> None:
-    """A later driver has repaired the batch of a former one, and then a new query takes the sink over."""
+    """A later driver has repaired the batch of an earlier one, and then a new query takes over the sink."""
     first = Driver(shop.sink)
     scan_start = first.begin()
     lost, kept = prepare(first, shop.sink, 1), prepare(first, shop.sink, 2)
@@ -108,7 +108,7 @@ def test_a_driver_that_is_fenced_after_its_look_does_not_even_list_the_files_of_
     assert len(Orphans().find(view.files, root, view.outcome, own_epoch=2)) == 1
 
 
-def test_orphans_of_every_former_driver_are_found(shop: LakeShop) -> None:
+def test_orphans_of_every_earlier_driver_are_found(shop: LakeShop) -> None:
     first = Driver(shop.sink)
     scan_start = first.begin()
     first.commit([prepare(first, shop.sink, 1, batch=4)], scan_start)

@@ -1,4 +1,4 @@
-"""Delta Lake's own implementation, in a Spark of its own, which executes a statement for each line of its input.
+"""Run Delta Lake's own implementation in a separate Spark, which executes a statement for each line of its input.
 
 Each line, in and out, is JSON: a statement, and its rows. A session that exists cannot load jars, so this is another process.
 """

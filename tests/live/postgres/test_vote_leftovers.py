@@ -81,7 +81,7 @@ def test_a_statement_that_waits_for_the_vote_of_a_dead_driver_does_not_stop_the_
 def test_a_copied_database_on_the_same_server_has_votes_of_its_own(
     postgres_server: PostgresService, database: str, tmp_path: Path
 ) -> None:
-    """Its control record, its table and the copied checkpoint are those of the original."""
+    """The copy has the original's control record, table and checkpoint."""
     case = prepared_of(database)
     query = Query(case, tmp_path / "one")
     query.run(0)
