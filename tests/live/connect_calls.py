@@ -109,15 +109,16 @@ def a_limit_of_a_stateful_batch(spark: SparkSession, options: Options) -> str:
 
 
 def a_stateful_plan_that_is_cut(spark: SparkSession, options: Options) -> str:
-    """The query's own plan joins the counted rows with an empty table."""
-    empty = spark.range(0).selectExpr("CAST(id AS STRING) AS key")
-    return _error(_update(spark, options, _object(options), source(spark, options), empty))
+    """The query's own plan joins a table with the counts. Where the table has no row, Spark does not look at the counts."""
+    table = spark.createDataFrame([("0",)], "key STRING")
+    return _error(_update(spark, options, _object(options), source(spark, options), table))
 
 
 def _update(spark: SparkSession, options: Options, function: Any, rows: DataFrame, table: Any = None) -> Any:
     spark.conf.set("spark.sql.shuffle.partitions", "3")
-    counts = rows.groupBy("key").count().selectExpr("CAST(key AS STRING) AS key", "CAST(count AS STRING) AS value")
-    counts = counts if table is None else counts.join(table.hint("broadcast"), "key")
+    counts = rows.selectExpr("CAST(key AS STRING) AS key").groupBy("key").count()
+    counts = counts.selectExpr("key", "CAST(count AS STRING) AS value")
+    counts = counts if table is None else table.hint("merge").join(counts, "key")
     writer = counts.writeStream.outputMode("update").foreachBatch(function)
     query = writer.option("checkpointLocation", options.checkpoint).trigger(availableNow=True).start()
     return query.awaitTermination
