@@ -50,6 +50,7 @@ class Group:
 GROUPS: tuple[Group, ...] = (
     Group(name="streaming", module="benchmarks.streaming"),
     Group(name="waterfall", module="benchmarks.waterfall"),
+    Group(name="connect", module="benchmarks.connect", rounds=3),
     Group(name="write", module="benchmarks.write_phase"),
     Group(name="peers", module="benchmarks.copying"),
     Group(name="redis", module="benchmarks.redis_sink"),

@@ -4,15 +4,19 @@ from __future__ import annotations
 
 import re
 import time
+from functools import cached_property
 from typing import TYPE_CHECKING, Any, Final
 
-from twopc.errors import ConfigurationError, RetriableError
+from twopc.errors import RetriableError
 from twopc.integration.connect.engine import ConnectEngine
 from twopc.integration.connect.one_shuffle import Checksums, require_one_shuffle
 from twopc.integration.connect.plans import plan_of_frame
 from twopc.integration.connect.query import batch_columns, local_files
+from twopc.integration.connect.state import ConnectState
+from twopc.integration.connect.worker import called_batch
 from twopc.integration.spark.budget import Budget
 from twopc.integration.spark.kept import Runs
+from twopc.integration.spark.stateful import tell_once
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -42,15 +46,18 @@ class ConnectMode:
         checksums: Spark's settings just before the query started.
     """
 
-    #: A query with state is refused.
-    is_stateless = True
-
     def __init__(self, session: Any, query: ConnectQuery, checksums: Checksums) -> None:
         self._session = session
         self._query = query
         self._checksums = checksums
         self._budget = Budget()
         self._slots = ConnectSlots(session)
+        self._tell = tell_once()
+
+    @cached_property
+    def is_stateless(self) -> bool:
+        """See :class:`~twopc.integration.spark.mode.Mode`."""
+        return not (self._query.plan().keeps_state or self.open_files(self._query.checkpoint_location).names("state"))
 
     def open_files(self, location: str) -> Files:
         """See :class:`~twopc.integration.spark.mode.Mode`."""
@@ -86,23 +93,23 @@ class ConnectMode:
             budget=self._budget,
             timeout_ms=attempt.options.checkpoints.timeout_ms,
             max_writers=attempt.options.checkpoints.max_writers,
-            require_sound=lambda: self._require_sound(files, batch, attempt),
+            state=self._state(files, batch),
+            require_sound=lambda: self._require_sound(batch, attempt),
         )
 
-    def _require_sound(self, files: Files, batch: Batch, attempt: Attempt) -> None:
-        plan = self._query.plan()
-        if plan.keeps_state or files.names("state"):
-            raise ConfigurationError(
-                f"batch {batch.batch_id} belongs to a query that keeps state, which this release cannot write exactly once "
-                "under Spark Connect, because it cannot see whether all of the state is written. Nothing was written. Run "
-                "the query in a classic session: SparkSession.builder.master(…)"
-            )
+    def _require_sound(self, batch: Batch, attempt: Attempt) -> None:
         if attempt.options.checkpoints.deterministic_plan:
             return
         frames = [plan_of_frame(rows.frame()) for rows in attempt.rows]
-        require_one_shuffle(
-            batch.batch_id, plan, frames, batch_columns(), lambda: (self._checksums, Checksums.of(self._session))
-        )
+        settings = lambda: (self._checksums, Checksums.of(self._session))  # noqa: E731 - asked only if they matter
+        require_one_shuffle(batch.batch_id, self._query.plan(), frames, batch_columns(), settings)
+
+    def _state(self, files: Files, batch: Batch) -> ConnectState | None:
+        called = called_batch()
+        if self.is_stateless or called is None:
+            return None
+        is_cached = plan_of_frame(called.frame).reads_cache
+        return ConnectState(batch.batch_id, called.frame, files, self._tell, is_cached=is_cached)
 
 
 class ConnectSlots:

@@ -31,9 +31,8 @@ if TYPE_CHECKING:
     from twopc.integration.spark.direct import Way
     from twopc.integration.spark.frame import Rows
     from twopc.integration.spark.kept import Runs
-    from twopc.integration.spark.mode import ShuffleCheck, WriterLimit
+    from twopc.integration.spark.mode import ShuffleCheck, StateCheck, WriterLimit
     from twopc.integration.spark.staging import Staging
-    from twopc.integration.spark.stateful import BatchState
     from twopc.records import TaskReport
     from twopc.sink import TwoPhaseCommitSink
 
@@ -86,7 +85,7 @@ class SparkEngine:
     budget: Budget
     timeout_ms: float | None
     max_writers: int | None = None
-    state: BatchState | None = None
+    state: StateCheck | None = None
 
     @property
     def _session(self) -> SparkSession:

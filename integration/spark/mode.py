@@ -70,6 +70,26 @@ class ShuffleCheck(Protocol):
         """Release threads."""
 
 
+class StateCheck(Protocol):
+    """The state that one batch of a stateful query writes: all of it is written before the batch is decided."""
+
+    def watching(self, frame: Any) -> AbstractContextManager[None]:
+        """Check whether the body, one job over a DataFrame, writes all of the state."""
+
+    def complete(self) -> None:
+        """Write the missing part of the state: evaluate the whole batch, and discard the rows.
+
+        Like a retry, it rewrites the part that exists.
+
+        Raises:
+            ConfigurationError: Spark's own plan does not write all of its state.
+            Exception: the evaluation failed; the same exception as from any action.
+        """
+
+    def evaluate(self) -> None:
+        """Evaluate all of the batch, and discard the rows."""
+
+
 class WriterLimit(Protocol):
     """Limits the number of tasks that write a batch."""
 

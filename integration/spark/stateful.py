@@ -27,6 +27,9 @@ if TYPE_CHECKING:
 
     from twopc.integration.spark.running import RunningQuery
 
+    #: Records something about a run, once.
+    Tell = Callable[[str], None]
+
 logger = logging.getLogger(__name__)
 
 #: A stateful operator's count of the stores that its tasks have committed. A task that fails or is cut off adds nothing.
@@ -49,7 +52,7 @@ class StatefulOperators:
 
     def __init__(self) -> None:
         self._places: tuple[int, ...] | None = None
-        self._tell: Callable[[str], None] = _tell_once()
+        self._tell: Tell = tell_once()
 
     def of_batch(self, query: RunningQuery, batch_id: int, *, has_state: Callable[[], bool]) -> BatchState | None:
         """Find the state that a batch writes; None if the query keeps none.
@@ -117,9 +120,7 @@ class BatchState:
         tell: reports an evaluation that is only for the state.
     """
 
-    def __init__(
-        self, batch_id: int, execution: Any, operators: Sequence[Operator], tell: Callable[[str], None]
-    ) -> None:
+    def __init__(self, batch_id: int, execution: Any, operators: Sequence[Operator], tell: Tell) -> None:
         self._batch_id = batch_id
         self._execution = execution
         self._operators = operators
@@ -212,7 +213,8 @@ def _partitions(node: Any) -> int:
     return int(demanded.get() if demanded.isDefined() else node.getStateInfo().numPartitions())
 
 
-def _tell_once() -> Callable[[str], None]:
+def tell_once() -> Tell:
+    """Log only the first text of a run."""
     told: list[str] = []
 
     def tell(text: str) -> None:

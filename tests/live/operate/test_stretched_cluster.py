@@ -59,6 +59,7 @@ def test_a_query_continues_when_the_place_of_its_ledger_is_lost_between_decision
         topic=topics["output"],
         max_offsets=20,
         reader=_SOURCE,
+        sink={"timeout_ms": 60_000},  # the failover of the controller may take most of the default
     )
     pipeline.feed(60)
     pipeline.run(spark)

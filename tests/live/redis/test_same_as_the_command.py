@@ -108,6 +108,10 @@ KINDS: Final = (
 )
 
 
+#: Longer than the commands of one comparison take.
+_SOON_MS = 1_000
+
+
 class Twins:
     """A key that the sink changes, and its twin that the bare commands change, on one server."""
 
@@ -216,6 +220,8 @@ class Twins:
     def _state(self, key: str) -> Any:
         if self._client.type(key) == b"stream":
             return [fields for _, fields in self._client.xrange(key)]
+        while 0 <= self._client.pttl(key) < _SOON_MS:
+            pass  # it is about to expire, which its twin may have done already
         # Rounded: the twins are not changed in the same millisecond.
         return self._client.dump(key), round(self._client.pttl(key), -5)
 
