@@ -1,1 +1,1 @@
-"""The cost of the sinks compared with their peers: ``make bench``. Each group is a module; ``benchmarks.run`` runs them."""
+"""Compare the cost of the sinks with that of peers: ``make bench``. Each group is a module; ``benchmarks.run`` runs them."""

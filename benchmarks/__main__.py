@@ -1,4 +1,4 @@
-"""``make bench ARGS="…"``: measure, or write the kept results into the documents (``--pages``)."""
+"""``make bench ARGS="…"``: measure, or write the kept results into the pages (``--pages``)."""
 
 from __future__ import annotations
 
@@ -28,11 +28,11 @@ def main(  # noqa: PLR0913, PLR0917 - the options of the command line
         list[str] | None, typer.Option(help="A setting of exactly_once(), name=value. Repeatable.")
     ] = None,
     results: Annotated[Path, typer.Option(help="The directory for the JSON files and charts.")] = RESULTS,
-    whole: Annotated[bool, typer.Option("--whole", help="Also run the cases that take long.")] = False,  # noqa: FBT002 - a flag
-    quick: Annotated[bool, typer.Option("--quick", help="Use few rows, to see whether it runs.")] = False,  # noqa: FBT002 - the same
+    whole: Annotated[bool, typer.Option("--whole", help="Also run the long cases.")] = False,  # noqa: FBT002 - a flag
+    quick: Annotated[bool, typer.Option("--quick", help="Use few rows, to try it out.")] = False,  # noqa: FBT002 - the same
     pages: Annotated[bool, typer.Option("--pages", help="Only write the kept results into the docs.")] = False,  # noqa: FBT002
 ) -> None:
-    """Compare the sinks with their peers, alternating in the same run, on their own servers on this machine."""
+    """Compare the sinks with their peers. The sides alternate in one run, on their own local servers."""
     if pages:
         for file in write_pages():
             console.print(f"wrote {file}", highlight=False)

@@ -1,4 +1,4 @@
-"""The broker's own counts: requests by kind, bytes on the wire, connections. Read over JMX, so no client can miss any."""
+"""Read the broker's own counts over JMX: requests by kind, bytes on the wire, connections. So they include every client's."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 _REQUESTS: Final = "kafka.network:type=RequestMetrics,name=RequestsPerSec,*"
 _SOCKETS: Final = "kafka.server:type=socket-server-metrics,listener=PLAINTEXT,networkProcessor=*"
-#: Between broker and controller, which are one process; and kinds that are parts of another.
+#: Requests that do not count: those between broker and controller, which are one process, and parts of other requests.
 _NOT_OF_CLIENTS: Final = {
     "BrokerHeartbeat",
     "BrokerRegistration",
@@ -35,9 +35,9 @@ class Counts:
     """A broker's counts so far, or between two readings.
 
     Attributes:
-        requests: by their kind.
-        wire_bytes: received and sent.
-        connections: open now.
+        requests: the number of requests, by their kind.
+        wire_bytes: the number of bytes received and sent.
+        connections: the number of connections that are open now.
     """
 
     requests: dict[str, int]
@@ -45,7 +45,7 @@ class Counts:
     connections: int
 
     def since(self, before: Counts) -> Counts:
-        """The counts since another reading; the connections are those of this one."""
+        """Return the counts since another reading. The connections are those of this reading."""
         requests = {kind: count - before.requests.get(kind, 0) for kind, count in self.requests.items()}
         return Counts(
             {kind: count for kind, count in requests.items() if count},
@@ -55,7 +55,7 @@ class Counts:
 
     @property
     def all_requests(self) -> int:
-        """The requests of all kinds."""
+        """The number of requests of all kinds."""
         return sum(self.requests.values())
 
 
@@ -69,7 +69,7 @@ class Broker:
         self._connection = connection
 
     def read(self) -> Counts:
-        """The broker's counts since it started."""
+        """Return the broker's counts since it started."""
         requests: dict[str, int] = {}
         for name in self._named(_REQUESTS):
             kind = str(name.getKeyProperty("request"))
@@ -81,7 +81,7 @@ class Broker:
         return Counts(requests, moved, int(sum(self._number(name, "connection-count") for name in sockets)))
 
     def resources(self) -> dict[str, float]:
-        """The resources of the broker's process, by name. Collects garbage first, so that the heap shows only what is needed."""
+        """Return the resources of the broker's process, by name. Collect garbage first: then the heap has only live objects."""
         memory = self._jvm.javax.management.ObjectName("java.lang:type=Memory")
         self._connection.invoke(memory, "gc", None, None)
         system = self._jvm.javax.management.ObjectName("java.lang:type=OperatingSystem")
@@ -94,13 +94,13 @@ class Broker:
         }
 
     def disk_mib(self, prefix: str) -> float:
-        """The disk space of all topics whose names begin with the prefix, with indexes and checkpoints."""
+        """Return the disk space of all topics whose names begin with the prefix, with indexes and checkpoints."""
         logs = self.kafka.data_dir / "logs"
         files = (file for part in logs.glob(f"{prefix}*-[0-9]*") for file in part.iterdir())
         return sum(512 * file.stat().st_blocks for file in files) / 2**20
 
     def disk_bytes(self, *topics: str) -> int:
-        """The bytes in the logs of these topics, without their indexes."""
+        """Return the number of bytes in the logs of these topics, without their indexes."""
         logs = self.kafka.data_dir / "logs"
         return sum(
             file.stat().st_size
@@ -118,7 +118,7 @@ class Broker:
 
 @contextlib.contextmanager
 def counting_broker(heap: str = "1g") -> Iterator[Broker]:
-    """A broker that runs while this is entered."""
+    """Yield a broker that runs until the body ends."""
     (port,) = free_ports(1)
     flags = [f"{_REMOTE}.{name}={value}" for name, value in (("port", port), ("rmi.port", port), ("host", HOST))]
     flags += [f"{_REMOTE}.authenticate=false", f"{_REMOTE}.ssl=false", f"-Djava.rmi.server.hostname={HOST}"]
@@ -134,7 +134,7 @@ def counting_broker(heap: str = "1g") -> Iterator[Broker]:
 
 @contextlib.contextmanager
 def _small_jvm() -> Iterator[Any]:
-    """A JVM that speaks JMX for this process."""
+    """Yield a JVM that speaks JMX for this process."""
     jar = next(iter(pyspark_jars().glob("py4j-*.jar")))
     options = ["-Xmx64m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1"]
     port = launch_gateway(

@@ -1,4 +1,4 @@
-"""Charts as SVG: curves on logarithmic axes. They are readable on a light and on a dark page."""
+"""Draw charts as SVG: curves on logarithmic axes. They are readable on a light and on a dark page."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class Series:
 
 @dataclass(frozen=True)
 class _Axis:
-    """A logarithmic axis from ``low`` to ``high``, both powers of ten, along this number of pixels from ``start`` on."""
+    """A logarithmic axis from 10**``low`` to 10**``high``. It begins at the pixel ``start`` and is ``length`` pixels long."""
 
     low: int
     high: int
@@ -60,10 +60,15 @@ class _Axis:
         return [10.0**power for power in range(self.low, self.high + 1)]
 
 
-def curves(title: str, x_label: str, y_label: str, series: Sequence[Series]) -> str:
-    """A chart of positive values; a value of 0 is left out, because a logarithm has none."""
+def drawable(series: Sequence[Series]) -> list[Series]:
+    """Return the curves without the points that a logarithmic axis cannot show, such as 0, and without empty curves."""
     shown = [Series(one.name, [(x, y) for x, y in one.points if x > 0 and y.low > 0]) for one in series]
-    shown = [one for one in shown if one.points]
+    return [one for one in shown if one.points]
+
+
+def curves(title: str, x_label: str, y_label: str, series: Sequence[Series]) -> str:
+    """Draw a chart of the positive values; return "" if there are none."""
+    shown = drawable(series)
     if not shown:
         return ""
     xs = [x for one in shown for x, _ in one.points]

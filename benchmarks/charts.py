@@ -1,4 +1,4 @@
-"""The charts of a group's results: which there are, what each shows, and their files."""
+"""Choose the charts of a group's results, draw them, and describe what each shows."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from benchmarks.chart import Series, curves
+from benchmarks.chart import Series, curves, drawable
 from benchmarks.measured import TIMES, Spread
 
 if TYPE_CHECKING:
@@ -18,40 +18,58 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Chart:
-    """One chart: the stem of its file's name, what it measures, and a curve for each side."""
+    """One chart.
+
+    Attributes:
+        name: the stem of its file's name.
+        title: what the chart shows, without the unit.
+        measure: the label of the y axis.
+        series: a curve for each side.
+    """
 
     name: str
+    title: str
     measure: str
     series: Sequence[Series]
 
 
 def charts_of(results: Results) -> list[Chart]:
-    """A chart of the samples by ``x``, and one for each fact, sorted by name; empty if the cases form no curve."""
+    """Return a chart of the samples by ``x``, and one of each fact, sorted by name. Empty if the cases form no curve."""
     cases = [case for case in results.cases if case.x is not None]
     if not results.x_label or len(cases) < 2:  # noqa: PLR2004 - one point is no curve
         return []
     facts = {
-        f"{results.group}-{_slug(fact)}": Chart(f"{results.group}-{_slug(fact)}", fact, _facts(cases, fact))
+        f"{results.group}-{_slug(fact)}": Chart(
+            f"{results.group}-{_slug(fact)}", _without_unit(fact), fact, _facts(cases, fact)
+        )
         for fact in dict.fromkeys(fact for case in cases for fact in case.facts)
     }
-    return [Chart(results.group, cases[0].unit, _samples(cases)), *(facts[name] for name in sorted(facts))]
+    samples = Chart(results.group, results.title, cases[0].unit, _samples(cases))
+    return [samples, *(facts[name] for name in sorted(facts))]
 
 
 def draw(results: Results, directory: Path) -> list[Path]:
-    """Write the charts that have a value to show; returns the files."""
+    """Write the charts that have a value to show, and return their files."""
     files = []
     for chart in charts_of(results):
-        if text := curves(results.title, results.x_label, chart.measure, chart.series):
+        title = f"{chart.title[0].upper()}{chart.title[1:]} by {results.x_label}"
+        if text := curves(title, results.x_label, chart.measure, chart.series):
             files.append(directory / f"{chart.name}.svg")
             files[-1].write_text(text)
     return files
 
 
 def described(results: Results, chart: Chart) -> str:
-    """What a chart shows, for those who cannot see it."""
-    what = f"the time ({chart.measure})" if chart.measure in TIMES else re.sub(r", (\w+)$", r" (\1)", chart.measure)
-    sides = "; ".join(one.name for one in chart.series)
-    return f"{results.title}. The chart shows {what} by {results.x_label} for {sides}."
+    """Describe a chart for those who cannot see it."""
+    unit = chart.measure if chart.measure in TIMES else chart.measure.removeprefix(chart.title).removeprefix(", ")
+    what = re.sub(r"^Time\b", "the time", chart.title) + (f" ({unit})" if unit else "")
+    *others, last = [one.name.replace(", ", " in ") for one in drawable(chart.series)]
+    sides = f"{', '.join(others)} and {last}" if others else last
+    return f"The chart plots {what} against the {results.x_label} for {sides}."
+
+
+def _without_unit(fact: str) -> str:
+    return re.sub(r", \w+$", "", fact)
 
 
 def _slug(fact: str) -> str:

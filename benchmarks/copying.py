@@ -1,8 +1,8 @@
-"""Kafka -> Kafka, exactly once, by this project and by its peers: the same records, alternating, on one broker.
+"""Copy the same records from Kafka to Kafka, exactly once, with this project and its peers in turn, on one broker.
 
-The reader that counts the output also measures the time, from when the broker accepted the first record to when it accepted the
-last one. So no system's start is in its rate. Spark's first record comes only when its first batch is read, so that batch
-does not count for this project although its writing takes a part of the time.
+The reader that counts the output also measures the time between the moments when the broker accepted the first and the last
+record. So no system's start is part of its rate. Spark's first record comes only after it has read its first batch. So the rate
+of this project leaves that batch out, although it takes a part of the time to write it.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ if TYPE_CHECKING:
 TITLE: Final = "Kafka to Kafka, exactly once, beside other systems"
 X_LABEL: Final = ""
 CASE: Final = "Kafka to Kafka"
-#: A batch of this size takes about as long as the second between two checkpoints of Flink.
+#: A batch of this size takes about one second, which is the time between two checkpoints of Flink.
 _ROWS: Final = 2_000_000
 _BATCH_ROWS: Final = 400_000
 
 
 def measure(settings: Settings) -> Iterator[Case | Missing]:
-    """One case."""
+    """Measure the one case."""
     rows = settings.rows(_ROWS)
     with queries() as bench:
         batch_rows = min(rows, _BATCH_ROWS)
@@ -48,7 +48,7 @@ def measure(settings: Settings) -> Iterator[Case | Missing]:
             flink.NAME: lambda: copied(lambda output: flink.run(servers, source.topic, output)),
             quix.NAME: lambda: copied(lambda output: quix.run(servers, source.topic, output, source.rows)),
         }
-        # Installs what is not installed yet, and warms Spark, whose session lives on.
+        # This installs missing peers, and warms up Spark, whose session stays open.
         ran, missing = in_turn(settings.rounds, sides, warm_up=1)
     yield Case(
         name=CASE,

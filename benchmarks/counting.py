@@ -1,4 +1,4 @@
-"""Count a run's output, as any consumer with ``read_committed`` sees it. Shares no code with the sinks."""
+"""Count a run's output, as any consumer with ``read_committed`` sees it. This module shares no code with the sinks."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _TIMEOUT_S = 60.0
 
 
 class WrongCountError(Exception):
-    """The output is not the expected one, so the times of that run mean nothing."""
+    """The output differs from the expected output, so the times of that run mean nothing."""
 
 
 @dataclass
@@ -26,8 +26,8 @@ class Count:
 
     Attributes:
         records: the number of records.
-        first_ms: when the broker accepted the first one, in ms since 1970; -1 without records.
-        last_ms: when it accepted the last one.
+        first_ms: when the broker accepted the first record, in ms since 1970 UTC; -1 without records.
+        last_ms: when the broker accepted the last record, in ms since 1970 UTC.
     """
 
     records: int = 0
@@ -35,24 +35,24 @@ class Count:
     last_ms: int = -1
 
     def rate(self, *, without: int = 0) -> float:
-        """Records per second between the first and the last one, without the start of the system that wrote them.
+        """Compute the records per second between the first and the last one, without the start of the system that wrote them.
 
         Args:
-            without: this many do not count, unless there are no more.
+            without: the number of records to leave out, unless the output has no others.
         """
         counted = self.records - without or self.records
         return 1000 * counted / max(1, self.last_ms - self.first_ms)
 
 
 def transactional_ids(bootstrap_servers: str) -> set[str]:
-    """All transactional ids that the brokers know: the keys of their own log of transactions."""
+    """Return all transactional ids that the brokers know: the keys of their own transaction log."""
     return {
         _id_in(key) for key in (message.key() for message in _read(bootstrap_servers, "__transaction_state")) if key
     }
 
 
 def _id_in(key: bytes) -> str:
-    """The id in a key of that log: a version and a length of two bytes each, then the id (TransactionLogKey of Kafka)."""
+    """Return the id in a key of that log. A key has a version and a length of two bytes each, then the id (TransactionLogKey)."""
     length = int.from_bytes(key[2:4], "big")
     return key[4 : 4 + length].decode()
 
@@ -61,13 +61,13 @@ def count(bootstrap_servers: str, topic: str, *, expected: int, keyed: bool = Tr
     """Read the whole topic.
 
     Args:
-        bootstrap_servers: of the brokers.
-        topic: where the run has written.
+        bootstrap_servers: the brokers' addresses.
+        topic: the topic to which the run has written.
         expected: the expected number of records.
         keyed: whether the keys are the numbers from 0 on, each of which must be there once.
 
     Raises:
-        WrongCountError: there are more, fewer, or others.
+        WrongCountError: the topic has more records, fewer, or others.
     """
     found = Count()
     seen = bytearray(expected)
@@ -82,15 +82,15 @@ def count(bootstrap_servers: str, topic: str, *, expected: int, keyed: bool = Tr
 
 
 def _read(bootstrap_servers: str, topic: str) -> Iterator[Message]:
-    """Every committed record of a topic.
+    """Yield every committed record of a topic.
 
     Raises:
-        WrongCountError: it cannot be read to its end.
+        WrongCountError: the topic cannot be read to its end.
     """
     consumer = Consumer(
         {
             "bootstrap.servers": bootstrap_servers,
-            "group.id": "count",  # librdkafka requires one; no offset is ever committed
+            "group.id": "count",  # librdkafka requires a group; no offset is ever committed
             "isolation.level": "read_committed",
             "auto.offset.reset": "earliest",
             "enable.partition.eof": True,

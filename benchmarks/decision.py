@@ -1,4 +1,4 @@
-"""The driver's part of a two-phase batch by number of transactions: from last vote to proof, and the broker's cost."""
+"""Measure the driver's part of a two-phase batch, from the last vote to the proof, by number of transactions."""
 
 from __future__ import annotations
 
@@ -24,15 +24,15 @@ if TYPE_CHECKING:
     from benchmarks.broker import Broker
     from benchmarks.settings import Settings
 
-TITLE: Final = "The driver's part of a two-phase batch: confirm, decide, commit, prove"
-X_LABEL: Final = "transactions per decision"
+TITLE: Final = "Time of the driver's part of a two-phase batch"
+X_LABEL: Final = "number of transactions per decision"
 _HANDLES: Final = (1, 2, 10, 50, 200, 1_000)
 _ALL_HANDLES: Final = (*_HANDLES, 5_000)
 _QUICK: Final = (1, 2, 10)
-#: Transactions and decisions before those that count. By then the broker's JVM has compiled the code that a broker in
-#: service has compiled long ago.
+#: Transactions and decisions before those that count. They make the broker's JVM compile the code that a broker in service has
+#: compiled long ago.
 _WARM_UP: Final = ((2, 200), (200, 5))
-#: Batches of each case that do not count. They acquire the sink and connect; a query does that once.
+#: Batches of each case that do not count. They acquire the sink and connect, which a query does only once.
 _CONNECTING: Final = 3
 _STATE: Final = "__transaction_state"
 LEDGER_KIB: Final = "KiB in the ledger"
@@ -40,7 +40,7 @@ STATE_KIB: Final = "KiB in __transaction_state"
 
 
 class _Proof(Pending):
-    """Records when a batch is proven, on the clock of ``time.perf_counter``: when the coordinator begins to tidy up."""
+    """Record when a batch is proven, by ``time.perf_counter``: the coordinator then begins to tidy up."""
 
     at = -1.0
 
@@ -52,12 +52,12 @@ class _Proof(Pending):
 
 
 def case_name(handles: int) -> str:
-    """The case of this number of transactions."""
+    """Name the case with this number of transactions."""
     return some(handles, "transaction", "transactions")
 
 
 def measure(settings: Settings) -> Iterator[Case]:
-    """A case for each number of transactions."""
+    """Yield a case for each number of transactions."""
     chosen = _ALL_HANDLES if settings.whole else _QUICK if settings.quick else _HANDLES
     with counting_broker() as broker, tempfile.TemporaryDirectory() as name, workers() as pool:
         for handles, decisions in () if settings.quick else _WARM_UP:
@@ -93,7 +93,7 @@ def _case(broker: Broker, directory: Path, pool: Executor, handles: int, rounds:
             facts["KiB on the wire"].append(since.wire_bytes / 1024)
             facts[LEDGER_KIB].append((broker.disk_bytes(query.sink.ledger) - disk[0]) / 1024)
             facts[STATE_KIB].append((broker.disk_bytes(_STATE) - disk[1]) / 1024)
-            facts["driver peak memory, MiB"].append(peak_mib() or 0)
+            facts["peak memory of the driver, MiB"].append(peak_mib() or 0)
     finally:
         driver.close()
     found = count(

@@ -1,4 +1,4 @@
-"""A query's driver without Spark: the real coordinator and sink, and an engine whose tasks run in a few worker processes."""
+"""Run a query's driver without Spark: the real coordinator and sink, with an engine whose tasks run in worker processes."""
 
 from __future__ import annotations
 
@@ -29,17 +29,17 @@ _VALUE: Final = b"x" * 100
 
 
 def workers(count: int = _WORKERS) -> Executor:
-    """Processes that run tasks as Spark's Python workers do: each keeps its producers."""
+    """Create processes that run tasks as Spark's Python workers do: each keeps its producers."""
     return ProcessPoolExecutor(count, mp_context=get_context("spawn"))
 
 
 class Query:
-    """A query with one sink, with any number of drivers in sequence.
+    """A query with one sink, and with any number of drivers in sequence.
 
     Args:
-        bootstrap_servers: of the broker.
-        topic: its output.
-        directory: for its checkpoint.
+        bootstrap_servers: the broker's address.
+        topic: the query's output.
+        directory: the directory for its checkpoint.
         sink_type: the class of its sink.
     """
 
@@ -52,26 +52,27 @@ class Query:
         self._files = LocalFiles(directory / name)
 
     def driver(self) -> Coordinator:
-        """A new run; the caller closes it. It fences the previous one with its first batch."""
+        """Create a run, which the caller closes. With its first batch, it fences the previous run."""
         return Coordinator([self.sink], self._files)
 
     def batch(self, number: int) -> Batch:
-        """A batch of this query."""
+        """Create a batch of this query."""
         return Batch(self._id, number, (f"offset-{number}",), lambda other: (f"offset-{other}",))
 
 
 class Tasks:
-    """An engine with tasks of one row each. A batch without tasks is empty, as when a source has nothing new.
+    """An engine with tasks of one row each. A batch without tasks is empty, as when a source has no new records.
 
     Args:
-        sink: where they write.
-        tasks: how many.
-        pool: runs them; None: this process does.
+        sink: the sink to which the tasks write.
+        tasks: the number of tasks.
+        pool: runs the tasks; None: this process runs them.
         prepared: called when all tasks have voted.
-        ahead: workers make producers for their next tasks, as Spark's do. Without it only the driver's requests follow a vote.
+        ahead: whether workers prepare producers for their next tasks, as Spark's do. If not, only the driver's requests follow a
+            vote.
 
     Attributes:
-        prepared_at: when all tasks had voted, on the clock of ``time.perf_counter``; -1 before.
+        prepared_at: when all tasks had voted, by ``time.perf_counter``; -1 before.
     """
 
     def __init__(
@@ -124,7 +125,7 @@ class Tasks:
 
 
 def _run_task(sink: KafkaSink, attempt: TaskAttempt, *, ahead: bool) -> dict[str, Any]:
-    """Write one row, keyed by the task's number; return the handle as it is stored."""
+    """Write one row, with the task's number as its key, and return the handle as it is stored."""
     key = str(attempt.partition).encode()
     rows = pa.record_batch({"key": pa.array([key], pa.binary()), "value": pa.array([_VALUE], pa.binary())})
     writer = sink.create_writer(attempt)

@@ -1,4 +1,4 @@
-"""The groups of cases: what each compares, and how long it takes."""
+"""Define the groups of cases that the benchmark can run."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ class Group:
     """One group.
 
     Attributes:
-        name: for ``--only``, and of its results.
-        module: has ``TITLE``, ``X_LABEL`` (empty for no curve) and ``measure(settings)``, which yields the cases.
-        rounds: the maximum number of rounds; a curve needs fewer than a comparison.
-        by_default: whether it runs where no group is named; with ``--whole`` all do.
+        name: the name of the group, in ``--only`` and in its results.
+        module: the module with ``TITLE``, ``X_LABEL`` (empty for no curve) and ``measure(settings)``, which yields the cases.
+        rounds: the maximum number of rounds. A curve needs fewer than a comparison.
+        by_default: whether the group runs if no group is named. With ``--whole``, every group runs.
     """
 
     name: str
@@ -40,24 +40,28 @@ class Group:
         return cast("str", import_module(self.module).X_LABEL)
 
     def measure(self, settings: Settings) -> Iterable[Case | Missing]:
-        """Run its cases."""
-        # Imported late: each group needs clients that the others do not.
+        """Run the group's cases."""
+        # The import is late, because each group needs clients that the others do not.
         run = cast("Callable[[Settings], Iterable[Case | Missing]]", import_module(self.module).measure)
         return run(settings)
 
 
-#: In the order in which they run.
+#: The groups, in the order in which they run.
 GROUPS: tuple[Group, ...] = (
     Group(name="streaming", module="benchmarks.streaming"),
     Group(name="waterfall", module="benchmarks.waterfall"),
+    Group(name="connect", module="benchmarks.connect", rounds=3),
     Group(name="write", module="benchmarks.write_phase"),
     Group(name="peers", module="benchmarks.copying"),
     Group(name="redis", module="benchmarks.redis_sink"),
     Group(name="postgres", module="benchmarks.postgres_sink"),
+    Group(name="lakehouse", module="benchmarks.lakehouse", rounds=3),
     Group(name="hbase", module="benchmarks.hbase_sink"),
     Group(name="rows", module="benchmarks.scale_rows", rounds=1),
     Group(name="tasks", module="benchmarks.scale_tasks", rounds=1),
     Group(name="shuffled", module="benchmarks.scale_shuffled", rounds=3),
+    Group(name="stateful", module="benchmarks.stateful", rounds=3),
+    Group(name="shuffledsinks", module="benchmarks.shuffled_sinks", rounds=3),
     Group(name="values", module="benchmarks.scale_values", rounds=1, by_default=False),
     Group(name="decision", module="benchmarks.decision", rounds=7),
     Group(name="past", module="benchmarks.past", rounds=3),

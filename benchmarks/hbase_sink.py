@@ -1,9 +1,9 @@
-"""The HBase sink beside its client without any guarantee, with one call per row and with many rows per call, alternating.
+"""Compare the HBase sink with its bare client, which gives no guarantee: with one call per row, and with many rows per call.
 
-``make bench ARGS="--only hbase"``. The time covers everything between the Arrow batch and the last acknowledgement: for the
-sink encoding, staging, confirming, applying and proving. *One call per row*: ``hbase-driver``'s own ``Table``, from values that
-are made beforehand. *Batched*: the same mutations by this project's client, 1000 in a call, without a condition: what HBase
-can take from one Python process.
+``make bench ARGS="--only hbase"`` runs the sides in turn. The time covers everything between the Arrow batch and the last
+acknowledgement. The sink encodes, stages, confirms, applies and proves. *One call per row* uses ``hbase-driver``'s own ``Table``
+with values that are made beforehand. *Batched* sends the same mutations with this project's client, 1000 in a call, without a
+condition. This is the most that HBase accepts from one Python process.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ _VALUE: Final = b"x" * 50
 _TABLE: Final = "bench"
 _TIMEOUT_S: Final = 30
 
-#: Name, the sink's mapping, the values of one row's cells, and the same by the client's table.
+#: Each operation: its name, the sink's mapping, the values of one row's cells, and the same call of the client's table.
 WORKLOADS: list[tuple[str, Callable[[str], Mapping], tuple[bytes, ...], Callable[[Any, bytes], Any]]] = [
     (
         "Put, 1 cell (upsert)",
@@ -71,7 +71,7 @@ WORKLOADS: list[tuple[str, Callable[[str], Mapping], tuple[bytes, ...], Callable
 
 
 def measure(settings: Settings) -> Iterator[Case]:
-    """A case for each operation."""
+    """Yield a case for each operation."""
     rows = settings.rows(_ROWS)
     ids = [pa.array(range(start, min(start + ARROW_ROWS, rows)), pa.int64()) for start in range(0, rows, ARROW_ROWS)]
     batches = [
@@ -79,7 +79,7 @@ def measure(settings: Settings) -> Iterator[Case]:
         for i in ids
     ]
     with LocalHBase(heap="1g") as server:
-        _create_table(_sink(server.zookeeper, Put("{id}", {"d:v": "v"})))
+        create_table(_sink(server.zookeeper, Put("{id}", {"d:v": "v"})))
         table: Any = Client({"hbase.zookeeper.quorum": server.zookeeper}).get_table(b"default", _TABLE.encode())
         for name, mapping, values, send in WORKLOADS:
             if settings.wants(name):
@@ -98,7 +98,7 @@ def measure(settings: Settings) -> Iterator[Case]:
 
 @dataclass
 class _Workload:
-    """Runs one operation on each side; each run has its own rows, which are counted."""
+    """Run one operation on each side. Each run has its own rows, which are counted."""
 
     zookeeper: str
     table: Any
@@ -107,7 +107,7 @@ class _Workload:
     steps: list[Steps] = field(default_factory=list)
 
     def by_client(self, send: Callable[[Any, bytes], Any]) -> float:
-        """Rows per second, one call each."""
+        """Return the client's rows per second, with one call per row."""
         prefix = self._prefix()
         keys = [f"{prefix}{number}".encode() for number in range(self.rows)]
         began = time.perf_counter()
@@ -116,7 +116,7 @@ class _Workload:
         return self._rate(time.perf_counter() - began, prefix)
 
     def batched(self, values: tuple[bytes, ...]) -> float:
-        """Rows per second, many in a call, without a guarantee."""
+        """Return the rows per second without a guarantee, with many rows in a call."""
         prefix = self._prefix()
         sink = _sink(self.zookeeper, self.mapping(prefix))
         client = sink.create_client()
@@ -130,7 +130,7 @@ class _Workload:
             return self._rate(time.perf_counter() - began, prefix)
 
     def by_sink(self, batches: list[pa.RecordBatch]) -> float:
-        """Rows per second by the sink."""
+        """Return the sink's rows per second."""
         prefix = self._prefix()
         self.steps.append(run_task(_sink(self.zookeeper, self.mapping(prefix)), batches))
         return self._rate(self.steps[-1].total_s, prefix)
@@ -140,7 +140,7 @@ class _Workload:
         return f"{uuid.uuid4().hex[:8]}:"
 
     def _rate(self, took_s: float, prefix: str) -> float:
-        """Count the run's rows; return its rate."""
+        """Count the run's rows, and return its rate."""
         scan = Scan(prefix.encode(), prefix.replace(":", ";").encode())
         with self.table.scan(scan) as scanner:
             found = sum(1 for _ in scanner)
@@ -154,7 +154,7 @@ def _sink(zookeeper: str, mapping: Mapping) -> HBaseSink:
 
 
 def _mutations(mapping: Mapping, keys: list[bytes], values: tuple[bytes, ...]) -> Iterator[Message]:
-    """A message for each row, as a client of HBase makes it. Copying one and filling it in takes half the time of building it."""
+    """Yield a message for each row, as an HBase client makes it. Copying and filling one takes half as long as building it."""
     kind = getattr(client_pb.MutationProto, mapping.operation)
     shape = client_pb.MutationProto(row=b"", mutate_type=kind, durability=DURABLE)
     for family, qualifier in mapping.places:
@@ -168,8 +168,8 @@ def _mutations(mapping: Mapping, keys: list[bytes], values: tuple[bytes, ...]) -
         yield message
 
 
-def _create_table(sink: HBaseSink) -> None:
-    """Make the table, and return when it is served."""
+def create_table(sink: HBaseSink) -> None:
+    """Create the table, and return when HBase serves it."""
     families = [hbase_pb.ColumnFamilySchema(name=b"d")]
     client = sink.create_client()
     with contextlib.closing(client):

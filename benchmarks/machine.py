@@ -1,4 +1,4 @@
-"""The heading of results: the machine, the versions, the time, and the load."""
+"""Describe the machine of a run, its versions, its time, and its load."""
 
 from __future__ import annotations
 
@@ -14,15 +14,17 @@ from typing import Any
 import confluent_kafka
 import psutil
 
+from benchmarks.measured import some
 from twopc.integration.services.jar_sets import DEFAULT_KAFKA_VERSION
 from twopc.integration.services.java import java_command
 
 _ROOT = Path(__file__).parents[1]
 _PACKAGES = ("spark-twopc", "pyspark", "confluent-kafka", "pyarrow", "redis", "hbase-driver", "psycopg")
+_NO_VERSIONS = {"date", "commit", "cores", "memory GiB", "processor", "system", "load at the start", "settings"}
 
 
 def heading(settings: dict[str, Any]) -> dict[str, Any]:
-    """Facts of this machine and of this run.
+    """Collect the facts of this machine and of this run.
 
     Args:
         settings: the settings of ``exactly_once()`` that differ from its defaults.
@@ -44,11 +46,20 @@ def heading(settings: dict[str, Any]) -> dict[str, Any]:
     }
 
 
+def measured_when(heading: dict[str, Any], rounds: int) -> str:
+    """Say when and how often a group was measured."""
+    return f"Measured on {heading['date']} at commit {heading['commit']}, in {some(rounds, 'round', 'rounds')}."
+
+
 def in_words(heading: dict[str, Any]) -> str:
-    """The heading as one line."""
-    leading = f"{heading['cores']} cores ({heading['processor']}), {heading['memory GiB']} GiB"
-    rest = {name: value for name, value in heading.items() if name not in {"cores", "processor", "memory GiB", "date"}}
-    return f"{heading['date']}, {leading}; " + ", ".join(f"{name} {value}" for name, value in rest.items())
+    """Describe the machine, the versions and the settings."""
+    *others, last = [f"{name} {value}" for name, value in heading.items() if name not in _NO_VERSIONS]
+    versions = f"{', '.join(others)} and {last}" if others else last
+    return (
+        f"The machine had {heading['cores']} cores ({heading['processor']}), {heading['memory GiB']} GiB of memory and a load of "
+        f"{heading['load at the start']} at the start; its system was {heading['system']}. The versions were {versions}. The "
+        f"settings were {heading['settings']}."
+    )
 
 
 def _commit() -> str:

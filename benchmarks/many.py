@@ -1,8 +1,8 @@
-"""Many queries on one cluster: the resources and cost of each.
+"""Measure the resources and the cost of each query when many queries share a cluster.
 
-A query here is its driver's part: the real coordinator and sink, with batches of one small task that one worker process
-runs. Spark itself is left out, since fifty of its queries need more than this machine has. It adds its own tasks and its
-source's consumers, as it does with any sink.
+A query here is only its driver's part: the real coordinator and sink, with batches of one small task, which one worker process
+runs. Spark itself is left out, because fifty of its queries need more than this machine has. As with any sink, Spark would add
+its own tasks and its source's consumers.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ if TYPE_CHECKING:
     from benchmarks.broker import Broker
     from benchmarks.settings import Settings
 
-TITLE: Final = "Many queries in one driver process: a batch of one task, without Spark"
-X_LABEL: Final = "queries"
+TITLE: Final = "Time of a batch with one task"
+X_LABEL: Final = "number of queries"
 _QUERIES: Final = (1, 10, 50)
 _ALL_QUERIES: Final = (*_QUERIES, 200, 1_000)
 _QUICK: Final = (1, 3)
@@ -45,12 +45,12 @@ REQUESTS: Final = "requests per batch"
 
 
 def case_name(queries: int) -> str:
-    """The case of this number of queries."""
+    """Name the case with this number of queries."""
     return some(queries, "query", "queries")
 
 
 def measure(settings: Settings) -> Iterator[Case]:
-    """A case for each number of queries, each on its own broker, so that ids and connections are theirs."""
+    """Yield a case for each number of queries. Each case has its own broker, so that all ids and connections belong to it."""
     for queries in _ALL_QUERIES if settings.whole else _QUICK if settings.quick else _QUERIES:
         if settings.wants(case_name(queries)):
             with (
@@ -74,7 +74,7 @@ def _case(broker: Broker, directory: Path, pool: Executor, queries: int, rounds:
             stack.callback(driver.close)
         times_ms: list[float] = []
         before = broker.read()
-        # The first batch acquires the sink: it is not among the samples, and neither are its requests.
+        # The first batch acquires the sink, so neither its time nor its requests count.
         for number in range(rounds + 1):
             if number == 1:
                 before = broker.read()
@@ -85,7 +85,7 @@ def _case(broker: Broker, directory: Path, pool: Executor, queries: int, rounds:
                     times_ms.append(1000 * (time.perf_counter() - began))
         working = broker.read()
         since, batches = working.since(before), queries * rounds
-        time.sleep(_IDLE_S)  # the measured time, not a wait for something
+        time.sleep(_IDLE_S)  # this is the time to measure, not a wait for an event
         idle = broker.read().since(working)
         pool.shutdown()
         alone = broker.read().connections
@@ -99,7 +99,7 @@ def _case(broker: Broker, directory: Path, pool: Executor, queries: int, rounds:
             **{f"{kind} per batch": since.requests.get(kind, 0) / batches for kind in _OF_COORDINATORS},
             "requests per second when idle": idle.all_requests / _IDLE_S,
             "threads of the driver": float(process.num_threads() - threads),
-            "driver memory, MiB": (process.memory_info().rss - resident) / 2**20,
+            "memory of the driver, MiB": (process.memory_info().rss - resident) / 2**20,
         }
     found = count(broker.bootstrap_servers, output, expected=queries * (rounds + 1), keyed=False)
     return Case(

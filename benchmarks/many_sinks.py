@@ -1,8 +1,8 @@
-"""A cluster with many sinks: the cost of the last one, and the resources that all of them take from the broker.
+"""Measure a cluster with many sinks: the cost of the newest sink, and the resources that all sinks take from the broker.
 
-The sinks are created in sequence, a few at a time, so that a small machine can have a thousand. Each is a query's driver
-part with tasks of one row. Each writes a batch, decides a second one, and its driver dies before it commits that. So the cluster
-has a ledger, transactional ids and an open transaction of each, as if all of them were in the middle of a batch.
+The sinks are created a few at a time, so that a small machine can have a thousand. Each sink belongs to a query's driver with
+tasks of one row. The driver writes a batch, decides a second one, and dies before it commits that batch. So the cluster has a
+ledger, transactional ids and an open transaction for each sink, as if every sink were in the middle of a batch.
 """
 
 from __future__ import annotations
@@ -40,23 +40,23 @@ if TYPE_CHECKING:
     from twopc.coordinator import Coordinator
     from twopc.sinks.kafka.handle import KafkaHandle
 
-TITLE: Final = "Many sinks on one cluster: a batch of one task of the last one, without Spark"
-X_LABEL: Final = ""  # three points, which the table shows completely
+TITLE: Final = "Many sinks on one cluster: a batch with one task in the newest sink, without Spark"
+X_LABEL: Final = ""  # no curve: the table shows all three points
 _SINKS: Final = (1, 100, 1_000)
 _QUICK: Final = (1, 5)
 _AT_ONCE: Final = 6
 _HEAP: Final = "2g"
-#: Batches before those that count, of one more sink: the JVM has then compiled what a broker in service runs.
+#: Batches of one more sink before those that count. They make the JVM compile the code that a broker in service runs.
 _WARM_UP: Final = 60
 
 
 def case_name(sinks: int) -> str:
-    """The case of this number of sinks."""
+    """Name the case with this number of sinks."""
     return some(sinks, "sink", "sinks")
 
 
 def measure(settings: Settings) -> Iterator[Case]:
-    """A case for each number of sinks, all on one broker."""
+    """Yield a case for each number of sinks, all on one broker."""
     with counting_broker(heap=_HEAP) as broker, tempfile.TemporaryDirectory() as name:
         cluster = _Cluster(broker, Path(name))
         cluster.warm_up(2 if settings.quick else _WARM_UP)
@@ -65,12 +65,12 @@ def measure(settings: Settings) -> Iterator[Case]:
             yield cluster.case(settings.rounds)
 
 
-#: Whether the driver in this thread must die, because a crash point applies to all threads.
+#: Whether the driver in this thread must die. A crash point would apply to all threads.
 _doomed: Final = threading.local()
 
 
 class _MortalCommitter(KafkaCommitter):
-    """Dies between the decision and its commit if told to."""
+    """A committer that can die between the decision and its commit."""
 
     def commit(self, handles: Sequence[KafkaHandle], scan_start: Mapping[str, Any]) -> dict[KafkaHandle, Evidence]:
         if getattr(_doomed, "now", False):
@@ -86,7 +86,7 @@ class _MortalSink(KafkaSink):
 
 
 class _Cluster:
-    """A broker and the sinks that it has had so far; the one that warms it up is not counted."""
+    """A broker, and the sinks that it has so far. The sink that warms it up is not counted."""
 
     def __init__(self, broker: Broker, directory: Path) -> None:
         self.sinks = 0
@@ -97,7 +97,7 @@ class _Cluster:
         self._written = 0
 
     def warm_up(self, batches: int) -> None:
-        """Process batches of a sink that the cases leave alone."""
+        """Process batches of a sink that belongs to no case."""
         query = self._query()
         with closing(query.driver()) as driver:
             for number in range(batches):
@@ -112,11 +112,11 @@ class _Cluster:
                 self._written += 2
 
     def case(self, rounds: int) -> Case:
-        """Add one more sink; measure it, and all of them."""
+        """Add one more sink. Measure this sink, and then all sinks together."""
         query = self._query()
         facts: dict[str, float] = {}
         with closing(query.driver()) as driver:
-            facts["ms to connect, create the ledger, first batch"], requests, kib = self._asked(
+            facts["ms to connect, create the ledger, write a batch"], requests, kib = self._asked(
                 _batch(query, driver, 0)
             )
             facts |= {
@@ -145,13 +145,13 @@ class _Cluster:
         )
 
     def _of_all(self) -> dict[str, float]:
-        """The resources of all sinks, and the cost of ``status``. Commits open ones, as `twopc transactions commit` does."""
+        """Measure the resources of all sinks and the cost of ``twopc status``, then commit the open transactions."""
         with closing(TransactionClient({"bootstrap_servers": [self._servers]})) as client:
             opened = client.list_open("").transactional_ids
             took_ms, requests, kib = self._asked(self._look_at_all)
             found = {
                 "open transactions": float(len(opened)),
-                "twopc status of all sinks, s": took_ms / 1000,
+                "twopc status for all sinks, s": took_ms / 1000,
                 "requests of twopc status, per sink": requests / (self.sinks + 1),
                 "KiB of twopc status, per sink": kib / (self.sinks + 1),
             }
@@ -190,7 +190,7 @@ class _Cluster:
             _decide_and_die(query, driver, 1)
 
     def _asked(self, do: Callable[[], None]) -> tuple[float, float, float]:
-        """Do something; return how long it takes in ms, and the requests and KiB that the broker has counted in the meantime."""
+        """Call ``do``. Return its duration in ms, and the requests and KiB that the broker counted in the meantime."""
         before = self._broker.read()
         began = time.perf_counter()
         do()

@@ -1,4 +1,4 @@
-"""The measurements: cases with one sample per round and side, their medians and spreads, and the file that keeps them."""
+"""Keep measurements in a file: cases with one sample per round and side, and their medians and spreads."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 TWOPC: Final = "twopc"
 TWO_PHASES: Final = "twopc, two phases"
-#: Units of which less is better; of all others, more is better.
+#: Units in which less is better. In all others, more is better.
 TIMES: Final = ("ms", "s")
 
 
@@ -30,24 +30,24 @@ class Spread:
 
     @classmethod
     def of(cls, values: Iterable[float]) -> Spread:
-        """The spread of at least one value."""
+        """Compute the spread of at least one value."""
         ordered = sorted(values)
         return cls(statistics.median(ordered), ordered[0], ordered[-1])
 
     def __str__(self) -> str:
-        """The median, and the range if there is one."""
+        """Format the median, with the range if the values differ."""
         if self.low == self.high:
             return short(self.median)
         return f"{short(self.median)} ({short(self.low)}-{short(self.high)})"
 
 
 def some(count: int, one: str, several: str) -> str:
-    """So many of something, in words: ``1 query``, ``1 000 queries``."""
+    """Format a count with its noun: ``1 query``, ``1 000 queries``."""
     return counted(count, one, several).replace(",", " ")
 
 
 def short(value: float) -> str:
-    """Three digits, or all of them before the point."""
+    """Format a value with three digits, or with all digits before the point."""
     return f"{value:,.0f}".replace(",", " ") if abs(value) >= 100 else f"{value:.3g}"  # noqa: PLR2004 - three digits
 
 
@@ -55,13 +55,13 @@ class Case(msgspec.Struct, frozen=True, kw_only=True):
     """One case of a group.
 
     Attributes:
-        name: of the case within its group, such as "2 000 rows per batch".
-        unit: of the samples.
-        samples: by side, one value a round; round n of each side belong together.
-        counted: by side, how many records the independent reader found, over all rounds. It equals what was written, or the run
-            has failed; a side without its own output is absent.
-        x: where the case is on the group's curve.
-        facts: further measurements, by what they are and by side: memory, connections, bytes.
+        name: the name of the case within its group, such as "2 000 rows per batch".
+        unit: the unit of the samples.
+        samples: by side, one value for each round. The n-th values of all sides come from the same round.
+        counted: by side, how many records the independent reader found, over all rounds. This number equals the number of
+            written records, or else the run has failed. A side without its own output is absent.
+        x: the position of the case on the group's curve.
+        facts: further measurements, such as memory, connections and bytes, by their name and by side.
     """
 
     name: str
@@ -72,11 +72,11 @@ class Case(msgspec.Struct, frozen=True, kw_only=True):
     facts: dict[str, dict[str, float]] = {}
 
     def spread(self, side: str) -> Spread:
-        """The spread over the rounds of a side."""
+        """Compute a side's spread over the rounds."""
         return Spread.of(self.samples[side])
 
     def ratio(self, side: str, to: str) -> Spread:
-        """The ratio of ``side`` to ``to``, over the rounds."""
+        """Compute the spread of the ratio of ``side`` to ``to`` over the rounds."""
         return Spread.of(a / b for a, b in zip(self.samples[side], self.samples[to], strict=True))
 
 
@@ -91,13 +91,13 @@ class Results(msgspec.Struct, frozen=True, kw_only=True):
     """One group's results.
 
     Attributes:
-        group: its name.
-        title: what it compares.
+        group: the group's name.
+        title: what the group measures. If the cases form a curve, the title is a noun phrase for the y axis.
         heading: machine, versions, time, load and settings.
         rounds: how often each side ran.
-        x_label: what ``x`` counts, where the cases form a curve.
-        cases: in the order of their measurement.
-        missing: what could not be measured.
+        x_label: what ``x`` counts, if the cases form a curve.
+        cases: the cases, in the order of their measurement.
+        missing: the cases that could not be measured.
     """
 
     group: str
@@ -109,11 +109,11 @@ class Results(msgspec.Struct, frozen=True, kw_only=True):
     missing: list[Missing] = []
 
     def case(self, name: str) -> Case | None:
-        """The case of that name; None if it was not measured."""
+        """Return the case of that name; None if it was not measured."""
         return next((case for case in self.cases if case.name == name), None)
 
     def write(self, directory: Path) -> Path:
-        """Keep the results as JSON; returns the file."""
+        """Write the results as JSON, and return the file."""
         directory.mkdir(parents=True, exist_ok=True)
         file = directory / f"{self.group}.json"
         file.write_bytes(msgspec.json.format(msgspec.json.encode(self), indent=1) + b"\n")
@@ -121,10 +121,10 @@ class Results(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def read_results(directory: Path, group: str) -> Results | None:
-    """The kept results of a group; None if there are none."""
+    """Read the kept results of a group; None if it has none."""
     file = directory / f"{group}.json"
     return msgspec.json.decode(file.read_bytes(), type=Results) if file.exists() else None
 
 
 class MissingError(Exception):
-    """A side or a case cannot be set up here. The message says why; nothing is invented instead."""
+    """A side or a case cannot be set up here. The message says why. No figure is made up instead."""

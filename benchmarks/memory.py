@@ -1,4 +1,4 @@
-"""The resources of a query's processes: their peak memory as the kernel reports it, and their connections to the broker."""
+"""Measure a query's processes: their peak memory, as the kernel reports it, and their connections to the broker."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _RUN: Final = "TWOPC_BENCH_RUN"
 
 
 def reset_peak() -> None:
-    """Reset this process's peak, so that it covers only what follows."""
+    """Reset this process's peak memory, so that earlier work does not count."""
     try:
         Path("/proc/self/clear_refs").write_text(_RESET_PEAK)
     except OSError:
@@ -27,7 +27,7 @@ def reset_peak() -> None:
 
 
 def peak_mib(pid: int | None = None) -> float | None:
-    """The highest resident size of a process, in MiB, by default of this one; None where the system does not say."""
+    """Return the highest resident size of a process, by default this one, in MiB; None if the system does not report it."""
     try:
         lines = Path(f"/proc/{pid or os.getpid()}/status").read_text().splitlines()
     except OSError:
@@ -39,32 +39,32 @@ class Held:
     """The resources of one query. It has its own Python workers, because Spark shares none between different environments.
 
     Args:
-        context: Spark's.
-        bootstrap_servers: of the one broker.
+        context: the Spark context.
+        bootstrap_servers: the address of the one broker; None: no connections are counted.
     """
 
-    def __init__(self, context: Any, bootstrap_servers: str) -> None:
+    def __init__(self, context: Any, bootstrap_servers: str | None = None) -> None:
         self._run = uuid.uuid4().hex
-        self._port = int(bootstrap_servers.rpartition(":")[2])
+        self._port = int(bootstrap_servers.rpartition(":")[2]) if bootstrap_servers else None
         context.environment[_RUN] = self._run
         reset_peak()
         self._before = self._connections()
 
     def facts(self) -> dict[str, float]:
-        """Measure while the query's connections are open."""
-        found = {"connections opened": float(len(self._connections() - self._before))}
+        """Measure the resources while the query's connections are open."""
+        found = {"connections opened": float(len(self._connections() - self._before))} if self._port else {}
         driver = peak_mib()
         if driver is not None:
-            found["driver's Python peak memory, MiB"] = driver
+            found["peak memory of the driver's Python, MiB"] = driver
         peaks = [peak for process in self._workers() if (peak := peak_mib(process.pid)) is not None]
         if peaks:
-            found["Python worker peak memory, MiB"] = max(peaks)
+            found["peak memory of a Python worker, MiB"] = max(peaks)
         return found
 
     def _connections(self) -> set[tuple[int, int]]:
-        """Of this process, the JVM under it, and this query's workers, not those of earlier queries: by process and own port.
+        """Return the connections of this process, its JVM and this query's workers, by process and local port.
 
-        As a set: connections of earlier queries may end meanwhile.
+        Workers of earlier queries do not count. The result is a set, because connections of earlier queries may end meanwhile.
         """
         mine = [psutil.Process(), *(one for one in psutil.Process().children(recursive=True) if not _is_worker(one))]
         return {(process.pid, port) for process in (*mine, *self._workers()) for port in self._of(process)}

@@ -1,4 +1,4 @@
-"""One batch of one task by a sink, without Spark: from the Arrow rows to the proof, step by step."""
+"""Run a sink's batch of one task without Spark, step by step from the Arrow rows to the proof."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ if TYPE_CHECKING:
 
     from twopc.sink import TwoPhaseCommitSink
 
-ARROW_ROWS: Final = 10_000  #: in a batch of Arrow: Spark's spark.sql.execution.arrow.maxRecordsPerBatch
+ARROW_ROWS: Final = 10_000  #: rows in an Arrow batch: the default of spark.sql.execution.arrow.maxRecordsPerBatch
 _READY: Final = "twopc-producers"
 
 
 @dataclass(frozen=True)
 class Steps:
-    """Seconds of each step: staged or written, confirmed, committed and proven."""
+    """The seconds of each step: write or stage, confirm, and commit and prove."""
 
     write_s: float
     confirm_s: float
@@ -39,9 +39,10 @@ def run_task(sink: TwoPhaseCommitSink[Any], batches: Sequence[pa.RecordBatch], *
     """Write and commit the rows.
 
     Args:
-        sink: any.
-        batches: the rows; at least one.
-        warm: whether the worker was idle before, so that its producers are prepared, as before every batch but the first.
+        sink: any sink.
+        batches: the rows; at least one row.
+        warm: whether the worker has been idle, so that its producers are ready. In a query, this is so for all batches except
+            the first.
     """
     committer = sink.create_committer()
     try:

@@ -1,7 +1,7 @@
 """Write the kept results into the marked blocks of docs/performance.md and docs/results.md.
 
-A block begins with ``<!-- bench:NAME -->`` and ends with ``<!-- /bench -->``. NAME is a group, ``goals`` or ``planning``. With
-``<!-- bench:NAME brief -->`` a group shows only its times.
+A block begins with ``<!-- bench:NAME -->`` and ends with ``<!-- /bench -->``. NAME is a group, ``goals`` or ``planning``. After
+``<!-- bench:NAME brief -->``, a group shows only its times.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from benchmarks import machine
 from benchmarks.charts import charts_of, described
 from benchmarks.goals import Verdict, verdicts
 from benchmarks.groups import GROUPS
-from benchmarks.measured import read_results, some
+from benchmarks.measured import read_results
 from benchmarks.planning import planning_table
 from benchmarks.report import COLUMNS, fact_rows, lines, markdown
 
@@ -31,7 +31,7 @@ _BLOCK: Final = re.compile(r"(<!-- bench:(\w+)( brief)? -->\n).*?(<!-- /bench --
 
 
 def write_pages(results: Path = RESULTS) -> list[Path]:
-    """Rewrite the blocks; returns the files that have changed."""
+    """Rewrite the blocks, and return the files that have changed."""
     changed = []
     for page in PAGES:
         before = page.read_text()
@@ -43,7 +43,7 @@ def write_pages(results: Path = RESULTS) -> list[Path]:
 
 
 def filled(text: str, results: Path = RESULTS) -> str:
-    """The text with its blocks filled from the results. A text without blocks stays unchanged."""
+    """Return the text with its blocks filled from the results. A text without blocks stays unchanged."""
     read = partial(read_results, results)
     return _BLOCK.sub(lambda found: f"{found[1]}{_block(found[2], found[3], read, results)}\n{found[4]}", text)
 
@@ -74,10 +74,7 @@ def _goals(read: Callable[[str], Results | None]) -> str:
 
 
 def _brief(results: Results) -> str:
-    return (
-        f"{results.heading['date']}, commit {results.heading['commit']}; "
-        f"{some(results.rounds, 'round', 'rounds')}.\n\n{_times(results)}"
-    )
+    return f"{machine.measured_when(results.heading, results.rounds)}\n\n{_times(results)}"
 
 
 def _times(results: Results) -> str:
@@ -85,13 +82,13 @@ def _times(results: Results) -> str:
 
 
 def _group(results: Results, directory: Path) -> str:
-    parts = [f"{machine.in_words(results.heading)}; {some(results.rounds, 'round', 'rounds')}."]
+    parts = [f"{machine.measured_when(results.heading, results.rounds)} {machine.in_words(results.heading)}"]
     if results.cases:
         parts.append(_times(results))
     facts = fact_rows(results.cases)
     if facts:
         parts.append(markdown(("beside the times", "side", *(case.name for case in results.cases)), facts))
-    parts += [f"Missing: {missing.name}: {missing.reason}" for missing in results.missing]
+    parts += [f"{missing.name} was not measured: {missing.reason}" for missing in results.missing]
     parts += [
         f"![{described(results, chart)}](results/{chart.name}.svg)"
         for chart in charts_of(results)

@@ -1,7 +1,8 @@
-"""Recovery by the number of batches behind a query: a new driver completes a batch that was decided and not committed.
+"""Measure recovery by a query's number of earlier batches: a new driver completes a batch that is decided but not committed.
 
-All batches are real: decided, and truncated from the ledger as in a long life. The earlier ones are empty, which makes their
-records short and a hundred thousand of them affordable; the last one has two transactions.
+All batches are real: decided, and truncated from the ledger as in a query that has run for long. The earlier batches are empty,
+which keeps their records short, so that a hundred thousand of them are affordable. The last batch has two transactions. The time
+runs from the new driver's first call to the proof.
 """
 
 from __future__ import annotations
@@ -25,8 +26,8 @@ if TYPE_CHECKING:
     from benchmarks.broker import Broker
     from benchmarks.settings import Settings
 
-TITLE: Final = "Recovery of a decided batch: from the new driver's first call to the proof"
-X_LABEL: Final = "batches behind it"
+TITLE: Final = "Time to recover a decided batch"
+X_LABEL: Final = "number of earlier batches"
 _BATCHES: Final = (10, 100, 1_000)
 _ALL_BATCHES: Final = (*_BATCHES, 10_000, 100_000)
 _QUICK: Final = (10, 100)
@@ -35,7 +36,7 @@ _DECIDED: Final = "driver.decided"
 
 
 def measure(settings: Settings) -> Iterator[Case]:
-    """A case for each number of batches, all of one continuing query."""
+    """Yield a case for each number of batches, all with one continuing query."""
     chosen = _ALL_BATCHES if settings.whole else _QUICK if settings.quick else _BATCHES
     with counting_broker() as broker, tempfile.TemporaryDirectory() as name:
         topics = Topics(broker.bootstrap_servers, 2)
@@ -63,7 +64,7 @@ def _process_empty(query: Query, first: int, until: int) -> None:
 
 
 def _recover(broker: Broker, query: Query, number: int) -> tuple[float, dict[str, dict[str, float]]]:
-    """Decide a batch in a driver that ends there; return how long the next one takes, in ms, and its other costs."""
+    """Decide a batch in a driver that then dies. Return how long the next driver takes, in ms, and its other costs."""
     crashed = query.driver()
     arm(_DECIDED, _fail)
     try:
@@ -87,7 +88,7 @@ def _recover(broker: Broker, query: Query, number: int) -> tuple[float, dict[str
     found = {
         "requests": float(since.all_requests),
         "KiB on the wire": since.wire_bytes / 1024,
-        "driver peak memory, MiB": peak_mib() or 0,
+        "peak memory of the driver, MiB": peak_mib() or 0,
     }
     return took_ms, {fact: {TWOPC: value} for fact, value in found.items()}
 

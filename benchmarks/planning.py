@@ -1,6 +1,6 @@
-"""A table for planning, from the counts of the groups ``many`` and ``decision``: the demands of a load on the brokers.
+"""Build a table for planning: which resources a load needs from the brokers. It uses the groups ``many`` and ``decision``.
 
-Each figure is measured at two sizes and taken as a straight line between them, which the table's heading says.
+Each figure is measured at two sizes, and interpolated by a straight line between them, as the table's heading says.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _COLUMNS: Final = (
     "requests/s",
     "log written, MiB per day",
 )
-#: The loads that operators ask about: queries, rows/s, tasks per batch, and batches/s of each. Workers run two tasks each.
+#: Typical loads: queries, and rows/s, tasks per batch and batches/s of each query. Each worker runs two tasks.
 _LOADS: Final = ((1, 1_000, 2, 1.0), (1, 100_000, 16, 0.2), (50, 1_000, 4, 0.2), (1_000, 100, 2, 0.1))
 
 
@@ -41,19 +41,19 @@ class Line:
 
     @classmethod
     def through(cls, cases: list[Case], fact: str) -> Line:
-        """The line of a fact by ``x``."""
+        """Draw the line of a fact by ``x``."""
         points = [(case.x or 0, case.facts[fact][TWOPC]) for case in cases if fact in case.facts]
         (x, y), (far_x, far_y) = points[0], points[-1]
         slope = (far_y - y) / (far_x - x)
         return cls(y - slope * x, slope)
 
     def at(self, x: float) -> float:
-        """The line's value at ``x``; never below 0."""
+        """Return the line's value at ``x``, but never less than 0."""
         return max(0.0, self.base + self.slope * x)
 
 
 def planning_table(many: Results | None, decision: Results | None) -> str:
-    """The table; if there is too little data for lines, it says what to run."""
+    """Return the table. If the data is not enough for lines, return a text that says what to run."""
     if many is None or decision is None or min(len(many.cases), len(decision.cases)) < 2:  # noqa: PLR2004 - a line has two ends
         return '*Not measured yet:* `make bench ARGS="--only many --only decision"`.'
     per_query = {fact: Line.through(many.cases, fact) for fact in (DRIVER_CONNECTIONS, LEDGER_PARTITIONS, IDS)}

@@ -1,9 +1,9 @@
-"""The PostgreSQL sink under Spark, beside Spark's `jdbc` writer and bare psycopg, alternating, on one server and in one session.
+"""Compare the PostgreSQL sink under Spark with Spark's `jdbc` writer and bare psycopg, on one server and in one session.
 
-``make bench ARGS="--only postgres"``. Each side writes the same files, some batches of them, from a streaming query: rows per
-second of Spark's ``addBatch``, without the first batches. The server is durable (``fsync``). Only this project's sides are
-exactly once. *psycopg, COPY*: each task copies its Arrow rows into the table, in one transaction. *A stage and ON CONFLICT in
-each task*: each task copies them into a temporary table, and upserts from there.
+``make bench ARGS="--only postgres"`` runs the sides in turn. Each side writes batches of the same files from a streaming query.
+The figure is the rows per second of Spark's ``addBatch``, without the first batches. The server is durable (``fsync``). Only this
+project's sides are exactly once. *psycopg, COPY*: each task copies its Arrow rows into the table, in one transaction. *A stage
+and ON CONFLICT in each task*: each task copies its rows into a temporary table, and upserts from there.
 """
 
 from __future__ import annotations
@@ -53,8 +53,8 @@ _WARM_UP_BATCHES: Final = 2
 _TASKS: Final = 2
 _VALUE: Final = "x" * 100
 _COLUMNS: Final = "id bigint {}, key text, value text"
-#: A durable server with room for a few batches between two checkpoints.
-_SERVER: Final = {
+#: A durable server, whose WAL can hold a few batches between two of its checkpoints.
+SERVER: Final = {
     "fsync": "on",
     "full_page_writes": "on",
     "shared_buffers": "256MB",
@@ -65,11 +65,11 @@ _SERVER: Final = {
 
 @dataclass(frozen=True)
 class _Mode:
-    """What is compared.
+    """A way of writing that is compared.
 
     Attributes:
-        case: its name.
-        is_upsert: whether the table has a primary key, and most rows update one.
+        case: the name of its case.
+        is_upsert: whether the table has a primary key, and most rows update an existing row.
     """
 
     case: str
@@ -81,11 +81,11 @@ class _Mode:
 
     @property
     def how(self) -> dict[str, Any]:
-        """The sink's arguments."""
+        """Return the sink's arguments."""
         return {"mode": "upsert", "key": "id"} if self.is_upsert else {}
 
     def ids(self, rows: int) -> int:
-        """How many ids there are in all batches: with upserts, only those of the first two batches are new."""
+        """Return how many ids all batches have. With upserts, only the ids of the first two batches are new."""
         return 2 * rows if self.is_upsert else rows * (_WARM_UP_BATCHES + _BATCHES)
 
 
@@ -93,10 +93,10 @@ _MODES: Final = (_Mode("append to PostgreSQL", is_upsert=False), _Mode("upsert i
 
 
 def measure(settings: Settings) -> Iterator[Case]:
-    """A case for appends, and one for upserts."""
+    """Yield a case for appends, and one for upserts."""
     rows = settings.rows(_ROWS)
     with (
-        LocalPostgres(options=_SERVER) as server,
+        LocalPostgres(options=SERVER) as server,
         tempfile.TemporaryDirectory(prefix="twopc-bench-", ignore_cleanup_errors=True) as name,
         spark_session(Path(name), jars=postgres_jdbc_jars()) as spark,
     ):
@@ -116,7 +116,7 @@ class _Bench:
     """Runs queries over the same files. Each output is counted and then dropped.
 
     Attributes:
-        expected: how many rows the table has in the end.
+        expected: how many rows the table must have in the end.
     """
 
     def __init__(self, spark: SparkSession, dsn: str, directory: Path, mode: _Mode, rows: int) -> None:
@@ -127,7 +127,7 @@ class _Bench:
         _write_files(self._files, rows, self.expected)
 
     def sides(self, settings: dict[str, Any]) -> dict[str, Callable[[], float]]:
-        """What is compared."""
+        """Return the functions that run the sides, by name."""
         found: dict[str, Callable[[], float]] = {
             TWOPC: lambda: self._exactly_once(settings),
             PREPARED: lambda: self._exactly_once(settings, vote="prepared"),
@@ -186,7 +186,7 @@ class _Bench:
         return table
 
     def _run(self, function: Callable[[DataFrame, int], None], table: str, checkpoint: str) -> float:
-        """The rows per second of the median batch."""
+        """Return the rows per second of the median batch."""
         source = self._spark.readStream.schema("id BIGINT, key STRING, value STRING").option(
             "maxFilesPerTrigger", _TASKS
         )
@@ -209,7 +209,10 @@ class _Bench:
 
 
 def _in_each_task(dsn: str, statements: list[str], *, copies: int) -> Callable[[DataFrame, int], None]:
-    """A function for ``foreachBatch`` whose tasks execute the statements in one transaction; number ``copies`` is the COPY."""
+    """Return a function for ``foreachBatch`` whose tasks execute the statements in one transaction.
+
+    Statement number ``copies`` is the COPY.
+    """
 
     def write(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         with psycopg.connect(dsn) as connection, connection.cursor() as cursor:

@@ -1,4 +1,4 @@
-"""Streaming queries Kafka -> Spark -> Kafka, by this project and by Spark's own sink, from one source."""
+"""Run streaming queries from Kafka to Kafka, with this project and with Spark's own sink, from one source."""
 
 from __future__ import annotations
 
@@ -25,11 +25,10 @@ if TYPE_CHECKING:
     from benchmarks.topics import Topics
 
 WARM_UP_BATCHES = 3
-#: Spark's source fetches ahead. Near the topic's end a batch, no matter who writes it, waits for a fetch of records that never
-#: come,
-#: half a second by default.
+#: Spark's source fetches ahead. So near the topic's end, every batch waits for a fetch of records that never come, with any sink.
+#: By default, this takes half a second.
 _FETCH_WAIT_MS = 20
-_WHOLE_TRIGGER = "ms of the whole trigger"
+_TRIGGER_TIME = "trigger time, ms"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -37,12 +36,13 @@ class Source:
     """A filled topic.
 
     Attributes:
-        topic: its name.
-        rows: how many records it has.
+        topic: the topic's name.
+        rows: the number of records in it.
         batch_rows: the number of rows in a batch.
-        most_offsets: the limit for that. It rounds each partition's share down, and the rest would be a last
-            batch of a few records.
-        shuffled: into how many partitions the query shuffles it by key; None: it does not.
+        most_offsets: Spark's limit for a batch. Spark rounds each partition's share down, so with ``batch_rows`` as the limit, a
+            few records would remain for an extra batch.
+        shuffled: the number of partitions into which the query shuffles the rows by key; None: no shuffle.
+        is_stateful: whether the query drops duplicates by key, of which there are none.
     """
 
     topic: str
@@ -50,6 +50,7 @@ class Source:
     batch_rows: int
     most_offsets: int
     shuffled: int | None = None
+    is_stateful: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -57,9 +58,9 @@ class Ran:
     """One query, from start to end.
 
     Attributes:
-        add_batch_ms: Spark's ``addBatch`` of each batch except the first few.
-        output: the records that the reader found in its output.
-        facts: its other costs: memory, and the broker's counts, if they were asked for.
+        add_batch_ms: Spark's ``addBatch`` time of each batch except the first few, in ms.
+        output: the records that the reader found in the output.
+        facts: the other costs, if they were requested: memory, and the broker's counts.
     """
 
     add_batch_ms: list[float]
@@ -68,17 +69,17 @@ class Ran:
 
     @property
     def median_ms(self) -> float:
-        """The spread of ``addBatch``."""
+        """The median ``addBatch`` time, in ms."""
         return statistics.median(self.add_batch_ms)
 
 
 class Queries:
-    """Runs queries in one session, on one broker. Each output is counted and then deleted.
+    """Run queries in one session, on one broker. Count each output, then delete it.
 
     Args:
         spark: the session.
-        topics: of the broker.
-        directory: for checkpoints.
+        topics: the broker's topics.
+        directory: the directory for checkpoints.
         broker: reads the broker's own counts; None: the runs have no facts.
     """
 
@@ -119,7 +120,7 @@ class Queries:
         return self._run(writer.option("topic", output), self._checkpoint(), source, output)
 
     def function(self, source: Source, function: Callable[[DataFrame, int], None]) -> list[float]:
-        """Run with any function, which writes nothing; returns the ``addBatch`` times."""
+        """Run with a function that writes nothing. Return the ``addBatch`` times, in ms."""
         writer = self._rows(source).writeStream.foreachBatch(function)
         return _durations_ms(_ended(writer, self._checkpoint()), "addBatch")
 
@@ -131,6 +132,7 @@ class Queries:
         stream = stream.option("subscribe", source.topic).option("startingOffsets", "earliest")
         stream = stream.option("kafka.fetch.max.wait.ms", _FETCH_WAIT_MS)
         rows = stream.option("maxOffsetsPerTrigger", source.most_offsets).load().select("key", "value")
+        rows = rows.dropDuplicates(["key"]) if source.is_stateful else rows
         return rows if source.shuffled is None else rows.repartition(source.shuffled, "key")
 
     def _run(self, writer: DataStreamWriter, checkpoint: str, source: Source, output: str) -> Ran:
@@ -138,7 +140,7 @@ class Queries:
         before = self._broker.read() if self._broker else None
         query = _ended(writer, checkpoint)
         times_ms = _durations_ms(query, "addBatch")
-        facts = {_WHOLE_TRIGGER: statistics.median(_durations_ms(query, "triggerExecution"))}
+        facts = {_TRIGGER_TIME: statistics.median(_durations_ms(query, "triggerExecution"))}
         if before and held:
             facts |= self._wire_facts(before, WARM_UP_BATCHES + len(times_ms)) | held.facts()
         counted = count(self._servers, output, expected=source.rows)
@@ -146,7 +148,7 @@ class Queries:
         return Ran(add_batch_ms=times_ms, output=counted, facts=facts)
 
     def _wire_facts(self, before: Counts, batches: int) -> dict[str, float]:
-        """The broker's counts."""
+        """Compute the broker's counts per batch."""
         if self._broker is None:
             raise AssertionError("there are no counts without a broker")
         since = self._broker.read().since(before)
@@ -163,6 +165,6 @@ def _ended(writer: DataStreamWriter, checkpoint: str) -> StreamingQuery:
 
 
 def _durations_ms(query: StreamingQuery, what: str) -> list[float]:
-    """The times of each batch except the first few."""
+    """Return the duration of each batch except the first few, in ms."""
     durations: list[dict[str, Any]] = [entry["durationMs"] for entry in query.recentProgress]
     return [each[what] for each in durations if "addBatch" in each][WARM_UP_BATCHES:]

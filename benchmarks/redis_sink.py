@@ -1,8 +1,8 @@
-"""The Redis sink beside the client alone: redis-py's own pipeline without any guarantee, alternating, on one server.
+"""Compare the Redis sink with redis-py's own pipeline, which gives no guarantee, on one server.
 
-``make bench ARGS="--only redis"``. The time covers everything between the Arrow batch and the last acknowledgement: for the
-sink encoding, staging, confirming, applying and proving; for the client encoding of Python values that are made beforehand,
-and pipelines of 1000 commands.
+``make bench ARGS="--only redis"`` runs the sides in turn. The time covers everything between the Arrow batch and the last
+acknowledgement. The sink encodes, stages, confirms, applies and proves. The client encodes Python values that are made
+beforehand, and sends pipelines of 1000 commands.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ _ROWS: Final = 50_000
 _PIPELINE_ROWS: Final = 1_000
 _VALUE: Final = "x" * 50
 
-#: Name, the sink's mapping, and the same command of the client.
+#: Each command: its name, the sink's mapping, and the client's call.
 WORKLOADS: list[tuple[str, Callable[[str], Mapping], Callable[[Any, str, int], Any]]] = [
     ("SET (upsert)", lambda p: Set(f"{p}:{{id}}", "v"), lambda c, p, i: c.set(f"{p}:{i}", _VALUE)),
     (
@@ -57,7 +57,7 @@ WORKLOADS: list[tuple[str, Callable[[str], Mapping], Callable[[Any, str, int], A
 
 
 def measure(settings: Settings) -> Iterator[Case]:
-    """A case for each command."""
+    """Yield a case for each command."""
     rows = settings.rows(_ROWS)
     ids = [pa.array(range(start, min(start + ARROW_ROWS, rows)), pa.int64()) for start in range(0, rows, ARROW_ROWS)]
     batches = [pa.record_batch({"id": i, "n": i, "v": pa.array([_VALUE] * len(i))}) for i in ids]
@@ -69,7 +69,7 @@ def measure(settings: Settings) -> Iterator[Case]:
 
 
 class _Workload:
-    """Runs one command on both sides, and counts the result."""
+    """Run one command on both sides, and count the result."""
 
     def __init__(self, url: str, client: redis.Redis, rows: int) -> None:
         self._url = url
@@ -79,7 +79,7 @@ class _Workload:
         self.longest_ms = 0.0
 
     def by_client(self, send: Callable[[Any, str, int], Any]) -> float:
-        """Rows per second by the client alone."""
+        """Return the rows per second of the client alone."""
         self._client.flushall()
         prefix = uuid.uuid4().hex[:8]
         began = time.perf_counter()
@@ -93,7 +93,7 @@ class _Workload:
         return rate
 
     def by_sink(self, mapping: Callable[[str], Mapping], batches: list[pa.RecordBatch]) -> float:
-        """Rows per second by the sink."""
+        """Return the sink's rows per second."""
         self._client.flushall()
         self._client.slowlog_reset()
         name = f"b{uuid.uuid4().hex[:8]}"
@@ -105,7 +105,7 @@ class _Workload:
         return self._rows / steps.total_s
 
     def _count(self, prefix: str) -> None:
-        """Every row is a separate key, or an element of the one list."""
+        """Check the number of rows. Each row is a separate key, or an element of the one list."""
         listed: Any = self._client.llen(f"{prefix}:list")
         found = listed or sum(1 for _ in self._client.scan_iter(f"{prefix}:*", count=10_000))
         if found != self._rows:
@@ -127,12 +127,12 @@ def _case(
         unit="rows/s",
         samples=ran,
         counted={side: rows * len(found) for side, found in ran.items()},
-        facts={**step_facts(workload.steps), "longest ms that a script blocked Redis": {TWOPC: workload.longest_ms}},
+        facts={**step_facts(workload.steps), "longest script in Redis, ms": {TWOPC: workload.longest_ms}},
     )
 
 
 def step_facts(steps: list[Steps]) -> dict[str, dict[str, float]]:
-    """The median of each step, in ms."""
+    """Return the median of each step, in ms."""
     return {
         "ms to stage": {TWOPC: statistics.median(1000 * one.write_s for one in steps)},
         "ms to confirm": {TWOPC: statistics.median(1000 * one.confirm_s for one in steps)},

@@ -1,4 +1,4 @@
-"""Results as tables: for a terminal, and as Markdown for the documents."""
+"""Format results as tables: for a terminal, and in Markdown for the pages."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ COLUMNS = ("case", "side", "median (min-max)", "twopc : side", "records counted"
 
 
 def lines(case: Case) -> list[tuple[str, ...]]:
-    """A line for each side: the cells of :data:`COLUMNS`."""
+    """Return a line for each side: the cells for :data:`COLUMNS`."""
     return [
         (
             "" if number else case.name,
@@ -33,13 +33,13 @@ def lines(case: Case) -> list[tuple[str, ...]]:
 
 
 def show(case: Case) -> None:
-    """Show a case as soon as it is measured, so that an interrupted run has shown some results."""
+    """Show a case as soon as it is measured, so that even an interrupted run shows results."""
     for cells in lines(case):
         console.print(f"{case.name}: " + ", ".join(filter(None, cells[1:4])), highlight=False, markup=False)
 
 
 def comparison(title: str, cases: Iterable[Case]) -> Table:
-    """All sides of all cases, for a terminal."""
+    """Build a table with all sides of all cases, for a terminal."""
     table = Table(title=title, title_justify="left")
     for column in COLUMNS:
         table.add_column(column)
@@ -50,7 +50,7 @@ def comparison(title: str, cases: Iterable[Case]) -> Table:
 
 
 def facts_table(cases: Sequence[Case]) -> Table | None:
-    """The further measurements, for a terminal; None if there are none."""
+    """Build a table of the further measurements, for a terminal; None if the cases have none."""
     rows = fact_rows(cases)
     if not rows:
         return None
@@ -63,7 +63,7 @@ def facts_table(cases: Sequence[Case]) -> Table | None:
 
 
 def fact_rows(cases: Sequence[Case]) -> list[tuple[str, ...]]:
-    """The measurement, the side, and a cell for each case."""
+    """Return rows with the measurement, the side, and a cell for each case."""
     keys = dict.fromkeys((fact, side) for case in cases for fact, sides in case.facts.items() for side in sides)
     return [
         (
@@ -76,6 +76,6 @@ def fact_rows(cases: Sequence[Case]) -> list[tuple[str, ...]]:
 
 
 def markdown(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    """A table in Markdown."""
+    """Format a table in Markdown."""
     head = [f"| {' | '.join(columns)} |", f"|{'|'.join('---' for _ in columns)}|"]
     return "\n".join([*head, *(f"| {' | '.join(cells)} |" for cells in rows)])

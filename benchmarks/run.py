@@ -1,4 +1,4 @@
-"""The flow of ``make bench``: run the chosen groups, show each case, keep the results, draw their charts."""
+"""Run the groups that ``make bench`` names: show each case, keep the results, and draw their charts."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ if TYPE_CHECKING:
 
 
 def chosen(only: Sequence[str], *, whole: bool = False) -> list[tuple[Group, tuple[str, ...]]]:
-    """The groups to run, each with the parts of case names that are wanted of it.
+    """Choose the groups to run, each with the requested parts of case names.
 
     Args:
-        only: ``group`` or ``group:part``; if empty, the groups that run by default.
-        whole: if empty, all groups.
+        only: ``group`` or ``group:part``. Empty: the groups that run by default.
+        whole: whether an empty ``only`` means all groups.
 
     Raises:
-        ValueError: there is no such group.
+        ValueError: no group has this name.
     """
     wanted: dict[str, list[str]] = {}
     for one in only:
@@ -40,17 +40,17 @@ def chosen(only: Sequence[str], *, whole: bool = False) -> list[tuple[Group, tup
         wanted.setdefault(group, []).extend([part] if part else [])
     unknown = sorted(set(wanted) - {group.name for group in GROUPS})
     if unknown:
-        raise ValueError(f"no group {unknown[0]!r}: there are {', '.join(group.name for group in GROUPS)}")
+        raise ValueError(f"no group {unknown[0]!r}: the groups are {', '.join(group.name for group in GROUPS)}")
     if not only:
         return [(group, ()) for group in GROUPS if whole or group.by_default]
     return [(group, tuple(wanted[group.name])) for group in GROUPS if group.name in wanted]
 
 
 def run_groups(only: Sequence[str], settings: Settings, directory: Path) -> list[Results]:
-    """Run the chosen groups; keep the results and charts of each in ``directory``.
+    """Run the chosen groups, and keep the results and charts of each in ``directory``.
 
     Raises:
-        WrongCountError: an output does not have what was written.
+        WrongCountError: an output differs from the written records.
     """
     head = heading(settings.exactly_once)
     console.print(in_words(head), highlight=False)
@@ -58,7 +58,7 @@ def run_groups(only: Sequence[str], settings: Settings, directory: Path) -> list
     for group, parts in chosen(only, whole=settings.whole):
         began = time.monotonic()
         of_group = replace(settings, only=parts, rounds=min(settings.rounds, group.rounds))
-        # A separate process, with a JVM and memory that no other group has used.
+        # Use a separate process, so that the group has a new JVM and fresh memory.
         with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as process:
             results = process.submit(run_group, group, of_group, head).result()
         console.print(comparison(results.title, results.cases))
@@ -74,8 +74,8 @@ def run_groups(only: Sequence[str], settings: Settings, directory: Path) -> list
 
 
 def run_group(group: Group, settings: Settings, head: dict[str, object]) -> Results:
-    """Run one group; cases that cannot be set up are named as missing."""
-    logging.getLogger("sinks").setLevel(logging.ERROR)  # one broker has no second replica, about which each start warns
+    """Run one group. List cases that cannot be set up as missing."""
+    logging.getLogger("sinks").setLevel(logging.ERROR)  # each start warns that one broker has no second replica
     cases: list[Case] = []
     missing: list[Missing] = []
     try:

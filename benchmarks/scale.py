@@ -1,4 +1,4 @@
-"""How the cost of a batch grows: runs along one dimension, with the broker's counts and the peaks of memory."""
+"""Measure how the cost of a batch grows along one dimension, with the broker's counts and the peaks of memory."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _BATCHES = 5
 
 @contextlib.contextmanager
 def counted_queries(settings: Settings) -> Iterator[Queries]:
-    """A measured broker and a session, and queries on them; both are warm."""
+    """Yield queries on a measured broker and a session, both of them warm."""
     with (
         counting_broker() as broker,
         tempfile.TemporaryDirectory(prefix="twopc-bench-", ignore_cleanup_errors=True) as name,
@@ -37,7 +37,7 @@ def counted_queries(settings: Settings) -> Iterator[Queries]:
 
 
 def point(bench: Queries, settings: Settings, name: str, x: float, *, rows: int, value_bytes: int, tasks: int) -> Case:  # noqa: PLR0913 - of one point
-    """One point of a curve: this project, two phases where they are not the default, and Spark's own sink."""
+    """Measure one point of a curve: this project, two phases if they are not the default, and Spark's own sink."""
     batches = WARM_UP_BATCHES + (1 if settings.quick else _BATCHES)
     source = bench.source(rows, batches, value_bytes=value_bytes, partitions=tasks)
     ran, _ = in_turn(settings.rounds, sides_of(bench, source, settings, two_phases=True))

@@ -1,4 +1,4 @@
-"""The cost of a batch by its rows: 10^2 to 10^6 of 100 bytes, two tasks."""
+"""Measure the cost of a batch by its number of rows: 10^2 to 10^6 rows of 100 bytes, in two tasks."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ if TYPE_CHECKING:
     from benchmarks.measured import Case
     from benchmarks.settings import Settings
 
-TITLE: Final = "addBatch by rows in a batch"
-X_LABEL: Final = "rows per batch"
+TITLE: Final = "Spark's addBatch time"
+X_LABEL: Final = "number of rows per batch"
 _ROWS: Final = (100, 1_000, 10_000, 100_000, 1_000_000)
-_WORKER: Final = "Python worker peak memory, MiB"
+_WORKER: Final = "peak memory of a Python worker, MiB"
 _BASE_ROWS: Final = 100_000
-_GROWTH: Final = "worker memory beyond that of 100 000 rows, MiB"
+_GROWTH: Final = "increase in worker memory from 100 000 rows, MiB"
 
 
 def measure(settings: Settings) -> Iterator[Case]:
-    """A case for each number of rows; the largest one also shows how a worker's memory has grown."""
+    """Yield a case for each number of rows. The largest case also shows how much a worker's memory has grown."""
     base: dict[str, float] = {}
     with counted_queries(settings) as bench:
         for rows in _ROWS:

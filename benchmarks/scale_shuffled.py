@@ -1,4 +1,4 @@
-"""The cost of a large batch by the number of partitions in the shuffle before it: 200 000 rows of 100 bytes."""
+"""Measure the cost of a large batch by the number of shuffle partitions: 200 000 rows of 100 bytes."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ if TYPE_CHECKING:
     from benchmarks.measured import Case
     from benchmarks.settings import Settings
 
-TITLE: Final = "addBatch of 200 000 rows by number of shuffle partitions"
-X_LABEL: Final = "partitions of the shuffle"
+TITLE: Final = "Spark's addBatch time for 200 000 rows"
+X_LABEL: Final = "number of shuffle partitions"
 #: 200 is Spark's default.
 _PARTITIONS: Final = (2, 64, 200)
 _ALL_PARTITIONS: Final = (2, 16, 64, 200, 1_000)
@@ -27,7 +27,7 @@ _BATCHES: Final = 3
 
 
 def measure(settings: Settings) -> Iterator[Case]:
-    """A case for each number of partitions. The source has two."""
+    """Yield a case for each number of shuffle partitions. The source has two partitions."""
     with counted_queries(settings) as bench:
         batches = WARM_UP_BATCHES + (1 if settings.quick else _BATCHES)
         source = bench.source(settings.rows(_ROWS), batches)

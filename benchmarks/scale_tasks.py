@@ -1,4 +1,4 @@
-"""The cost of a batch by its tasks: 1 to 64, 6 400 rows of 100 bytes in all; as many run at a time as there are cores."""
+"""Measure the cost of a batch of 6 400 rows of 100 bytes by its number of tasks: 1 to 64. Each core runs one task at a time."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ if TYPE_CHECKING:
     from benchmarks.measured import Case
     from benchmarks.settings import Settings
 
-TITLE: Final = "addBatch by tasks in a batch"
-X_LABEL: Final = "tasks per batch"
+TITLE: Final = "Spark's addBatch time"
+X_LABEL: Final = "number of tasks per batch"
 _TASKS: Final = (1, 4, 16, 64)
 _ALL_TASKS: Final = (1, 2, 4, 8, 16, 32, 64)
 _ROWS: Final = 6_400
 
 
 def measure(settings: Settings) -> Iterator[Case]:
-    """A case for each number of tasks."""
+    """Yield a case for each number of tasks."""
     with counted_queries(settings) as bench:
         for tasks in _ALL_TASKS if settings.whole else _TASKS:
             name = some(tasks, "task", "tasks")

@@ -1,4 +1,4 @@
-"""The cost of a batch by the size of its values: 10 bytes to 100 kB, at most 10 MB per batch, two tasks."""
+"""Measure the cost of a batch by the size of its values: 10 bytes to 100 kB, at most 10 MB per batch, in two tasks."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ if TYPE_CHECKING:
     from benchmarks.measured import Case
     from benchmarks.settings import Settings
 
-TITLE: Final = "addBatch by value size"
-X_LABEL: Final = "bytes of a value"
+TITLE: Final = "Spark's addBatch time"
+X_LABEL: Final = "number of bytes per value"
 _BYTES: Final = (10, 100, 1_000, 10_000, 100_000)
 _MOST_ROWS: Final = 10_000
 _MOST_BYTES: Final = 10_000_000
 
 
 def measure(settings: Settings) -> Iterator[Case]:
-    """A case for each size."""
+    """Yield a case for each size."""
     with counted_queries(settings) as bench:
         for size in _BYTES:
             rows = min(_MOST_ROWS, _MOST_BYTES // size)

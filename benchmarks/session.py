@@ -1,7 +1,7 @@
-"""A Spark session whose Kafka connector is placed as users place it: by ``spark.jars.packages``.
+"""Create a Spark session that gets its Kafka connector as users do: with ``spark.jars.packages``.
 
-Spark puts such jars on the Python workers' ``sys.path``, too, unlike jars of ``spark.jars``; that costs every task
-time. No network is needed: Spark's Ivy takes the jars from those that ``twopc.integration.services`` has downloaded.
+Unlike jars of ``spark.jars``, Spark also puts these jars on the Python workers' ``sys.path``, which costs every task time. The
+session needs no network: Spark's Ivy takes the jars that ``twopc.integration.services`` has downloaded.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ import contextlib
 import os
 import sys
 from pathlib import Path
+from types import MappingProxyType
 from typing import TYPE_CHECKING
 from xml.sax.saxutils import quoteattr
 
@@ -19,7 +20,7 @@ from twopc.integration.services.jars import spark_kafka_jars
 from twopc.integration.services.java import java_home
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Iterable, Iterator, Mapping
 
 _IVY_SETTINGS = """\
 <ivysettings>
@@ -34,13 +35,16 @@ _IVY_SETTINGS = """\
 
 
 @contextlib.contextmanager
-def spark_session(directory: Path, *, cores: int = 2, jars: Iterable[Path] = ()) -> Iterator[SparkSession]:
-    """A session on this machine; stopped at the end.
+def spark_session(
+    directory: Path, *, cores: int = 2, jars: Iterable[Path] = (), settings: Mapping[str, str] = MappingProxyType({})
+) -> Iterator[SparkSession]:
+    """Yield a local session, and stop it at the end.
 
     Args:
-        directory: for everything that Spark writes.
+        directory: the directory for all of Spark's files.
         cores: how many tasks run at the same time.
         jars: further jars, for ``spark.jars``.
+        settings: further settings.
     """
     os.environ["JAVA_HOME"] = str(java_home())
     os.environ["PYSPARK_PYTHON"] = sys.executable
@@ -56,7 +60,7 @@ def spark_session(directory: Path, *, cores: int = 2, jars: Iterable[Path] = ())
     )
     if jars:
         builder = builder.config("spark.jars", ",".join(map(str, jars)))
-    for name, value in packages(directory).items():
+    for name, value in {**packages(directory), **settings}.items():
         builder = builder.config(name, value)
     spark = builder.getOrCreate()
     spark.sparkContext.setLogLevel("ERROR")
@@ -68,13 +72,13 @@ def spark_session(directory: Path, *, cores: int = 2, jars: Iterable[Path] = ())
 
 
 def packages(directory: Path) -> dict[str, str]:
-    """The settings that let Spark resolve its Kafka connector from the jars that are there."""
+    """Return the settings with which Spark resolves its Kafka connector from the downloaded jars."""
     jars = spark_kafka_jars()
     root = jars[0].parents[3]
     settings = directory / "ivysettings.xml"
     pattern = f"{root}/[organisation]/[module]/[revision]/[artifact]-[revision].[ext]"
     settings.write_text(_IVY_SETTINGS.format(pattern=quoteattr(pattern)))
-    # The repository has no descriptions of dependencies, so each jar is named.
+    # The repository does not describe dependencies, so each jar is named.
     coordinates = [":".join(jar.relative_to(root).parts[:3]) for jar in jars]
     return {
         "spark.jars.packages": ",".join(coordinates),

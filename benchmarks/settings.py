@@ -1,4 +1,4 @@
-"""The settings of a benchmark run."""
+"""Define the settings of a benchmark run."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-#: How many times fewer rows a quick run has.
+#: A quick run divides the number of rows by this.
 _QUICK = 50
 _LEAST_ROWS = 100
 
@@ -19,11 +19,11 @@ class Settings:
     """One run of the benchmark.
 
     Attributes:
-        rounds: how often each side runs, alternating.
-        whole: run all cases, including those that take long.
-        quick: few rows, to see that everything works; its figures mean nothing.
-        only: how the names of the cases to run begin, without spaces; all if empty.
-        exactly_once: settings of ``exactly_once()`` besides its defaults.
+        rounds: how often each side runs, in turn.
+        whole: whether to run all cases, including the long ones.
+        quick: whether to use few rows, to see that everything works. The figures then mean nothing.
+        only: prefixes, without spaces, of the names of the cases to run. Empty: run all cases.
+        exactly_once: settings of ``exactly_once()`` that differ from its defaults.
     """
 
     rounds: int = 5
@@ -33,7 +33,7 @@ class Settings:
     exactly_once: dict[str, Any] = field(default_factory=dict)
 
     def rows(self, count: int) -> int:
-        """This number of rows, or few of them in a quick run."""
+        """Return this number of rows, or far fewer in a quick run."""
         return max(_LEAST_ROWS, count // _QUICK) if self.quick else count
 
     def wants(self, case: str) -> bool:
@@ -42,17 +42,17 @@ class Settings:
 
     @property
     def two_phases(self) -> dict[str, Any] | None:
-        """The settings that make every batch take two phases; None if the default does that anyway."""
+        """Return the settings with which every batch takes two phases; None if the current settings already do that."""
         if "write_by" in self.exactly_once:
             return None
         return {**self.exactly_once, "write_by": "tasks"}
 
 
 def parsed(assignments: Iterable[str]) -> dict[str, Any]:
-    """``name=value`` pairs; a value is JSON, or else text.
+    """Parse ``name=value`` pairs. A value is JSON, or else text.
 
     Raises:
-        ValueError: one has no ``=``.
+        ValueError: a pair has no ``=``.
     """
     found: dict[str, Any] = {}
     for assignment in assignments:

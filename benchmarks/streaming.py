@@ -1,7 +1,8 @@
-"""Kafka -> Spark -> Kafka: this project and Spark's at-least-once Kafka sink, alternating, in one Spark session.
+"""Stream from Kafka to Kafka with this project and with Spark's at-least-once Kafka sink, in turn, in one Spark session.
 
-Compares Spark's ``addBatch`` time of each batch except the first few of a run. ``make bench ARGS="--only streaming"`` runs
-the sizes of the goals; ``.venv/bin/python benchmarks/streaming.py --batch-rows 2000 --batches 20 --pairs 3`` one size.
+The benchmark compares Spark's ``addBatch`` time of each batch, except the first few of a run. To run the sizes of the goals, use
+``make bench ARGS="--only streaming"``. To run one size, use
+``.venv/bin/python benchmarks/streaming.py --batch-rows 2000 --batches 20 --pairs 3``.
 """
 
 from __future__ import annotations
@@ -28,10 +29,10 @@ if TYPE_CHECKING:
 
     from benchmarks.queries import Ran, Source
 
-TITLE = "Streaming Kafka -> Kafka: Spark's addBatch of a batch"
-X_LABEL = "rows per batch"
+TITLE = "Spark's addBatch time from Kafka to Kafka"
+X_LABEL = "number of rows per batch"
 SPARK = "Spark's own sink (at least once)"
-#: Rows per batch, and the batches of a run that count: enough for a median, few enough for a run of minutes.
+#: Rows per batch, and how many batches of a run count: enough for a median, but few enough for a run of minutes.
 SIZES = ((100, 12), (2_000, 12), (20_000, 8), (100_000, 5), (400_000, 3))
 #: The sizes at which two phases have their own goal.
 _TWO_PHASE_SIZES = (2_000, 400_000)
@@ -40,7 +41,7 @@ _WARM_UP_ROWS = 2_000
 
 @contextlib.contextmanager
 def queries(partitions: int = 2, jvm_flags: tuple[str, ...] = ()) -> Iterator[Queries]:
-    """A broker and a session, and queries on them."""
+    """Yield queries on a new broker and session."""
     with (
         LocalKafka(heap="1g", jvm_flags=jvm_flags) as kafka,
         tempfile.TemporaryDirectory(prefix="twopc-bench-", ignore_cleanup_errors=True) as name,
@@ -50,12 +51,12 @@ def queries(partitions: int = 2, jvm_flags: tuple[str, ...] = ()) -> Iterator[Qu
 
 
 def case_name(rows: int) -> str:
-    """The case of this number of rows per batch."""
+    """Name the case with this number of rows per batch."""
     return some(rows, "row", "rows")
 
 
 def case_of(name: str, ran: dict[str, list[Ran]], *, x: float | None = None) -> Case:
-    """The case that these runs make."""
+    """Build the case from these runs."""
     facts: dict[str, dict[str, float]] = {}
     for side, runs in ran.items():
         for fact in dict.fromkeys(fact for run in runs for fact in run.facts):
@@ -74,7 +75,7 @@ def case_of(name: str, ran: dict[str, list[Ran]], *, x: float | None = None) -> 
 def sides_of(
     bench: Queries, source: Source, settings: Settings, *, two_phases: bool = False
 ) -> dict[str, Callable[[], Ran]]:
-    """This project with its settings, Spark's sink, and two phases where they are not the default."""
+    """Return the sides: this project with its settings, Spark's sink, and two phases if they are not the default."""
     sides: dict[str, Callable[[], Ran]] = {
         TWOPC: lambda: bench.exactly_once(source, settings.exactly_once),
         SPARK: lambda: bench.built_in(source),
@@ -93,7 +94,7 @@ def warm_up(bench: Queries, settings: Settings) -> None:
 
 
 def measure(settings: Settings) -> Iterator[Case]:
-    """The sizes of the goals."""
+    """Measure the sizes of the goals."""
     sizes = [(rows, batches) for rows, batches in SIZES if settings.wants(case_name(rows))]
     with queries() as bench:
         warm_up(bench, settings)
@@ -107,12 +108,12 @@ def measure(settings: Settings) -> Iterator[Case]:
 def main(  # noqa: PLR0913, PLR0917 - the options of the command line
     batch_rows: Annotated[int, typer.Option(min=1, help="Records per batch.")] = 2000,
     batches: Annotated[int, typer.Option(min=WARM_UP_BATCHES + 1, help="Batches per run.")] = 20,
-    pairs: Annotated[int, typer.Option(min=1, help="Runs of each sink, alternately.")] = 3,
+    pairs: Annotated[int, typer.Option(min=1, help="Runs of each sink, in turn.")] = 3,
     partitions: Annotated[int, typer.Option(min=1, help="Partitions of the source topic and of the output topic.")] = 2,
     value_bytes: Annotated[int, typer.Option(min=1, help="Bytes of a value.")] = 100,
     setting: Annotated[list[str] | None, typer.Option(help="A setting of exactly_once(), name=value.")] = None,
 ) -> None:
-    """Compare the speed of this project and of Spark's Kafka sink, at one size."""
+    """Compare the speed of this project with that of Spark's Kafka sink, at one size."""
     chosen: dict[str, Any] = parsed(setting or [])
     with queries(partitions) as bench:
         source = bench.source(batch_rows, batches, value_bytes=value_bytes)

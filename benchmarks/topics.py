@@ -1,4 +1,4 @@
-"""Topics of a run: created, filled with records that can be told apart, and deleted once they have been counted."""
+"""Create a run's topics, fill them with distinct records, and delete them once they have been counted."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class Topics:
         self._admin = AdminClient({"bootstrap.servers": bootstrap_servers, "log_level": 0})
 
     def create(self, partitions: int | None = None) -> str:
-        """Create a topic; return its name. Its records have the time at which the broker accepted them."""
+        """Create a topic, and return its name. Each record gets the time at which the broker accepts it."""
         name = f"bench-{uuid.uuid4().hex[:8]}"
         config = {"message.timestamp.type": "LogAppendTime", "max.message.bytes": "2000000"}
         topic = NewTopic(name, partitions or self._partitions, 1, config=config)
@@ -31,7 +31,7 @@ class Topics:
         return name
 
     def fill(self, rows: int, *, value_bytes: int = 100, partitions: int | None = None) -> str:
-        """Create a topic with this number of records, the number of each as its key; return its name."""
+        """Create a topic with this number of records, and return its name. A record's number is its key."""
         name = self.create(partitions)
         producer = Producer(
             {"bootstrap.servers": self.bootstrap_servers, "linger.ms": 20, "message.max.bytes": 1_500_000}
@@ -49,12 +49,12 @@ class Topics:
         return name
 
     def partition_count(self, name: str) -> int:
-        """The number of a topic's partitions; 0 if it does not exist."""
+        """Return a topic's number of partitions; 0 if the topic does not exist."""
         found = self._admin.list_topics(timeout=_TIMEOUT_S).topics.get(name)
         return len(found.partitions) if found else 0
 
     def partition_counts(self, prefix: str) -> dict[str, int]:
-        """The number of partitions of each topic whose name begins with the prefix."""
+        """Return the number of partitions of each topic whose name begins with the prefix."""
         found = self._admin.list_topics(timeout=_TIMEOUT_S).topics
         return {name: len(topic.partitions) for name, topic in found.items() if name.startswith(prefix)}
 

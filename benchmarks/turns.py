@@ -1,4 +1,4 @@
-"""The alternating sides of a case: each runs once per round, every other round in the opposite order."""
+"""Run the sides of a case in turn: each side runs once per round, and every second round has the opposite order."""
 
 from __future__ import annotations
 
@@ -19,17 +19,17 @@ def in_turn(
     """Run each side once per round.
 
     Args:
-        rounds: how often each side counts.
-        sides: the function that runs each side, by name.
-        warm_up: rounds before those that count.
+        rounds: how many rounds count.
+        sides: by name, the function that runs each side.
+        warm_up: the number of rounds before those that count.
 
     Returns:
-        what each side returned, round by round; and the sides that cannot be set up, which do not run again.
+        The results of each side, round by round, and the sides that cannot be set up, which do not run again.
     """
     ran: dict[str, list[T]] = defaultdict(list)
     missing: dict[str, Missing] = {}
     for number in range(-warm_up, rounds):
-        # Opposite orders, so that no side always follows the same other side.
+        # The order alternates, so that no side always follows the same other side.
         for side in sorted(sides, key=list(sides).index, reverse=number % 2 != 0):
             if side in missing:
                 continue

@@ -1,7 +1,7 @@
-"""Where the time of a batch goes: the steps of a direct batch and of one by tasks, beside functions that do less.
+"""Measure where the time of a batch goes: the steps of a direct batch and of a batch by tasks, beside functions that do less.
 
-A ``foreachBatch`` that does nothing costs what Spark spends around any function. One that collects the rows and drops them costs
-the minimum for a driver that receives the rows.
+The time of a ``foreachBatch`` function that does nothing is Spark's own overhead. The time of a function that only collects the
+rows is the minimum for a driver that receives them.
 """
 
 from __future__ import annotations
@@ -32,16 +32,16 @@ if TYPE_CHECKING:
     from benchmarks.queries import Queries, Source
     from benchmarks.settings import Settings
 
-TITLE: Final = "Where the time of a batch goes: Spark's addBatch, and the steps of it"
+TITLE: Final = "Where the time of a batch goes: Spark's addBatch and its steps"
 X_LABEL: Final = ""
 NOTHING: Final = "a function that does nothing"
 COLLECTS: Final = "a function that collects the rows (toArrow)"
-#: Rows per batch, and the number of batches that count.
+#: The number of rows per batch, and the number of batches that count.
 _SIZES: Final = ((2_000, 12), (20_000, 8), (400_000, 3))
-#: The name of each of the driver's steps, and the function whose time it is, in order.
+#: The driver's steps in order: the name of each, and the function that is timed.
 _STEPS: Final[tuple[tuple[str, Any, str], ...]] = (
-    ("collect: plan, read, bring the rows to the driver", engine, "collect"),
-    ("tasks: plan, read, write, vote", engine, "_run"),
+    ("collect (plan, read, bring the rows to the driver)", engine, "collect"),
+    ("tasks (plan, read, write, vote)", engine, "_run"),
     ("write in the driver, and vote", PrepareTask, "execute"),
     ("look for stages that ran twice", Shuffles, "check"),
     ("confirm", Participants, "confirm"),
@@ -49,7 +49,7 @@ _STEPS: Final[tuple[tuple[str, Any, str], ...]] = (
     ("commit and prove", BatchTransaction, "commit"),
     ("sweep", BatchTransaction, "finish"),
 )
-_CALL: Final = ("all of exactly_once()'s function", ExactlyOnce, "__call__")
+_CALL: Final = ("exactly_once()'s function in total", ExactlyOnce, "__call__")
 
 
 @dataclass(frozen=True)
@@ -60,7 +60,7 @@ class _Ran:
 
 
 def measure(settings: Settings) -> Iterator[Case]:
-    """A case for each size."""
+    """Yield a case for each size."""
     with queries() as bench:
         for rows, batches in _SIZES:
             if not settings.wants(case_name(rows)):
@@ -110,7 +110,7 @@ def _built_in(bench: Queries, source: Source) -> _Ran:
 def _exactly_once(bench: Queries, source: Source, settings: dict[str, Any]) -> _Ran:
     with _timed() as times_ms:
         ran = bench.exactly_once(source, settings)
-    # A warm-up batch is in no step: the last ones of each count, as many as batches do.
+    # Warm-up batches do not count, so take only the last times of each step, one for each batch that counts.
     count = len(ran.add_batch_ms)
     steps = {name: statistics.median(found[-count:]) for name, found in times_ms.items() if len(found) >= count}
     return _Ran(ran.median_ms, ran.output.records, steps)

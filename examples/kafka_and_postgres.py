@@ -1,8 +1,9 @@
-"""One decision over Kafka and PostgreSQL, beside the usual foreachBatch: what does a killed query double?
+"""One decision over Kafka and PostgreSQL, beside an ordinary foreachBatch: which orders does a killed query duplicate?
 
-Orders come from files. Each batch goes to a PostgreSQL table and to a Kafka topic. One query writes both under one decision. The
-other one writes as guides show: Spark's `jdbc` writer, then its Kafka writer. Both are killed (SIGKILL: driver, JVM, workers)
-at the same kinds of moments, restarted until all orders are processed, and their outputs are counted by ordinary clients.
+Orders come from files. Each batch goes to a PostgreSQL table and to a Kafka topic. One query writes to both under one decision.
+The other query uses Spark's `jdbc` writer and then Spark's Kafka writer, as in many guides. The example kills both queries
+(SIGKILL: driver, JVM, workers) at the same kinds of moments, and restarts them until all orders are processed. Ordinary
+clients then count the outputs.
 
     python examples/kafka_and_postgres.py                # 4000 orders, 4 kills of each query
     python examples/kafka_and_postgres.py --kills 8 --seed 7
@@ -44,18 +45,18 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Spec:
-    """One pipeline; ``name`` is its table and its topic."""
+    """One pipeline. ``name`` is the name of its table and of its topic."""
 
     name: str
     bootstrap_servers: str
     dsn: str
 
 
-# -- the queries: what a user would write ------------------------------------------------------------------------------
+# -- the queries, as a user would write them ---------------------------------------------------------------------------
 
 
 def one_decision(spec: Spec) -> Query:
-    """Write both with one decision. Readers of the table see a whole batch at one instant."""
+    """Write to both with one decision. All rows of a batch become visible in the table at one instant."""
 
     def query(orders: DataFrame, _: str) -> DataStreamWriter:
         table = PostgresSink(name=f"{spec.name}-table", dsn=spec.dsn, table=spec.name)
@@ -67,7 +68,7 @@ def one_decision(spec: Spec) -> Query:
 
 
 def as_usual(spec: Spec) -> Query:
-    """Write one after the other: at least once."""
+    """Write to one after the other, at least once."""
     found = conninfo_to_dict(spec.dsn)
     jdbc = {
         "url": "jdbc:postgresql://{host}:{port}/{dbname}".format(**found),
@@ -93,7 +94,7 @@ def as_usual(spec: Spec) -> Query:
 WAYS = {"one-decision": one_decision, "as-usual": as_usual}
 
 
-# -- around the queries: services, kills, what readers see ----------------------------------------------------------------
+# -- around the queries: services, kills, readers -------------------------------------------------------------------------
 
 
 def make_outputs(spec: Spec) -> None:
@@ -106,14 +107,14 @@ def make_outputs(spec: Spec) -> None:
 
 
 def in_table(spec: Spec) -> list[int]:
-    """The number of every order in the table."""
+    """Read the number of every order in the table."""
     with psycopg.connect(spec.dsn) as connection:
         found = connection.execute(sql.SQL("SELECT number FROM {}").format(sql.Identifier(spec.name)))
         return [number for (number,) in found]
 
 
 def in_topic(spec: Spec) -> Iterator[int]:
-    """The number of every committed order in the topic."""
+    """Read the number of every committed order in the topic."""
     settings = {"bootstrap.servers": spec.bootstrap_servers, "group.id": "reader", "isolation.level": "read_committed"}
     with contextlib.closing(Consumer({**settings, "enable.partition.eof": True})) as consumer:
         consumer.assign([TopicPartition(spec.name, 0, 0)])
@@ -123,21 +124,21 @@ def in_topic(spec: Spec) -> Iterator[int]:
 
 @dataclass(frozen=True)
 class Found:
-    """What readers of one output see."""
+    """The counts of orders that readers of one output see."""
 
     rows: int
     lost: int
-    doubled: int
+    duplicated: int
 
     @classmethod
     def of(cls, numbers: list[int], orders: int) -> Found:
-        """Count them."""
+        """Count the orders, the lost ones and the duplicates."""
         times = Counter(numbers)
         return cls(len(numbers), sum(number not in times for number in range(orders)), len(numbers) - len(times))
 
 
 def play(spec: Spec, orders: int, kills: int, seed: int, directory: Path) -> tuple[dict[str, Found], tuple[str, ...]]:
-    """Run one query over all orders, and kill it on the way; return what readers see, and the kills."""
+    """Run one query over all orders and kill it in between. Return the counts of each output, and the kills."""
     make_outputs(spec)
     jars = [*spark_kafka_jars(), *postgres_jdbc_jars()]
     outcome = kill_loop(
@@ -154,11 +155,11 @@ def play(spec: Spec, orders: int, kills: int, seed: int, directory: Path) -> tup
 
 
 def main(
-    orders: Annotated[int, typer.Option(min=100, help="How many orders.")] = 4000,
+    orders: Annotated[int, typer.Option(min=100, help="The number of orders.")] = 4000,
     kills: Annotated[int, typer.Option(min=1, help="How many times each query is killed.")] = 4,
     seed: Annotated[int | None, typer.Option(help="The seed of the kills.")] = None,
 ) -> None:
-    """Run both queries and print what readers see. Exit status 1 if the one decision was not exactly once."""
+    """Run both queries and print the orders that readers see. The exit status is 1 if the one decision was not exactly once."""
     console = Console(highlight=False)
     seed = random.randrange(10**6) if seed is None else seed
     console.print(f"Kafka and PostgreSQL: {orders} orders, {kills} kills of each query, seed {seed}")
@@ -173,15 +174,15 @@ def main(
             found[name], struck = play(spec, orders, kills, seed, Path(directory) / name)
             console.print(f"{name}: killed {', '.join(struck)}")
     _show(found, orders, console)
-    if any((one.lost, one.doubled) != (0, 0) for one in found["one-decision"].values()):
+    if any((one.lost, one.duplicated) != (0, 0) for one in found["one-decision"].values()):
         raise typer.Exit(1)
 
 
 def _show(found: dict[str, dict[str, Found]], orders: int, console: Console) -> None:
-    table = Table("query", "what a reader sees in", "orders", "lost", "doubled", title=f"{orders:,} orders")
+    table = Table("query", "what a reader sees in", "orders", "lost", "duplicated", title=f"{orders:,} orders")
     for name, stores in found.items():
         for store, one in stores.items():
-            table.add_row(name, store, f"{one.rows:,}", *(_count(number) for number in (one.lost, one.doubled)))
+            table.add_row(name, store, f"{one.rows:,}", *(_count(number) for number in (one.lost, one.duplicated)))
     console.print(table)
 
 

@@ -1,4 +1,4 @@
-"""From one Kafka topic to another, exactly once: the example of the README."""
+"""Copy one Kafka topic to another, exactly once. The README shows this example."""
 
 from pyspark.sql import SparkSession
 

@@ -1,13 +1,14 @@
-"""The classic illustration of checkpoints, with sinks: running sums of the odd and the even numbers, under kills.
+"""Running sums of odd and even numbers, the classic illustration of checkpoints, in several sinks and under kills.
 
 Integers come from a Kafka topic of two partitions. Spark keeps a sum and a count for each kind (RocksDB, changelog
-checkpoints). Each batch writes the new totals to Redis (upserts, and increments by what the batch added), HBase (upserts) and
-Kafka (an event with both). The query is killed when its output has just moved (SIGKILL: driver, JVM, workers) and restarted.
+checkpoints). Each batch writes the new totals to Redis and HBase (upserts), adds the batch's sum to a counter in Redis
+(increments), and writes both to Kafka (an event). The example kills the query just after its output has changed (SIGKILL:
+driver, JVM, workers), and restarts it.
 
-    python examples/odd_even_sums.py                # 6000 numbers, 3 kills, this toolkit and the usual foreachBatch
+    python examples/odd_even_sums.py                # 6000 numbers, 3 kills, this toolkit and an ordinary foreachBatch
     python examples/odd_even_sums.py --kills 5 --seed 7 --skip-usual
 
-Upserts of totals survive an at-least-once sink, because the last one wins. Increments and events do not.
+With an at-least-once sink, upserts of totals stay correct, because the last one wins. Increments and events do not.
 """
 
 from __future__ import annotations
@@ -65,7 +66,7 @@ RUN_TIMEOUT_S = 300
 
 @dataclass(frozen=True)
 class Spec:
-    """One pipeline. ``name`` is how it writes, and its output: a topic, the prefix of Redis keys, an HBase table."""
+    """One pipeline. ``name`` selects how it writes, and names its outputs: a topic, a prefix of Redis keys, an HBase table."""
 
     name: str
     bootstrap_servers: str
@@ -80,13 +81,14 @@ class Spec:
         return f"{self.scratch}/checkpoint"
 
 
-# -- the query: what a user would write --------------------------------------------------------------------------------
+# -- the query, as a user would write it -------------------------------------------------------------------------------
 
 
 def running_sums(numbers: DataFrame) -> DataFrame:
-    """One row for each kind in a batch: its total, how many numbers it has had, and what the batch added."""
+    """Make one row for each kind in a batch: the total, the count of numbers so far, and the sum that the batch added."""
     return (
-        # One row for each kind: with several, PySpark 4.0.0 makes floats of their positions in the state; pyarrow 26 rejects it.
+        # Only one row for each kind. With several, PySpark 4.0.0 turns their positions in the state into floats, which
+        # pyarrow 26 rejects.
         numbers.coalesce(1)
         .mapInPandas(_sums_of_batch, "kind STRING, added BIGINT, numbers BIGINT")
         .groupBy("kind")
@@ -122,7 +124,7 @@ def write_exactly_once(sums: DataFrame, spec: Spec) -> Any:
 
 
 def write_as_usual(sums: DataFrame, spec: Spec) -> Any:
-    """Write by the foreachBatch that guides show: at least once."""
+    """Write with an ordinary foreachBatch function, as in many guides: at least once."""
 
     def write(batch: DataFrame, _: int) -> None:
         batch.persist()
@@ -143,7 +145,7 @@ WAYS = {"exactly-once": write_exactly_once, "as-usual": write_as_usual}
 
 
 def hbase_table(spec: Spec) -> Any:
-    """The pipeline's table, by an ordinary HBase client."""
+    """Open the pipeline's table with an ordinary HBase client."""
     return HBaseTable({"hbase.zookeeper.quorum": spec.zookeeper}, b"default", spec.name.encode())
 
 
@@ -171,7 +173,7 @@ def _session(spec: Spec) -> SparkSession:
     return SparkSession.builder.master("local[2]").appName(spec.name).config(map=settings).getOrCreate()
 
 
-# -- around the query: services, kills, what readers see ------------------------------------------------------------------
+# -- around the query: services, kills, readers ---------------------------------------------------------------------------
 
 
 def create_topic(bootstrap_servers: str, name: str, *, partitions: int) -> None:
@@ -189,7 +191,7 @@ def make_outputs(spec: Spec) -> None:
 
 
 def feed(bootstrap_servers: str, numbers: int) -> dict[str, int]:
-    """Fill the topic; returns the true sums."""
+    """Fill the topic, and return the true sums."""
     create_topic(bootstrap_servers, SOURCE, partitions=2)
     producer = Producer({"bootstrap.servers": bootstrap_servers, "linger.ms": 50})
     for number in range(1, numbers + 1):
@@ -200,7 +202,7 @@ def feed(bootstrap_servers: str, numbers: int) -> dict[str, int]:
 
 
 def seen(spec: Spec) -> dict[str, dict[str, int]]:
-    """What readers of each sink see: kind -> sum, for the totals, the increments, and the events added up."""
+    """Read the sum of each kind in each sink, as its readers see it: totals, increments, and the sum of all events."""
     with contextlib.closing(redis.Redis.from_url(spec.redis_url)) as client:
         totals = {kind: int(client.hget(f"{spec.name}:total:{kind}", "total") or 0) for kind in KINDS}
         added = {kind: int(client.hget(f"{spec.name}:added:{kind}", "added") or 0) for kind in KINDS}
@@ -215,7 +217,7 @@ def seen(spec: Spec) -> dict[str, dict[str, int]]:
 
 
 def read(spec: Spec) -> Iterator[Any]:
-    """Every committed event."""
+    """Read every committed event."""
     settings = {"bootstrap.servers": spec.bootstrap_servers, "group.id": "reader", "isolation.level": "read_committed"}
     with contextlib.closing(Consumer({**settings, "enable.partition.eof": True})) as consumer:
         consumer.assign([TopicPartition(spec.name, 0, 0)])
@@ -224,7 +226,7 @@ def read(spec: Spec) -> Iterator[Any]:
 
 
 def play(spec: Spec, kills: int, chance: random.Random, console: Console) -> None:
-    """Run the query until it has processed all numbers; kill it on the way, when its output has just moved."""
+    """Run the query until it has processed all numbers, and kill it in between, just after its output has changed."""
     make_outputs(spec)
     os.environ.update(JAVA_HOME=str(java_home()), PYSPARK_PYTHON=sys.executable, SPARK_LOCAL_IP="127.0.0.1")
     command = [sys.executable, __file__, "query", json.dumps(asdict(spec))]
@@ -239,7 +241,7 @@ def play(spec: Spec, kills: int, chance: random.Random, console: Console) -> Non
 
 
 def _watch(processes: QueryProcesses, spec: Spec, moves: int) -> bool:
-    """Wait until it ends, or until a sum in Redis has grown this many times (0: never); then kill it immediately."""
+    """Wait until the query ends, or kill it as soon as a sum in Redis has grown this many times (0: never)."""
     deadline, key = time.monotonic() + RUN_TIMEOUT_S, f"{spec.name}:added:odd"
     with contextlib.closing(redis.Redis.from_url(spec.redis_url)) as client:
         sums = {client.hget(key, "added")}
@@ -253,12 +255,12 @@ def _watch(processes: QueryProcesses, spec: Spec, moves: int) -> bool:
 
 
 def main(
-    numbers: Annotated[int, typer.Option(min=100, help="How many integers.")] = 6000,
+    numbers: Annotated[int, typer.Option(min=100, help="The number of integers.")] = 6000,
     kills: Annotated[int, typer.Option(min=0, help="How many times each pipeline is killed.")] = 3,
     seed: Annotated[int | None, typer.Option(help="The seed of the kills.")] = None,
-    skip_usual: Annotated[bool, typer.Option("--skip-usual", help="Only this toolkit's sinks.")] = False,  # noqa: FBT002
+    skip_usual: Annotated[bool, typer.Option("--skip-usual", help="Run only this toolkit's sinks.")] = False,  # noqa: FBT002
 ) -> None:
-    """Run it and print what readers see. Exit status 1 if this toolkit's sums are not exactly right."""
+    """Run the example and print the sums that readers see. The exit status is 1 if this toolkit's sums are wrong."""
     console = Console(highlight=False)
     seed = random.randrange(10**6) if seed is None else seed
     console.print(f"odd and even sums: {numbers} numbers, {kills} kills, seed {seed}")

@@ -1,4 +1,4 @@
-"""The ``twopc`` command. If the extra that a command needs is missing, it says which extra to install."""
+"""Start the ``twopc`` command. If a command needs an extra that is missing, the error names the extra to install."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Read a topic as it is stored, batch by batch. A batch names its producer; a consumer does not show it.
+"""Read a topic as brokers store it, batch by batch. A batch names its producer, which a consumer does not show.
 
 Source: https://kafka.apache.org/documentation/#recordbatch
 """
@@ -18,7 +18,7 @@ from twopc.sinks.kafka.broker_connection import BrokerConnection
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
-#: The last version that identifies topics by name, and has log start offset and leader epoch.
+#: The last version of Fetch that identifies topics by name. It has the log start offset and the leader epoch.
 _FETCH_VERSION: Final = 11
 _FETCH_BYTES: Final = 16_000_000
 #: The first message format with batches, producers and transactions.
@@ -29,7 +29,7 @@ _WITH_PRODUCERS: Final = 2
 class OldBatch:
     """A record, or compressed records, as brokers before 0.11 stored them, without a producer or a transaction.
 
-    Upgraded brokers keep them in their logs. This class has those members of kafka-python's batches that callers use.
+    Upgraded brokers keep such records in their logs. This class has those members of kafka-python's batches that callers use.
     """
 
     records: Sequence[Any]
@@ -59,7 +59,7 @@ class OldBatch:
 
 
 def read_batches(config: Mapping[str, Any], topic: str) -> Iterator[tuple[int, Any]]:
-    """Yield kafka-python's record batches of every partition, with its number, from offset 0 up to its high watermark.
+    """Yield each partition's number and record batches (of kafka-python), from offset 0 up to the high watermark.
 
     Args:
         config: kafka-python's connection options.
@@ -81,7 +81,7 @@ def read_batches(config: Mapping[str, Any], topic: str) -> Iterator[tuple[int, A
                     yield partition, batch
                     offset = batch.next_offset
                 if offset == start and offset < end:
-                    raise RetriableError(f"{topic}[{partition}] has nothing at offset {offset}, below its end {end}")
+                    raise RetriableError(f"{topic}[{partition}] has no record at offset {offset}, below its end {end}")
     finally:
         connection.close()
 

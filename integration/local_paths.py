@@ -1,4 +1,4 @@
-"""Directories on this machine that the commands read."""
+"""Find the local directories that the commands read."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from typing import Final
 
 from twopc.errors import ConfigurationError
 
-#: A single letter is a drive, not a scheme. A ``Path`` has turned two slashes into one.
+#: A single letter is a drive, not a scheme. One slash is enough, because a ``Path`` turns two slashes into one.
 _URL: Final = re.compile(r"([a-zA-Z][a-zA-Z0-9+.-]+):(/.*)")
 
 
 def local_path(location: str | Path) -> Path:
-    """Return the directory of a path or a ``file:`` URL. Like Hadoop, this does not decode percent signs.
+    """Return the directory that a path or a ``file:`` URL names. Like Hadoop, this does not decode percent signs.
 
     Raises:
         ConfigurationError: the location is a URL of another file system.
@@ -24,8 +24,8 @@ def local_path(location: str | Path) -> Path:
     scheme, path = match[1].lower(), match[2]
     if scheme != "file":
         raise ConfigurationError(
-            f"{location} is not on this machine; this command reads only local directories and file: URLs. Mount it, "
-            "or copy it (for example with `hdfs dfs -get`) and pass the path of the copy; for a history, a copy of "
+            f"{location} is not on this machine, but this command reads only local directories and file: URLs. Mount it, "
+            "or copy it (for example with `hdfs dfs -get`) and pass the path of the copy. For a history, a copy of "
             "twopc/history is enough. `twopc status` also takes a sink's name instead of a checkpoint"
         )
     return Path("/" + path[2:].partition("/")[2] if path.startswith("//") else path)

@@ -1,4 +1,4 @@
-"""End a command that has no answer: print one line to stderr, and return a separate exit status."""
+"""End a command that cannot give an answer: print one line to stderr, and return a separate exit status."""
 
 from __future__ import annotations
 
@@ -23,15 +23,15 @@ def reported(
     expected: Mapping[type[Exception], int] = _NONE,
     interrupted: str | None = None,
 ) -> int:
-    """Run a command; return its exit status.
+    """Run a command, and return its exit status.
 
     Args:
         name: the command's name, which follows ``twopc``.
         act: runs the command, prints the answer, and returns the status.
-        not_done: the status if something is wrong. Python's own status, 1, means something else in most commands.
-        expected: the status for each type of error whose message is enough; the protocol's errors are always among them.
-            Every other error is printed with its traceback.
-        interrupted: what to print after Ctrl-C; None: let the KeyboardInterrupt reach the caller.
+        not_done: the status after an error. Python's own status for errors, 1, has another meaning in most commands.
+        expected: the status for each type of error that needs no traceback. The protocol's errors are always among them.
+            Any other error is printed with its traceback.
+        interrupted: the text to print after Ctrl-C. None: let the KeyboardInterrupt reach the caller.
     """
     known: tuple[type[Exception], ...] = (*expected, TwoPhaseCommitError)
     try:

@@ -1,4 +1,4 @@
-"""Tables for people and for pipes. Cells are never truncated or wrapped, so that an id can be searched for and copied."""
+"""Print tables for people and for pipes. Cells are never truncated or wrapped, so that you can search for an id and copy it."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ def show_table(
     """Print a table.
 
     Args:
-        console: a window, a file or a pipe. A file and a pipe get every column, however wide the table is.
-        titles: the columns' titles.
+        console: a terminal, a file or a pipe. A file and a pipe get every column, even if the table is very wide.
+        titles: the titles of the columns.
         rows: the cells of each row.
-        left: titles of the columns that hold text; the others hold numbers.
-        first_to_go: columns to leave out of a window that is too narrow, in this order. The last line names them.
+        left: the titles of the columns that hold text; the other columns hold numbers.
+        first_to_go: the columns to leave out if the terminal is too narrow, in this order. The last line names them.
     """
     widths = {title: max(map(_width, [title, *cells])) for title, *cells in zip(titles, *rows, strict=True)}
     gone = []

@@ -1,4 +1,4 @@
-"""Read a whole topic as any ``read_committed`` consumer would, between two sets of offsets."""
+"""Read the part of a topic between two sets of offsets, as any ``read_committed`` consumer would."""
 
 from __future__ import annotations
 
@@ -32,21 +32,21 @@ def read_topic(
         connection: librdkafka's connection options.
         topic: the topic.
         starts: the first offset, by partition.
-        ends: the offset to stop before, by partition; at most the last stable offset.
+        ends: by partition, the offset before which to stop; at most the last stable offset.
         timeout_ms: the longest time without an answer, in ms.
 
     Raises:
-        TwoPhaseCommitError: the brokers did not answer, they refused, or records were deleted while they were read.
+        TwoPhaseCommitError: the brokers did not answer or refused, or records were deleted during the read.
     """
     pending = {partition: end for partition, end in ends.items() if end > starts[partition]}
     if not pending:
         return
-    # The default queue of 64 MiB would be larger than the rest of the process.
+    # The default queue of 64 MiB would need more memory than the rest of the process.
     consumer = Consumer({**connection, **COMMITTED, "log_level": 0, "queued.max.messages.kbytes": 16_384})
     try:
         consumer.assign([TopicPartition(topic, partition, starts[partition]) for partition in pending])
         while pending:
-            # Large lists are cheap per record; if none is ready within 0.2 s, wait for a single one.
+            # Large lists are cheap per record. If no record is ready within 0.2 s, wait for a single one.
             messages = consumer.consume(_FETCH, 0.2) or consumer.consume(1, timeout_ms / 1000)
             if not messages:
                 raise UnavailableError(f"no answer from the brokers within {timeout_ms:.0f} ms while reading {topic}")
@@ -69,17 +69,17 @@ def _within(messages: list[Message], pending: dict[int, int], topic: str) -> lis
             if end is not None and offset >= end - 1:
                 del pending[partition]
         elif error.code() == KafkaError._PARTITION_EOF:  # noqa: SLF001 - a public constant
-            # Usually the last offset is a transaction's end marker, not a record. A lower end comes from a broker that lags, so
-            # more records will follow.
+            # Usually the last offset is a transaction's end marker, not a record. If the reported end is lower, the broker lags,
+            # and more records will follow.
             if end is not None and (message.offset() or 0) >= end:
                 del pending[partition]
         elif error.code() in {KafkaError._AUTO_OFFSET_RESET, KafkaError.OFFSET_OUT_OF_RANGE}:  # noqa: SLF001
             raise RetriableError(
-                f"{topic}[{partition}]: records were deleted while they were read (retention). Rerun the command, or raise "
+                f"{topic}[{partition}]: retention deleted records before they were read. Run the command again, or raise "
                 "retention.ms during the check"
             )
         elif (
             error.code() != KafkaError.GROUP_AUTHORIZATION_FAILED
-        ):  # librdkafka looks for a group, but this reader has none
+        ):  # librdkafka reports that it found no group, but this reader needs none
             raise translate(error, f"reading {topic}[{partition}]", on_topic("Read", topic))
     return records

@@ -1,1 +1,1 @@
-"""Systems behind the contract of ``twopc.sink``."""
+"""Sinks for each supported store, behind the contract of ``twopc.sink``."""

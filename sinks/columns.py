@@ -1,4 +1,4 @@
-"""Columns as bytes: check name, type and nulls, and convert a whole column at a time. Shared by the stores."""
+"""Convert columns to bytes, one column at a time, and check their names, types and nulls. Several stores share this."""
 
 from __future__ import annotations
 
@@ -27,12 +27,12 @@ _INT64_MAX: Final = 2**63 - 1
 
 
 def texts(rows: pa.RecordBatch, name: str) -> list[bytes]:
-    """A column's values: text and bytes unchanged, everything else as Arrow writes it (``1.5``, ``true``, ISO dates)."""
+    """Return a column's values: text and bytes unchanged, all others as Arrow writes them (``1.5``, ``true``, ISO dates)."""
     return _values(_column(rows, name), name)
 
 
 def integers(rows: pa.RecordBatch, name: str) -> list[bytes]:
-    """A column of signed integers of up to 64 bits, as text."""
+    """Return a column of signed integers of up to 64 bits, as text."""
     column = _column(rows, name)
     if not pa.types.is_integer(column.type):
         raise SchemaError(f"column {name!r} is {column.type}, but an increment needs an integer: cast it to bigint")
@@ -44,7 +44,7 @@ def integers(rows: pa.RecordBatch, name: str) -> list[bytes]:
 
 
 def numbers(rows: pa.RecordBatch, name: str) -> list[bytes]:
-    """A column of finite numbers, as text."""
+    """Return a column of finite numbers, as text."""
     column = _column(rows, name)
     if not (pa.types.is_integer(column.type) or pa.types.is_floating(column.type) or pa.types.is_decimal(column.type)):
         raise SchemaError(f"column {name!r} is {column.type}, but the command needs a number: cast it to double")
@@ -56,7 +56,7 @@ def numbers(rows: pa.RecordBatch, name: str) -> list[bytes]:
 
 
 def keys(rows: pa.RecordBatch, template: str) -> Any:
-    """The key of every row, as an Arrow array of bytes."""
+    """Return the key of every row, as an Arrow array of bytes."""
     parts = parse_template(template)
     if not any(is_column for _, is_column in parts):
         return pa.array([template.encode()] * rows.num_rows, pa.binary())
@@ -69,7 +69,7 @@ def keys(rows: pa.RecordBatch, template: str) -> Any:
 
 @cache
 def parse_template(template: str) -> tuple[tuple[str, bool], ...]:
-    """Split a key template into parts: each is a string, and a flag for whether it names a column.
+    """Split a key template into parts. Each part is a string and a flag that tells whether it names a column.
 
     Raises:
         ConfigurationError: the template is not valid.
@@ -126,5 +126,5 @@ def _bytes(column: pa.Array[Any], name: str) -> Any:
 
 
 def no_rows(schema: pa.Schema) -> pa.RecordBatch:
-    """An empty batch of these columns, with which the conversion of rows can check their types."""
+    """Return an empty batch with these columns. The conversion of this batch checks their types."""
     return pa.RecordBatch.from_pylist([], schema=schema)

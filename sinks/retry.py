@@ -1,4 +1,4 @@
-"""Retries with backoff: the only place where a store's client waits and gives up."""
+"""Retry with backoff. A store's client waits and gives up only here."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def retrying(
     backoff: WaitBaseT,
     before_sleep: Callable[[RetryCallState], None] | None = None,
 ) -> Retrying:
-    """Retries a step while its error is transient; after ``timeout_s`` the step's last error is raised."""
+    """Retry a step while its error is transient. After ``timeout_s``, raise the step's last error."""
     return Retrying(
         retry=retry_if_exception(is_transient),
         stop=stop_after_delay(timeout_s),
@@ -34,7 +34,7 @@ def retrying(
 def repeating(
     *, stop: StopBaseT, backoff: WaitBaseT, before_sleep: Callable[[RetryCallState], None] | None = None
 ) -> Retrying:
-    """Repeats a step while it leaves something to do; after ``stop``, its last result is returned."""
+    """Repeat a step while it leaves something to do. After ``stop``, return its last result."""
     return Retrying(
         retry=retry_if_result(bool),
         stop=stop,

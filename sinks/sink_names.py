@@ -1,4 +1,4 @@
-"""The names that a sink may have: they are parts of ids, keys and file names in every store."""
+"""Check the name of a sink, which is a part of ids, keys and file names in every store."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Final
 
 # No dot: Kafka's transactional ids are found by the prefix "<name>.".
 _NAME: Final = re.compile(r"[A-Za-z0-9_-]{1,100}")
-#: What to do about any other name.
+#: The advice for any other name.
 RULE: Final = "use 1 to 100 letters, digits, '_' or '-'"
 
 

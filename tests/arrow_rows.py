@@ -38,7 +38,7 @@ KINDS: dict[str, Callable[[list[bytes | None]], Any]] = {
 
 
 def texts(chance: random.Random, count: int, *, nulls: float) -> list[bytes | None]:
-    """Random texts as bytes: empty, short and long ones, and with a probability of ``nulls`` none."""
+    """Random texts as bytes: empty, short and long ones, and null with the probability ``nulls``."""
 
     def one() -> bytes | None:
         if chance.random() < nulls:

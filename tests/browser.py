@@ -29,7 +29,7 @@ _FLAGS: Final = (
 _START: Final = (
     "import os, sys; r, w = map(int, sys.argv[1:3]); os.dup2(r, 3); os.dup2(w, 4); os.execv(sys.argv[3], sys.argv[3:])"
 )
-#: A browser that does not answer for so long is broken, however busy the machine is.
+#: A browser that has not answered for this long is broken, even on a busy machine.
 _PATIENCE_S: Final = 60
 
 
@@ -40,7 +40,7 @@ def executable() -> str | None:
 
 @dataclass
 class Tab:
-    """One page. ``requests``, ``problems``: its requests to the network, and the messages on its console."""
+    """One page. ``requests`` are its requests to the network; ``problems`` are the messages on its console."""
 
     commands: int
     answers: int
@@ -107,7 +107,7 @@ class Tab:
 
 @contextlib.contextmanager
 def browser(program: str) -> Iterator[Tab]:
-    """Start a browser with one tab; end it."""
+    """Yield a browser with one tab, and end it afterwards."""
     (to_read, commands), (answers, to_write) = os.pipe(), os.pipe()
     given = [fcntl.fcntl(one, fcntl.F_DUPFD, 10) for one in (to_read, to_write)]  # 3 and 4 may be taken
     with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as profile, contextlib.ExitStack() as ends:

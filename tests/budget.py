@@ -1,4 +1,4 @@
-"""Counts what a batch costs: requests to brokers, calls of the JVM, calls of Python functions.
+"""Counts the cost of a batch: requests to brokers, calls of the JVM, calls of Python functions.
 
 Counts, unlike times, do not depend on the machine, so a test can hold bounds. A wait is a loop that asks again, so a batch on a
 busy machine may count more. The cost of a batch is the minimum of several batches, so anything added to every batch raises it.
@@ -29,9 +29,9 @@ BYTES = "bytes of requests"
 CONNECTIONS = "connections"
 PYTHON = "calls of Python functions"
 JVM = "calls of the JVM"
-#: The number of librdkafka's requests for them depends on a race: its thread sends what it knows, while ours continues.
+#: The number of these requests depends on a race: librdkafka's thread sends the partitions it knows, while ours continues.
 PARTITIONS = "partitions that were added to transactions"
-#: How many tasks write a plan of so many partitions. The session has two slots, and a batch has two writers for each.
+#: By the number of a plan's partitions, how many tasks write it. The session has two slots, each with two writers.
 WRITERS = {2: 2, 64: 4, 200: 4}
 #: `make test` counts one of them.
 PLANS = [count if count == 64 else pytest.param(count, marks=pytest.mark.whole) for count in WRITERS]
@@ -52,7 +52,7 @@ class CountingProxy(KafkaProxy):
 
     @property
     def counted(self) -> Counter[str]:
-        """So far."""
+        """The counts so far."""
         with self._counting:
             return Counter(self._counted)
 
@@ -107,7 +107,7 @@ def _count_commands(client: Any, counted: Counter[str], stack: contextlib.ExitSt
 
 @contextlib.contextmanager
 def counting_method(owner: Any, name: str) -> Iterator[list[str]]:
-    """Note each call of a method, by any thread: what it sends is a round trip."""
+    """Note each call of a method, by any thread. Each call is a round trip."""
     calls: list[str] = []
     really = getattr(owner, name)
 

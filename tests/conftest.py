@@ -34,7 +34,7 @@ def local_kafka(kafka: KafkaService) -> Iterator[LocalKafka]:
 
 @pytest.fixture
 def fresh_kafka() -> Iterator[LocalKafka]:
-    """A broker of the test's own, to kill. Do not pause it: its session is short, see `KEEPS_ITS_SESSION`."""
+    """A separate broker that the test may kill. Do not pause it: its session is short, see `KEEPS_ITS_SESSION`."""
     if chosen() != "local":
         pytest.skip(f"needs a broker that it may kill, but TWOPC_SERVICES is {chosen()}, not 'local'")
     with LocalKafka() as kafka:
@@ -43,7 +43,7 @@ def fresh_kafka() -> Iterator[LocalKafka]:
 
 @pytest.fixture(autouse=True)
 def _close_leftovers() -> Iterator[None]:
-    """Close drivers and drop ready producers; they would keep looking for a broker that has ended."""
+    """Close drivers and drop ready producers, which would otherwise keep looking for a broker that has ended."""
     yield
     while pipeline.opened:
         pipeline.opened.pop().close()
@@ -53,7 +53,7 @@ def _close_leftovers() -> Iterator[None]:
 
 @pytest.fixture
 def add_summary(record_property: Callable[[str, object], None]) -> Callable[[str], None]:
-    """Print a text when all tests have ended, whether the test passed or failed: its seed, and what it did."""
+    """Print a test's seed and actions when all tests have ended, even if the test passed."""
     return lambda text: record_property(_SUMMARY, text)
 
 

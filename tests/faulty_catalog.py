@@ -22,7 +22,7 @@ _faults: list[Callable[[Send], Any]] = []
 
 @contextlib.contextmanager
 def next_commits(*faults: Callable[[Send], Any]) -> Iterator[None]:
-    """Each of the next commits goes through one of the functions; every one must have been used at the end."""
+    """Pass each of the next commits to one of the functions. In the end, every function must have been used."""
     _faults.extend(faults)
     try:
         yield
@@ -33,7 +33,7 @@ def next_commits(*faults: Callable[[Send], Any]) -> Iterator[None]:
 
 @contextlib.contextmanager
 def some_commits(*faults: Callable[[Send], Any]) -> Iterator[None]:
-    """The same; some of the functions may be left at the end."""
+    """The same, but some functions may remain unused."""
     _faults.extend(faults)
     try:
         yield
@@ -50,18 +50,6 @@ def undisturbed() -> Iterator[None]:
         yield
     finally:
         _faults[:] = kept
-
-
-def lost_answer(send: Send) -> None:
-    """The commit takes effect, and nobody hears of it."""
-    send()
-    raise ConnectionError("the answer was lost")
-
-
-def lost_request(send: Send) -> None:
-    """The commit never arrives."""
-    del send
-    raise ConnectionError("no answer")
 
 
 class FaultySqlCatalog(SqlCatalog):

@@ -13,7 +13,7 @@ _MANY = 10_000
 
 
 def kill_at_each_step(calls: tuple[str, ...], act: Callable[[str], object]) -> Iterator[int]:
-    """Do it once as a whole, under the name ``whole``; then once a step, as ``at-<step>``, in a child that is killed there.
+    """Act once without a kill, under the name ``whole``. Then act once for each step, as ``at-<step>``, in a child killed there.
 
     Args:
         calls: the functions of ``os`` that are steps.

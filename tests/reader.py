@@ -1,4 +1,4 @@
-"""A topic up to its end, as any consumer sees it. Shares no code with the product, whose output it judges."""
+"""Read a topic up to its end, as any consumer does. This shares no code with the product, whose output it judges."""
 
 from __future__ import annotations
 

@@ -59,7 +59,7 @@ class Warehouse:
             catalog.create_table(name, schema, partition_spec=spec, properties=properties)
 
     def table(self, name: str) -> Table:
-        """The table as it is now. Its catalog is closed, so it can only be read."""
+        """Return the current table. Its catalog is closed, so the table can only be read."""
         with self.catalog() as catalog:
             return catalog.load_table(name)
 

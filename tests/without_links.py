@@ -27,7 +27,7 @@ class _Program(ctypes.Structure):
 
 
 def refuse_links(number: int) -> None:
-    """From now on, ``link`` fails with this errno in this process and its children."""
+    """Make ``link`` fail with this errno from now on, in this process and its children."""
     refused = _SYSCALLS[platform.machine()]
     code = struct.pack("HBBI", _LOAD, 0, 0, 0)
     for index, call in enumerate(refused):

@@ -1,7 +1,7 @@
 """Exactly-once sinks for PySpark: the sinks, ``exactly_once``, and the interfaces for authors of other sinks and engines.
 
-Each name is imported when it is first used. A Python worker therefore loads only what its task needs, and a
-sink's client library must be installed only where that sink is used.
+Each name is imported when it is first used. A Python worker therefore loads only the modules that its task needs, and a
+sink's client library is required only where that sink is used.
 """
 
 from __future__ import annotations

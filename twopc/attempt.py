@@ -14,7 +14,7 @@ Place = tuple[str, int]
 
 
 class Attempt(NamedTuple):
-    """The name of one attempt at a batch. It does not rely on records that a dead driver might not have written (rule 13).
+    """The name of one attempt at a batch. It does not depend on records that a dead driver may not have written (rule 13).
 
     Attributes:
         driver_epoch: the driver's epoch in the decision log.
@@ -27,15 +27,15 @@ class Attempt(NamedTuple):
 
 @dataclass(frozen=True)
 class TaskAttempt:
-    """One task of one attempt: everything that names a writer's transaction.
+    """One task of one attempt: the fields that name a writer's transaction.
 
     Attributes:
         partition: the number of the task in the batch. The tasks of a repair have numbers above those of the decision (see
             :meth:`twopc.engine.Work.number_of`).
         driver_epoch: the fencing token that this driver acquired for the sink (:meth:`SinkCommitter.acquire`).
-        committed_through: the highest batch whose every transaction this driver has proven, or -1.
-        is_repair: whether it rewrites lost transactions of a decision, so that it needs a handle (rule 9).
-        ends_at: the deadline for its vote, by ``time.monotonic()`` of this process: a writer should not wait any longer.
+        committed_through: the highest batch whose transactions this driver has all proven, or -1.
+        is_repair: whether the task rewrites lost transactions of a decision and therefore needs a handle (rule 9).
+        ends_at: the deadline for the task's vote, by ``time.monotonic()`` of this process. A writer should not wait past it.
             Infinite where the engine cancels the task itself.
     """
 
@@ -68,8 +68,8 @@ class Owner:
     """The driver that acquired a sink last.
 
     Attributes:
-        query_id: its query; None if there was none.
-        driver_epoch: its driver epoch.
+        query_id: the driver's query; None if no driver has acquired the sink.
+        driver_epoch: the driver's epoch for this sink.
     """
 
     query_id: str | None
@@ -77,7 +77,7 @@ class Owner:
 
 
 class Evidence(Enum):
-    """What is proven about a prepared transaction. Only proof counts: an error from a broker proves nothing."""
+    """The proven outcome of a prepared transaction. Only proof counts: an error from a broker proves nothing."""
 
     COMMITTED = "committed"  #: proven permanently visible
     ABORTED = "aborted"  #: proven never to become visible; "lost" if it was decided

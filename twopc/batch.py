@@ -20,7 +20,7 @@ class Batch:
     Attributes:
         query_id: the query's id, kept in its checkpoint.
         offsets: the batch's source offsets, one canonical string per source.
-        offsets_of: reads the source offsets of another batch of the same checkpoint; None if it has none.
+        offsets_of: reads the source offsets of another batch of the same checkpoint; None if the checkpoint has none.
     """
 
     query_id: str
@@ -35,7 +35,7 @@ class Position(Enum):
     SAME = "same"  #: the last decided batch again, with the same source offsets
     NEXT = "next"  #: the one after it, in the same history
     REWOUND = "rewound"  #: before it: an older checkpoint was restored
-    COPIED = "copied"  #: the right number, but of another history
+    COPIED = "copied"  #: the right number, but from another history
     GAP = "gap"  #: beyond the next one
     FIRST = "first"  #: the first batch of a query that may use the name, or the first after a gap that the user names
     NEW_QUERY = "new query"  #: another query under a name that is in use

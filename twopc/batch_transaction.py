@@ -1,8 +1,8 @@
 """One batch over all sinks: the global transaction of the two-phase commit.
 
 :meth:`Coordinator.process` calls its steps in order: :meth:`~BatchTransaction.next_step` asks the recovery table,
-:meth:`~BatchTransaction.prepare` is phase one, :meth:`~BatchTransaction.decide` the commit point,
-:meth:`~BatchTransaction.commit` phase two.
+:meth:`~BatchTransaction.prepare` is phase one, :meth:`~BatchTransaction.decide` is the commit point, and
+:meth:`~BatchTransaction.commit` is phase two.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-#: How many times one batch is written again after losses before the rest is left to a restart.
+#: One batch is written again this many times after losses; then the rest is left to a restart.
 _MAX_LOSSES: Final = 3
 _REPAIRS: Final = frozenset({Step.REPAIR, Step.PUBLISH})
 _AFTER_A_LOSS: Final = _REPAIRS | {Step.REWRITE}
@@ -44,7 +44,7 @@ _AFTER_A_LOSS: Final = _REPAIRS | {Step.REWRITE}
 
 @dataclass(frozen=True)
 class Prepared:
-    """What phase one passes to the decision; ``handles`` are the decoded handles from the tasks' reports."""
+    """The result of phase one, on which the decision rests; ``handles`` are the decoded handles from the tasks' reports."""
 
     step: Step
     attempt: Attempt
@@ -71,7 +71,7 @@ class BatchTransaction:
         """Look the batch up in the recovery table. Changes nothing.
 
         Raises:
-            RefusedStartError, DecisionLogDamagedError, CommitBlockedError, InDoubtError: the table stops the query.
+            RefusedStartError, DecisionLogDamagedError, CommitBlockedError, InDoubtError: the table says to stop the query.
             DecisionInDoubtError: the log never acknowledged an earlier decision of this run.
         """
         run = self._run
@@ -106,7 +106,7 @@ class BatchTransaction:
         """Pre-commit in every task, collect the handles, and confirm each one (rule 3).
 
         Raises:
-            RetriableError, FatalError: nothing is decided, and the prepared transactions are being ended.
+            RetriableError, FatalError: nothing is decided, and the prepared transactions are ended.
             InDoubtError: the lost rows cannot be written again.
         """
         self._losses += step in _AFTER_A_LOSS
@@ -137,7 +137,7 @@ class BatchTransaction:
                 if tasks is None:
                     raise self._in_doubt(refusals.OTHER_ROWS)
                 return replace(prepared, tasks=tasks, handles=self._participants.decode(tasks))
-            self._end_what_is_open()  # what was written belongs to other transactions of the decision
+            self._end_what_is_open()  # the rows just written belong to other transactions of the decision
             order = found
         raise self._in_doubt(refusals.OTHER_ORDERS)
 
@@ -188,7 +188,7 @@ class BatchTransaction:
     def _end_what_is_open(self, error: BaseException | None = None) -> None:
         """End the transactions that attempts left open.
 
-        An error here is only logged; the original error is the one that counts.
+        An error here is only logged, because the caller needs the original error.
         """
         prepared, self._prepared = self._prepared, {}
         try:
@@ -199,8 +199,8 @@ class BatchTransaction:
                 ending.callback(self._participants.abort, prepared)  # first: it needs no listing
         except Exception as second:  # noqa: BLE001 - see above
             text = (
-                "batch %d: not every open transaction could be ended; the next start or the transactions' timeout will end "
-                "the rest: %r"
+                "batch %d: some open transactions could not be ended. The next start, or the transactions' timeout, will end "
+                "them: %r"
             )
             logger.warning(text, self._batch.batch_id, second)
 
@@ -212,7 +212,7 @@ class BatchTransaction:
         Raises:
             FencedError: another driver owns the sinks now; nothing was decided.
             RetriableError: nothing was decided.
-            DecisionInDoubtError: the outcome is unknown; only a restart finds out (rule 12).
+            DecisionInDoubtError: the outcome is unknown, and only a restart can learn it (rule 12).
         """
         run = self._run
         self._pending.enter("decide")
@@ -234,7 +234,7 @@ class BatchTransaction:
         self._run.append(records, prepared.handles)
 
     def commit(self) -> None:
-        """Make every decided transaction visible, and record the evidence, which the next step judges."""
+        """Make every decided transaction visible, and record the evidence for the next step."""
         self._pending.enter("commit")
         self._run.commit()
         crash_point("driver.committed")
@@ -270,7 +270,7 @@ class BatchTransaction:
 
     def _repair(self, prepared: Prepared) -> records.Repair:
         if not prepared.handles.keys().isdisjoint(self._run.handles.keys() - self._run.lost):
-            raise AssertionError("a repair replaces nothing but what was lost")
+            raise AssertionError("a repair may replace only lost transactions")
         decision = self._run.decision
         return records.Repair(
             query_id=decision.query_id,

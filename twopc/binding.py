@@ -1,11 +1,11 @@
-"""The decision log cannot move (rule 11): a file beside the checkpoint says which log and sinks it belongs to.
+"""A file beside the checkpoint names the checkpoint's decision log and sinks, so the log cannot move (rule 11).
 
 Without it, a renamed sink, another cluster or a recreated ledger would look like an empty log, and a decided batch would
 be written twice.
 
-Where a file system creates a file only if it is absent, the file decides between two drivers. An object store cannot, so there
-the log's own fence decides: a driver that was fenced may still write a file at any time. So each driver writes its own file
-name, every decision records its binding, and the last decision's binding counts. The first binding has a
+If the file system can create a file only where none exists, the file decides between two drivers. An object store cannot do
+this, so there the log's own fence decides. A fenced driver may still write a file at any time. So each driver uses its own
+file name, every decision records the number of its binding, and the last decision's binding counts. The first binding has a
 second name that every reader knows, because a store may list files late.
 """
 
@@ -30,7 +30,7 @@ _NAME: Final = re.compile(r"binding-(\d+)\.json")
 
 
 class Bound(msgspec.Struct, frozen=True, kw_only=True):
-    """What a checkpoint is bound to.
+    """The log and the sinks that a checkpoint is bound to.
 
     Attributes:
         log: the name of the deciding log.
@@ -81,7 +81,7 @@ class Binding:
             decided: the binding number in the query's last decision, or 0; with 0, the newest file counts.
 
         Raises:
-            RefusedStartError: they differ, and no override covers it.
+            RefusedStartError: they differ, and no override covers the difference.
         """
         self._load(decided)
         bound = self._bound
@@ -114,7 +114,7 @@ class Binding:
             )
 
     def bind(self, current: Bound, log_epoch: int) -> None:
-        """Write the file. Called with the first decision and not before, so that a refused start leaves no trace.
+        """Write the file. Called no earlier than the first decision, so that a refused start leaves no trace.
 
         Args:
             current: the query's current log and sinks.
@@ -126,20 +126,22 @@ class Binding:
         """
         if self._bound == current:
             return
-        # Above every number so far: each was written by another driver, and those before had lower epochs.
+        # This number is above every number so far: other drivers wrote those, and earlier drivers have lower epochs.
         number = self._newest + 1 if self._files.is_atomic else log_epoch + 1 + _FIRST
         data = seal(current)
         is_ours = self._put(number, data) or self._read(number) == current
         if is_ours and not self._files.is_atomic:
             if self._bound is None:
                 self._put(_FIRST, data)
-            # A driver with another log is not fenced by this one. Of two that write and then look, one sees the other.
+            # This driver does not fence a driver with another log. If both write and then read, at least one sees the other.
             found = [self._read(other) for other in {_FIRST, *self._listed()}]
             is_ours = all(other is None or _log(other) == _log(current) for other in found)
             if not is_ours:
                 self._files.remove(_name(number))
         if not is_ours:
-            raise self._refused("another driver has just bound this checkpoint to other sinks", "Stop one of the two")
+            raise self._refused(
+                "another driver has just bound this checkpoint to other sinks", "Stop one of the two queries"
+            )
         self.number, self._bound = number, current
         crash_point("driver.bound")
 
@@ -158,7 +160,7 @@ class Binding:
         return {int(found[1]) for name in self._files.names("") if (found := _NAME.fullmatch(name))}
 
     def _load(self, decided: int) -> None:
-        """The binding that the last decision names, or else the newest file."""
+        """Load the binding that the last decision names, or else the newest file."""
         self._newest = max(self._listed(), default=0)
         self.number, self._bound = 0, None
         for number in (decided, self._newest, _FIRST):

@@ -1,4 +1,4 @@
-"""The settings of a query's checkpoints, under the names of Flink's ``CheckpointConfig`` where Flink has them."""
+"""The settings of a query's checkpoints, named as in Flink's ``CheckpointConfig`` where Flink has the same setting."""
 
 from __future__ import annotations
 
@@ -14,22 +14,22 @@ class CheckpointConfig:
 
     Attributes:
         timeout_ms: a checkpoint that is not prepared within this time is cancelled, and none of it becomes visible. None: the
-            lifetime of the sinks' transactions, which is a limit in any case.
-        tolerable_failures: how many checkpoints may fail in a row, before their decision and for a transient cause, before
-            the query stops. After each of these failures the batch is written again. Flink's default is 0, too.
-        min_pause_ms: the minimum time from the end of a checkpoint to the trigger of the next. Spark has planned that batch by
-            then, so its rows wait.
+            only limit is the lifetime of the sinks' transactions, which always applies.
+        tolerable_failures: how many checkpoints in a row may fail before the query stops. A failure is tolerated only if it
+            comes before the decision and has a transient cause; the batch is then written again. Flink's default is also 0.
+        min_pause_ms: the minimum time from the end of a checkpoint to the trigger of the next. By then, Spark has already
+            planned the next batch, so its rows wait.
         max_attempts: how many times the tasks of one checkpoint may write the batch, if the error may be transient.
         max_writers: the maximum number of tasks that write a batch, or each of its DataFrames if it has several. Each task has
             its own transaction and writes one or more partitions of the plan. None: twice the number of tasks that the cluster
             can run at the same time.
-        num_retained: how many decisions are kept. None: 10. Never fewer than Spark keeps batches
+        num_retained: how many decisions are kept. None: 10. The toolkit keeps at least as many decisions as Spark keeps batches
             (``spark.sql.streaming.minBatchesToRetain``, 100).
         history: keep each checkpoint's outcome beside Spark's checkpoint, for ``twopc history``. None: only if the checkpoint is
             in a local directory. On other file systems, True writes one object for every hundred checkpoints.
         deterministic_plan: used only under Spark Connect, for a plan that shuffles. True asserts that each part of the query's
-            plan yields the same rows whenever Spark runs it again. Nothing checks that. If it is wrong and an executor dies,
-            rows are lost or duplicated.
+            plan yields the same rows whenever Spark runs it again. Nothing checks this. If the assertion is wrong and an
+            executor dies, rows are lost or duplicated.
 
     Raises:
         ConfigurationError: a value is not valid. The message names it.

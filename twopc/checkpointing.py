@@ -1,9 +1,9 @@
-"""When a batch's checkpoint is triggered, and when it is triggered again.
+"""Decide when a batch's checkpoint is triggered, and when it is triggered again.
 
 Flink counts *continuous* failures. A checkpoint counts if it was declined, if it expired, or if an I/O error ended it. A
-completed one resets the count to 0. A job fails with the first failure above ``tolerable-failed-checkpoints``. A failed task
-does not count: the restart strategy handles it (``CheckpointFailureManager.checkFailureCounter``, flink-runtime). Flink then
-continues with the rows that have arrived since. Spark hands over a batch once, so here the same batch is written again.
+completed checkpoint resets the count to 0. A job fails with the first failure above ``tolerable-failed-checkpoints``. A failed
+task does not count: the restart strategy handles it (``CheckpointFailureManager.checkFailureCounter``, flink-runtime). Flink
+then continues with the rows that have arrived since. Spark hands over a batch once, so here the same batch is written again.
 
 Flink's ``min-pause`` counts from the end of one checkpoint to the trigger of the next (``CheckpointRequestDecider.
 nextTriggerDelayMillis``). The same holds here, and after a failed checkpoint the pause is the backoff.
@@ -47,9 +47,9 @@ def run_checkpoints(  # noqa: PLR0913, PLR0917 - what a checkpoint is made of
         listeners: notified of each checkpoint.
         batch: the batch.
         run_id: the id of the query's run.
-        checkpoint: makes the batch visible, or raises; it gets the number of checkpoints of the batch that have failed before.
-        may_repeat: whether the batch may be written again after this error, in this process: only if it is certainly not
-            decided (:meth:`twopc.coordinator.Coordinator.is_undecided`). By then its open transactions have ended.
+        checkpoint: makes the batch visible, or raises; it gets the number of earlier checkpoints of this batch that failed.
+        may_repeat: says whether this process may write the batch again after an error. It may only if the batch is certainly
+            undecided (:meth:`twopc.coordinator.Coordinator.is_undecided`). The batch's open transactions have ended by then.
         wait_ms: waits, and raises if the query is stopped meanwhile.
     """
     allowed = config.tolerable_failures

@@ -1,6 +1,6 @@
-"""Records as bytes: versioned, checksummed, and cut into frames where a store limits the size of one entry.
+"""Encode records as bytes, with a version and a checksum, in frames where a store limits the size of one entry.
 
-All frames of a record are written in one atomic step. An incomplete or altered record is never taken for an absent one.
+All frames of a record are written in one atomic step. An incomplete or altered record is never mistaken for an absent one.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ FORMAT: Final = "twopc/2"
 _ENCODER: Final = msgspec.json.Encoder()
 _DECODER: Final[msgspec.json.Decoder[Record]] = msgspec.json.Decoder(Record)
 _CHECK_LENGTH: Final = 16
-#: Only a few ASCII digits, because ``int`` accepts more than it should.
+#: Matches only a few ASCII digits, because ``int`` also accepts other forms of numbers.
 _HEADER: Final = re.compile(rb"(twopc/[0-9]{1,7}) ([0-9a-f]{64}) ([0-9]{1,7})/([0-9]{1,7}) ([0-9a-f]{16})")
 
 
 def encode(record: Record, *, max_bytes: int) -> list[bytes]:
     """Encode a record as frames of at most ``max_bytes`` each (rule 14).
 
-    A frame is ``<format> <sha256 of the whole body> <i>/<n> <check>`` and a newline, then its part of the body. The check
+    A frame is ``<format> <sha256 of the body> <i>/<n> <check>`` and a newline, then its part of the body. The check
     covers the frame alone, so that a record whose last frames are missing can be distinguished from an altered one.
     """
     body = _ENCODER.encode(record)
@@ -55,7 +55,7 @@ def decoding(frames: Iterable[tuple[int, bytes]]) -> Iterator[LogEntry]:
     """Decode ``(offset, frame)`` pairs in order as they arrive. A record has the offset of its first frame.
 
     A record that lacks its last frames does not count: all its frames are in one transaction, so nobody has acted on it. A late
-    EndTxn of the previous record can leave one behind (KAFKA-17754). A record that lacks its first frame is damage.
+    EndTxn of the previous record can leave such a part behind (KAFKA-17754). A record that lacks its first frame is damage.
 
     Raises:
         DecisionLogDamagedError: a frame is missing, foreign, altered, or of an unknown format.

@@ -21,10 +21,13 @@ class SinkCommitter(ABC, Generic[HandleT]):
 
     @abstractmethod
     def binding(self) -> Mapping[str, str]:
-        """Facts that must not change under a checkpoint (rule 11), such as the cluster's id. Read-only; may connect."""
+        """Return the facts that must not change under a checkpoint (rule 11), such as the cluster's id.
+
+        Read-only, but may connect to the store.
+        """
 
     def decision_log(self) -> DecisionLog | None:
-        """The decision log that this sink provides, if it has one. Always the same object."""
+        """Return the decision log that this sink provides, or None. Every call returns the same object."""
         return None
 
     @abstractmethod
@@ -44,19 +47,28 @@ class SinkCommitter(ABC, Generic[HandleT]):
         """Whether the query that owned this sink last has committed a decision here that its log does not have.
 
         Read-only. Called before and after :meth:`acquire`: the checkpoint may be an older copy, or one of two copies that have
-        both decided. ``scan_start`` is what :meth:`begin_attempt` returned for the newest decision in the log; empty if
-        there is none.
+        both decided. ``scan_start`` is the result of :meth:`begin_attempt` for the newest decision in the log; empty if the
+        log has no decision.
         """
         del scan_start  # a sink with a decision log need not know, because that log has no copies
         return False
 
     def lacks_decisions(self, scan_start: JsonObject) -> bool:
-        """Whether this sink has lost decisions that came before the newest one, because its store is an older state of itself.
+        """Whether this sink has lost decisions that came before the newest one, because its store was set back.
 
-        Read-only. Called as :meth:`has_newer_decision` is. If only the newest decision is lost, recovery finds that by itself.
+        Read-only. Called whenever :meth:`has_newer_decision` is. If only the newest decision is lost, recovery notices that.
         """
         del scan_start
         return False
+
+    def newest_batch_of_others(self, query_id: str) -> int | None:
+        """The newest batch of this query that another writer has recorded in the store; None if there is none.
+
+        Read-only. Called after :meth:`inspect` if the batch is not decided: another writer may have used the query's checkpoint
+        before. A store whose other writers record nothing cannot know.
+        """
+        del query_id
+        return None
 
     @abstractmethod
     def acquire(self, claim: Claim, seen: Owner | None) -> int:
@@ -64,7 +76,8 @@ class SinkCommitter(ABC, Generic[HandleT]):
 
         Args:
             claim: the claimant; the same in every call.
-            seen: the result of the run's first :meth:`inspect`. A later one could show a newer driver, which must not be fenced.
+            seen: the result of the run's first :meth:`inspect`. A later result could show a newer driver, which must not be
+                fenced.
 
         Returns:
             the driver epoch: a fencing token, unique for this sink, and higher each time.
@@ -83,14 +96,14 @@ class SinkCommitter(ABC, Generic[HandleT]):
 
     @abstractmethod
     def confirm(self, handles: Sequence[HandleT], age_ms: float) -> None:
-        """Check, immediately before the decision, that every transaction is whole and prepared, and will live long enough.
+        """Check, immediately before the decision, that every transaction is complete, prepared, and has enough time left.
 
         Args:
             handles: the tasks' votes.
             age_ms: the age of the oldest transaction on the driver's clock, measured from before it began.
 
         Raises:
-            RetriableError: one of them fails the check. The attempt is void; a new one may succeed.
+            RetriableError: a transaction fails the check. The attempt is void; a new one may succeed.
         """
 
     @abstractmethod
@@ -98,15 +111,15 @@ class SinkCommitter(ABC, Generic[HandleT]):
         """Commit decided transactions, all in flight together, and prove their commits. Must always be safe to call again.
 
         Args:
-            handles: all of one decision.
-            scan_start: what :meth:`begin_attempt` returned for it.
+            handles: all handles of one decision.
+            scan_start: the result of :meth:`begin_attempt` for that decision.
 
         Returns:
             the evidence for every handle; UNKNOWN if time ran out, which the caller handles.
         """
 
     def blockers(self) -> Sequence[str]:
-        """The reasons why the last :meth:`commit` could not be proven, in words; the error that stops the query quotes them."""
+        """Say why the last :meth:`commit` could not be proven. The error that stops the query quotes these reasons."""
         return ()
 
     @abstractmethod
@@ -115,9 +128,9 @@ class SinkCommitter(ABC, Generic[HandleT]):
 
     @abstractmethod
     def prove(self, handles: Sequence[HandleT], scan_start: JsonObject) -> Mapping[HandleT, Evidence]:
-        """Prove the outcome of each transaction from what the store shows, without trying to end it. May be called again.
+        """Prove the outcome of each transaction from the store, without trying to end the transaction. May be called again.
 
-        It may end what hides the proof, such as open transactions of previous drivers, and may write to find out.
+        It may end other transactions that hide the proof, such as those of previous drivers, and it may write to find the proof.
         """
 
     @abstractmethod
@@ -129,14 +142,14 @@ class SinkCommitter(ABC, Generic[HandleT]):
         """
 
     def orphans_ended(self) -> int:
-        """How many open transactions this committer's sweeps have ended so far, for metrics. Each transaction counts once.
+        """Count the open transactions that this committer's sweeps have ended, for metrics. Each transaction counts once.
 
         By default 0, so a sink need not count.
         """
         return 0
 
     def forget(self, kept_scan_start: JsonObject) -> None:
-        """Drop evidence for decisions older than the one whose :meth:`begin_attempt` returned ``kept_scan_start``."""
+        """Delete evidence for decisions older than the one whose :meth:`begin_attempt` returned ``kept_scan_start``."""
         del kept_scan_start
 
     @abstractmethod
@@ -161,5 +174,5 @@ class SinkCommitter(ABC, Generic[HandleT]):
         Returns:
             the evidence for every handle.
         """
-        del batch_id  # the handles say everything
+        del batch_id  # the handles suffice
         return self.commit(handles, scan_start) if handles else {}

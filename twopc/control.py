@@ -1,7 +1,7 @@
 """The control record of a sink: its owner and its newest decision.
 
-The record is one value in the sink's store. It changes only by compare-and-set, so of two drivers that change it, one notices.
-The functions here compute the next record; :class:`twopc.control_committer.ControlCommitter` stores it.
+The record is one value in the sink's store. It changes only by compare-and-set, so if two drivers change it, one of them
+notices. The functions here compute the next record; :class:`twopc.control_committer.ControlCommitter` stores it.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 class Control(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """The record; all fields are empty before the first driver.
+    """The control record. All fields are empty before the first driver.
 
     Attributes:
         id: the sink's id in this store; it moves with the store's data.
@@ -48,10 +48,10 @@ class Control(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
 
 
 def decode(stored: bytes | None) -> Control:
-    """Decode the stored record; an empty one if nothing is stored.
+    """Decode the stored record; return an empty record if nothing is stored.
 
     Raises:
-        ConfigurationError: something else is stored in its place.
+        ConfigurationError: a different value is stored in place of the record.
     """
     if stored is None:
         return Control()
@@ -59,7 +59,7 @@ def decode(stored: bytes | None) -> Control:
         return msgspec.json.decode(stored, type=Control)
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise ConfigurationError(
-            f"something else is stored in the place of the sink's control record ({error}): {stored[:100]!r}. Nothing "
+            f"a different value is stored in place of the sink's control record ({error}): {stored[:100]!r}. Nothing "
             "was written. Do one of three things: give this sink a different name, restore the record from a backup, "
             "or use the version that wrote it"
         ) from error
@@ -71,10 +71,10 @@ def encode(record: Control) -> bytes:
 
 
 def acquired(record: Control, claim: Claim, *, seen: Owner, sink: str) -> Control:
-    """The record after the claimant has acquired the sink. The same record if the claimant owns it already.
+    """Return the record after the claimant has acquired the sink; the same record if the claimant already owns the sink.
 
     Args:
-        record: the present record.
+        record: the current record.
         claim: the claimant.
         seen: the owner that the claimant wants to fence.
         sink: the sink's name, for the message.
@@ -97,15 +97,15 @@ def acquired(record: Control, claim: Claim, *, seen: Owner, sink: str) -> Contro
 
 
 def reserved(record: Control, *, above: int) -> Control:
-    """The record with a version that is above ``above`` and every earlier one.
+    """Return the record with a version above ``above`` and above every earlier version.
 
-    It is not below the time in ms, because a store may use it as the timestamp of its cells.
+    The version is at least the time in ms since 1970, because a store may use it as the timestamp of its cells.
     """
     return replace(record, version=max(time.time_ns() // 1_000_000, record.version + 1, above + 1))
 
 
 def decided(record: Control, version: int) -> Control:
-    """The record with the owner's newest decision, which is never lowered."""
+    """Return the record with the owner's newest decision, which never decreases."""
     return replace(record, decided=max(record.decided, version))
 
 

@@ -1,6 +1,6 @@
-"""The part of a committer that every store needs: who owns the sink, and which decision is its newest.
+"""The part of a committer that every store needs: the record of the sink's owner and its newest decision.
 
-A sink whose store can keep one value with compare-and-set needs no more than :meth:`ControlCommitter.load` and
+If the store can change one value by compare-and-set, the sink needs only :meth:`ControlCommitter.load` and
 :meth:`ControlCommitter.swap`.
 """
 
@@ -35,24 +35,24 @@ _VERSION: Final = "base"
 _AFTER: Final = "after"
 #: Stands for a decision that does not exist.
 NO_ATTEMPT: Final[Mapping[str, Any]] = {_VERSION: 0, _AFTER: 0}
-#: How many rounds a change of the record may lose. Others change it once for a start or a batch, so only a faulty swap loses all.
+#: A change of the record may lose this many rounds. Others change it once per start or batch, so only a faulty swap loses all.
 _ROUNDS: Final = 100
 
 
 class ControlCommitter(SinkCommitter[HandleT], Generic[HandleT, StepT]):
     """See :class:`SinkCommitter`.
 
-    A *step* is the store's atomic step, if it has one: a transaction, or a lock that is held. Otherwise it is whatever the
-    hooks need, such as a client. In an atomic step, the check of the owner and the act that follows cannot be separated: this
-    is what fences. A store without such steps compares the attempt's version in each of its own atomic operations.
+    A *step* is the store's atomic step, if it has one: a transaction, or a lock that is held. Otherwise a step is whatever
+    the hooks need, such as a client. An atomic step fences, because nothing can happen between its owner check and its
+    change. A store without atomic steps compares the attempt's version in each of its own atomic operations.
 
     Args:
         name: the sink's name.
 
     Attributes:
-        failures: every error that a step may raise if the store refuses or does not answer. The outcome of the step is then
-            unknown. Before the decision, such an error ends the attempt (:meth:`explain`); during a commit it is a blocker, and
-            the evidence is UNKNOWN. The client's other errors stop the query, as a mistake in its statements should.
+        failures: every error that a step may raise if the store refuses it or does not answer. The step's outcome is then
+            unknown. Before the decision, one of these errors ends the attempt (:meth:`explain`). During a commit it becomes a
+            blocker, and the evidence is UNKNOWN. Any other error of the client, such as a wrong statement, stops the query.
     """
 
     failures: tuple[type[Exception], ...] = (UnavailableError,)
@@ -69,27 +69,28 @@ class ControlCommitter(SinkCommitter[HandleT], Generic[HandleT, StepT]):
 
     @abstractmethod
     def step(self) -> AbstractContextManager[StepT]:
-        """One step of the store. It takes effect, durably, when the body ends; if the body raises, nothing has happened.
+        """Open one step of the store. It takes effect durably when the body ends. If the body raises, nothing has happened.
 
-        In an atomic step, nothing that it has read changes before it ends. If the store's transactions do not lock what they
-        read, the hooks lock or write it: :meth:`load` the control record, a writer its transaction's state.
+        Values that an atomic step has read do not change before it ends. If the store's transactions do not lock the values
+        that they read, the hooks must lock or write them: :meth:`load` does so for the control record, and a writer for the
+        state of its transaction.
 
         May raise one of ``failures``, on entry or at its end.
         """
 
     @abstractmethod
     def load(self, step: StepT) -> bytes | None:
-        """Read the control record; None if there is none. A store with locks locks it here until the step ends.
+        """Read the control record; None if there is none. A store with locks locks the record here until the step ends.
 
-        Called in every step of a driver, even in those that only read.
+        Called in every step of a driver, even in steps that only read.
         """
 
     @abstractmethod
     def swap(self, step: StepT, old: bytes | None, new: bytes) -> bool:
         """Write the control record, durably, if the store still has ``old``; return whether it had.
 
-        A repetition after a lost answer may find ``new`` already there, which counts as written. If ``old`` is None, there was
-        nothing that :meth:`load` could lock: another driver's record may be there by now.
+        If a retry after a lost answer finds ``new`` already there, that counts as written. If ``old`` is None, :meth:`load`
+        had nothing to lock, so another driver's record may be there by now.
         """
 
     def check_store(self, step: StepT) -> None:
@@ -98,11 +99,11 @@ class ControlCommitter(SinkCommitter[HandleT], Generic[HandleT, StepT]):
         Called first, before :meth:`load`.
 
         Raises:
-            FatalError: it cannot be used; the message says what to do.
+            FatalError: the store cannot be used; the message says what to do.
         """
 
     def explain(self, error: Exception, what: str) -> TwoPhaseCommitError:
-        """Build the error for one of ``failures`` before the decision; its message begins with ``what``: sink and step."""
+        """Build the error for one of ``failures`` before the decision. Its message begins with ``what``: sink and step."""
         return UnavailableError(f"{what}: {text_of(error)}")
 
     def reason(self, error: Exception) -> str:
@@ -112,11 +113,11 @@ class ControlCommitter(SinkCommitter[HandleT], Generic[HandleT, StepT]):
     # -- for callers ----------------------------------------------------------------------------------------------------
 
     def binding(self) -> Mapping[str, str]:
-        """See :class:`SinkCommitter`: the sink's id in the store, which moves with the store's data."""
+        """See :class:`SinkCommitter`. Returns the sink's id in the store, which moves with the store's data."""
         return {"id": self._read("reading the sink's id").id}
 
     def inspect(self) -> Owner:
-        """See :class:`SinkCommitter`: the store's settings, and the driver that owned the sink last."""
+        """See :class:`SinkCommitter`. Checks the store's settings, and returns the driver that owned the sink last."""
         with self._try("checking the store"), self.step() as step:
             self.check_store(step)
         return self._read("reading its owner").owner
@@ -125,11 +126,11 @@ class ControlCommitter(SinkCommitter[HandleT], Generic[HandleT, StepT]):
         """See :class:`SinkCommitter`."""
         known = scan_start or NO_ATTEMPT
         decided = self._read("reading its newest decision").decided
-        # Not only a higher version: of two copies that have both decided, the one that began first may be the first to commit.
+        # A higher version is not required: if two copies have both decided, the one that began first may commit first.
         return decided != version_of(known) and decided > decided_before(known)
 
     def lacks_decisions(self, scan_start: Mapping[str, Any]) -> bool:
-        """See :class:`SinkCommitter`. A version is never lowered, so a store that does not know one of them was restored."""
+        """See :class:`SinkCommitter`. A version never decreases, so a store that lacks one was restored from an older state."""
         known = scan_start or NO_ATTEMPT
         record = self._read("reading its newest decision")
         return record.version < version_of(known) and record.decided < int(known.get(_AFTER, 0))
@@ -147,7 +148,7 @@ class ControlCommitter(SinkCommitter[HandleT], Generic[HandleT, StepT]):
         return self._driver_epoch
 
     def begin_attempt(self) -> dict[str, Any]:
-        """See :class:`SinkCommitter`: the attempt's version, and that of the newest decision."""
+        """See :class:`SinkCommitter`. Returns the attempt's version and the newest decision's version."""
         with self._try("beginning an attempt"):
             record = self._reserve(self._highest_version)
         self._highest_version = record.version
@@ -170,7 +171,7 @@ class ControlCommitter(SinkCommitter[HandleT], Generic[HandleT, StepT]):
 
     @contextmanager
     def driving(self) -> Iterator[StepT]:
-        """A step that only the owner may take.
+        """Open a step that only the owner may take.
 
         Raises:
             FencedError: another driver owns the sink.
@@ -180,8 +181,8 @@ class ControlCommitter(SinkCommitter[HandleT], Generic[HandleT, StepT]):
             yield step
 
     def _reserve(self, above: int) -> Control:
-        """Reserve a version above ``above`` that no other attempt ever has; return the record with it."""
-        # A lost answer may hide a version that was written; the retry reserves a higher one, which is as good.
+        """Reserve a version above ``above`` that no other attempt ever has; return the record with this version."""
+        # A lost answer may hide a version that was written; the retry reserves a higher one, which works as well.
         return self._change(lambda record: control.reserved(self._owned(record), above=above))
 
     def _record_decision(self, version: int, then: Callable[[StepT], None] = lambda _: None) -> None:
@@ -189,27 +190,29 @@ class ControlCommitter(SinkCommitter[HandleT], Generic[HandleT, StepT]):
         self._change(lambda record: control.decided(self._owned(record), version), then)
 
     def _owned(self, record: Control) -> Control:
-        """The record, if this driver owns the sink.
+        """Return the record if this driver owns the sink.
 
         Raises:
-            FencedError: it does not.
+            FencedError: another driver owns it.
         """
         if record.run != self._run:
             raise fenced(self.name)
         return record
 
     def _change(self, change: Callable[[Control], Control], then: Callable[[StepT], None] = lambda _: None) -> Control:
-        """Change the record, and act in the same step; return the record.
+        """Change the record and call ``then`` in the same step; return the record.
 
         Repeats without a pause, because a lost round means that another driver has written. Each round is a new step, since a
-        store may show a step the same record until it ends.
+        store may show the same record until the step ends.
         """
         for _ in range(_ROUNDS):
             with self.step() as step:
                 if (changed := self._swapped(step, change)) is not None:
                     then(step)
                     return changed
-        raise AssertionError(f"sink {self.name!r}: swap has refused what load has just read, {_ROUNDS} times in a row")
+        raise AssertionError(
+            f"sink {self.name!r}: swap refused the record that load had just read, {_ROUNDS} times in a row"
+        )
 
     def _swapped(self, step: StepT, change: Callable[[Control], Control]) -> Control | None:
         """Change the record within a step; None if another driver was faster."""
@@ -227,7 +230,7 @@ class ControlCommitter(SinkCommitter[HandleT], Generic[HandleT, StepT]):
 
     @contextmanager
     def _try(self, what: str) -> Iterator[None]:
-        """Explain a failure before the decision, which ends the attempt."""
+        """Turn a failure before the decision into an error that ends the attempt."""
         try:
             yield
         except self.failures as error:
@@ -235,7 +238,7 @@ class ControlCommitter(SinkCommitter[HandleT], Generic[HandleT, StepT]):
 
     @contextmanager
     def _tidy(self, what: str) -> Iterator[None]:
-        """Log a failure of something that no decided batch depends on."""
+        """Log a failure of an operation that no decided batch depends on."""
         try:
             yield
         except FencedError:
@@ -251,15 +254,15 @@ class ControlCommitter(SinkCommitter[HandleT], Generic[HandleT, StepT]):
 
 
 def text_of(error: Exception) -> str:
-    """The error's message; its class if it has none."""
+    """Return the error's message, or the name of its class if the message is empty."""
     return str(error) or type(error).__name__
 
 
 def version_of(scan_start: Mapping[str, Any]) -> int:
-    """The version of the attempt for which :meth:`ControlCommitter.begin_attempt` returned ``scan_start``."""
+    """Return the version of the attempt for which :meth:`ControlCommitter.begin_attempt` returned ``scan_start``."""
     return int(scan_start[_VERSION])
 
 
 def decided_before(scan_start: Mapping[str, Any]) -> int:
-    """The version of the newest decision when that attempt began."""
+    """Return the version of the newest decision when that attempt began."""
     return int(scan_start.get(_AFTER, version_of(scan_start)))

@@ -1,4 +1,4 @@
-"""The driver of the protocol. :meth:`Coordinator.process` is the whole flow of a batch."""
+"""The driver of the protocol. :meth:`Coordinator.process` takes a batch through all steps."""
 
 from __future__ import annotations
 
@@ -30,12 +30,12 @@ class Coordinator:
 
     Args:
         sinks: every batch becomes visible in all of them or in none.
-        files: a directory beside the query's checkpoint: the binding, and the decisions where no sink has a log.
+        files: a directory beside the query's checkpoint, for the binding, and for the decisions if no sink has a log.
         settings: the user's settings.
-        staging: the rows that tasks keep until they are proven; None keeps none.
+        staging: the store for rows that tasks keep until their transactions are proven; None if tasks keep no rows.
 
     Attributes:
-        participants: the sinks, in the order of every walk.
+        participants: the sinks, in the order in which every loop visits them.
         log: the log that holds the decisions.
     """
 
@@ -76,8 +76,8 @@ class Coordinator:
     def is_undecided(self, batch: Batch) -> bool:
         """Whether this driver has recovered, the batch is not decided, and every batch before it is proven.
 
-        If so, this driver may write the batch again under its present epoch. Acquiring again could fence a driver that has taken
-        over.
+        If so, this driver may write the batch again under its current epoch. Acquiring again could fence a driver that has
+        taken over.
         """
         run = self._run
         if run is None or run.doubt is not None or run.outcome is not Outcome.COMMITTED:
@@ -88,10 +88,10 @@ class Coordinator:
     def process(self, batch: Batch, engine: Engine, pending: Pending | None = None) -> None:
         """Make the batch visible in every sink, exactly once. Returning proves it.
 
-        ``pending`` records what happens, for the listeners (:meth:`twopc.listeners.Listeners.watching`).
+        ``pending`` records the events for the listeners (:meth:`twopc.listeners.Listeners.watching`).
 
         Raises:
-            TwoPhaseCommitError: ``twopc.errors`` says what each kind means; nothing is left half-decided.
+            TwoPhaseCommitError: ``twopc.errors`` explains each kind. Nothing is left half-decided.
         """
         pending = pending or Pending()
         pending.counting(self.participants.take_orphans_ended)
@@ -113,7 +113,7 @@ class Coordinator:
         Called by :meth:`process` with the run's first batch.
 
         Raises:
-            TwoPhaseCommitError: the start is refused or failed; a retry is safe.
+            TwoPhaseCommitError: the start was refused or failed. A retry is safe.
         """
         self._run = recover(self._setup, batch, pending or Pending())
         return self._run

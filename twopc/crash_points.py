@@ -1,7 +1,7 @@
 """Named points at which a test may kill, stop, delay or fail this process. Unarmed, a point costs one look-up.
 
-Only a call of :func:`arm` arms a point; no setting and no environment variable of a production process does.
-:mod:`twopc.testing.crash_points` has the actions, and arms from text.
+Only a call to :func:`arm` arms a point. No setting and no environment variable arms one in a production process.
+:mod:`twopc.testing.crash_points` defines the actions and arms points from text.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from twopc.errors import ConfigurationError
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-#: Every point that each run with rows passes, in the order of the protocol's steps.
+#: The points that every run with rows passes, in the order of the protocol's steps.
 POINTS: Final = (
     "driver.inspected",  # read-only checks passed, nobody fenced yet
     "driver.fenced",  # the previous driver is fenced, without a record of this driver yet
@@ -57,7 +57,7 @@ def crash_point(name: str) -> None:
 
 
 def is_armed(name: str) -> bool:
-    """Whether a test has armed the point. Used by steps that are split in two only if a test asks for that."""
+    """Whether a test has armed the point. Some steps are split in two only if a test asks for that."""
     return name in _armed
 
 

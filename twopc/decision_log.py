@@ -13,17 +13,17 @@ if TYPE_CHECKING:
 
 
 class DecisionLog(ABC):
-    """Where decisions are kept. One driver at a time can write; the store itself fences all others."""
+    """Keeps the decisions. Only one driver at a time can write; the store itself fences all others."""
 
     name: str
 
     @abstractmethod
     def identity(self) -> str:
-        """An id of the store that changes when the store is recreated (rule 11). Read-only."""
+        """Return an id of the store, which changes when the store is recreated (rule 11). Read-only."""
 
     @abstractmethod
     def inspect(self) -> LogContents:
-        """Read everything that is visible now, without fencing anybody. May be stale: act only on :meth:`read`.
+        """Read everything that is visible now, without fencing anybody. The result may be stale, so act only on :meth:`read`.
 
         Raises:
             DecisionLogDamagedError: a record is torn or altered.
@@ -34,7 +34,7 @@ class DecisionLog(ABC):
         """Fence the previous driver and leave a record.
 
         Returns:
-            this driver's epoch; a retry in the same run returns the same one.
+            this driver's epoch. A retry in the same run returns the same epoch.
 
         Raises:
             FencedError: a newer driver has acquired the log in the meantime.
@@ -42,7 +42,7 @@ class DecisionLog(ABC):
 
     @abstractmethod
     def read(self) -> LogContents:
-        """Read everything up to this driver's own record (rule 1). No other driver can add to it after that.
+        """Read everything up to this driver's own record (rule 1). No other driver can add records after that.
 
         Raises:
             DecisionLogDamagedError: a record is torn or altered, or this driver's own record cannot be read back.
@@ -51,10 +51,10 @@ class DecisionLog(ABC):
 
     @abstractmethod
     def append(self, records: Sequence[Record]) -> int:
-        """Write records, all or none. Returning proves that they are durable.
+        """Write all of the records, or none. Returning proves that they are durable.
 
         Returns:
-            the position of the first.
+            the position of the first record.
 
         Raises:
             FencedError: a newer driver owns the log; nothing was written.

@@ -36,9 +36,9 @@ class DriverRun:
         log_epoch: this driver's epoch in the decision log; part of every attempt's name.
         driver_epochs: the driver epochs, by sink name.
         handles: the handle of every transaction of the last decision.
-        evidence: the evidence for each of them.
-        committed_through: the highest batch whose every transaction is proven, or -1.
-        doubt: why the outcome of this run's last decision is unknown, or why it can make no further decisions.
+        evidence: the evidence for each of these handles.
+        committed_through: the highest batch whose transactions are all proven, or -1.
+        doubt: why the outcome of this run's last decision is unknown, or why the run can make no further decisions.
         undetermined: the handles of a decision that is being written, or whose outcome is unknown.
     """
 
@@ -75,7 +75,7 @@ class DriverRun:
     def is_abandoned(self) -> bool:
         """Whether the user abandons the last decision.
 
-        It is never this driver's own decision, since that would stop the query first.
+        Never true for this driver's own decision, because a loss of that decision would stop the query first.
         """
         decision, named = self.view.decision, self.setup.settings.overrides.abandon_batch
         return decision is not None and decision.batch_id == named and decision.attempt.driver_epoch < self.log_epoch
@@ -89,8 +89,8 @@ class DriverRun:
         """Write to the decision log; durable when this returns. With a decision, this is the commit point.
 
         Args:
-            records: written all or none.
-            deciding: the handles of the decision among them. Every sweep after this call spares them.
+            records: the records; all of them are written, or none.
+            deciding: the handles of the decision among the records. Every later sweep spares these handles.
 
         Raises:
             FencedError, RetriableError, DecisionInDoubtError: see :meth:`DecisionLog.append`.
@@ -101,7 +101,7 @@ class DriverRun:
             self.view = fold_more(self.view, offset, records)
         except BaseException as error:
             if isinstance(error, (RetriableError, FatalError)) and not isinstance(error, FencedError):
-                self.undetermined = {}  # only these errors say that nothing was written
+                self.undetermined = {}  # only these errors prove that nothing was written
             else:
                 self.doubt = (
                     error if isinstance(error, TwoPhaseCommitError) else _interrupted(self.setup.log.name, error)
@@ -116,7 +116,7 @@ class DriverRun:
         return is_proven_absent(self.setup.log, records, driver_run_id=self.setup.driver_run_id, after=after)
 
     def abandon(self) -> None:
-        """Record that the user abandons the rest of the last decision, so that nothing decided is missing from its batch.
+        """Record that the user abandons the rest of the last decision. After that, its batch needs nothing more.
 
         Raises:
             FencedError, RetriableError, DecisionInDoubtError: see :meth:`DecisionLog.append`.
@@ -154,7 +154,7 @@ class DriverRun:
     def _truncate(self) -> None:
         """Truncate the log to ``keep_batches`` decisions.
 
-        Waits until there are twice as many, so that the cost is negligible.
+        Waits until the log has twice as many, so that the cost is negligible.
         """
         view, log, keep = self.view, self.setup.log, self.setup.settings.keep_batches
         if len(view.kept) < 2 * keep or view.begin is None:
@@ -172,6 +172,6 @@ class DriverRun:
 
 def _interrupted(log: str, error: BaseException) -> DecisionInDoubtError:
     return DecisionInDoubtError(
-        f"{log}: {type(error).__name__} interrupted the write of a decision, so it may have been written ({error}). "
+        f"{log}: {type(error).__name__} interrupted the write of a decision, so the decision may have been written ({error}). "
         "No data is lost. Restart the query; it reads the outcome"
     )

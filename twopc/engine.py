@@ -27,14 +27,14 @@ class Write:
 
 @dataclass(frozen=True)
 class Repair:
-    """Evaluate the batch and report every partition of the plan, but write only the rows of those that were lost (rule 9).
+    """Evaluate the batch and report every partition of the plan, but write only the rows of the lost partitions (rule 9).
 
     Attributes:
-        lost: by sink name, the partitions whose rows to write. Any task may have them now.
-        first_task: the number of the attempt's first task. It is above those of the decision, because a sink may identify a
-            task's transaction by its number.
-        direct: the DataFrames that only the driver may write, as one task, as it did when they were decided, because the
-            decision's rows are compared partition by partition.
+        lost: by sink name, the partitions whose rows are written. Any task may have them now.
+        first_task: the number of the attempt's first task. It is above the numbers in the decision, because a sink may identify
+            a task's transaction by its number.
+        direct: the DataFrames that only the driver may write, as one task. It also wrote them for the decision, and the rows
+            are compared with the decision's partition by partition.
     """
 
     lost: Mapping[str, frozenset[Place]]
@@ -42,18 +42,18 @@ class Repair:
     direct: frozenset[str]
 
     def includes(self, transaction: TaskKey) -> bool:
-        """Whether a task writes to a sink, for a batch with one DataFrame, where a task's number is its partition's number."""
+        """Whether a task writes to a sink, in a batch with one DataFrame, where tasks have the numbers of their partitions."""
         sink, partition = transaction
         return ("", partition) in self.lost.get(sink, ())
 
 
 @dataclass(frozen=True)
 class Publish:
-    """Write what was lost from the rows that its tasks staged; the batch is not evaluated (rule 9).
+    """Write the lost rows from the files that the tasks staged; the batch is not evaluated (rule 9).
 
     Attributes:
         lost: the transactions to write.
-        tasks: the decided tasks that staged them; each gets one task with its partition.
+        tasks: the decided tasks that staged the rows. The attempt has one task for each, with the same partition.
     """
 
     lost: frozenset[TaskKey]
@@ -73,10 +73,10 @@ class Work:
 
     Attributes:
         driver_epochs: by sink name, the epoch that this driver acquired there.
-        committed_through: the highest batch of which this driver has proven every transaction, or -1.
-        mode: what is written, and from where.
+        committed_through: the highest batch whose transactions this driver has all proven, or -1.
+        mode: which rows are written, and from where.
         timeout_ms: how long pre-commit may take in total; None where no sink's transactions expire.
-        pending: records the tasks' votes, and a task that votes no.
+        pending: records the tasks' votes, and any task that declines.
     """
 
     batch: Batch
@@ -88,7 +88,7 @@ class Work:
     pending: Pending = field(default_factory=Pending)
 
     def number_of(self, task: int) -> int:
-        """The number under which the sinks know the transactions of a task: ``TaskAttempt.partition``."""
+        """Return the number under which the sinks know a task's transactions: ``TaskAttempt.partition``."""
         return task + (self.mode.first_task if isinstance(self.mode, Repair) else 0)
 
 
@@ -117,4 +117,4 @@ class StagedRows(Protocol):
         """Whether the file exists and is complete."""
 
     def release(self, driver_epoch: int, batch_id: int) -> None:
-        """Delete what this driver and earlier ones staged up to ``batch_id``, a proven batch. Best effort; raises nothing."""
+        """Delete rows that this and earlier drivers staged up to ``batch_id``, a proven batch. Best effort; raises nothing."""

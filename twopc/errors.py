@@ -6,7 +6,7 @@ Most lost or duplicated records come from confusing these four answers:
 it failed, retry          :class:`RetriableError`: nothing is visible, nothing is decided
 it failed, do not retry   :class:`FatalError`: nothing is visible; fix the cause first
 it may have happened      :class:`InDoubtError`: neither success nor failure can be proven
-it is decided, not done   :class:`CommitBlockedError`: a restart applies it once the cause is gone
+it is decided, not done   :class:`CommitBlockedError`: fix the cause and restart; the restart completes it
 ========================  ==========================================================================
 """
 
@@ -42,7 +42,7 @@ class RetriableError(TwoPhaseCommitError):
 class UnavailableError(RetriableError):
     """A server that the batch needs did not answer in time. No part of the attempt is or will be visible.
 
-    A sink's own step raises it, too. During a commit, the committer turns it into UNKNOWN, and no caller sees it.
+    A sink's own step may also raise it. During a commit, the committer turns it into UNKNOWN, and no caller sees it.
     """
 
 
@@ -115,11 +115,11 @@ class InDoubtError(TwoPhaseCommitError):
 
 
 class DecisionInDoubtError(InDoubtError):
-    """The write of the decision got no answer. This run must not decide again; a restart reads the outcome."""
+    """The write of the decision received no answer. This run must not decide again; a restart reads the outcome."""
 
 
 class CommitBlockedError(TwoPhaseCommitError):
-    """The batch is decided but its commit cannot be completed now. It is never dropped: restart once the cause is gone.
+    """The batch is decided, but its commit cannot be completed now. It is never discarded: fix the cause and restart.
 
     Attributes:
         transactions: names of the transactions that are decided but not yet proven.

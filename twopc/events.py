@@ -10,7 +10,7 @@ class Triggered:
     """A checkpoint was triggered.
 
     Attributes:
-        batch_id: its id.
+        batch_id: the batch's id, which is also the checkpoint's.
         query_id, run_id: Spark's ids of the query and of this run of it.
         triggered_ms: the time of the trigger, in ms since 1970 UTC.
     """

@@ -1,9 +1,8 @@
-"""Prove, for a fenced driver, that the decision it was about to write never got into the log.
+"""Prove, for a fenced driver, that the decision it was about to write never reached the log.
 
 An error from the append does not prove it: the record may have been written before the fence, with only the answer arriving late.
-The log does prove it, by rule 1 seen from the other side. The successor's record was written after the fence, so everything that
-this driver ever decided comes before it. A reader who reaches that record without finding the decision knows that it
-was not written.
+The log proves it, thanks to rule 1. The successor's record was written after the fence, so every decision of this driver
+comes before that record. A reader who reaches the record without finding the decision knows that it was not written.
 """
 
 from __future__ import annotations
@@ -23,11 +22,11 @@ logger = logging.getLogger(__name__)
 
 
 def is_proven_absent(log: DecisionLog, records: Sequence[Record], *, driver_run_id: str, after: int) -> bool:
-    """Whether it is proven that none of these decisions is or ever can be in the log. Reads the log; an error proves nothing.
+    """Whether the log proves that none of these decisions is in it, or ever will be. Reads the log; an error proves nothing.
 
     Args:
         log: the log, which another driver now owns.
-        records: what this driver was about to write.
+        records: the records that this driver was about to write.
         driver_run_id: the id of this driver's run.
         after: the offset of a record that this driver wrote there earlier; deletions below it prove nothing.
     """
@@ -43,7 +42,7 @@ def is_proven_absent(log: DecisionLog, records: Sequence[Record], *, driver_run_
             is_succeeded |= isinstance(record, Acquired) and offset > after and record.run != driver_run_id
     except Exception as error:  # noqa: BLE001 - a log may raise anything
         logger.warning(
-            "%s cannot be read, so this driver's last decision may or may not be written: %s", log.name, error
+            "%s cannot be read, so this driver's last decision may or may not have been written: %s", log.name, error
         )
         return False
     return is_succeeded

@@ -1,6 +1,6 @@
-"""A committer for stores with atomic steps: transactions, or a lock. Its author says how one transaction is committed.
+"""Committers for stores with atomic steps: transactions, or a lock. Their authors define how to commit one transaction.
 
-The check of the owner and the act are one step, so a fenced driver, even one that was paused, can make no further changes.
+The owner check and the change are one step, so a fenced driver, even one that was paused, can make no further changes.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-#: Each of them may meet another deadlock.
+#: Each attempt may meet another deadlock.
 _COMMIT_ATTEMPTS: Final = 3
 
 
 @dataclass(frozen=True)
 class Prepared:
-    """The handle of a sink whose driver needs no more than a name.
+    """The handle of a sink whose driver needs only a name.
 
     Attributes:
         transaction: the name, from :func:`transaction_name`.
@@ -43,88 +43,61 @@ class Prepared:
 
 
 def transaction_name(sink: str, task: TaskAttempt) -> str:
-    """A name that is unique forever: two attempts at one task never share one (rules 6 and 13).
+    """Create a name that is unique forever: two attempts at one task never share a name (rules 6 and 13).
 
-    Contains only the characters of the sink's name, digits, ``a`` to ``f``, and ``-``.
+    The name contains only the characters of the sink's name, digits, ``a`` to ``f``, and ``-``.
     """
     return f"{sink}-{task.driver_epoch}-{uuid.uuid4().hex}"
 
 
 def driver_epoch_of(transaction: str, sink: str) -> int | None:
-    """The driver epoch in one of this sink's names from :func:`transaction_name`; None in any other name."""
+    """Return the driver epoch in one of this sink's names from :func:`transaction_name`; None for any other name."""
     found = re.fullmatch(f"{re.escape(sink)}-([0-9]+)-[0-9a-f]{{32}}", transaction)
     return int(found[1]) if found else None
 
 
-class FencedCommitter(ControlCommitter[HandleT, StepT], Generic[HandleT, StepT]):
+class StepCommitter(ControlCommitter[HandleT, StepT], Generic[HandleT, StepT]):
     """See :class:`ControlCommitter`. A handle's ``transaction`` must be a name from :func:`transaction_name`.
 
-    One step commits a whole batch. If the store's step is a transaction, its readers see a batch at one instant.
+    One step commits the entire batch. If the step is a transaction of the store, readers see the batch at one instant. A subclass
+    says how a transaction is confirmed and proven; :class:`FencedCommitter` does it with markers.
     """
 
     # -- the store's hooks ----------------------------------------------------------------------------------------------
 
     @abstractmethod
-    def is_prepared(self, step: StepT, handle: HandleT) -> bool:
-        """Whether the transaction is prepared, with every row that the handle counts. Checked just before the decision."""
-
-    @abstractmethod
-    def publish(self, step: StepT, handle: HandleT, version: int) -> None:
-        """Make a decided transaction's rows visible, together with a marker that proves it. Called again after a crash.
-
-        Must do nothing if the transaction is not prepared any more: it is published already, or it was rolled back.
+    def publish_all(self, step: StepT, handles: Sequence[HandleT], version: int) -> Iterator[HandleT]:
+        """Make the rows of decided transactions visible, and yield each one once it is published. Called again after a crash.
 
         Args:
-            step: the step, which the owner takes.
-            handle: the transaction.
-            version: the decision's version, for :meth:`forget_before`.
+            step: the owner's step.
+            handles: all transactions of a decision.
+            version: the decision's version.
         """
-
-    def publish_all(self, step: StepT, handles: Sequence[HandleT], version: int) -> Iterator[HandleT]:
-        """Publish a batch; yield each transaction once it is published. Override it where one statement can publish them all."""
-        for handle in handles:
-            self.publish(step, handle, version)
-            yield handle
-
-    @abstractmethod
-    def outcome(self, step: StepT, handle: HandleT) -> Evidence:
-        """What the markers prove. The absence of a marker proves nothing: it is UNKNOWN."""
 
     @abstractmethod
     def roll_back(self, step: StepT, transaction: str, version: int) -> None:
-        """Remove a transaction that is not published, and leave a marker, so that its task can no longer prepare it.
+        """Remove a transaction that is not published, so that its task can no longer prepare it.
 
         Args:
-            step: the step, which the owner takes.
-            transaction: its name.
-            version: the highest version so far, for :meth:`forget_before`.
+            step: the owner's step.
+            transaction: the transaction's name.
+            version: the highest version so far.
         """
 
     @abstractmethod
     def pending(self, step: StepT) -> Iterable[str]:
-        """The names of this sink's transactions that are neither published nor rolled back.
+        """List the names of this sink's transactions that are neither published nor rolled back.
 
-        Others may be among them, so a list of the names with the sink's name as their prefix is enough.
+        Names of other sinks may be among them, so it is enough to list the names that begin with the sink's name.
         """
 
-    def forget_before(self, step: StepT, version: int) -> None:
-        """Delete the markers of lower versions. Nobody will ask for their outcome again."""
-
     def is_passing(self, error: Exception) -> bool:
-        """Whether a commit that failed with one of ``failures`` may succeed if it is repeated at once. By default, it may not."""
+        """Whether a commit that failed with one of ``failures`` may succeed if it is repeated at once. By default, False."""
         del error
         return False
 
     # -- for callers ----------------------------------------------------------------------------------------------------
-
-    def confirm(self, handles: Sequence[HandleT], age_ms: float) -> None:
-        """See :class:`SinkCommitter`."""
-        del age_ms  # a store whose transactions expire overrides this
-        with self._try("confirming"), self.driving() as step:
-            broken = next((handle for handle in handles if not self.is_prepared(step, handle)), None)
-        if broken is not None:
-            what = f"{broken.transaction} is no longer whole. Nothing was decided, and a new attempt rewrites it"
-            raise RetriableError(self._named(what))
 
     def commit(self, handles: Sequence[HandleT], scan_start: Mapping[str, Any]) -> Mapping[HandleT, Evidence]:
         """See :class:`SinkCommitter`."""
@@ -153,19 +126,8 @@ class FencedCommitter(ControlCommitter[HandleT, StepT], Generic[HandleT, StepT])
             for _ in self.publish_all(step, handles, version):
                 crash_point("driver.committing")
 
-        # The decision first, because not every store's step is undone: a start from an older checkpoint must see it.
+        # The decision comes first: some stores cannot undo a step, and a start from an older checkpoint must see the decision.
         self._record_decision(version, publish)
-
-    def prove(self, handles: Sequence[HandleT], scan_start: Mapping[str, Any]) -> Mapping[HandleT, Evidence]:
-        """See :class:`SinkCommitter`: uses the markers."""
-        del scan_start  # a transaction is found by its name
-        try:
-            with self.step() as step:
-                self.load(step)  # where this locks, it waits for a step that has no answer yet
-                return {handle: self.outcome(step, handle) for handle in handles}
-        except self.failures as error:
-            self._block(self.reason(error))
-            return dict.fromkeys(handles, Evidence.UNKNOWN)
 
     def abort(self, handles: Sequence[HandleT]) -> None:
         """See :class:`SinkCommitter`."""
@@ -185,15 +147,82 @@ class FencedCommitter(ControlCommitter[HandleT, StepT], Generic[HandleT, StepT])
                     self.roll_back(step, name, self._highest_version)
             self._orphans_ended += len(orphans)
 
-    def forget(self, kept_scan_start: Mapping[str, Any]) -> None:
-        """See :class:`SinkCommitter`."""
-        with self._tidy("forgetting"), self.driving() as step:
-            self.forget_before(step, version_of(kept_scan_start or NO_ATTEMPT))
-
     def close(self) -> None:
         """See :class:`SinkCommitter`. By default, nothing is kept open."""
 
     def _may_sweep(self, transaction: str) -> bool:
-        # The fence of a store without atomic steps is only as good as this: a successor's transactions are left alone.
+        # In a store without atomic steps, only this check protects a successor's transactions.
         epoch = driver_epoch_of(transaction, self.name)
         return epoch is not None and epoch <= self._driver_epoch
+
+
+class FencedCommitter(StepCommitter[HandleT, StepT], Generic[HandleT, StepT]):
+    """See :class:`StepCommitter`. Each transaction has a marker in the store, which proves its outcome."""
+
+    # -- the store's hooks ----------------------------------------------------------------------------------------------
+
+    @abstractmethod
+    def is_prepared(self, step: StepT, handle: HandleT) -> bool:
+        """Whether the transaction is prepared, with every row that the handle counts. Checked just before the decision."""
+
+    @abstractmethod
+    def publish(self, step: StepT, handle: HandleT, version: int) -> None:
+        """Make a decided transaction's rows visible, together with a marker that proves it. Called again after a crash.
+
+        Must do nothing if the transaction is no longer prepared, because it was already published or rolled back.
+
+        Args:
+            step: the owner's step.
+            handle: the transaction.
+            version: the decision's version, for :meth:`forget_before`.
+        """
+
+    def publish_all(self, step: StepT, handles: Sequence[HandleT], version: int) -> Iterator[HandleT]:
+        """Publish a batch, and yield each transaction once it is published. Override this if one statement can publish them."""
+        for handle in handles:
+            self.publish(step, handle, version)
+            yield handle
+
+    @abstractmethod
+    def outcome(self, step: StepT, handle: HandleT) -> Evidence:
+        """Read a transaction's outcome from its marker. A missing marker proves nothing, so the outcome is UNKNOWN."""
+
+    @abstractmethod
+    def roll_back(self, step: StepT, transaction: str, version: int) -> None:
+        """Remove a transaction that is not published, and leave a marker, so that its task can no longer prepare it.
+
+        Args:
+            step: the owner's step.
+            transaction: the transaction's name.
+            version: the highest version so far, for :meth:`forget_before`.
+        """
+
+    def forget_before(self, step: StepT, version: int) -> None:
+        """Delete the markers of lower versions. Nobody will ask for those outcomes again."""
+
+    # -- for callers ----------------------------------------------------------------------------------------------------
+
+    def confirm(self, handles: Sequence[HandleT], age_ms: float) -> None:
+        """See :class:`SinkCommitter`."""
+        del age_ms  # a store whose transactions expire overrides this
+        with self._try("confirming"), self.driving() as step:
+            broken = next((handle for handle in handles if not self.is_prepared(step, handle)), None)
+        if broken is not None:
+            what = f"{broken.transaction} is no longer whole. Nothing was decided, and a new attempt rewrites it"
+            raise RetriableError(self._named(what))
+
+    def prove(self, handles: Sequence[HandleT], scan_start: Mapping[str, Any]) -> Mapping[HandleT, Evidence]:
+        """See :class:`SinkCommitter`. Reads the markers."""
+        del scan_start  # a transaction is found by its name
+        try:
+            with self.step() as step:
+                self.load(step)  # where this locks, it waits for a step that has no answer yet
+                return {handle: self.outcome(step, handle) for handle in handles}
+        except self.failures as error:
+            self._block(self.reason(error))
+            return dict.fromkeys(handles, Evidence.UNKNOWN)
+
+    def forget(self, kept_scan_start: Mapping[str, Any]) -> None:
+        """See :class:`SinkCommitter`."""
+        with self._tidy("forgetting"), self.driving() as step:
+            self.forget_before(step, version_of(kept_scan_start or NO_ATTEMPT))

@@ -1,4 +1,4 @@
-"""The few file operations that the protocol needs. The caller knows the file system and supplies them."""
+"""The protocol needs only these few file operations. The caller knows the file system and supplies them."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _UNSUPPORTED: Final = frozenset({errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS, er
 
 
 class NotDurableError(OSError):
-    """The file exists, but the file system could not make it durable, so a power failure may undo it: it proves nothing."""
+    """The file exists but proves nothing: it could not be made durable, so a power failure may undo it."""
 
 
 def is_unsupported(error: object) -> bool:
@@ -31,24 +31,24 @@ class Files(Protocol):
     """A directory. Names are relative and use ``/``.
 
     Attributes:
-        is_atomic: whether at most one of several callers of :meth:`put_if_absent` gets True. If not (an object store), each of
-            them may get it, and the last one's bytes stay; then only a driver that another log fences may write.
+        is_atomic: whether at most one of several callers of :meth:`put_if_absent` gets True. If not (an object store), several
+            callers may get True, and the bytes of the last one stay. Then another log must fence the drivers.
     """
 
     location: str
     is_atomic: bool
 
     def read(self, name: str) -> bytes | None:
-        """The file's bytes; None if the file does not exist."""
+        """Return the file's bytes; None if the file does not exist."""
 
     def names(self, directory: str) -> list[str]:
-        """The names in a directory, except those that begin with a dot; empty if the directory does not exist.
+        """Return the names in a directory, except those that begin with a dot; empty if the directory does not exist.
 
         Some stores list a new file late, but :meth:`read` finds it immediately, so only ``read`` proves that a file is absent.
         """
 
     def put_if_absent(self, name: str, data: bytes) -> bool:
-        """Create the file, whole or not at all. False if any file already has the name. Either result is durable on return.
+        """Create the complete file, or none. False if any file already has the name. Either result is durable on return.
 
         See :attr:`is_atomic`. After any error, the file may exist.
 
@@ -61,7 +61,7 @@ class Files(Protocol):
 
 
 class LocalFiles:
-    """A local directory. ``link`` implements put-if-absent: atomic, and never a half-written file under the name."""
+    """A local directory. ``link`` implements put-if-absent atomically, so no half-written file ever has the name."""
 
     is_atomic = True
 
@@ -133,10 +133,10 @@ class LocalFiles:
 
 
 class UnlinkedFiles(LocalFiles):
-    """A local directory on a file system that has no hard links, or that cannot sync a directory: gcsfuse, SMB, some FUSE.
+    """A local directory on a file system without hard links, or without sync for directories: gcsfuse, SMB, some FUSE.
 
-    Such a share has no other reliable way to decide between two machines: ``RENAME_NOREPLACE`` is often missing, or each one
-    checks it for itself. So they are treated like an object store: two callers of ``put_if_absent`` may both get True.
+    Such a share has no other reliable way to decide between two machines: ``RENAME_NOREPLACE`` is often missing, or each machine
+    checks it on its own. So the share is treated like an object store: two callers of ``put_if_absent`` may both get True.
     """
 
     is_atomic = False
@@ -159,10 +159,11 @@ class UnlinkedFiles(LocalFiles):
 class MemoryFiles:
     """A directory in this process's memory, for tests of sinks and engines. Its content dies with the process.
 
-    A query whose decisions died with its driver is refused when it restarts; what was decided and not committed is lost.
+    A query whose decisions died with its driver is refused when it restarts. Batches that were decided but not committed are
+    lost.
 
     Args:
-        limit_bytes: the most bytes that it may hold in total.
+        limit_bytes: the maximum total size of the files, in bytes.
     """
 
     is_atomic = True

@@ -1,4 +1,4 @@
-"""The watchers of a query's checkpoints. Listeners get immutable events; nothing they do, or fail to do, changes a checkpoint."""
+"""Notify the listeners of a query's checkpoints. A listener gets immutable events and cannot change a checkpoint."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ logger = logging.getLogger(__name__)
 class Listener:
     """Watches checkpoints.
 
-    Called in the query's own thread, so it must be quick. Its errors are logged once and change nothing.
+    A listener is called in the query's own thread, so it must be quick. Its errors are logged once and change nothing.
     """
 
     def triggered(self, checkpoint: Triggered) -> None:
@@ -53,7 +53,7 @@ class Listeners:
 
     @property
     def idle_ms(self) -> float:
-        """How long ago the last checkpoint ended; infinite before the first."""
+        """The time since the last checkpoint ended, in ms; infinite before the first one."""
         return math.inf if self._last_ended is None else (time.monotonic() - self._last_ended) * 1000
 
     @contextlib.contextmanager
@@ -110,10 +110,10 @@ class Listeners:
 
 
 def explain(error: BaseException, checkpoint: Checkpoint) -> None:
-    """Add the facts of a failed checkpoint to one of our errors; to any other error, as a note (Python 3.11 and later)."""
+    """Add a failed checkpoint's facts to the message of our own errors, or as a note to others (Python 3.11 and later)."""
     facts = describe(checkpoint)
     if isinstance(error, TwoPhaseCommitError) and error.args:
-        if error.checkpoint is None:  # otherwise it is the same error again: a run in doubt raises it for every batch
+        if error.checkpoint is None:  # otherwise this is the same error again: a run in doubt raises it for every batch
             error.checkpoint = checkpoint
             error.args = (f"{error.args[0]}. {facts}", *error.args[1:])
     elif sys.version_info >= (3, 11):

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 class LogStatus(Enum):
-    """What the log records about its last batch."""
+    """The state of the last batch in the log."""
 
     UNDECIDED = "undecided"  #: no decision of the open query, or no query at all
     DECIDED = "decided"  #: the last batch has a decision
@@ -34,13 +34,13 @@ class LogView:
 
     Attributes:
         begin: the open query's begin record.
-        ended: the ids of queries that were ended and must not come back.
+        ended: the ids of queries that were ended and must not resume.
         decision: the last decision with its repairs merged in; None when the open query has none.
         kept: (offset, scan_start) of every decision that is still in the log, oldest first. The rest of an older decision may
             take several MB, and nothing needs it.
         repaired: whether repairs were merged into ``decision``.
-        acquired: the newest acquired record: the log's last owner.
-        damage: why the log cannot be trusted; None when it can.
+        acquired: the newest acquired record, which names the log's last owner.
+        damage: why the log cannot be trusted; None if it can be trusted.
     """
 
     begin: Begin | None = None
@@ -53,7 +53,7 @@ class LogView:
 
     @property
     def status(self) -> LogStatus:
-        """The four cases of the recovery table."""
+        """The log's case in the recovery table; there are four."""
         if self.damage is not None:
             return LogStatus.CORRUPT
         if self.decision is None:
@@ -101,7 +101,7 @@ def fold(contents: LogContents) -> LogView:
             view, _ = _fold_from(contents, recorded_start)
         except DecisionLogDamagedError as error:
             return LogView(damage=str(error))
-    # Records that no driver truncated were deleted by somebody else: that is damage, not an empty log (rule 4).
+    # Somebody else deleted records that no driver had truncated: that is damage, not an empty log (rule 4).
     if contents.start > recorded_start:
         return replace(
             view, damage=f"it starts at offset {contents.start}, but was truncated only up to {recorded_start}"
@@ -120,10 +120,10 @@ def _fold_from(contents: LogContents, start: int) -> tuple[LogView, int]:
 
 
 def fold_entry(view: LogView, entry: LogEntry) -> LogView:
-    """The view after one more record.
+    """Return the view after one more record.
 
     Raises:
-        DecisionLogDamagedError: the record cannot follow what came before.
+        DecisionLogDamagedError: the record cannot follow the records before it.
     """
     record = entry.record
     if isinstance(record, Truncation):
@@ -141,14 +141,14 @@ def fold_entry(view: LogView, entry: LogEntry) -> LogView:
 
 
 def fold_more(view: LogView, offset: int, records: Sequence[Record]) -> LogView:
-    """The view after adding records that this driver has just written from ``offset`` on."""
+    """Return the view after the records that this driver has just written from ``offset`` on."""
     for record in records:
         view = fold_entry(view, LogEntry(offset, record))
     return view
 
 
 def _require_successor(view: LogView, decision: Decision, offset: int) -> None:
-    """Check that a decision follows the previous batch's, or its own batch's if that was lost, so that the log has no gap."""
+    """Check that the log has no gap: a decision follows that of the previous batch, or a lost one for the same batch."""
     last, begin = view.decision, view.begin
     if last is not None and (decision.query_id != last.query_id or decision.batch_id - last.batch_id not in {0, 1}):
         raise DecisionLogDamagedError(

@@ -1,6 +1,6 @@
-"""The values of ``exactly_once(override=…)``: what a user may allow that is otherwise refused.
+"""The values of ``exactly_once(override=…)``. Each allows one thing that is otherwise refused.
 
-Each names one query, batch or sink and has no effect on any other, so one that is left in the code does not weaken the checks.
+Each names one query, batch or sink and has no effect on any other, so an override left in the code does not weaken the checks.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ class EndQuery:
 
 @dataclass(frozen=True)
 class AdoptQuery:
-    """Add a sink to a query that ran before it had the sink. The sink joins at the query's current batch.
+    """Add a sink to a query that has already run without it. The sink joins at the query's current batch.
 
     Attributes:
         query_id: the id of this query.
@@ -71,7 +71,7 @@ Override = EndQuery | AdoptQuery | ResumeAt | Abandon | AddSink
 
 @dataclass(frozen=True)
 class Overrides:
-    """Everything that a user allows.
+    """All overrides of a query.
 
     Attributes:
         adopt_query_id: see :class:`AdoptQuery`.

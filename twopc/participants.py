@@ -1,6 +1,6 @@
 """The sinks of one query as the coordinator sees them. Every loop over several sinks is here.
 
-Nothing else loops over committers or turns stored handles back into objects, so a walk has one order and a handle is
+No other module loops over committers or decodes stored handles, so every loop has the same order and each handle is
 decoded once.
 """
 
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 
 class Participants:
-    """All sinks of a query and their committers, by name, in the order of every walk."""
+    """All sinks of a query and their committers, by name. Every loop visits them in the same order."""
 
     def __init__(self, sinks: Iterable[TwoPhaseCommitSink[Any]]) -> None:
         named = {sink.name: sink for sink in sinks}
@@ -37,7 +37,8 @@ class Participants:
             for name, sink in named.items():
                 committers[name] = sink.create_committer()
                 opened.callback(committers[name].close)
-            # Sinks with a log first, always in the same order: before another sink shows a marker, it must be in the log.
+            # Sinks with a log come first, always in the same order: the log must have a record before another sink shows a
+            # marker.
             order = sorted(named, key=lambda name: (committers[name].decision_log() is None, name))
             opened.pop_all()  # close() closes them from now on
         self.sinks = {name: named[name] for name in order}
@@ -51,11 +52,11 @@ class Participants:
         return min((sink.prepare_timeout_ms for sink in self.sinks.values() if sink.prepare_timeout_ms), default=None)
 
     def decision_logs(self) -> list[DecisionLog]:
-        """The decision logs that the sinks provide."""
+        """List the decision logs that the sinks provide."""
         return [log for committer in self.committers.values() if (log := committer.decision_log()) is not None]
 
     def decode(self, tasks: Iterable[TaskReport]) -> Handles:
-        """The handles in some tasks' reports, decoded by their sinks."""
+        """Let each sink decode its handles in the tasks' reports."""
         return {
             (name, task.partition): self.sinks[name].decode_handle(stored)
             for task in tasks
@@ -76,7 +77,7 @@ class Participants:
         return found
 
     def bindings(self) -> dict[str, dict[str, str]]:
-        """The facts about each sink that must not change under a checkpoint (rule 11).
+        """Return the facts about each sink that must not change under a checkpoint (rule 11).
 
         Raises:
             ConfigurationError: two sinks have the same decision log.
@@ -86,8 +87,8 @@ class Participants:
         for one, other in combinations(logs, 2):
             if bound[one] == bound[other]:
                 raise ConfigurationError(
-                    f"sinks {one!r} and {other!r} have the same decision log {logs[one]}, so each would damage the decisions of "
-                    "the other. Nothing was written. Give each sink its own log (a Kafka sink: remove ledger_topic)"
+                    f"sinks {one!r} and {other!r} have the same decision log {logs[one]}, so each would damage the other's "
+                    "decisions. Nothing was written. Give each sink its own log (for a Kafka sink, remove ledger_topic)"
                 )
         return bound
 
@@ -113,7 +114,7 @@ class Participants:
         """Confirm every vote (rule 3).
 
         Raises:
-            RetriableError: one of them no longer holds.
+            RetriableError: a vote no longer holds.
         """
         for _, committer, mine in self._each(prepared):
             committer.confirm(list(mine.values()), age_ms)
@@ -142,11 +143,11 @@ class Participants:
     # -- the rest ------------------------------------------------------------------------------------------------------
 
     def blockers(self) -> list[str]:
-        """The reasons why the last commit could not be proven, one text for each sink concerned."""
+        """Say why the last commit could not be proven, with one text for each sink concerned."""
         return [reason for committer in self.committers.values() for reason in committer.blockers()]
 
     def take_orphans_ended(self) -> int:
-        """How many open transactions the sinks' sweeps have ended since the last call. Contacts no store."""
+        """Count the open transactions that the sinks' sweeps have ended since the last call. Contacts no store."""
         told, self._orphans_told = self._orphans_told, sum(one.orphans_ended() for one in self.committers.values())
         return self._orphans_told - told
 

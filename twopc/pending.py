@@ -1,4 +1,4 @@
-"""The recorder of a checkpoint in progress. It decides nothing, and nothing reads it before the checkpoint has ended."""
+"""Record a checkpoint in progress. The recorder decides nothing, and nothing reads it before the checkpoint has ended."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ _MESSAGE: Final = 4_000
 
 
 class Pending:
-    """Records what happens in one checkpoint. Its only product is the record that :meth:`ended` builds.
+    """Records the events of one checkpoint. Its only product is the record that :meth:`ended` builds.
 
-    The coordinator and the engine call it; nothing is written to a store meanwhile.
+    The coordinator and the engine call it. It writes to no store.
 
     Args:
         batch_id, query_id, run_id, failed_before: see :class:`Checkpoint`.
-        last_ended: when this run's last checkpoint ended, by the monotonic clock; None if there was no earlier one.
-        notify: gets each phase when it begins.
+        last_ended: when this run's last checkpoint ended, by the monotonic clock; None for the first.
+        notify: called with each phase when the phase begins.
 
     Attributes:
         triggered_ms: the time of the trigger, in ms since 1970 UTC.
@@ -71,11 +71,11 @@ class Pending:
         self._take_orphans_ended = take_orphans_ended
 
     def measured(self, state: tuple[StateSize, ...]) -> None:
-        """Record how large the query's state is."""
+        """Record the size of the query's state."""
         self._state = state
 
     def limited(self, limit_ms: float | None, limited_by: str, *, planned: int | None) -> None:
-        """Record how long preparing may take (None: no limit), the settings that change it, and the planned input."""
+        """Record the time limit for preparing (None: no limit), the settings that change the limit, and the planned input."""
         self._limit_ms, self._limited_by, self._planned = limit_ms, limited_by, planned
 
     def enter(self, phase: str) -> None:
@@ -109,7 +109,7 @@ class Pending:
         self._failed = [*self._failed, self._cause(error)][-_ATTEMPTS:]
 
     def ended(self, error: BaseException | None) -> Checkpoint:
-        """End the checkpoint and build its record; ``error``: why it failed."""
+        """End the checkpoint and build its record; ``error`` says why the checkpoint failed."""
         end, tasks = time.monotonic(), self._tasks
         votes = sorted(self._acknowledged, key=_took, reverse=True)
         direct = [task.is_direct for task in tasks]

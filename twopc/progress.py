@@ -1,7 +1,7 @@
-"""A checkpoint's outcome: its record, and a readable description. The terms are Flink's; here a checkpoint is a batch.
+"""The record of a checkpoint's outcome, and a readable description. The terms are Flink's; here a checkpoint is a batch.
 
 A checkpoint is *triggered*, its tasks *acknowledge* it, and it is *completed*; or a task *declines* it, or it *expires*, or it
-*fails* otherwise. ``twopc.pending`` records what happens until then.
+*fails* otherwise. ``twopc.pending`` records the events until then.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import msgspec
 
 from twopc.counted import counted
 
-#: The format of a record. A field added with a default keeps the number; any other change needs a new one.
+#: The format of a record. A new field with a default keeps the number; any other change needs a new number.
 FORMAT: Final = "twopc-history/1"
 
 COMPLETED: Final = "completed"
@@ -24,15 +24,15 @@ FAILED: Final = "failed"
 
 
 class Acknowledgement(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """A task's vote, as its own clock saw it. All durations in ms.
+    """A task's vote. The task's own clock measured all durations, in ms.
 
     Attributes:
         partition: the task's number in the batch.
         attempt: Spark's number of the task attempt; 0 is the first one.
-        took_ms: time from the task's first act to the hand-over of its handles.
-        read_ms: the part of it spent waiting for rows: the source, the shuffle, the user's own functions.
-        flush_ms: the part of it spent waiting until the sinks had the rows. The rest is the conversion of rows.
-        host: where it ran; empty in the driver.
+        took_ms: the time from the task's first action to the hand-over of its handles.
+        read_ms: the part of ``took_ms`` spent waiting for rows from the source, the shuffle and the user's own functions.
+        flush_ms: the part of ``took_ms`` spent waiting until the sinks had the rows. The rest is the conversion of rows.
+        host: the host where the task ran; empty in the driver.
     """
 
     partition: int
@@ -66,10 +66,10 @@ class Cause(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """Why an attempt or a checkpoint failed.
 
     Attributes:
-        reason: ``declined``: a task voted no; ``expired``: it was not prepared in time; ``failed``: anything else.
+        reason: ``declined`` if a task voted no; ``expired`` if the time was up before the pre-commit; ``failed`` otherwise.
         phase: the phase in which it failed.
         error: the name of the error's class.
-        late: the number of acknowledgements that arrived after it had expired. Their transactions were aborted.
+        late: the number of acknowledgements that arrived after the time limit. Their transactions were aborted.
     """
 
     reason: str
@@ -80,15 +80,15 @@ class Cause(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class Checkpoint(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag=FORMAT, tag_field="format"):
-    """A checkpoint that has ended: one line of the history. Fields are added with a default.
+    """A checkpoint that has ended: one line of the history. New fields have a default.
 
     Attributes:
-        batch_id: its id.
+        batch_id: the batch's id, which is also the checkpoint's.
         status: ``completed`` or ``failed``.
         triggered_ms: the time of the trigger, in ms since 1970 UTC.
-        took_ms: from the trigger to the end.
-        pause_ms: from the end of this run's last checkpoint to this one's trigger; None for the first checkpoint of a run.
-        failed_before: how many checkpoints of the batch have failed directly before this one, and were tolerated.
+        took_ms: the time from the trigger to the end.
+        pause_ms: the time from the end of the run's last checkpoint to this trigger; None for the first checkpoint of a run.
+        failed_before: how many checkpoints of this batch failed directly before this one and were tolerated.
         way: who wrote the rows: ``direct`` (the driver), ``tasks``, ``both``; empty if nothing was written.
         steps: the steps of the recovery table, such as ``write`` or ``repair``; empty for a replay that had nothing to write.
         phases: the ms spent in each phase, in order. The times of a phase that occurred twice are added up.
@@ -97,14 +97,14 @@ class Checkpoint(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, 
         orphans_ended: open undecided transactions that the sweeps have ended since the last checkpoint, in the sinks that
             count them.
         planned: how much input Spark had planned, in the source's own unit; None if the source does not report it.
-        limit_ms: how long preparing was allowed to take; None: without a limit.
-        limited_by: the settings that change it.
+        limit_ms: the time limit for preparing; None: no limit.
+        limited_by: the settings that change ``limit_ms``.
         median_ms: the median of the tasks' durations.
         slowest: the tasks that took longest, the longest first.
         retried: the slowest of the acknowledged tasks that the engine had retried.
-        failed_attempts: the last of the attempts that failed and were retried in this process.
+        failed_attempts: the last few attempts that failed and were retried in this process.
         state: the size of the state at the trigger, as the previous batch left it. Empty in the first checkpoint of a run.
-        cause: why it failed; None if it completed.
+        cause: why the checkpoint failed; None if it completed.
     """
 
     batch_id: int
@@ -172,7 +172,7 @@ def describe(checkpoint: Checkpoint) -> str:
 
 
 def seconds(ms: float) -> str:
-    """A human-readable duration."""
+    """Format a duration, given in ms, for people."""
     return f"{ms:.0f} ms" if ms < 1000 else f"{ms / 1000:.1f} s"  # noqa: PLR2004 - a second
 
 

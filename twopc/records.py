@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 class Part(msgspec.Struct, frozen=True, array_like=True):
-    """What a task received from one partition of the plan.
+    """The rows that a task received from one partition of the plan, as a count and a checksum.
 
     Attributes:
         index: the partition's index in the plan of its DataFrame.
@@ -32,7 +32,7 @@ class Part(msgspec.Struct, frozen=True, array_like=True):
 
 
 def added_up(parts: Iterable[Part]) -> tuple[int, int]:
-    """Add up parts: their rows, and their checksum."""
+    """Add up the row counts of the parts, and their checksums."""
     parts = tuple(parts)
     return sum(part.rows for part in parts), sum(part.checksum for part in parts) % 2**64
 
@@ -42,15 +42,15 @@ class TaskReport(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         partition: the task's number in the batch, over all of its DataFrames.
-        parts: what it received of each partition of the plan that has rows. Empty: the task has all rows of one partition, whose
-            index is the task's number.
+        parts: the rows that the task received from each partition of the plan. If empty, the task has all rows of one partition,
+            whose index is the task's number.
         rows: the number of rows that it received.
         checksum: order-insensitive sum of the rows' 64-bit hashes, modulo 2**64; 0 in a decision of one transaction.
         handles: by sink name, as JSON values; a sink to which the task wrote nothing is absent (rule 8).
         staged: the name of the staged file that keeps its rows (rule 9), if it has one.
-        frame_name: if a batch has several DataFrames, the one that the rows are from, as the name of a sink that takes it.
+        frame_name: if a batch has several DataFrames, the name of a sink that takes the DataFrame of these rows.
         is_direct: whether the driver wrote all rows of the DataFrame, as one task.
-        is_repair: whether the task belongs to a replay and wrote rows of transactions that were lost.
+        is_repair: whether the task belongs to a replay and wrote rows of lost transactions.
     """
 
     partition: int
@@ -102,8 +102,8 @@ class Begin(msgspec.Struct, frozen=True, kw_only=True, tag="begin"):
     Attributes:
         prior_offsets: the checkpoint's source offsets of that batch; empty if there is no such batch.
         ends: the id of the query that was open before and is ended by this one.
-        abandons: batch ``first_batch - 1`` was decided and could not be completed; the user has given up the part that is not
-            visible.
+        abandons: whether batch ``first_batch - 1`` was decided but could not be completed, so that the user has given up its
+            invisible part.
     """
 
     query_id: str
@@ -114,13 +114,13 @@ class Begin(msgspec.Struct, frozen=True, kw_only=True, tag="begin"):
 
 
 class Decision(msgspec.Struct, frozen=True, kw_only=True, tag="decision"):
-    """This batch becomes visible with exactly these transactions: the commit point.
+    """The commit point: this batch becomes visible with exactly these transactions.
 
     Attributes:
         offsets: the source offsets of the batch, one canonical string per source.
         tasks: every accepted task, empty ones included.
         scan_start: by sink, where the evidence for its transactions begins.
-        kind: "write", or "rewrite" where every transaction of an earlier decision for the batch was lost.
+        kind: "write", or "rewrite" if every transaction of an earlier decision for the batch was lost.
         binding: the number of the checkpoint's binding at the time; 0 if the record names no binding.
     """
 
@@ -138,7 +138,7 @@ class Repair(msgspec.Struct, frozen=True, kw_only=True, tag="repair"):
     """Replaces lost transactions of a decided batch with new ones, which hold the same rows.
 
     Attributes:
-        tasks: the tasks that wrote them: the decided ones, from the rows that they staged, or those of a replay.
+        tasks: the tasks that wrote the new transactions: the decided tasks, from their staged rows, or the tasks of a replay.
         replaces: the lost transactions, by sink name and task.
     """
 
@@ -150,7 +150,7 @@ class Repair(msgspec.Struct, frozen=True, kw_only=True, tag="repair"):
 
 
 class Truncation(msgspec.Struct, frozen=True, kw_only=True, tag="truncation"):
-    """Announces that the driver will delete everything below ``log_start``, and carries over the facts that must not be lost."""
+    """Announces that the driver will delete everything below ``log_start``, and keeps the facts that must not be lost."""
 
     log_start: int
     begin: Begin
@@ -169,7 +169,7 @@ class LogEntry(NamedTuple):
 
 @dataclass(frozen=True)
 class Entries:
-    """The entries, read again for each iteration, because the log of many tasks and batches is too large for memory."""
+    """The entries. Each iteration reads them again, because the log of many tasks and batches is too large for memory."""
 
     walk: Callable[[], Iterator[LogEntry]]
 
@@ -178,11 +178,11 @@ class Entries:
 
 
 class LogContents(NamedTuple):
-    """The whole log as one reader saw it.
+    """The complete log as one reader saw it.
 
     Attributes:
         start: the lowest offset that the store still has.
-        entries: in order. Walking them may raise what :meth:`DecisionLog.read` raises.
+        entries: the entries, in order. Iterating may raise the errors of :meth:`DecisionLog.read`.
     """
 
     start: int
@@ -190,5 +190,5 @@ class LogContents(NamedTuple):
 
 
 def truncated_to(entries: Iterable[LogEntry]) -> int:
-    """The highest recorded truncation. Records below it do not count, even if the store still has them."""
+    """Return the highest recorded truncation. Records below it do not count, even if the store still has them."""
     return max((record.log_start for _, record in entries if isinstance(record, Truncation)), default=0)

@@ -1,8 +1,8 @@
-"""Recovery as a table: (what the log says) x (what is proven) x (which batch this is) -> what to do.
+"""Recovery as a table: the log's status, the evidence and the batch's position determine the next step.
 
 Two more columns say whether the lost rows are staged, and whether the user abandons them.
-Each row is a labelled case. Exactly one row matches every combination, and a test enumerates all of them. The shape is
-that of TigerBeetle's ``recovery_cases`` (src/vsr/journal.zig).
+Each row is a labelled case. Each combination matches exactly one row, and a test enumerates all combinations. The table
+follows TigerBeetle's ``recovery_cases`` (src/vsr/journal.zig).
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ class Outcome(Enum):
 
 
 class Step(Enum):
-    """What the coordinator does next."""
+    """The coordinator's next step."""
 
     WRITE = "write"  #: prepare, decide, commit
     REWRITE = "rewrite"  #: no part of the batch is or will be visible: write it again, as a new attempt
-    REPAIR = "repair"  #: write only what was lost, after checking that the replay yields the decided rows
+    REPAIR = "repair"  #: write only the lost rows, after checking that the replay yields the decided rows
     PUBLISH = "publish"  #: write the lost rows from the staged ones, even if the plan would now yield others
     ABANDON = "abandon"  #: record that the rest of the last decision is abandoned, then look again
     FINISH = "finish"  #: the batch is visible: evaluate the plan once if nothing has yet, then return
@@ -101,7 +101,7 @@ RECOVERY_TABLE: Final[tuple[Case, ...]] = (
     # The arrival of the next batch does not prove this one: the engine also moves on if a function swallows our error.
     Case("decided, not proven", _ANY_DECISION, _UNKNOWN, _RUNNING, Step.BLOCKED, abandoned=False),
     Case("not proven, abandoned", _ANY_DECISION, _UNKNOWN, _RUNNING, Step.ABANDON, abandoned=True),
-    # A batch that can be written again completely is never abandoned, no matter what the user sets.
+    # A batch that can be written again completely is never abandoned, whatever the user sets.
     Case("lost, but staged", _ANY_DECISION, _LOSSES, _RUNNING, Step.PUBLISH, staged=True),
     Case("all lost", _ANY_DECISION, _ALL_LOST, _SAME, Step.REWRITE, staged=False),
     Case("some lost", _ANY_DECISION, _SOME_LOST, _SAME, Step.REPAIR, staged=False, abandoned=False),

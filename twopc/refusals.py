@@ -26,28 +26,28 @@ OTHER_ROWS: Final = (
 )
 OTHER_ORDERS: Final = "each replay yields the decided rows in a different order; restart the query to try again"
 LOST_AGAIN: Final = (
-    "every attempt to write them again was also lost. Raise the sinks' transaction timeout (kafka.transaction.timeout.ms) "
+    "every attempt to write their rows again was also lost. Raise the sinks' transaction timeout (kafka.transaction.timeout.ms) "
     "and restart the query to try once more"
 )
-#: The end of a refusal: a refused start recovers nothing, and a restart alone does not help.
+#: The end of a refusal, because a refused start recovers nothing, and a restart alone does not help.
 DEADLINE: Final = (
     "Act soon: decided transactions that are not yet committed will expire (kafka.transaction.timeout.ms), and their rows "
     "will be lost with them"
 )
-#: What to do if the place of a sink or a log is gone and there may be a copy.
+#: The advice if a sink or a log is lost, and a copy of it may exist.
 FAILOVER: Final = (
-    "start with a new checkpoint and a new sink name, and do not rewrite what the output already has: "
+    "start with a new checkpoint and a new sink name, and do not write rows that the output already has: "
     "docs/operations.md#cluster-failover-and-mirrored-topics"
 )
 
 
 def refused(case: Case, position: Position, view: LogView, batch: Batch, log: str) -> Exception:
-    """The error for a start that the recovery table refuses."""
+    """Build the error for a start that the recovery table refuses."""
     return damaged(view, log) if case.step is Step.DAMAGED else refusal(position, case.label, view, batch, log)
 
 
 def refusal(position: Position, label: str, view: LogView, batch: Batch, log: str) -> RefusedStartError:
-    """The error for a position that the recovery table refuses."""
+    """Build the error for a position that the recovery table refuses."""
     at, highest, mine = batch.batch_id, view.highest_batch, batch.query_id
     other = view.begin.query_id if view.begin else None
     missing = 0 if highest is None else highest + 1  # the first batch of the gap
@@ -67,7 +67,7 @@ def refusal(position: Position, label: str, view: LogView, batch: Batch, log: st
             f"the checkpoint is at batch {at}, but the last batch decided in {log} is {highest}. The batches in between ran "
             "without this sink, or the log was replaced. Call exactly_once's object for every batch, even an empty one. If "
             "the batches in between have no rows for this sink, or they were written by other means, pass "
-            f"override=ResumeAt({at}); otherwise their rows are missing: let the engine run them again. With Spark, delete "
+            f"override=ResumeAt({at}). Otherwise their rows are missing, so let the engine run them again. With Spark, delete "
             f"the files in the checkpoint's offsets/ with a number above {missing} and those in commits/ with a number above "
             f"{highest}, correct the function, and restart. Do the same if the query keeps state (dropDuplicates, windows, "
             "stream-stream joins) and the function did not evaluate all of these batches: their state is missing, and "
@@ -75,7 +75,8 @@ def refusal(position: Position, label: str, view: LogView, batch: Batch, log: st
         ),
         Position.NEW_QUERY: (
             f"{log} belongs to query {other}, but this is query {mine}. Its checkpoint was deleted, or another query uses the "
-            f"same sink name. If query {other} is over, pass override=EndQuery({other!r}); otherwise rename this sink"
+            f"same sink name. If query {other} has ended for good, pass override=EndQuery({other!r}); otherwise "
+            "rename this sink"
         ),
         Position.UNADOPTED: (
             f"the checkpoint is at batch {at}, but {log} has no record of the earlier batches. If they were written by other "
@@ -92,23 +93,23 @@ def refusal(position: Position, label: str, view: LogView, batch: Batch, log: st
 
 
 def damaged(view: LogView, log: str) -> DecisionLogDamagedError:
-    """The error for a log that cannot be trusted."""
+    """Build the error for a log that cannot be trusted."""
     return DecisionLogDamagedError(
-        f"the decision log {log} is damaged: {view.damage}. Nothing was written, and what is visible stays visible. Without "
-        "the log nobody can tell whether the last batch is complete. Restore it from a backup; or check the output, then "
+        f"the decision log {log} is damaged: {view.damage}. Nothing was written, and visible rows stay visible. Without "
+        "the log, nobody can tell whether the last batch is complete. Restore it from a backup; or check the output, then "
         "start with a new checkpoint and a new sink name"
     )
 
 
 def blocked(batch_id: int, unproven: Sequence[str], blockers: Sequence[str]) -> CommitBlockedError:
-    """The error for a decided batch whose commit cannot be proven now."""
+    """Build the error for a decided batch whose commit cannot be proven now."""
     what = f"batch {batch_id} is decided, but its commit could not be completed in time"
     if blockers:
         fix = f"{'; '.join(blockers)}. Fix this and restart the query"
     else:
         fix = "No data is lost. Restart the query when every broker answers"
     return CommitBlockedError(
-        f"{what}. {fix}; it resumes here. If nothing can ever prove this batch (its markers were deleted), "
+        f"{what}. {fix}; it resumes here. If nothing can ever prove this batch (because its markers were deleted), "
         f"{_way_out(batch_id)}",
         transactions=unproven,
     )
@@ -130,4 +131,4 @@ def in_doubt(batch_id: int, handles: Handles, evidence: Mapping[TaskKey, Evidenc
 
 
 def _way_out(batch_id: int) -> str:
-    return f"check the output, then restart with override=Abandon({batch_id}): what is visible stays, and the rest is abandoned"
+    return f"check the output, then restart with override=Abandon({batch_id}): visible rows stay, and the rest is abandoned"

@@ -1,4 +1,4 @@
-"""The id of a log of registers, in a file beside them. The file is written once and sealed."""
+"""The id of a register log, in a file beside the registers. The file is written once and sealed."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def read_id(files: Files) -> str:
     """Read the id; empty if the file does not exist.
 
     Raises:
-        DecisionLogDamagedError: it is torn or altered.
+        DecisionLogDamagedError: the file is torn or altered.
     """
     data = files.read(FILE)
     if data is None:
@@ -48,7 +48,7 @@ def create_id(files: Files) -> None:
     """Write a new id if there is none.
 
     Raises:
-        RetriableError: it could not be written.
+        RetriableError: the id could not be written.
     """
     try:
         files.put_if_absent(FILE, seal(_Identity(id=uuid.uuid4().hex)))

@@ -1,6 +1,7 @@
 """Reads write-once registers: their files, their content, and the log that they form together.
 
-Reading changes nothing. Another driver may append or truncate meanwhile, so a reader looks again if what it saw does not fit.
+Reading changes nothing. Another driver may append or truncate meanwhile, so a reader looks again if its findings do not fit
+together.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ if TYPE_CHECKING:
 FORMAT: Final = "twopc-register/1"
 _DIRECTORY: Final = "registers"
 _NUMBER: Final = re.compile(r"[0-9]{20}")
-#: How many times a reader starts again because a driver appended or truncated meanwhile.
+#: A reader starts again up to this many times, because a driver appended or truncated meanwhile.
 _TRIES: Final = 8
 
 
@@ -34,7 +35,7 @@ class _Register(msgspec.Struct, frozen=True, kw_only=True):
     """The content of a register.
 
     Attributes:
-        write: an id of this write, so that equal bytes come from this write.
+        write: the id of one write, so that equal bytes prove the same write.
         records: the records that one append wrote.
     """
 
@@ -77,7 +78,8 @@ class RegisterReader:
         """Return the records at or above the recorded truncation; older registers count as deleted.
 
         Args:
-            own: what the calling driver has written: its contents end with its own acquisition. None for everything.
+            own: the calling driver's own records; the result then ends with this driver's acquisition. None returns all
+                records.
 
         Raises:
             DecisionLogDamagedError: registers are missing, or one is torn or altered.
@@ -98,8 +100,8 @@ class RegisterReader:
                 return LogContents(start, Entries(partial(self._entries, start, last)))
             # The listing may have been taken halfway through a truncation, so look again.
         raise DecisionLogDamagedError(
-            f"{self.where()}: {f'registers {missing[:5]} are' if missing else 'every register is'} missing; without "
-            "them it is unknown what was decided"
+            f"{self.where()}: {f'registers {missing[:5]} are' if missing else 'every register is'} missing. Without "
+            "them, nobody can tell what was decided"
         )
 
     def is_dropped(self, number: int) -> bool:
@@ -108,7 +110,7 @@ class RegisterReader:
         return any(entries is None or truncated_to(entries) > number for entries in newer)
 
     def fenced(self, number: int) -> FencedError:
-        """Build the error of a driver that lost this register to another; it names the other if it can."""
+        """Build the error for a driver that lost this register to another driver; name that driver if possible."""
         driver = "another driver"
         with contextlib.suppress(Exception):  # only to name the driver; the register is certainly taken
             for _, record in self._load(number) or ():
@@ -120,7 +122,7 @@ class RegisterReader:
         )
 
     def where(self, number: int | None = None) -> str:
-        """Name a register, or the directory of all, for a message."""
+        """Name a register, or the directory of all registers, for a message."""
         return f"{self._files.location}/{_DIRECTORY if number is None else file_of(number)}"
 
     def _recorded_start(self, numbers: Sequence[int]) -> int:

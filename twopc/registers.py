@@ -1,15 +1,15 @@
 """The decision log without Kafka: write-once registers in a directory, with put-if-absent as the only primitive.
 
 ``registers/<20 digits>`` holds the records of one :meth:`RegisterLog.append`, all or none; its number is their offset.
-The driver that writes the next number owns the log; a driver that finds it taken is fenced and stops. Two rules make
+The driver that writes the next number owns the log. A driver that finds this number taken is fenced and stops. Two rules make
 that safe:
 
-* After a write with an unknown outcome, the register is read back. A write carries its own id, so equal bytes prove it. If the
-  directory's sync has failed, they prove nothing: the name may be gone after a power failure. A driver acts on what it reads only
-  once its own record is in the directory, and synced.
-* While a driver was paused, its next register may have been written *and deleted*, so that it looks
+* After a write with an unknown outcome, the driver reads the register back. A write carries its own id, so equal bytes prove
+  the write. If the directory's sync has failed, they prove nothing, because the name may vanish in a power failure. A driver
+  acts on the records that it reads only once its own record is in the directory, and synced.
+* While a driver was paused, others may have written its next register *and deleted it*, so that the register looks
   free. The truncation record is durable before the first register is deleted, and the newest register is never deleted.
-  So a register that was just written is checked against the newer ones, and removed if it lies below a truncation.
+  So a driver compares a register that it has just written with the newer ones, and removes it if it lies below a truncation.
 """
 
 from __future__ import annotations
@@ -35,8 +35,8 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-#: How many times a claimant tries the next register after losing one. The driver that it fences may keep appending, so this
-#: is far more than a query writes in that time; it ends only where a file system refuses every name.
+#: A claimant tries this many registers, one after another. The driver that it fences may keep appending, so the number is far
+#: above the number of registers that a query writes in that time. Only a file system that refuses every name exhausts it.
 _CLAIMS: Final = 100
 
 
@@ -44,21 +44,21 @@ def require_atomic(files: Files) -> None:
     """Check that these files can hold the decisions: only put-if-absent decides between two drivers.
 
     Raises:
-        ConfigurationError: they cannot.
+        ConfigurationError: the files cannot hold them.
     """
     if not files.is_atomic:
         raise ConfigurationError(
             f"{files.location}: no sink of this query keeps the decisions, so they would be kept in the checkpoint. But its file "
-            "system cannot create a file only if it is absent, so two drivers could both decide. Nothing was written. Add a "
+            "system cannot create a file only where none exists, so two drivers could both decide. Nothing was written. Add a "
             "Kafka sink to the query, whose ledger keeps the decisions, or use a checkpoint on a local or shared POSIX path or "
             "on HDFS"
         )
 
 
 class RegisterLog(DecisionLog):
-    """Decisions in write-once registers on any file system with put-if-absent.
+    """Keeps decisions in write-once registers, on any file system with put-if-absent.
 
-    It fences drivers of the same checkpoint. A *copied* checkpoint has registers of its own; the fence in the sinks stops
+    The log fences drivers of the same checkpoint. A *copied* checkpoint has its own registers; the fence in the sinks stops
     its driver (see ``docs/protocol.md``).
     """
 
@@ -70,10 +70,10 @@ class RegisterLog(DecisionLog):
         self._own: Own | None = None
 
     def identity(self) -> str:
-        """See :class:`DecisionLog`. Empty until a driver acquires the log; a bound checkpoint never is.
+        """See :class:`DecisionLog`. Empty until a driver acquires the log, so never empty in a bound checkpoint.
 
         Raises:
-            DecisionLogDamagedError: it is torn or altered.
+            DecisionLogDamagedError: the id's file is torn or altered.
         """
         return register_id.read_id(self._files)
 
@@ -91,7 +91,7 @@ class RegisterLog(DecisionLog):
             try:
                 won = self._put(number, [record])
             except DecisionInDoubtError as error:
-                # If it was written after all, it only fences and decides nothing, so no batch is in doubt.
+                # If the record was written after all, it only fences and decides nothing, so no batch is in doubt.
                 raise RetriableError(f"acquiring the decision log failed: {error}") from error
             if won:
                 # After the register: an id without registers is damage, not a new log.
@@ -117,7 +117,7 @@ class RegisterLog(DecisionLog):
         return number
 
     def truncate(self, log_start: int) -> None:
-        """See :class:`DecisionLog`. Deletes in ascending order, so that the newer part is always what is left."""
+        """See :class:`DecisionLog`. Deletes in ascending order, so that the newest registers always remain."""
         try:
             for number in self._reader.numbers():
                 if number < log_start:
@@ -131,7 +131,7 @@ class RegisterLog(DecisionLog):
             )
 
     def close(self) -> None:
-        """See :class:`DecisionLog`. There is nothing to release."""
+        """See :class:`DecisionLog`. Has nothing to release."""
 
     def _put(self, number: int, records: Sequence[Record]) -> bool:
         """Write a register. Returns False if another driver has it.

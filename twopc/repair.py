@@ -19,15 +19,15 @@ if TYPE_CHECKING:
 def match_rows(
     decision: Decision, replayed: Sequence[TaskReport], *, expected: Mapping[Place, Place]
 ) -> dict[Place, Place] | None:
-    """Find, for each decided partition of the plan, the partition of the replay that has its rows.
+    """For each decided partition of the plan, find the partition of the replay that has its rows.
 
     The replay must yield the decided rows for *all* partitions; otherwise the lost rows may now belong to other partitions. A
     partition may be in another task now. The order may differ: Spark plans the partitions of a source with few
     partitions in a different order when it reads their offsets back from the checkpoint.
 
     Args:
-        decision: what was decided.
-        replayed: a report of every task.
+        decision: the decision.
+        replayed: the reports of all tasks of the replay.
         expected: the result of an earlier call, preferred where several places fit; without it, the same place is preferred.
 
     Returns:
@@ -48,7 +48,7 @@ def match_rows(
 
 
 def _rows_by_place(tasks: Iterable[TaskReport]) -> dict[Place, tuple[str, int, int]]:
-    # Equal rows in another DataFrame are for other sinks. A repair keeps the places of what it repairs.
+    # Equal rows in another DataFrame are for other sinks. A repair keeps the places of the decided rows.
     return {
         (task.frame_name, part.index): (task.frame_name, part.rows, part.checksum)
         for task in tasks
@@ -57,18 +57,18 @@ def _rows_by_place(tasks: Iterable[TaskReport]) -> dict[Place, tuple[str, int, i
 
 
 def _places(task: TaskReport) -> list[Place]:
-    """The places whose rows the task has."""
+    """List the places whose rows the task has."""
     return [(task.frame_name, part.index) for part in task.by_part]
 
 
 def lost_places(
     decision: Decision, lost: Collection[TaskKey], found: Mapping[Place, Place]
 ) -> dict[str, frozenset[Place]]:
-    """By sink, the places in the replay whose rows were in lost transactions.
+    """Find, by sink, the places in the replay whose rows were in lost transactions.
 
     Args:
-        decision: what was decided.
-        lost: the transactions.
+        decision: the decision.
+        lost: the lost transactions.
         found: decided place -> replayed place; the same place where absent.
     """
     places: dict[str, set[Place]] = {}
@@ -80,7 +80,7 @@ def lost_places(
 
 
 def first_task(decision: Decision) -> int:
-    """The first number above those of the decision's tasks."""
+    """Return the first number above the numbers of the decision's tasks."""
     return max((task.partition for task in decision.tasks), default=-1) + 1
 
 
@@ -113,7 +113,7 @@ def _as_repair(
     here = [(decided[task.frame_name, part.index], part) for part in task.by_part]
     parts = tuple(Part(place[1], part.rows, part.checksum) for place, part in here if place in places)
     if not parts:
-        raise AssertionError("a repair writes exactly what was lost")
+        raise AssertionError("a repair must write exactly the lost rows")
     rows, checksum = added_up(parts)
     return msgspec.structs.replace(
         task,
@@ -121,14 +121,14 @@ def _as_repair(
         rows=rows,
         checksum=checksum,
         handles={sink: task.handles[sink]},
-        staged=None,  # it has the task's other rows, too
+        staged=None,  # the file also has the task's other rows
         parts=parts,
         is_repair=True,
     )
 
 
 def lost_tasks(decision: Decision, lost: Collection[TaskKey]) -> tuple[TaskReport, ...]:
-    """The decided tasks with lost transactions, without their handles."""
+    """Return the decided tasks with lost transactions, without their handles."""
     partitions = {partition for _, partition in lost}
     return tuple(msgspec.structs.replace(task, handles={}) for task in decision.tasks if task.partition in partitions)
 

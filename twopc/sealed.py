@@ -1,7 +1,7 @@
 """The envelope of every file that this toolkit writes: a JSON object that contains its checksum.
 
-A torn or altered object is never taken for a valid one, and an object in any other format is refused. Two things have
-other envelopes: a record of the ledger, which is cut into frames (``twopc.codec``), and staged rows, which are a stream.
+A torn or altered object is never mistaken for a valid one, and an object in any other format is refused. Two kinds of data
+have other envelopes: a record of the ledger, which is cut into frames (``twopc.codec``), and staged rows, which are a stream.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ def seal(record: msgspec.Struct) -> bytes:
 
 
 def with_check(body: bytes) -> bytes:
-    """A JSON object that contains its checksum."""
+    """Add its checksum to a JSON object."""
     return body[:-1] + f',"check":"{hashlib.sha256(body).hexdigest()}"}}'.encode()
 
 
@@ -44,14 +44,14 @@ def unseal(data: bytes, kind: type[_T], *, of_format: int | str | None = None) -
     """Decode and check the record.
 
     Args:
-        data: what :func:`seal` returned.
+        data: the result of :func:`seal`.
         kind: the record's class.
         of_format: the value that its field ``format`` must have; None if it has no such field.
 
     Raises:
-        AlteredError: it is torn or altered.
-        OtherFormatError: it has a different format.
-        msgspec.DecodeError: it has a different shape.
+        AlteredError: the record is torn or altered.
+        OtherFormatError: the record has a different format.
+        msgspec.DecodeError: the record has a different shape.
     """
     found = _SEAL.search(data)
     if found is None:
@@ -72,13 +72,13 @@ def unseal_file(where: str, data: bytes, kind: type[_T], *, of_format: int | str
 
     Args:
         where: the file, for the message.
-        data: its content.
+        data: the file's content.
         kind: the record's class.
         of_format: the value that its field ``format`` must have.
         remedy: what to do if the file is damaged, as a sentence without its full stop.
 
     Raises:
-        ConfigurationError: it is torn or altered, or has a different format.
+        ConfigurationError: the file is torn or altered, or has a different format.
     """
     try:
         return unseal(data, kind, of_format=of_format)

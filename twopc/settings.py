@@ -1,4 +1,4 @@
-"""The arguments of a coordinator: the user's settings, and the parts that it works with."""
+"""The arguments of a coordinator: the user's settings, and the coordinator's parts."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class Settings:
     """The settings of a coordinator.
 
     Attributes:
-        overrides: what the user allows that would otherwise be refused.
+        overrides: the user's permissions for things that would otherwise be refused.
         max_attempts: how many times a batch is prepared before its error stops the query.
         keep_batches: how many decisions are kept, including the last; at least as many as the engine keeps batches.
 
@@ -45,7 +45,7 @@ class Setup:
 
     Attributes:
         log: the log that holds the decisions.
-        staging: the rows that tasks keep until they are proven; None keeps none.
+        staging: the store for rows that tasks keep until their transactions are proven; None if tasks keep no rows.
         driver_run_id: one id for all attempts of this driver, so that acquiring twice does not fence a newer driver.
     """
 

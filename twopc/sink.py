@@ -1,6 +1,6 @@
 """The contract of a sink that takes part in a two-phase commit.
 
-Three roles, each in the process where it belongs:
+The contract has three roles, each in its own place:
 
 * :class:`TwoPhaseCommitSink` is the description: small, picklable, without a connection. Driver and tasks each have a copy.
 * :class:`SinkWriter` lives in one task attempt on an executor: *begin, write, pre-commit*, or *abort*.
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from twopc.writer import SinkWriter
 
 
-#: The key of a field's metadata under which an engine stores its own name for the type, which is the one that users know.
+#: The metadata key under which an engine stores its own name for a field's type. Users know the type by this name.
 TYPE_NAME: Final = b"twopc.type"
 
 
@@ -51,9 +51,9 @@ class SinkColumn:
     """One column of a sink's rows.
 
     Attributes:
-        name: the sink's name for it.
-        source: the column of the batch from which it is made.
-        form: how its values are converted.
+        name: the sink's name for the column.
+        source: the column of the batch that supplies the values.
+        form: how the values are converted.
     """
 
     name: str
@@ -62,7 +62,7 @@ class SinkColumn:
 
 
 class TwoPhaseCommitSink(ABC, Generic[HandleT]):
-    """A sink as its user describes it. Frozen, picklable, cheap; opens no connection by itself.
+    """A sink as its user describes it. It is frozen, picklable and cheap, and opens no connection by itself.
 
     Attributes:
         name: the sink's name across restarts; part of every id that the sink leaves outside this process.
@@ -93,13 +93,13 @@ class TwoPhaseCommitSink(ABC, Generic[HandleT]):
     def beside(self, others: Iterable[TwoPhaseCommitSink[Any]]) -> TwoPhaseCommitSink[HandleT]:
         """Return this sink adapted to the query's other sinks, before anything is written.
 
-        It may then refuse rows that would damage one of them.
+        The adapted sink may refuse rows that would damage another sink.
 
         Args:
             others: all of the query's sinks; this one may be among them.
 
         Raises:
-            ConfigurationError: it would damage another sink, regardless of the rows.
+            ConfigurationError: this sink would damage another sink, regardless of the rows.
         """
         del others
         return self
@@ -135,7 +135,7 @@ class TwoPhaseCommitSink(ABC, Generic[HandleT]):
     def check_rows(self, rows: pa.RecordBatch) -> None:
         """Check whether a writer of this sink could ever write these rows. Looks only at the rows; contacts no store.
 
-        Called where bad records are to become dead letters, before the rows of a task are written.
+        Called if bad records become dead letters, before the rows of a task are written.
 
         Raises:
             BadRecordError: at least one of the rows can never be written.
@@ -147,7 +147,7 @@ class TwoPhaseCommitSink(ABC, Generic[HandleT]):
         """Create the writer for one task attempt, on an executor."""
 
     def release(self, driver_epoch: int) -> None:
-        """Release what this process keeps for a driver's later writers, because there will be no more. Ends no transaction.
+        """Release resources that this process keeps for a driver's later writers, as no more will come. Ends no transaction.
 
         Args:
             driver_epoch: see :class:`TaskAttempt`.
@@ -163,7 +163,7 @@ class TwoPhaseCommitSink(ABC, Generic[HandleT]):
         return encoded
 
     def decode_handle(self, encoded: Mapping[str, Any]) -> HandleT:
-        """Decode what :meth:`encode_handle` returned.
+        """Decode the result of :meth:`encode_handle`.
 
         Raises:
             msgspec.ValidationError: these are not the fields of this sink's handles.
@@ -172,7 +172,7 @@ class TwoPhaseCommitSink(ABC, Generic[HandleT]):
 
 
 def type_name(field: pa.Field[pa.DataType]) -> str:
-    """The type of a column as the engine's users write it; Arrow's name if the engine supplies none."""
+    """Return a column's type as the engine's users write it; Arrow's name if the engine supplies none."""
     return (field.metadata or {}).get(TYPE_NAME, str(field.type).encode()).decode()
 
 

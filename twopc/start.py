@@ -1,6 +1,6 @@
-"""The start of a driver: check, fence the previous driver, read its last decision, complete it and end the rest (rule 1).
+"""Start a driver: check, fence the previous driver, complete its last decision, and end undecided transactions (rule 1).
 
-A sink must not change hands unnoticed: neither to another query, nor to an older copy of the same one.
+A sink must not change hands unnoticed, neither to another query nor to an older copy of the same query.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from twopc.records import LogContents
     from twopc.settings import Setup
 
-    #: By sink name, the query that owned it last; None if nobody did, or if its own log records it.
+    #: By sink name, the query that owned the sink last; None if no query did, or if the sink's own log records it.
     Owners = Mapping[str, str | None]
 
 
@@ -74,7 +74,7 @@ def _recover(setup: Setup, batch: Batch, pending: Pending) -> DriverRun:
 
 
 def _check_read_only(setup: Setup, batch: Batch) -> Owners:
-    """Refuse what can be refused before a healthy driver is fenced; return the last owner of each sink."""
+    """Make every check that is possible before a healthy driver is fenced; return the last owner of each sink."""
     owners = setup.participants.inspect()
     require_same_owner(setup, owners, batch)
     if setup.binding.is_listed_at_once:
@@ -83,11 +83,14 @@ def _check_read_only(setup: Setup, batch: Batch) -> Owners:
     _check_binding(setup, _binding_of(decided, batch))
     decided = _startable(setup, decided, batch, owners)
     require_same_log_owner(setup, decided, batch)
+    highest = decided.highest_batch_of(batch.query_id)
+    if highest is None or highest < batch.batch_id:
+        _require_unwritten(setup, batch)
     return owners
 
 
 def _view_of(log: DecisionLog, read: Callable[[], LogContents]) -> LogView:
-    """Fold a log. If it cannot be read because it is damaged, the error says what to do, as for any other damage."""
+    """Fold a log. If the log is too damaged to read, the error says what to do, as for any other damage."""
     try:
         return fold(read())
     except DecisionLogDamagedError as error:
@@ -95,10 +98,10 @@ def _view_of(log: DecisionLog, read: Callable[[], LogContents]) -> LogView:
 
 
 def _startable(setup: Setup, view: LogView, batch: Batch, owners: Owners) -> LogView:
-    """Require that the query may start, and return the view that shows it.
+    """Require that the query may start, and return the view that proves this.
 
-    The previous driver may still be deciding. If it decides after the log was read and before a sink is, the sink shows a
-    decision that the view does not have. So a refusal counts only if the log has no newer decision.
+    The previous driver may still be deciding. If it decides after the log was read but before a sink is read, the sink shows
+    a decision that the view does not have. So a refusal counts only if the log has no newer decision.
     """
     while True:
         try:
@@ -113,10 +116,10 @@ def _startable(setup: Setup, view: LogView, batch: Batch, owners: Owners) -> Log
 
 
 def _require_still_startable(setup: Setup, view: LogView, batch: Batch, owners: Owners) -> None:
-    """The same after this driver has acquired everything: if it is refused now, another driver may have replaced it already.
+    """Check again after this driver has acquired everything. If it is refused now, another driver may have replaced it.
 
     Raises:
-        FencedError: another driver has.
+        FencedError: another driver has replaced this one.
         RefusedStartError: this query must not start.
     """
     try:
@@ -139,7 +142,7 @@ def _require_startable(setup: Setup, view: LogView, batch: Batch, owners: Owners
 
 
 def _binding_of(view: LogView, batch: Batch) -> int:
-    """The number of the binding that this query's last decision was made under; 0 if there is none."""
+    """Return the number of the binding in this query's last decision; 0 if the query has no decision."""
     last = view.decision
     return last.binding if last is not None and last.query_id == batch.query_id else 0
 
@@ -163,12 +166,12 @@ def require_same_owner(setup: Setup, owners: Owners, batch: Batch) -> None:
 
 
 def _require_newest(setup: Setup, owners: Owners, view: LogView, batch: Batch) -> None:
-    """Refuse the start if a sink and the log do not know the same decisions of this query: one of them is then an older copy.
+    """Refuse the start if a sink and the log have different decisions of this query, as one of them is then an older copy.
 
     ``owners`` was read before the sinks were acquired.
 
     Raises:
-        RefusedStartError: a sink shows a decision that the log does not have, or the other way round.
+        RefusedStartError: a sink shows a decision that the log does not have, or the log has one that a sink lacks.
     """
     mine = batch.query_id
     is_own = view.begin is not None and view.begin.query_id == mine  # of an ended query, no sink need have a decision
@@ -188,11 +191,29 @@ def _require_newest(setup: Setup, owners: Owners, view: LogView, batch: Batch) -
         if is_own and committer.lacks_decisions(scan_start):
             raise RefusedStartError(
                 f"older store: sink {name!r} no longer has decisions that {setup.log.name} has (up to batch "
-                f"{view.highest_batch}). Its store was restored from a backup, or a failover lost what was acknowledged, and the "
-                "rows of these batches are gone. Continuing would leave a gap that nobody would notice. Restore a newer state "
-                "of the store; or restore the checkpoint, and what the query's other sinks have, to the time of the backup; "
+                f"{view.highest_batch}). Its store was restored from a backup, or a failover lost acknowledged writes, so the "
+                "rows of these batches are lost. Continuing would leave an unnoticed gap. Restore a newer state of the store; "
+                "or restore the checkpoint and the query's other sinks to the time of the backup; "
                 f"or, to accept the gap, start with a new checkpoint and override=EndQuery({mine!r}). Nothing was written",
                 case="older store",
+            )
+
+
+def _require_unwritten(setup: Setup, batch: Batch) -> None:
+    """Refuse a batch that the writer which used this checkpoint before has made visible, but which Spark has not recorded.
+
+    Raises:
+        RefusedStartError: a sink's store has the batch.
+    """
+    for name, committer in setup.participants.committers.items():
+        newest = committer.newest_batch_of_others(batch.query_id)
+        if newest is not None and newest >= batch.batch_id:
+            raise RefusedStartError(
+                f"written already: another writer of query {batch.query_id} has written batch {newest} to the store of sink "
+                f"{name!r}, and this start is at batch {batch.batch_id}. Writing it again would double its rows. Nothing was "
+                "written. Start the previous version of the query once more with this checkpoint, and stop it when it is "
+                "idle: it records the batch without writing it again. Then start this version",
+                case="written already",
             )
 
 
@@ -218,7 +239,8 @@ def require_same_log_owner(setup: Setup, decided: LogView, batch: Batch) -> None
 
 def _name_in_use(what: str, last: str, batch: Batch) -> RefusedStartError:
     return RefusedStartError(
-        f"name in use: {what} was last used by query {last}; this is query {batch.query_id}. If query {last} is over and all it "
-        f"decided is visible, pass override=EndQuery({last!r}); otherwise rename this sink. Nothing was written",
+        f"name in use: {what} was last used by query {last}; this is query {batch.query_id}. If query {last} has ended for "
+        f"good and all its decided batches are visible, pass override=EndQuery({last!r}); otherwise rename this sink. Nothing "
+        "was written",
         case="name in use",
     )

@@ -1,7 +1,7 @@
-"""The states of a transaction in its writer, and the only moves between them.
+"""The states of a transaction in its writer, and the allowed moves between them.
 
 An illegal move is a bug in this toolkit, so it raises ``AssertionError`` before it can do harm.
-The shape (enum, relation, one mutator) is that of aiokafka's ``producer/transaction_manager.py``.
+The design (enum, relation, one mutator) follows aiokafka's ``producer/transaction_manager.py``.
 """
 
 from __future__ import annotations

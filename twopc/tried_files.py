@@ -33,9 +33,9 @@ def tried(files: Files) -> Files:
         logger.warning(text, files.location, why)
         return tried(UnlinkedFiles(files.location))
     raise ConfigurationError(
-        f"{files.location}, the directory beside the checkpoint, cannot be used: {doing} failed: {_said(why)}. Nothing was "
-        "written, and no other run was stopped. The driver creates, reads, lists and deletes small files there. Allow it, make "
-        "room, or use a checkpoint on another file system; then restart"
+        f"{files.location}, the directory beside the checkpoint, cannot be used, because {doing} failed: {_said(why)}. Nothing "
+        "was written, and no other run was stopped. The driver creates, reads, lists and deletes small files there. Allow this, "
+        "free some space, or use a checkpoint on another file system; then restart"
     ) from (why if isinstance(why, Exception) else None)
 
 
@@ -69,6 +69,6 @@ def _remove(files: Files, name: str) -> None:
 
 
 def _said(why: object) -> str:
-    """The error's text, without the JVM's stack trace."""
+    """Return the error's text, without the JVM's stack trace."""
     found = getattr(why, "java_exception", None)
     return str(why if found is None else found.toString())

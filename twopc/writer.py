@@ -41,16 +41,16 @@ class SinkWriter(ABC, Generic[HandleT]):
     def pre_commit(self) -> HandleT | None:
         """Make all rows durable but still invisible, so that another process can commit them without this one.
 
-        This is the vote: returning means "yes". It may fail with the errors of :meth:`write`; is never repeated. None means that
-        the rows are visible already, because the user asked for a weaker guarantee, and that there is nothing to commit.
+        This is the vote: returning means "yes". It may fail with the errors of :meth:`write`, and it is never repeated. None
+        means that the rows are already visible, because the user asked for a weaker guarantee, so nothing remains to commit.
         """
 
     @abstractmethod
     def abort(self) -> None:
-        """Abort the transaction. Must not raise; the driver sweeps what this cannot end."""
+        """Abort the transaction. Must not raise; if the abort fails, the driver sweeps the transaction."""
 
     def write_rows(self, rows: pa.RecordBatch) -> None:
-        """Write rows; the first one begins the transaction (rule 8)."""
+        """Write rows; the first row begins the transaction (rule 8)."""
         if rows.num_rows == 0:
             return
         if self.state is TransactionState.EMPTY:

@@ -1,1 +1,1 @@
-"""The systems that the sinks are compared with, one file each. Each reports why, if it cannot be set up here."""
+"""The systems with which the sinks are compared, one file each. If a system cannot be set up here, its file reports why."""

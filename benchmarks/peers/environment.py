@@ -1,4 +1,4 @@
-"""A Python environment for a peer, apart from this project's: made once, in ``.bench`` at the root of the repository."""
+"""Create a separate Python environment for a peer, once, in ``.bench`` at the root of the repository."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ _RUN_TIMEOUT_S: Final = 600
 
 
 def python_with(*requirements: str) -> Path:
-    """The interpreter of an environment that has these packages, each as ``name==version``.
+    """Return the interpreter of an environment with these packages, each given as ``name==version``.
 
     Raises:
-        MissingError: they cannot be installed.
+        MissingError: the packages cannot be installed.
     """
     home = _DIRECTORY / requirements[0].replace("==", "-")
     python = home / "bin" / "python"
@@ -37,7 +37,7 @@ def python_with(*requirements: str) -> Path:
     shutil.rmtree(home, ignore_errors=True)
     uv = shutil.which("uv", path=os.pathsep.join([str(_ROOT / ".uv" / "bin"), os.environ.get("PATH", "")]))
     if uv is None:
-        raise MissingError(f"{requirements[0]}: no uv to install it with; run make setup")
+        raise MissingError(f"{requirements[0]} cannot be installed, because uv is missing. Run make setup")
     for command in (
         ["venv", "--python", sys.executable, str(home)],
         ["pip", "install", "--python", str(python), *requirements],
@@ -51,13 +51,13 @@ def run_query(python: Path, script: Path, *arguments: str) -> None:
     """Run a peer's query, with this machine's Java, until it ends.
 
     Raises:
-        MissingError: it failed; the message has the end of its output.
+        MissingError: the query failed. The message has the end of its output.
     """
     _checked([str(python), str(script), *arguments], script.name, _RUN_TIMEOUT_S)
 
 
 def _checked(command: Sequence[str], doing: str, timeout_s: float) -> None:
-    # An activated environment would win over the one that uv is told to use, and this project's packages over the peer's.
+    # An activated environment would take precedence over the peer's, and this project's packages over the peer's packages.
     kept = {name: value for name, value in os.environ.items() if name not in {"VIRTUAL_ENV", "PYTHONPATH"}}
     environment = {**kept, "JAVA_HOME": str(java_home()), "UV_PYTHON_DOWNLOADS": "never", "UV_SYSTEM_CERTS": "1"}
     how: dict[str, Any] = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True, "env": environment}

@@ -1,4 +1,4 @@
-"""Flink's KafkaSink, exactly once: a topic copied to another by Flink SQL, in its own environment."""
+"""Copy a topic to another with Flink SQL and its KafkaSink, exactly once, in its own environment."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def run(bootstrap_servers: str, source: str, output: str) -> None:
     """Copy the whole topic.
 
     Raises:
-        MissingError: it cannot be installed or run.
+        MissingError: Flink cannot be installed or run.
     """
     connector = peer_jars(FLINK_CONNECTOR)[0]
     run_query(python_with(REQUIREMENT), _SCRIPT, bootstrap_servers, source, output, str(connector))

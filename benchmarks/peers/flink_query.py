@@ -1,4 +1,4 @@
-"""The query of ``benchmarks.peers.flink``: runs in an environment that has apache-flink, and nothing from this project."""
+"""The query of ``benchmarks.peers.flink``. It runs in an environment with apache-flink, and without this project."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _SINK = (
 
 
 def main(servers: str, source: str, output: str, connector: str) -> None:
-    """Copy the topic's records, with two tasks and a checkpoint each second; the last checkpoint commits."""
+    """Copy the topic's records, with two tasks and a checkpoint each second. The last checkpoint commits."""
     settings = Configuration()
     settings.set_string("pipeline.jars", Path(connector).as_uri())
     settings.set_string("parallelism.default", "2")

@@ -1,4 +1,4 @@
-"""Kafka's own ``ProducerPerformance`` (Java), with all records in one transaction."""
+"""Run Kafka's own ``ProducerPerformance`` (Java), with all records in one transaction."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from twopc.integration.services.jars import kafka_jars
 from twopc.integration.services.java import java_command
 
 NAME: Final = "Kafka's ProducerPerformance, transactional"
-#: With librdkafka's default batch.size; Java's is 16 KiB.
+#: The same with librdkafka's default batch.size; Java's default is 16 KiB.
 LARGE_BATCHES: Final = f"{NAME}, batch.size=1000000"
 _MAIN: Final = "org.apache.kafka.tools.ProducerPerformance"
 _ONE_TRANSACTION_MS: Final = "600000"
@@ -22,17 +22,17 @@ _TIMEOUT_S: Final = 600
 
 
 def run(bootstrap_servers: str, topic: str, rows: int, value_bytes: int, *properties: str) -> float:
-    """Write records of random letters; returns the records per second that it reports, without the JVM's start.
+    """Write records of random letters. Return the records per second that the tool reports, without the JVM's start.
 
     Args:
-        bootstrap_servers: of the broker.
-        topic: an empty one.
-        rows: how many records.
-        value_bytes: of each.
-        properties: of its producer, as ``name=value``; all others are Kafka's defaults.
+        bootstrap_servers: the broker's address.
+        topic: an empty topic.
+        rows: the number of records.
+        value_bytes: the size of each value, in bytes.
+        properties: properties of its producer, as ``name=value``. All others are Kafka's defaults.
 
     Raises:
-        MissingError: it cannot be downloaded or run.
+        MissingError: the tool cannot be downloaded or run.
     """
     jars = [*kafka_jars(DEFAULT_KAFKA_VERSION), *peer_jars(KAFKA_TOOLS)]
     options = ["--topic", topic, "--num-records", str(rows), "--record-size", str(value_bytes), "--throughput", "-1"]

@@ -1,4 +1,4 @@
-"""Quix Streams, exactly once: a topic copied to another by its ``Application``, in its own environment."""
+"""Copy a topic to another with an ``Application`` of Quix Streams, exactly once, in its own environment."""
 
 from __future__ import annotations
 
@@ -16,6 +16,6 @@ def run(bootstrap_servers: str, source: str, output: str, rows: int) -> None:
     """Copy this number of records.
 
     Raises:
-        MissingError: it cannot be installed or run.
+        MissingError: Quix Streams cannot be installed or run.
     """
     run_query(python_with(REQUIREMENT), _SCRIPT, bootstrap_servers, source, output, str(rows))

@@ -1,7 +1,7 @@
-"""An exactly-once sink for DuckDB: a query's rows in the table ``events``, each row once.
+"""An exactly-once sink for DuckDB, which writes each row of a query once into the table ``events``.
 
-DuckDB is a library over a file, and only one process at a time can open the file for writing. So every step opens the file,
-runs one transaction and closes the file again. Nobody else can write in between, in this process or another.
+DuckDB is a library for a database file, and only one process at a time can open the file for writing. So every step opens the
+file, runs one transaction and closes the file again. During a step, nobody else can write, in this process or another.
 """
 
 import random
@@ -44,34 +44,34 @@ CREATE TABLE twopc_staged (name VARCHAR NOT NULL, key VARCHAR, number BIGINT); -
 COLUMNS = {"key": (pa.string(), pa.large_string()), "number": (pa.int64(), pa.int32(), pa.int16(), pa.int8())}
 PROOFS = {"committed": Evidence.COMMITTED, "aborted": Evidence.ABORTED}
 
-# All connections of one process to a file share one database, and its transactions do not lock what they read: a step could
-# pass the check of the driver and publish after the next driver has fenced it. The file's lock does not stop them either,
-# because the process has it already.
+# All connections of one process to a file share one database, and its transactions do not lock the rows that they read. So a
+# step could pass the check of the driver, and publish after the next driver has fenced it. The file's lock does not prevent
+# this, because the process already holds it.
 _one_step = threading.Lock()
 
 
 def create_tables(path: Path) -> None:
-    """Create the table of the rows and the sink's own tables, once."""
+    """Create the table for the rows and the sink's own tables. Call this once."""
     with closing(duckdb.connect(path)) as db:
         db.execute(TABLES)
 
 
 def connect(path: str, timeout_ms: int = 30_000, *, read_only: bool = False) -> duckdb.DuckDBPyConnection:
-    """Open the file as soon as nobody else has it open. Readers need this, too; while one reads, the sink waits."""
+    """Open the file as soon as nobody else has it open. Readers must use this function, too; while one reads, the sink waits."""
     ends_at = time.monotonic() + timeout_ms / 1000
     while True:
         if not Path(path).is_file():
-            raise FileNotFoundError("there is no such file. Call create_tables(path) once")  # DuckDB would create it
+            raise FileNotFoundError("no such file. Call create_tables(path) once")  # DuckDB would create the file
         try:
             return duckdb.connect(path, read_only=read_only)
-        except duckdb.OperationalError:  # the message names the process that has it open
+        except duckdb.OperationalError:  # the message names the process that has the file open
             if time.monotonic() >= ends_at:
                 raise
         time.sleep(random.uniform(0.005, 0.05))
 
 
 def run(db: duckdb.DuckDBPyConnection, statement: str, *values: object) -> list[tuple[Any, ...]]:
-    """Run one statement to its end: DuckDB refuses the next one while a result is unread."""
+    """Run one statement and read its result. DuckDB refuses the next statement while a result is unread."""
     return db.execute(statement, values).fetchall()
 
 
@@ -81,7 +81,7 @@ class DuckDbSink(TwoPhaseCommitSink[Prepared]):
 
     Attributes:
         name: the sink's name across restarts.
-        path: the file; :func:`create_tables` has prepared it.
+        path: the file, which :func:`create_tables` has prepared.
         timeout_ms: how long a step waits for the file while somebody else has it open.
     """
 
@@ -113,7 +113,7 @@ class DuckDbSink(TwoPhaseCommitSink[Prepared]):
 
     @contextmanager
     def step(self) -> Iterator[duckdb.DuckDBPyConnection]:
-        """One transaction, which nothing else can overlap. It is durable when COMMIT has returned."""
+        """Run one transaction, which no other step can overlap. It is durable when COMMIT has returned."""
         if not _one_step.acquire(timeout=self.timeout_ms / 1000):
             raise UnavailableError(f"{self.path}: another step of this process did not end in time")
         try:
@@ -128,19 +128,19 @@ class DuckDbSink(TwoPhaseCommitSink[Prepared]):
 
 
 def move(db: duckdb.DuckDBPyConnection, name: str, before: str, after: str, version: int = 0) -> bool:
-    """Move a transaction to its next state. False: it was not in the state ``before``, and nothing has changed."""
+    """Move a transaction to its next state. Return False, and change nothing, if it is not in the state ``before``."""
     change = "UPDATE twopc_transactions SET state = ?, version = ? WHERE name = ? AND state = ? RETURNING name"
     return run(db, change, after, version, name, before) != []
 
 
 def state_of(db: duckdb.DuckDBPyConnection, name: str) -> str | None:
-    """Read a transaction's state; None if there is no such transaction."""
+    """Read a transaction's state; None if the transaction does not exist."""
     found = run(db, "SELECT state FROM twopc_transactions WHERE name = ?", name)
     return found[0][0] if found else None
 
 
 def give_up(db: duckdb.DuckDBPyConnection, name: str, version: int = 0) -> None:
-    """Drop a transaction's rows and leave ``aborted``: the proof that it never becomes visible."""
+    """Drop a transaction's rows. Its state ``aborted`` stays as the proof that it never becomes visible."""
     if move(db, name, "open", "aborted", version) or move(db, name, "prepared", "aborted", version):
         run(db, "DELETE FROM twopc_staged WHERE name = ?", name)
 
@@ -153,7 +153,7 @@ class DuckDbWriter(SinkWriter[Prepared]):
 
     def begin_transaction(self) -> None:
         """See the base class."""
-        with self._sink.step() as db:  # before the first row, so the sweep finds all that follows
+        with self._sink.step() as db:  # before the first row, so that the sweep finds every row
             begin = "INSERT INTO twopc_transactions (name, sink, state) VALUES (?, ?, 'open')"
             run(db, begin, self._name, self._sink.name)
 
@@ -179,7 +179,7 @@ class DuckDbWriter(SinkWriter[Prepared]):
             with self._sink.step() as db:
                 give_up(db, self._name)
         except UnavailableError:
-            """The driver's sweep ends it."""
+            """The driver's sweep will end the transaction."""
 
 
 class DuckDbCommitter(FencedCommitter[Prepared, duckdb.DuckDBPyConnection]):
@@ -208,7 +208,7 @@ class DuckDbCommitter(FencedCommitter[Prepared, duckdb.DuckDBPyConnection]):
     def swap(self, step: duckdb.DuckDBPyConnection, old: bytes | None, new: bytes) -> bool:  # noqa: ARG002 -- see below
         """See the base class."""
         run(step, "INSERT OR REPLACE INTO twopc_control VALUES (?, ?)", self.name, new)
-        return True  # nothing overlaps a step, so the record is still the old one
+        return True  # no other step overlaps this one, so the record is still the old one
 
     def is_prepared(self, step: duckdb.DuckDBPyConnection, handle: Prepared) -> bool:
         """See the base class."""

@@ -1,7 +1,8 @@
-"""A small exactly-once sink: a directory that Spark's driver and workers share; each task's rows are a file of JSON lines.
+"""A small exactly-once sink that writes each task's rows into a file of JSON lines, in a directory that all processes share.
 
-A transaction is one file. Its state is the directory that it is in, and ``rename`` moves it, so of two that try, one fails:
-``open`` -> ``prepared`` -> ``committed`` or ``aborted``. Readers read ``committed``.
+Each transaction is one file. The file's directory is the state of the transaction, and ``rename`` changes the state:
+``open`` -> ``prepared`` -> ``committed`` or ``aborted``. If two processes try the same change, one of them fails. Readers read
+``committed``.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ PROOFS = {"committed": Evidence.COMMITTED, "aborted": Evidence.ABORTED}
 
 @dataclass(frozen=True)
 class FilesSink(TwoPhaseCommitSink[Prepared]):
-    """The sink: what a user writes down. Small, picklable, without a connection."""
+    """The sink's description, which a user creates. It is small and picklable, and has no connection."""
 
     name: str
     directory: str
@@ -51,19 +52,19 @@ class FilesSink(TwoPhaseCommitSink[Prepared]):
 
     @property
     def root(self) -> Path:
-        """Where the files are; made on first use."""
+        """The directory of the files. The first use creates it."""
         root = Path(self.directory)
         for state in STATES:
             (root / state).mkdir(parents=True, exist_ok=True)
         return root
 
     def move(self, name: str, before: str, after: str) -> bool:
-        """Move a transaction to its next state, durably. False: it is not in the expected state."""
+        """Move a transaction to its next state, durably. Return False if it is not in the state ``before``."""
         moved = True
         try:
             (self.root / before / name).rename(self.root / after / name)
         except FileNotFoundError:
-            moved = False  # a process may have moved it, and died before that was durable
+            moved = False  # another process may have moved the file, and died before the move was durable
         for state in (after, before):
             sync(self.root / state)
         return moved
@@ -74,12 +75,12 @@ class FilesSink(TwoPhaseCommitSink[Prepared]):
             self.move(name, "prepared", "aborted")
 
     def state_of(self, name: str) -> str | None:
-        """The state of a transaction, None for a name that never existed."""
+        """Find the state of a transaction; None for a name that never existed."""
         return next((state for state in reversed(STATES) if (self.root / state / name).exists()), None)
 
 
 def sync(path: Path) -> None:
-    """Force a file, or a directory's names, to the disk."""
+    """Force a file, or the names in a directory, to the disk."""
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)
@@ -88,7 +89,7 @@ def sync(path: Path) -> None:
 
 
 class FileWriter(SinkWriter[Prepared]):
-    """One task attempt: one file."""
+    """The writer of one task attempt. It writes one file."""
 
     def __init__(self, sink: FilesSink, task: TaskAttempt) -> None:
         self._sink, self._name = sink, transaction_name(sink.name, task)
@@ -100,7 +101,7 @@ class FileWriter(SinkWriter[Prepared]):
     def write(self, rows: pa.RecordBatch) -> None:
         """See :class:`SinkWriter`."""
         try:
-            # Not "a", which would make a new file, without the rows so far, if a sweep has moved this one.
+            # Not "a": if a sweep has moved the file, "a" would create a new one without the earlier rows.
             with (self._sink.root / "open" / self._name).open("r+") as file:
                 file.seek(0, os.SEEK_END)
                 file.writelines(json.dumps(row) + "\n" for row in rows.to_pylist())
@@ -124,7 +125,7 @@ class FileWriter(SinkWriter[Prepared]):
 
 
 class FileCommitter(FencedCommitter[Prepared, Path]):
-    """The driver's side, for one run of the query. A step holds the directory's lock."""
+    """The driver's side of the sink, for one run of the query. A step holds the lock of the directory."""
 
     def __init__(self, sink: FilesSink) -> None:
         super().__init__(sink.name)
@@ -172,7 +173,7 @@ class FileCommitter(FencedCommitter[Prepared, Path]):
         self._sink.move(handle.transaction, "prepared", "committed")
 
     def outcome(self, step: Path, handle: Prepared) -> Evidence:
-        """See :class:`FencedCommitter`. Absence proves nothing: the directory may come from a backup."""
+        """See :class:`FencedCommitter`. A missing file proves nothing, because the directory may come from a backup."""
         del step
         return PROOFS.get(self._sink.state_of(handle.transaction) or "", Evidence.UNKNOWN)
 

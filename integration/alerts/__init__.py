@@ -1,4 +1,4 @@
-"""Alerts without Prometheus: in the driver, as a listener, or outside it, from the history (``twopc alerts``)."""
+"""Send alerts without Prometheus: from the driver, with a listener, or from the history, with ``twopc alerts``."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Channels for alerts: a log, a webhook, any callable that takes an :class:`Alert`. None of them can delay a query."""
+"""Channels for alerts: a log, a webhook, or any callable that takes an :class:`Alert`. No channel can delay a query."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _SERVER_ERRORS: Final = 500
 
 
 def to_log(alert: Alert) -> None:
-    """Write a warning to the ``twopc.alerts`` logger, even when an episode is over, because INFO is seldom shown."""
+    """Write a warning to the ``twopc.alerts`` logger. The end of an episode is also a warning, because INFO is seldom shown."""
     logger.warning("%s", line(alert), extra=msgspec.to_builtins(alert))
 
 
@@ -39,10 +39,10 @@ def line(alert: Alert) -> str:
 
 
 class _NoRedirection(urllib.request.HTTPRedirectHandler):
-    """Refuses redirections: a redirected POST becomes a GET without the alert, and sends the headers to the new address."""
+    """Refuses redirects. A redirected POST becomes a GET without the alert, and sends the headers to the new address."""
 
     def redirect_request(self, *_: object) -> None:
-        """Do not follow a redirect; its status is the answer."""
+        """Do not follow the redirect, so that its status is the answer."""
 
 
 _OPENER: Final = urllib.request.build_opener(_NoRedirection)
@@ -52,12 +52,12 @@ _OPENER: Final = urllib.request.build_opener(_NoRedirection)
 class Webhook:
     """POSTs each alert as JSON.
 
-    A failed attempt is retried, up to ``attempts`` times in all. Then the alert is logged and dropped.
+    A failed attempt is retried until ``attempts`` attempts have failed. Then the alert is logged and dropped.
 
     Attributes:
         url: http or https. Its path is not logged, because it may be private.
         headers: additional headers, such as ``Authorization``.
-        timeout_s: the limit for connecting, and for each wait for an answer.
+        timeout_s: the time limit for connecting, and for each wait for an answer, in seconds.
         attempts: the maximum number of attempts.
         backoff: the pause between two attempts.
 
@@ -88,7 +88,7 @@ class Webhook:
 
         Raises:
             OSError: every attempt failed, or the server refused the alert.
-            http.client.HTTPException: every attempt failed, the last one with an answer that is not HTTP.
+            http.client.HTTPException: every attempt failed, and the last answer was not HTTP.
         """
         retrying = Retrying(
             retry=retry_if_exception(_may_pass),
@@ -130,15 +130,15 @@ def deliver(channel: Channel, alert: Alert) -> None:
     try:
         channel(alert)
     except Exception as error:  # noqa: BLE001 - a channel must not affect the query
-        logger.warning("the alert was not delivered: %s (%s)", error, line(alert))
+        logger.warning("an alert was not delivered: %s (%s)", error, line(alert))
 
 
 class Post:
-    """A channel with a short queue and its own thread, which ends when the queue is empty. The caller never waits.
+    """A channel with a short queue and its own thread. The thread ends when the queue is empty. The caller never waits.
 
     Args:
         channel: the channel.
-        when_idle: called in that thread when every alert is delivered or dropped.
+        when_idle: called in that thread when every alert has been delivered or dropped.
     """
 
     def __init__(self, channel: Channel, when_idle: Callable[[], None]) -> None:
@@ -146,7 +146,7 @@ class Post:
         self._when_idle = when_idle
         self._waiting: queue.Queue[Alert] = queue.Queue(_WAITING)
         self._is_running = False
-        self._starting = threading.Lock()  # held to start the thread, and by the thread to end
+        self._starting = threading.Lock()  # held while the thread is started, and while it ends
 
     @property
     def is_busy(self) -> bool:
@@ -154,18 +154,18 @@ class Post:
         return self._waiting.unfinished_tasks > 0
 
     def put(self, alert: Alert) -> None:
-        """Hand over an alert. If too many are waiting already, it is logged and dropped."""
+        """Hand over an alert. If too many alerts are already waiting, log this one and drop it."""
         with self._starting:
             try:
                 self._waiting.put_nowait(alert)
             except queue.Full:
-                logger.warning("the alert was dropped because %d are waiting: %s", _WAITING, line(alert))
+                logger.warning("an alert was dropped because %d others are waiting: %s", _WAITING, line(alert))
             if not self._is_running:
                 self._is_running = True
                 threading.Thread(target=self._run, name="twopc-alert", daemon=True).start()
 
     def flush(self, timeout_s: float) -> None:
-        """Wait until every alert is delivered or dropped, or until a time limit is reached."""
+        """Wait until every alert has been delivered or dropped, or until the time limit."""
         done = self._waiting.all_tasks_done
         with done:
             done.wait_for(lambda: not self._waiting.unfinished_tasks, timeout_s)

@@ -1,4 +1,4 @@
-"""Run ``twopc alerts`` with parsed options: read the history repeatedly, and report the rules that hold."""
+"""Run ``twopc alerts`` with parsed options: read the history once or repeatedly, and report the rules that hold."""
 
 from __future__ import annotations
 
@@ -40,9 +40,9 @@ class Watching:
         rules: the file of rules.
         state: the file that remembers the sent alerts; None: no file.
         name: the query's name in alerts.
-        interval_s: the time between two checks; None: check once.
-        for_s: end after this time; None: never.
-        clock: returns the seconds since 1970.
+        interval_s: the time between two checks, in seconds; None: check once.
+        for_s: end after this time, in seconds; None: never.
+        clock: returns the time, in seconds since 1970 UTC.
         pause: waits between two checks.
     """
 
@@ -70,7 +70,7 @@ def main(watching: Watching, *, as_json: bool) -> int:
 def _watch(watching: Watching, *, as_json: bool) -> int:
     found = read_rules(watching.rules)
     channels = [one for one in found.channels if one is not to_log]  # the command's output is its log
-    history = read(watching.checkpoint)  # a wrong path is an error; later problems are not
+    history = read(watching.checkpoint)  # here a wrong path is an error; later problems are only reported
     began = watching.clock()
     state = load(watching.state)
     seen_ms = state.seen_ms if watching.state is not None and state.seen_ms else _newest_ms(history)
@@ -109,7 +109,7 @@ def _look(episodes: Episodes, history: History, watching: Watching, channels: li
 
 
 def _again(history: History, watching: Watching) -> History:
-    """Read the history again; return the last one if it cannot be read, because a rule may depend on the time that has passed."""
+    """Read the history again. If that fails, return the last one, because a rule may depend on the time that has passed."""
     try:
         return read(watching.checkpoint)
     except HistoryError as error:

@@ -1,4 +1,4 @@
-"""``twopc alerts``: options only, as in ``twopc.integration.cli``."""
+"""Declare the options of ``twopc alerts``, as in ``twopc.integration.cli``."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def alerts(  # noqa: PLR0913 - options of a command line
     checkpoint: Annotated[
         Path,
         typer.Argument(
-            help="The query's checkpoint, a local directory; or a copy of its twopc/history.", show_default=False
+            help="The query's checkpoint, as a local directory, or a copy of its twopc/history.", show_default=False
         ),
     ],
     *,
@@ -35,7 +35,7 @@ def alerts(  # noqa: PLR0913 - options of a command line
     name: Annotated[str, typer.Option(help="The query's name in alerts. Default: its id.")] = "",
     as_json: Json = False,
 ) -> None:
-    """Send alerts when checkpoints fail, or when none is completed, according to a team's own rules.
+    """Send alerts when checkpoints fail, or when no checkpoint is completed, according to a team's own rules.
 
     The query may be running or dead.
 

@@ -1,4 +1,4 @@
-"""Episodes: report a rule once when it begins to hold, and once when it no longer holds. No thread, no clock, no I/O."""
+"""Report a rule once when it begins to hold, and once when it no longer holds. This module has no thread, clock or I/O."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from twopc.integration.alerts.rules import Rule
     from twopc.progress import Checkpoint
 
-#: The format of a webhook's data. An added field keeps the number; any other change needs a new one.
+#: The format of a webhook's data. If a field is added, the number stays. Any other change needs a new number.
 FORMAT: Final = "twopc-alert/1"
 FIRING: Final = "firing"
 OVER: Final = "over"
@@ -23,16 +23,16 @@ _LINE: Final = 300
 
 
 class Alert(msgspec.Struct, frozen=True, kw_only=True, tag=FORMAT, tag_field="format"):
-    """A rule has begun to hold, or no longer holds. As JSON, it is the body of a webhook's request.
+    """The news that a rule has begun to hold, or no longer holds. As JSON, it is the body of a webhook's request.
 
     Attributes:
         rule: the rule's name.
-        status: ``firing``, or ``over``.
-        query: the query's given name, or its id.
-        at_ms: when this was found, in ms since 1970 UTC.
+        status: ``firing`` or ``over``.
+        query: the name that the user gave to the query, or the query's id.
+        at_ms: when the check found this, in ms since 1970 UTC.
         since_ms: when the episode began, in ms since 1970 UTC.
         text: the reason, in sentences.
-        runbook: the entry of the runbook on this rule.
+        runbook: the runbook entry on this rule.
     """
 
     rule: str
@@ -45,11 +45,11 @@ class Alert(msgspec.Struct, frozen=True, kw_only=True, tag=FORMAT, tag_field="fo
 
 
 class State(msgspec.Struct, kw_only=True, tag="twopc-alerts/1", tag_field="format"):
-    """The alerts that were already sent. Outlives the process.
+    """The alerts that were already sent. This state outlives the process.
 
     Attributes:
         seen_ms: when the newest judged checkpoint ended, in ms since 1970 UTC.
-        open: the rules that hold, with the time when they began to hold.
+        open: the rules that hold, each with the time when it began to hold.
     """
 
     seen_ms: int = 0
@@ -62,7 +62,7 @@ class Episodes:
 
     Args:
         rules: the rules; each has a different name.
-        query: see :class:`Alert`; if empty, the id, once a checkpoint shows it.
+        query: see :class:`Alert`. Empty: use the query's id, once a checkpoint shows it.
         watched_ms: when the watch began, in ms since 1970 UTC.
         state: the state that an earlier process left.
     """
@@ -85,26 +85,26 @@ class Episodes:
         self.state.open = {name: since for name, since in self.state.open.items() if name in names}
 
     def learn(self, history: Iterable[Checkpoint]) -> None:
-        """Take in the checkpoints from before the watch began. No alert is sent for them."""
+        """Take in the checkpoints from before the watch began, without an alert."""
         for one in history:
             self._take(one)
 
     def begins_again(self, now_ms: int) -> None:
-        """Note that a query that was closed normally starts again, so that the pause does not count."""
+        """Note that a query has started again after a normal close, so that the pause does not count."""
         self._began_again_ms = now_ms
 
     def ended(self, checkpoint: Checkpoint) -> list[Alert]:
-        """Judge a checkpoint that has ended; return the alerts to send."""
+        """Judge a checkpoint that has ended, and return the alerts to send."""
         self._take(checkpoint)
         at_ms = ended_ms(checkpoint)
         return [alert for rule in self.rules if not rule.every_s for alert in self._judge(rule, at_ms)]
 
     def check(self, now_ms: int) -> list[Alert]:
-        """Judge the time that has passed; return the alerts to send."""
+        """Judge the time that has passed, and return the alerts to send."""
         return [alert for rule in self.rules if self._is_due(rule, now_ms) for alert in self._judge(rule, now_ms)]
 
     def firing(self, now_ms: int) -> list[Alert]:
-        """The rules that hold, reported or not."""
+        """Return an alert for each rule that holds, even if it was already reported."""
         facts = self._facts()
         texts = {rule: rule.holds(facts, now_ms) or "" for rule in self.rules if rule.name in self.state.open}
         return [self._alert(rule, FIRING, now_ms, text) for rule, text in texts.items()]
@@ -136,7 +136,9 @@ class Episodes:
 
     def _is_due(self, rule: Rule, now_ms: int) -> bool:
         last = self._checked_ms.get(rule.name)
-        if last is not None and 0 <= now_ms - last < rule.every_s * 1000:  # a clock that was set back must not stop it
+        if (
+            last is not None and 0 <= now_ms - last < rule.every_s * 1000
+        ):  # a clock that was set back must not stop the rule
             return False
         self._checked_ms[rule.name] = now_ms
         return True
@@ -164,5 +166,5 @@ class Episodes:
 
 
 def ended_ms(checkpoint: Checkpoint) -> int:
-    """When a checkpoint ended, in ms since 1970 UTC."""
+    """Return the time when a checkpoint ended, in ms since 1970 UTC."""
     return checkpoint.triggered_ms + int(checkpoint.took_ms)

@@ -37,7 +37,7 @@ def read_rules(path: Path) -> RuleFile:
     """Read a file of rules.
 
     Raises:
-        ConfigurationError: it cannot be read, or a key is wrong; the message names the key.
+        ConfigurationError: the file cannot be read, or a key is wrong. The message names the key.
     """
     try:
         text = path.read_text()
@@ -50,14 +50,14 @@ def read_rules(path: Path) -> RuleFile:
 
 
 def require_names(rules: Sequence[Rule]) -> None:
-    """Check that every rule has a name of its own, which identifies its episodes.
+    """Check that every rule has a different name, because the name identifies its episodes.
 
     Raises:
-        ConfigurationError: two have the same name.
+        ConfigurationError: two rules have the same name.
     """
     for name, times in Counter(rule.name for rule in rules).items():
         if times > 1:
-            raise ConfigurationError(f"{times} rules have the name {name}; use a different name for each rule")
+            raise ConfigurationError(f"{times} rules have the name {name}. Use a different name for each rule")
 
 
 def _parse(text: str) -> RuleFile:
@@ -75,7 +75,7 @@ def _parse(text: str) -> RuleFile:
     log, webhook = sections.pop("log", {"": "yes"}), sections.pop("webhook", None)
     channels = [to_log] if _settings("log", log, {"": ("", _switch)}).get("", True) else []
     if not sections:
-        raise ConfigurationError("the file has no rule; add one, such as consecutive.count=3")
+        raise ConfigurationError("the file has no rule. Add one, such as consecutive.count=3")
     return RuleFile(
         tuple(_rule(name, settings) for name, settings in sections.items()),
         (*channels, *([] if webhook is None else [_webhook(webhook)])),
@@ -87,7 +87,7 @@ def _rule(name: str, given: Mapping[str, str]) -> Rule:
     if kind not in _KINDS:
         kinds = ", ".join(_KINDS)
         raise ConfigurationError(
-            f"{name}.kind: {kind!r} is not a kind of rule; use one of {kinds}. The default is the name"
+            f"{name}.kind: {kind!r} is not a kind of rule. Use one of {kinds}. The default is the rule's name"
         )
     make, known = _KINDS[kind]
     settings = {key: value for key, value in given.items() if key != "kind"}
@@ -111,7 +111,7 @@ def _settings(
     for key, value in given.items():
         full = f"{section}.{key}" if key else section
         if key not in known:
-            raise ConfigurationError(f"{full} is not a setting; the settings are {', '.join(known) or 'none'}")
+            raise ConfigurationError(f"{full} is not a setting. The settings are: {', '.join(known) or 'none'}")
         name, convert = known[key]
         try:
             found[name] = convert(value)

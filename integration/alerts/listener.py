@@ -1,4 +1,4 @@
-"""Alerts inside the driver: ``exactly_once(…, listeners=[Alerts.from_file("alerts.properties", …)])``."""
+"""Send alerts from the driver: ``exactly_once(…, listeners=[Alerts.from_file("alerts.properties", …)])``."""
 
 from __future__ import annotations
 
@@ -30,25 +30,25 @@ if TYPE_CHECKING:
 
 logger: Final = logging.getLogger("twopc.alerts")
 
-#: The time between two checks of the clock.
+#: The time between two checks of the rules that depend on time.
 _TICK_S: Final = 5.0
-#: How long the process waits at its end for alerts that are not delivered yet.
+#: How long the process waits at its end for undelivered alerts.
 _LAST_S: Final = 10.0
 _WAITING: Final = 1_000
-#: The objects that have a thread.
+#: The objects whose thread is running.
 _watching: Final[set[Alerts]] = set()
 
 
 class Alerts(Listener):
-    """Sends alerts when rules hold. The query's thread only hands over events; it never waits.
+    """Sends alerts when rules hold. The query's thread only hands over events, and never waits.
 
     Args:
-        rules: the rules; each needs a different name.
+        rules: the rules. Each needs a different name.
         to: the channels. Each is called with an :class:`Alert`, in its own thread.
-        name: the query's name in alerts; if empty, its id.
-        checkpoint_location: the query's checkpoint, a local directory. With it, failures of earlier processes count, and
-            the file ``twopc/alerts.json`` there prevents an episode from being reported again after a restart.
-        clock: returns the seconds since 1970.
+        name: the query's name in alerts. Empty: use the query's id.
+        checkpoint_location: the query's checkpoint, a local directory. If you pass it, failures of earlier processes count, and
+            its file ``twopc/alerts.json`` prevents a second report of an episode after a restart.
+        clock: returns the time, in seconds since 1970 UTC.
 
     Raises:
         ConfigurationError: two rules have the same name, or the checkpoint is not local.
@@ -71,7 +71,7 @@ class Alerts(Listener):
         self._happened: queue.Queue[Callable[[Episodes], None]] = queue.Queue(_WAITING)
         self._episodes: Episodes | None = None
         self._thread: threading.Thread | None = None
-        self._starting = threading.Lock()  # held to start the thread, and by the thread to end
+        self._starting = threading.Lock()  # held while the thread is started, and while it ends
         self._began_ms = 0
         self._run = ("", "")
         self._is_paused = False
@@ -114,11 +114,11 @@ class Alerts(Listener):
         self._tell(lambda episodes: self._ends(episodes, checkpoint))
 
     def close(self) -> None:
-        """See :class:`twopc.Listener`. Stop judging a query that was closed normally, but not one that failed."""
+        """See :class:`twopc.Listener`. Stop judging the query if it was closed normally, but not if it failed."""
         self._tell_thread(self._closes)
 
     def _make_way(self, query_id: str, run_id: str) -> None:
-        """Pause if a later run of this query begins, because another object watches that run."""
+        """Pause when a later run of this query begins, because another object watches that run."""
         if self._run[0] == query_id and self._run[1] != run_id:
             self._tell_thread(lambda _: self._pauses())
 
@@ -135,7 +135,7 @@ class Alerts(Listener):
             self._happened.put_nowait(what)
         except queue.Full:
             logger.warning(
-                "alerts: the watching thread is %d events behind, so one event was dropped: rules may miss a checkpoint",
+                "alerts: the watching thread is %d events behind, so it dropped an event. Rules may miss a checkpoint",
                 _WAITING,
             )
 
@@ -157,7 +157,7 @@ class Alerts(Listener):
                 self._happened.task_done()
 
     def _ends_here(self) -> bool:
-        """Whether the watch is paused and every alert is delivered or dropped. Another thread may then start."""
+        """Whether the watch is paused and every alert has been delivered or dropped. Then another thread may start."""
         if not self._is_paused or any(post.is_busy for post in self._posts):
             return False
         with self._starting:
@@ -171,7 +171,7 @@ class Alerts(Listener):
         try:
             act(episodes)
         except Exception:
-            logger.exception("alerts: an unexpected error; watching continues")
+            logger.exception("alerts: an unexpected error occurred, and the watch continues")
 
     def _learn(self, episodes: Episodes) -> None:
         """Read the checkpoints that this process has not seen itself."""
@@ -183,7 +183,7 @@ class Alerts(Listener):
             return  # this is the query's first start
         episodes.learn(one for one in history.checkpoints if one.triggered_ms < self._began_ms)
         if history.in_progress is not None:
-            episodes.planned_ms = history.in_progress.since_ms  # a dead process may have tried this checkpoint before
+            episodes.planned_ms = history.in_progress.since_ms  # an earlier process may have tried this checkpoint
 
     def _begins(self, episodes: Episodes, now_ms: int) -> None:
         if self._is_paused:
@@ -225,7 +225,7 @@ class Alerts(Listener):
 
 @cache
 def _flush_at_exit() -> None:
-    """Make this process wait for alerts before it ends, because a failure that ends it must still be reported."""
+    """Make this process wait for its alerts before it ends: if a failure ends it, that failure must still be reported."""
     atexit.register(_flush_all)
 
 
@@ -240,6 +240,6 @@ def _local(location: str) -> Path:
         return local_path(location)
     except ConfigurationError:
         raise ConfigurationError(
-            f"Alerts(checkpoint_location={location!r}): the location is not a local directory. Omit it; then only failures that "
-            "this process sees count"
+            f"Alerts(checkpoint_location={location!r}): the location is not a local directory. Omit it: then only the failures "
+            "in this process count"
         ) from None

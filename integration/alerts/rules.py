@@ -1,4 +1,4 @@
-"""The rules of alerts. A rule is pure: it judges facts at a given time."""
+"""Define the rules of alerts. A rule judges facts at a given time, and has no other input."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ class Facts:
     Attributes:
         failures_ms: when checkpoints failed, in order, as far back as any rule looks.
         in_a_row: the number of failures since the last completed checkpoint.
-        quiet_since_ms: when the last checkpoint was completed; before the first one, when the watch began, or later if
-            the query was closed normally and has started again.
-        planned_ms: when Spark planned the checkpoint that is not done yet; None if every planned one is done.
+        quiet_since_ms: when the last checkpoint was completed. Before the first checkpoint: when the watch began, or when the
+            query started again after a normal close.
+        planned_ms: when Spark planned the checkpoint that is not done yet; None if every planned checkpoint is done.
         last_failure: the newest failure in one line; empty if none is known.
     """
 
@@ -37,8 +37,8 @@ class Rule(Protocol):
 
     Attributes:
         name: a name that the team chooses.
-        every_s: the time between two checks, in s; 0: check on every occasion.
-        keeps_s: how far back the rule looks at failures, in s.
+        every_s: the time between two checks, in seconds; 0: check on every occasion.
+        keeps_s: how far back the rule looks at failures, in seconds.
         runbook: the anchor of the rule's entry in ``docs/operations.md``.
     """
 
@@ -59,7 +59,7 @@ class Rule(Protocol):
         """See above."""
 
     def holds(self, facts: Facts, now_ms: int) -> str | None:
-        """Return a sentence on why the rule holds; None if it does not hold."""
+        """Return a sentence that says why the rule holds; None if it does not hold."""
 
 
 @dataclass(frozen=True)
@@ -68,10 +68,10 @@ class FailedCheckpoints:
 
     Attributes:
         name: the rule's name.
-        total: the rule holds if more checkpoints than this failed within ``window_s``; None: not judged.
-        growth: the rule holds if the last ``growth_window_s`` have more failures than the period before, by more than this;
-            None: not judged.
-        every_s: the time between two checks. An episode begins and ends at a check.
+        total: the rule holds if more checkpoints than this number failed within ``window_s``. None: not judged.
+        growth: the rule holds if the failures within the last ``growth_window_s`` exceed those in the period before by more
+            than this number. None: not judged.
+        every_s: the time between two checks, in seconds. An episode begins and ends at a check.
 
     Raises:
         ConfigurationError: a value is out of range.
@@ -87,7 +87,9 @@ class FailedCheckpoints:
 
     def __post_init__(self) -> None:
         if self.total is None and self.growth is None:
-            raise ConfigurationError(f"{self.name}.total: the rule has no threshold; set this or {self.name}.growth")
+            raise ConfigurationError(
+                f"{self.name}.total: the rule has no threshold. Set {self.name}.total or {self.name}.growth"
+            )
         for key in ("total", "growth"):
             _require(self.name, key, getattr(self, key) or 0, least=0)
         _require(self.name, "window", self.window_s, least=1)
@@ -114,17 +116,17 @@ class FailedCheckpoints:
         now, before = count(self.growth_window_s), count(2 * self.growth_window_s, self.growth_window_s)
         if self.growth is not None and now - before > self.growth:
             span = duration(self.growth_window_s)
-            return f"{counted(now, 'checkpoint')} failed within {span}, {before} in the {span} before. {facts.last_failure}"
+            return f"{counted(now, 'checkpoint')} failed within {span}, and {before} in the {span} before. {facts.last_failure}"
         return None
 
 
 @dataclass(frozen=True)
 class ConsecutiveFailures:
-    """Checkpoints fail one after another, without a completed one in between.
+    """Several checkpoints fail one after another, and none is completed in between.
 
     Attributes:
         name: the rule's name.
-        count: the rule holds at this number of failures or more.
+        count: the rule holds from this number of failures on.
 
     Raises:
         ConfigurationError: a value is out of range.
@@ -148,13 +150,13 @@ class ConsecutiveFailures:
 
 @dataclass(frozen=True)
 class NoCheckpoint:
-    """No checkpoint is completed for a time: the query hangs, is dead, or has nothing to do.
+    """No checkpoint is completed for a time: the query hangs, is dead, or has no new input.
 
     Attributes:
         name: the rule's name.
-        for_s: that time. Spark makes no checkpoint without new input, so set more than the source's longest pause.
-        is_of_planned: judge only while Spark has planned a checkpoint that is not done, and count from that plan. The
-            source may then pause for any time, but a driver that died between two checkpoints goes unnoticed.
+        for_s: that time, in seconds. Spark makes no checkpoint without new input, so choose more than the source's longest pause.
+        is_of_planned: whether to judge only while a planned checkpoint is not done, and to count from its plan. Then the
+            source may pause for any length of time, but the rule does not notice a driver that died between two checkpoints.
 
     Raises:
         ConfigurationError: a value is out of range.
@@ -176,7 +178,7 @@ class NoCheckpoint:
         if self.is_of_planned:
             if facts.planned_ms is None:
                 return None
-            since_ms = max(since_ms, facts.planned_ms)  # before that, no checkpoint was due
+            since_ms = max(since_ms, facts.planned_ms)  # no checkpoint was due before the plan
         quiet_s = (now_ms - since_ms) / 1000
         if quiet_s <= self.for_s:
             return None

@@ -16,7 +16,7 @@ logger: Final = logging.getLogger("twopc.alerts")
 
 
 def load(path: Path | None) -> State:
-    """Read the file; return an empty state if it is absent or unreadable; an episode may then be reported twice."""
+    """Read the file. If it is absent or unreadable, return an empty state: then an episode may be reported twice."""
     if path is None:
         return State()
     try:
@@ -24,12 +24,12 @@ def load(path: Path | None) -> State:
     except FileNotFoundError:
         return State()
     except (OSError, msgspec.DecodeError, UnicodeDecodeError) as error:
-        logger.warning("%s cannot be read; alerts that hold are sent again: %s", path, error)
+        logger.warning("%s cannot be read, so alerts about rules that still hold are sent again: %s", path, error)
         return State()
 
 
 def save(path: Path | None, state: State) -> None:
-    """Replace the file. A failure is logged."""
+    """Replace the file. Log a failure."""
     if path is None:
         return
     written = path.with_name(f".{path.name}.tmp")
@@ -38,4 +38,4 @@ def save(path: Path | None, state: State) -> None:
         written.write_bytes(msgspec.json.encode(state))
         written.replace(path)
     except OSError as error:
-        logger.warning("%s cannot be written; a restart may send an alert again: %s", path, error)
+        logger.warning("%s cannot be written, so a restart may send an alert again: %s", path, error)

@@ -1,4 +1,5 @@
-"""``exactly_once`` under Spark Connect: the function runs in a process of the server's host, which has no access to the JVM.
+"""Run ``exactly_once`` under Spark Connect, in a process on the server's host that has no access to the JVM.
 
-Everything that does not need the JVM is in ``twopc.integration.spark``, and the same for both. What differs: ``docs/connect.md``.
+All code that does not need the JVM is in ``twopc.integration.spark``, and both modes use it. ``docs/connect.md`` lists the
+differences.
 """

@@ -1,6 +1,6 @@
-"""The object of ``exactly_once`` under Spark Connect: first in the client, then as a copy in the process that calls it.
+"""Handle calls of ``exactly_once`` under Spark Connect. The client makes the object, and another process calls a copy of it.
 
-The client may have ``pyspark-client`` only, so this module imports no driver's part of PySpark before the first call.
+The client may have only ``pyspark-client``, so this module does not import the classic part of PySpark before the first call.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ class ConnectCalls:
         from twopc.integration.spark.run_writer import RunWriter  # noqa: PLC0415 - the same
 
         if self._writer is not None and self._writer.run.query.makes_this_call():
-            return self._writer  # a process calls for one run of one query
+            return self._writer  # a process serves one run of one query
         files = local_files(self._location)
         query = calling_query(session, files)
         mode = ConnectMode(session, query, self._checksums)
@@ -72,13 +72,13 @@ class ConnectCalls:
 def _require_available(location: str | None, options: Options) -> str:
     if pyspark.__version__.startswith("3."):
         raise ConfigurationError(
-            f"exactly_once() needs Spark 4.0 or newer under Spark Connect, this is {pyspark.__version__}. Nothing was written. "
-            f"{_CLASSIC}"
+            f"exactly_once() needs Spark 4.0 or newer under Spark Connect, but this is {pyspark.__version__}. Nothing was "
+            f"written. Upgrade Spark. {_CLASSIC}"
         )
     if location is None:
         raise ConfigurationError(
-            "exactly_once(): under Spark Connect, the checkpoint of the calling query cannot be found. Pass "
-            "checkpoint_location, the same path as .option('checkpointLocation', …). Nothing was written"
+            "exactly_once(): under Spark Connect, the toolkit cannot find the calling query's checkpoint. Nothing was "
+            "written. Pass checkpoint_location, the same path as in .option('checkpointLocation', …)"
         )
     for name, is_given in (("interceptors", bool(options.interceptors)), ("staging", options.staging is not False)):
         if is_given:
@@ -90,7 +90,7 @@ def _require_available(location: str | None, options: Options) -> str:
 
 
 def _checksums_at_start() -> Checksums:
-    """Spark's settings just before the query starts: PySpark makes the copy of the object before it starts the query."""
+    """Read Spark's settings just before the query starts. PySpark makes the copy of the object before it starts the query."""
     if not is_worker() or called_batch() is not None:
         return NOT_KNOWN
     from pyspark.sql.connect.session import SparkSession  # noqa: PLC0415 - cannot be imported without grpc

@@ -1,4 +1,4 @@
-"""A batch's DataFrames as the coordinator's engine, through Spark Connect."""
+"""Implement the coordinator's engine for a batch's DataFrames, through Spark Connect."""
 
 from __future__ import annotations
 
@@ -23,16 +23,16 @@ _CANCEL_AGAIN_S: Final = 0.5
 
 @dataclass(frozen=True, kw_only=True)
 class ConnectEngine(SparkEngine):
-    """See :class:`twopc.engine.Engine`. It cancels operations by their tag, and collects only what is sure to fit.
+    """See :class:`twopc.engine.Engine`. It cancels operations by their tag, and collects only DataFrames that are sure to fit.
 
     Attributes:
-        require_sound: checks the batch's plan before it is run.
+        require_sound: checks the batch's plan before Spark runs it.
     """
 
     require_sound: Callable[[], None]
 
     def prepare(self, work: Work) -> list[TaskReport]:
-        """See :class:`Engine`. Recovery comes before it, so a plan that is refused holds back no decided batch."""
+        """See :class:`Engine`. Recovery runs earlier, so a refused plan holds back no decided batch."""
         self.require_sound()
         return super().prepare(work)
 
@@ -60,7 +60,7 @@ class ConnectEngine(SparkEngine):
             session.removeTag(tag)
 
     def _is_direct(self, frame_name: str) -> bool:
-        # No plan has a budget here, so an estimate that is too small must still fit.
+        # No plan has a budget here, so the rows must fit even if the estimate is too small.
         is_sure = self.way.max_bytes is None or not self.way.needs_bound(frame_name)
         return is_sure and self.way.is_direct(frame_name)
 

@@ -4,15 +4,19 @@ from __future__ import annotations
 
 import re
 import time
+from functools import cached_property
 from typing import TYPE_CHECKING, Any, Final
 
-from twopc.errors import ConfigurationError, RetriableError
+from twopc.errors import RetriableError
 from twopc.integration.connect.engine import ConnectEngine
 from twopc.integration.connect.one_shuffle import Checksums, require_one_shuffle
 from twopc.integration.connect.plans import plan_of_frame
 from twopc.integration.connect.query import batch_columns, local_files
+from twopc.integration.connect.state import ConnectState
+from twopc.integration.connect.worker import called_batch
 from twopc.integration.spark.budget import Budget
 from twopc.integration.spark.kept import Runs
+from twopc.integration.spark.stateful import tell_once
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -26,7 +30,8 @@ if TYPE_CHECKING:
     from twopc.progress import StateSize
 
 _PAUSE_S: Final = 0.5
-#: The number of partitions of a range: as many as the cluster has slots, unless spark.default.parallelism says otherwise.
+#: The number of partitions of a range. It is the number of the cluster's slots, unless spark.default.parallelism sets
+#: another.
 _SPLITS: Final = re.compile(r"splits=(?:Some\()?(\d+)")
 #: As in ``twopc.integration.spark.slots``.
 _TASKS_PER_SLOT: Final = 2
@@ -37,12 +42,9 @@ class ConnectMode:
 
     Args:
         session: the session of the query.
-        query: the query that calls.
+        query: the query that makes the call.
         checksums: Spark's settings just before the query started.
     """
-
-    #: A query with state is refused.
-    is_stateless = True
 
     def __init__(self, session: Any, query: ConnectQuery, checksums: Checksums) -> None:
         self._session = session
@@ -50,6 +52,12 @@ class ConnectMode:
         self._checksums = checksums
         self._budget = Budget()
         self._slots = ConnectSlots(session)
+        self._tell = tell_once()
+
+    @cached_property
+    def is_stateless(self) -> bool:
+        """See :class:`~twopc.integration.spark.mode.Mode`."""
+        return not (self._query.plan().keeps_state or self.open_files(self._query.checkpoint_location).names("state"))
 
     def open_files(self, location: str) -> Files:
         """See :class:`~twopc.integration.spark.mode.Mode`."""
@@ -60,11 +68,13 @@ class ConnectMode:
         ends_at = time.monotonic() + pause_ms / 1000
         while (left := ends_at - time.monotonic()) > 0:
             if not self._query.is_active:
-                raise RetriableError("the query was stopped before the batch was tried again. No part of it is visible")
+                raise RetriableError(
+                    "the query was stopped before the batch was tried again. No part of the batch is visible"
+                )
             time.sleep(min(left, _PAUSE_S))
 
     def look(self, files: Files, frames: Sequence[SinkFrame], batch: Batch) -> tuple[StateSize, ...]:
-        """See :class:`~twopc.integration.spark.mode.Mode`. Files on the server's host cannot be overwritten."""
+        """See :class:`~twopc.integration.spark.mode.Mode`. Nobody can overwrite the files on the server's host."""
         del files, frames, batch
         return ()
 
@@ -74,7 +84,7 @@ class ConnectMode:
         return ConnectEngine(
             batch=attempt.rows,
             sinks=attempt.sinks,
-            # The workers of the tasks outlive this process, so they know its runs by the session.
+            # The tasks' workers outlive this process, so they know its runs by the session.
             runs=Runs(self._query.run_id, running | {self._query.run_id}, self._session.session_id),
             shuffles=attempt.shuffles,
             slots=self._slots,
@@ -83,23 +93,23 @@ class ConnectMode:
             budget=self._budget,
             timeout_ms=attempt.options.checkpoints.timeout_ms,
             max_writers=attempt.options.checkpoints.max_writers,
-            require_sound=lambda: self._require_sound(files, batch, attempt),
+            state=self._state(files, batch),
+            require_sound=lambda: self._require_sound(batch, attempt),
         )
 
-    def _require_sound(self, files: Files, batch: Batch, attempt: Attempt) -> None:
-        plan = self._query.plan()
-        if plan.keeps_state or files.names("state"):
-            raise ConfigurationError(
-                f"batch {batch.batch_id} belongs to a query that keeps state, which this release cannot write exactly once under "
-                "Spark Connect: it cannot see whether all of the state is written. Nothing was written. Run the query in a "
-                "classic session: SparkSession.builder.master(…)"
-            )
+    def _require_sound(self, batch: Batch, attempt: Attempt) -> None:
         if attempt.options.checkpoints.deterministic_plan:
             return
         frames = [plan_of_frame(rows.frame()) for rows in attempt.rows]
-        require_one_shuffle(
-            batch.batch_id, plan, frames, batch_columns(), lambda: (self._checksums, Checksums.of(self._session))
-        )
+        settings = lambda: (self._checksums, Checksums.of(self._session))  # noqa: E731 - asked only if they matter
+        require_one_shuffle(batch.batch_id, self._query.plan(), frames, batch_columns(), settings)
+
+    def _state(self, files: Files, batch: Batch) -> ConnectState | None:
+        called = called_batch()
+        if self.is_stateless or called is None:
+            return None
+        is_cached = plan_of_frame(called.frame).reads_cache
+        return ConnectState(batch.batch_id, called.frame, files, self._tell, is_cached=is_cached)
 
 
 class ConnectSlots:
@@ -113,6 +123,6 @@ class ConnectSlots:
         self._session = session
 
     def most_writers(self) -> int | None:
-        """The maximum number of tasks that write one DataFrame of a batch; see ``Slots``."""
+        """Return the maximum number of tasks that write one DataFrame of a batch; see ``Slots``."""
         found = _SPLITS.search(self._session.range(1)._explain_string())  # noqa: SLF001 - the public function prints it
         return _TASKS_PER_SLOT * int(found[1]) if found else None

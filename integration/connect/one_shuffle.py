@@ -1,7 +1,7 @@
 """Rule 6 without Spark's status store: a batch is written only if its rows cannot come from two writes of one shuffle.
 
-Spark Connect does not show which stages ran twice. So the plan must rule it out before anything is written. ``docs/connect.md``
-lists the ways, and ``tests/live/test_spark_checksums.py`` shows what Spark's checksums do.
+Spark Connect does not show which stages ran twice. So the plan must rule that out before anything is written.
+``docs/connect.md`` lists the ways, and ``tests/live/test_spark_checksums.py`` shows the effect of Spark's checksums.
 """
 
 from __future__ import annotations
@@ -17,13 +17,14 @@ if TYPE_CHECKING:
 
     from twopc.integration.connect.plans import Plan
 
-#: Spark compares the rows of a shuffle that it writes again, and then runs their readers again or ends the job (SPARK-53575).
+#: With these, Spark compares the rows of a shuffle that it writes again. If they differ, Spark runs their readers again or
+#: ends the job (SPARK-53575).
 CHECKSUMS: Final = (
     "spark.sql.shuffle.orderIndependentChecksum.enabled",
     "spark.sql.shuffle.orderIndependentChecksum.enableFullRetryOnMismatch",
 )
 _SINCE: Final = (4, 1)
-#: Other kinds of shuffles: nobody has seen how they behave, or Spark switches the comparison off (SPARK-54959).
+#: Exclude other kinds of shuffles: nobody has tested them, or Spark switches the comparison off (SPARK-54959).
 _OTHER_SHUFFLES: Final = (
     ("spark.shuffle.push.enabled", ("false",)),
     ("spark.shuffle.manager", ("sort", "tungsten-sort")),
@@ -42,11 +43,11 @@ class Checksums:
 
     @classmethod
     def of(cls, session: Any) -> Checksums:
-        """Ask the server."""
+        """Ask the server for its settings."""
         version = tuple(int(part) for part in str(session.version).split(".")[:2] if part.isdecimal())
         if version < _SINCE:
             return cls(("Spark 4.1 or newer on the server",))
-        # Without a default of ours, so that Spark answers with its own: both are on from 4.2 on.
+        # No default of ours, so that Spark answers with its own. From Spark 4.2 on, both are on by default.
         missing = [f"{name}=true" for name in CHECKSUMS if str(session.conf.get(name)).lower() != "true"]
         for name, allowed in _OTHER_SHUFFLES:
             if str(session.conf.get(name, allowed[0])).lower() not in allowed:
@@ -54,7 +55,7 @@ class Checksums:
         return cls(tuple(missing))
 
 
-NOT_KNOWN: Final = Checksums(("the object of exactly_once() made before the query starts, not in its function",))
+NOT_KNOWN: Final = Checksums(("an exactly_once() object that is made before the query starts, not in its function",))
 
 
 def require_one_shuffle(
@@ -70,7 +71,7 @@ def require_one_shuffle(
         checksums: returns Spark's settings just before the query started, and now.
 
     Raises:
-        ConfigurationError: nothing rules it out.
+        ConfigurationError: nothing rules that out.
     """
     shuffles = [plan.shuffles for plan in (query, *frames)]
     is_of_batch = all(columns == batch for plan in frames for columns in plan.batches)
@@ -81,17 +82,17 @@ def require_one_shuffle(
         raise ConfigurationError(
             f"batch {batch_id} has a plan that may shuffle its rows ({_described(shuffles)}). If an executor dies, Spark may "
             "write the shuffle again with other rows, and Spark Connect does not show that. So rows could be lost or duplicated. "
-            "Nothing was written. Either write the batch without a shuffle. Or let Spark compare the rows, for which this is "
-            f"missing: {'; '.join(obstacles)}. Or, if every part of the plan yields the same rows each time (no rand(), no "
-            "unstable function, no limit without an order), pass CheckpointConfig(deterministic_plan=True). A classic session "
-            "has no such restriction"
+            "Nothing was written. Write the batch without a shuffle. Or let Spark compare the rows, which still needs this: "
+            f"{'; '.join(obstacles)}. Or, if every part of the plan yields the same rows each time (no rand(), no unstable "
+            "function, no limit without an order), pass CheckpointConfig(deterministic_plan=True). A classic session does not "
+            "have this restriction"
         )
 
 
 def _obstacles(
     shuffles: Sequence[int | None], frames: Sequence[Plan], checksums: Sequence[Checksums], *, is_of_batch: bool
 ) -> list[str]:
-    """What keeps Spark's checksums from being enough."""
+    """List the reasons why Spark's checksums are not enough."""
     found = list(dict.fromkeys(missing for one in checksums for missing in one.missing))
     if len(frames) > 1:
         found.append("pass one DataFrame for all sinks")

@@ -1,6 +1,7 @@
-"""Read Spark's plans as text, because Spark Connect shows them in no other way.
+"""Read Spark's plans as text, because Spark Connect shows them in no other form.
 
-What is not understood counts as the worst: a node with an unknown name may shuffle, and a plan that Spark cut short may have any.
+Anything unknown counts as the worst case: a node with an unknown name may shuffle, and a plan that Spark cut short may have any
+node.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
-#: Nodes that do not shuffle. Where one of them needs a shuffle, an ``Exchange`` stands below it.
+#: Nodes that do not shuffle. If one of them needs a shuffle, an ``Exchange`` stands below it.
 _STAYING: Final = frozenset(
     {
         "AdaptiveSparkPlan",
@@ -83,7 +84,7 @@ class Plan:
     """A plan of Spark.
 
     Attributes:
-        analyzed: its analysed form, as text.
+        analyzed: the analysed plan, as text.
         forms: the nodes of its physical form, each with the rest of its line. An adaptive plan that has run has two forms, the
             final one and the first one.
         is_cut: whether Spark has left out a part.
@@ -95,7 +96,7 @@ class Plan:
 
     @property
     def shuffles(self) -> int | None:
-        """The number of its shuffles; None if that is not known."""
+        """The number of shuffles in the plan; None if it is not known."""
         names = [[name for name, _ in form] for form in self.forms]
         known = _STAYING | _SHUFFLES | _SHUFFLED
         if self.is_cut or not any(names) or any(name not in known for form in names for name in form):
@@ -104,17 +105,17 @@ class Plan:
 
     @property
     def reads_cache(self) -> bool:
-        """Whether it may read rows that Spark keeps."""
+        """Whether the plan may read rows that Spark keeps."""
         return self.is_cut or any(name.startswith("InMemory") for name, _ in self._nodes)
 
     @property
     def keeps_state(self) -> bool:
-        """Whether one of its operators keeps state."""
+        """Whether one of the plan's operators keeps state."""
         return any(_STATE.search(name) for name, _ in self._nodes)
 
     @property
     def batches(self) -> list[set[str]]:
-        """The columns of each RDD that it reads: the batch itself is one."""
+        """The columns of each RDD that the plan reads. The batch itself is such an RDD."""
         return [columns_of(rest) for name, rest in self._nodes if name == "Scan" and "ExistingRDD" in rest]
 
     @property
@@ -123,7 +124,7 @@ class Plan:
 
 
 def columns_of(text: str) -> set[str]:
-    """The columns, with their numbers, that a text names."""
+    """Return the columns that a text names, with their numbers."""
     return set(_COLUMN.findall(text))
 
 
@@ -146,13 +147,13 @@ def parsed(text: str) -> Plan:
 
 
 def plan_of_frame(frame: DataFrame) -> Plan:
-    """The plan of a DataFrame. Evaluates nothing."""
+    """Return the plan of a DataFrame. Evaluates nothing."""
     connect: Any = frame
     return parsed(connect._explain_string(extended=True))  # noqa: SLF001 - the public function prints it
 
 
 def plan_of_query(query: Any) -> Plan:
-    """The plan of the batch that a query is processing."""
+    """Return the plan of the batch that a query is processing."""
     from pyspark.sql.connect import proto  # noqa: PLC0415 - cannot be imported without grpc
 
     command: Any = proto.StreamingQueryCommand()

@@ -18,10 +18,10 @@ _SCHEME: Final = re.compile(r"^(?P<scheme>[A-Za-z][A-Za-z0-9+.-]*):(?://(?P<host
 
 
 def local_files(location: str) -> LocalFiles:
-    """The checkpoint's directory on the server's host.
+    """Open the checkpoint's directory on the server's host.
 
     Raises:
-        ConfigurationError: it is on another file system, or the path is relative.
+        ConfigurationError: the checkpoint is on another file system, or the path is relative.
     """
     found = _SCHEME.match(location)
     if found and (found["scheme"].lower() != "file" or found["host"] not in {None, "", "localhost"}):
@@ -32,8 +32,8 @@ def local_files(location: str) -> LocalFiles:
     path = found["path"] if found else location
     if not path.startswith("/"):
         raise ConfigurationError(
-            f"checkpoint_location={location!r} is a relative path. Nothing was written. Pass an absolute one, here and as the "
-            "option checkpointLocation"
+            f"checkpoint_location={location!r} is a relative path. Nothing was written. Pass an absolute path, both here "
+            "and as the option checkpointLocation"
         )
     return LocalFiles(path)
 
@@ -46,8 +46,8 @@ class ConnectQuery:
         location: the location of its checkpoint.
 
     Attributes:
-        query_id: see there.
-        run_id: see there.
+        query_id: the query's id, which survives restarts.
+        run_id: Spark's id of the run, new with each start.
     """
 
     def __init__(self, remote: Any, location: str) -> None:
@@ -78,11 +78,11 @@ class ConnectQuery:
         return called.batch_id
 
     def makes_this_call(self) -> bool:
-        """See :class:`~twopc.integration.spark.mode.Query`. A process calls for one query."""
+        """See :class:`~twopc.integration.spark.mode.Query`. A process serves one query."""
         return called_batch() is not None
 
     def plan(self) -> Plan:
-        """The plan of the batch that Spark is processing."""
+        """Return the plan of the batch that Spark is processing."""
         return plan_of_query(self._remote)
 
 
@@ -99,9 +99,9 @@ def calling_query(session: Any, files: LocalFiles) -> ConnectQuery:
     called = called_batch()
     if called is None:
         raise ConfigurationError(
-            "Spark did not make this call: it comes from another thread, or from outside a function of foreachBatch. Nothing "
-            "was written. Call the object of exactly_once() in the function itself; other work may stay in threads. If the "
-            "call is there, this release of PySpark is not one that the documentation lists"
+            "Spark did not make this call. The call comes from another thread, or from outside a foreachBatch function. "
+            "Nothing was written. Call the exactly_once() object in the function itself. Other work may stay in threads. "
+            "If the call is already there, the documentation does not list this release of PySpark"
         )
     query_id = checkpoint.query_id(files)
     active = list(session.streams.active)
@@ -121,7 +121,7 @@ def calling_query(session: Any, files: LocalFiles) -> ConnectQuery:
 
 
 def batch_columns() -> set[str]:
-    """The columns of the batch for which Spark waits, with their numbers."""
+    """Return the columns of the batch for which Spark waits, with their numbers."""
     called = called_batch()
     if called is None:
         raise AssertionError("the caller was found before")

@@ -1,7 +1,8 @@
-"""The process in which Spark Connect calls the user's function: one for each start of a query, on the server's host.
+"""Recognise the process in which Spark Connect calls the user's function.
 
-PySpark's ``foreach_batch_worker.py`` calls the function in its main thread and waits for it. It passes on neither the query nor
-anything that a user could not set, so the call is recognised by PySpark's own frame on the stack.
+Each start of a query has its own process on the server's host. PySpark's ``foreach_batch_worker.py`` calls the function in its
+main thread and waits for it. This worker passes neither the query nor anything else that a user could not set, so this module
+recognises the call by PySpark's own frame on the stack.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ _FUNCTION: Final = "process"
 
 
 class CalledBatch(NamedTuple):
-    """What Spark passed to the user's function.
+    """The arguments that Spark passed to the user's function.
 
     Attributes:
         frame: the batch.
@@ -39,7 +40,7 @@ def is_worker() -> bool:
 
 
 def called_batch() -> CalledBatch | None:
-    """The batch for which Spark waits in this thread; None if Spark has not called, or another thread makes the call."""
+    """Return the batch for which Spark waits in this thread; None if Spark has not called, or another thread makes the call."""
     frame: FrameType | None = sys._getframe()  # noqa: SLF001 - the only way to the caller
     if threading.current_thread() is not threading.main_thread():
         return None

@@ -1,1 +1,1 @@
-"""``twopc demo`` kills a streaming query on a real Kafka repeatedly, then counts its output independently."""
+"""``twopc demo`` repeatedly kills a streaming query on a real Kafka, then counts its output independently."""

@@ -1,4 +1,4 @@
-"""The kills of a run, drawn from a seed: at named steps of the protocol, and while the query writes."""
+"""Draw the kills of a run from a seed: some at named steps of the protocol, others while the query writes."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def outside_kills(seed: int, count: int) -> list[Kill]:
 
 
 def protocol_kills(seed: int, count: int) -> list[Kill]:
-    """Plan kills at steps of the protocol, each once before any is repeated, and some kills from outside."""
+    """Plan kills at steps of the protocol, and some kills from outside. Each step comes once before any is repeated."""
     chance = random.Random(f"protocol {seed}")  # noqa: S311 - chaos, not cryptography
     kills = [_outside(chance) for _ in range(round(count * _OUTSIDE_SHARE))]
     while len(kills) < count:

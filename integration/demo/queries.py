@@ -1,4 +1,7 @@
-"""The queries that the demo kills, from Kafka to one or several stores: with this toolkit, and as Spark's guides show it."""
+"""Build the queries that the demo kills.
+
+Each query copies records from Kafka to one or more stores, either with this toolkit or as Spark's guides show it.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The results of the demo, for people and for programs."""
+"""Report the results of the demo to people and to programs."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def facts(outcome: Outcome, unfinished: int) -> Facts:
 
 
 def sums(outputs: Mapping[str, Facts]) -> Facts:
-    """Return the result for one query with several outputs: what it lost and duplicated anywhere.
+    """Return the result for one query with several outputs: the sums over all of them.
 
     Args:
         outputs: the facts of each output, by its title.
@@ -55,7 +55,7 @@ def sums(outputs: Mapping[str, Facts]) -> Facts:
 
 
 def is_exactly_once(result: Facts) -> bool:
-    """Whether every record is there once."""
+    """Whether the output has every record exactly once."""
     return not (result["lost"] or result["duplicated"])
 
 

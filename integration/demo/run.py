@@ -79,7 +79,7 @@ def main(options: DemoOptions, *, as_json: bool) -> int:
 
 
 def run_demo(options: DemoOptions, console: Console) -> tuple[dict[str, Any], dict[str, Any] | None]:
-    """Run the demo; return the facts of both queries. Everything that it started has ended when it returns or raises.
+    """Run the demo and return the facts of both queries. It ends all that it has started before it returns or raises.
 
     Raises:
         ServiceError: Java, a package or a jar is missing, the broker did not start, or a query failed.
@@ -186,7 +186,7 @@ class _Setup:
 
 
 def _processed(checkpoint: Path, batch_id: int) -> int:
-    """Return the number of records up to a batch, from its offsets; the last line has ``{topic: {partition: offset}}``."""
+    """Return the number of records up to a batch. The last line of its offsets is ``{topic: {partition: offset}}``."""
     (of_partition,) = json.loads((checkpoint / "offsets" / str(batch_id)).read_text().splitlines()[-1]).values()
     return sum(of_partition.values())
 

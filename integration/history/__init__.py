@@ -1,4 +1,4 @@
-"""The outcome of every checkpoint of a query, kept beside Spark's checkpoint for ``twopc history`` and other readers."""
+"""Keep the outcome of each of a query's checkpoints beside Spark's checkpoint, for ``twopc history`` and other readers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The charts of the page: durations by phase, and rows per second. They are SVG without scripts, and every text is escaped."""
+"""Draw the charts of the page: durations by phase, and rows per second. They are SVG without scripts. All text is escaped."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
     from twopc.progress import Checkpoint
 
-#: The phases in their order, each with its own colour. Recovery's four phases share one.
+#: The phases in their order, each with its own colour. Recovery's four phases share one colour.
 PHASES: Final = ("recover", "prepare", "confirm", "decide", "commit", "evaluate", "finish")
 _RECOVERY: Final = frozenset({"connect", "inspect", "acquire", "recover"})
 _WIDTH, _HEIGHT, _LEFT, _BOTTOM, _TOP = 960, 260, 64, 24, 26
@@ -22,20 +22,20 @@ _RATE_HEIGHT: Final = 140
 #: A bar is cut at this multiple of the 90th percentile.
 _CUT: Final = 3
 _WIDEST_BAR: Final = 48
-#: Narrower places leave no room for a gap between two bars.
+#: If a bar would have less width than this, no gap separates it from the next bar.
 _NARROW: Final = 3
-#: The width of the text above a cut bar.
+#: The width of the label above a cut bar.
 _LABEL: Final = 52
-#: The number of points on a line that people can distinguish.
+#: The largest number of points on a line that people can tell apart.
 _DOTS: Final = 60
-#: The end of an axis, apart from the power of ten. Half of it is also a short number.
+#: The possible ends of an axis, apart from the power of ten. Half of each is also a short number.
 _ENDS: Final = (1.0, 1.2, 1.6, 2.0, 2.4, 3.0, 4.0, 5.0, 6.0, 8.0, 10.0)
 
 
 def timeline(shown: Sequence[Checkpoint]) -> str:
     """Draw a bar for each checkpoint, with the duration of each phase and a mark if it failed."""
     took = sorted(one.took_ms for one in shown) or [1.0]
-    # A checkpoint that waited for ten minutes must not dwarf all others, so its bar is cut and labelled with its duration.
+    # A checkpoint that waited for ten minutes must not dwarf all others. So its bar is cut and labelled with its duration.
     highest = _end(min(took[-1], _CUT * took[round(0.9 * (len(took) - 1))]))
     parts = [_axis(_HEIGHT, highest, seconds)]
     labels = _labelled(shown, highest)
@@ -61,7 +61,7 @@ def timeline(shown: Sequence[Checkpoint]) -> str:
 
 
 def rates(shown: Sequence[Checkpoint]) -> str:
-    """Draw rows per second, counting the time from a checkpoint's trigger to its end, and the pause before it."""
+    """Draw rows per second. The time counts from a checkpoint's trigger to its end, and includes the pause before it."""
     values = [
         0.0 if one.cause is not None else one.rows * 1000 / max(1.0, one.took_ms + (one.pause_ms or 0.0))
         for one in shown
@@ -71,13 +71,13 @@ def rates(shown: Sequence[Checkpoint]) -> str:
     points = [(_middle(number, shown), _RATE_HEIGHT - _BOTTOM - value * up) for number, value in enumerate(values)]
     line = " ".join(f"{x:.1f},{y:.1f}" for x, y in points)
     parts = [_axis(_RATE_HEIGHT, highest, lambda value: f"{value:,.0f}"), f'<polyline class="rate" points="{line}"/>']
-    if len(points) <= _DOTS:  # a single point does not make a line
+    if len(points) <= _DOTS:  # a single point would not show as a line
         parts += [f'<circle class="dot" cx="{x:.1f}" cy="{y:.1f}" r="2.5"/>' for x, y in points]
     return _svg(_RATE_HEIGHT, "Rows per second", [*parts, *_ids(shown, _RATE_HEIGHT)])
 
 
 def _stack(one: Checkpoint) -> list[tuple[str, float]]:
-    """A checkpoint's phases in order; the steps of recovery count as one."""
+    """Return a checkpoint's phases in order. The steps of recovery count as one phase."""
     merged = dict.fromkeys(PHASES, 0.0)
     for phase, ms in one.phases.items():
         name = "recover" if phase in _RECOVERY else phase
@@ -86,7 +86,7 @@ def _stack(one: Checkpoint) -> list[tuple[str, float]]:
 
 
 def _labelled(shown: Sequence[Checkpoint], highest: float) -> dict[int, float]:
-    """Choose the cut bars that get a label, and each label's place: the longest bars first, as long as there is room."""
+    """Choose which cut bars get a label, and where: the longest bars first, until the labels would overlap."""
     cut = [number for number, one in enumerate(shown) if one.took_ms > highest]
     found: dict[int, float] = {}
     for number in sorted(cut, key=lambda number: -shown[number].took_ms):

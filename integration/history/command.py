@@ -1,4 +1,4 @@
-"""Run ``twopc history``, ``show`` and ``diagnose`` with parsed options: read, print, return the exit status."""
+"""Run ``twopc history``, ``show`` and ``diagnose`` with parsed options: read, print, and return the exit status."""
 
 from __future__ import annotations
 
@@ -30,12 +30,12 @@ _DONE: Final = 0
 _FOUND: Final = 1
 _NOT_READ: Final = 2
 _PHASES: Final = ("prepare", "confirm", "decide", "commit", "finish")
-#: `show` prints all of them.
+#: On a narrow terminal, `history` leaves out these columns, in this order. `show` prints all of them.
 _FIRST_TO_GO: Final = ("confirm", "finish", "decide", "MB", "tasks", "commit", "prepare", "rows")
 
 
 def show_history(checkpoint: Path, *, last: int, only_failed: bool, as_json: bool) -> int:
-    """Print the newest checkpoints, one per line; return the exit status."""
+    """Print the newest checkpoints, one per line, and return the exit status."""
 
     def act() -> int:
         history = read(checkpoint)
@@ -50,7 +50,7 @@ def show_history(checkpoint: Path, *, last: int, only_failed: bool, as_json: boo
 
 
 def show_one(checkpoint: Path, batch_id: int, *, as_json: bool) -> int:
-    """Print everything known about one checkpoint; return the exit status."""
+    """Print the details of one checkpoint, and return the exit status."""
 
     def act() -> int:
         history = read(checkpoint)
@@ -73,7 +73,7 @@ def show_one(checkpoint: Path, batch_id: int, *, as_json: bool) -> int:
 
 
 def show_diagnosis(checkpoint: Path, *, last: int, as_json: bool) -> int:
-    """Print why checkpoints are slow or fail; return the exit status."""
+    """Print why checkpoints are slow or fail, and return the exit status."""
 
     def act() -> int:
         history = read(checkpoint)
@@ -127,7 +127,7 @@ def _in_progress(history: History) -> dict[str, Any] | None:
 def _in_progress_line(one: InProgress) -> str:
     return (
         f"Checkpoint {one.batch_id} was planned at {utc(one.since_ms)} and is not done: it is in progress, or the query has "
-        "ended and its restart will begin with it."
+        "ended and will begin with it when it restarts."
     )
 
 
@@ -184,7 +184,7 @@ def _print_one(one: Checkpoint) -> None:
     steps = ", ".join(one.steps) or ("none" if one.cause is not None else "none, a replay")
     facts = [f"Steps: {steps}. Written by: {one.way or 'nobody'}. {wrote}."]
     if one.orphans_ended:
-        facts.append(f"Orphaned transactions ended (of a dead driver or a failed attempt): {one.orphans_ended}.")
+        facts.append(f"Orphaned transactions ended (from a dead driver or a failed attempt): {one.orphans_ended}.")
     facts += [_state_line(size) for size in one.state]
     facts += [
         f"Task {vote.partition}: Spark's attempt {vote.attempt} counts{f', on {vote.host}' if vote.host else ''}; the earlier "

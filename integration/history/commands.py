@@ -1,4 +1,4 @@
-"""``twopc history``, ``show``, ``diagnose``: options only, as in ``twopc.integration.cli``."""
+"""Declare the options of ``twopc history``, ``show`` and ``diagnose``, as in ``twopc.integration.cli``."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ app = typer.Typer()
 HistoryOf = Annotated[
     Path,
     typer.Argument(
-        help="The query's checkpoint, a local directory; or a copy of its twopc/history.", show_default=False
+        help="The query's checkpoint, as a local directory, or a copy of its twopc/history.", show_default=False
     ),
 ]
 Last = Annotated[int, typer.Option(min=1, help="How many of the newest checkpoints to show.")]
@@ -28,7 +28,7 @@ def history(
     only_failed: Annotated[bool, typer.Option("--failed", help="Show only failed checkpoints.")] = False,
     as_json: Json = False,
 ) -> None:
-    """Show the outcome of every checkpoint (batch) of a query. Read-only: the query may be running or dead.
+    """Show the outcome of every checkpoint (batch) of a query. The command only reads: the query may be running or dead.
 
     Exit status: 0 shown; 2 the history is missing or unreadable.
     """
@@ -44,7 +44,7 @@ def show(
     *,
     as_json: Json = False,
 ) -> None:
-    """Show everything known about one checkpoint: phases, the slowest tasks, attempts, and the cause if it failed.
+    """Show the details of one checkpoint: its phases, slowest tasks and attempts, and the cause if it failed.
 
     Exit status: 0 shown; 2 the history is missing or unreadable, or has no such checkpoint.
     """

@@ -1,4 +1,4 @@
-"""Find out why a query's checkpoints are slow or fail, by applying every rule to the newest part of the history."""
+"""Find out why a query's checkpoints are slow or fail: apply every rule to the newest part of the history."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class Diagnosis:
 
     Attributes:
         rule: the rule's name.
-        weight: how much of the trouble it explains, from 0 to 1.
+        weight: how much of the problem it explains, from 0 to 1.
         cause: the cause, in a sentence.
         evidence: the figures.
         advice: what to change.

@@ -13,7 +13,7 @@ _MEMORY: Final = (
     r"OutOfMemoryError|GC overhead limit|ExecutorLostFailure|exit code:? 137|Container killed|MemoryError"
     r"|Python worker exited unexpectedly"
 )
-#: The clients' names for it in the text of errors of other classes: librdkafka's codes, Java's exceptions.
+#: How clients name a timeout in the text of other errors: librdkafka's codes and Java's exceptions.
 _UNAVAILABLE: Final = (
     r"_TRANSPORT|_ALL_BROKERS_DOWN|_MSG_TIMED_OUT|_TIMED_OUT|COORDINATOR_NOT_AVAILABLE|Local: Message timed out"
     r"|Connection refused"
@@ -35,14 +35,14 @@ def _lost(window: Window) -> Evidence | None:
 
 
 def _restarting(window: Window) -> Evidence | None:
-    """Detect many starts with few completed checkpoints, where runs end in a failure or without a record."""
+    """Detect many starts with few completed checkpoints, if runs end with a failure or without a record."""
     runs = {one.run_id for one in window.checkpoints}
     completed = sum(one.cause is None for one in window.checkpoints)
     if len(runs) < _RESTARTS or completed > 2 * len(runs):
         return None
     is_cut_short = any(one.cause is not None for one in window.checkpoints)
     if not is_cut_short:
-        return None  # as with a query that a timer starts for one batch
+        return None  # such runs are normal: a timer may start the query for one batch
     return Evidence(0.5, f"{len(runs)} starts for {completed} completed checkpoints")
 
 
@@ -50,43 +50,44 @@ FAILING: Final = (
     Rule(
         "bad record",
         "A row cannot be written to the sink.",
-        "Correct the row at its source; or set dead_letter=KafkaSink(…), and the query continues without it.",
+        "Correct the row at its source, or set dead_letter=KafkaSink(…): then the query continues without the row.",
         failures(["BadRecordError", "SchemaError"]),
     ),
     Rule(
         "user code",
-        "The query's own code fails: a function, a cast, a division.",
-        "The message names the expression. Correct it, or make it return null for values that it cannot handle, and restart: "
-        "the whole batch is replayed.",
+        "The query's own code fails: a function, a cast, or a division.",
+        "The message names the expression. Correct it, or make it return null for values that it cannot handle. Then restart the "
+        "query, which replays the batch.",
         failures(["PythonException", "AnalysisException"], _USER_CODE),
     ),
     Rule(
         "memory",
         "A process has too little memory.",
-        "Raise spark.executor.memoryOverhead (Python workers) or spark.executor.memory (the JVM); or make batches smaller "
-        "(maxOffsetsPerTrigger, for batches that are not planned yet). If it is the driver, lower write_by=DriverUpTo(…).",
+        "Raise spark.executor.memoryOverhead (Python workers) or spark.executor.memory (the JVM), or make batches smaller: "
+        "maxOffsetsPerTrigger applies to batches that are not planned yet. If the driver lacks memory, lower "
+        "write_by=DriverUpTo(…).",
         failures([], _MEMORY),
     ),
     Rule(
         "unavailable",
         "A server takes too long to answer.",
-        "Check the brokers and the network first; `twopc preflight` tries each step. If they are only slow, raise timeout_ms "
-        "of the sink, and send fewer, larger requests: kafka.batch.size, kafka.linger.ms, kafka.compression.type. The sink sets "
-        "delivery.timeout.ms to kafka.transaction.timeout.ms, so raise the latter.",
+        "Check the brokers and the network first; `twopc preflight` tries each step. If they are only slow, raise the sink's "
+        "timeout_ms, and send fewer, larger requests: kafka.batch.size, kafka.linger.ms, kafka.compression.type. The sink sets "
+        "delivery.timeout.ms to kafka.transaction.timeout.ms, so raise kafka.transaction.timeout.ms.",
         failures(["UnavailableError"], _UNAVAILABLE),
     ),
     Rule(
         "expired",
-        "Checkpoints expire: preparing takes longer than its limit.",
+        "Checkpoints expire: pre-commit takes longer than its limit.",
         "Raise the limit: CheckpointConfig.timeout_ms, or kafka.transaction.timeout.ms with transaction.max.timeout.ms. "
-        "Or make preparing faster; see the other findings. A replay has the same rows, so it takes just as long.",
+        "Or make pre-commit faster; see the other findings. A replay has the same rows, so it takes just as long.",
         failures(["CheckpointExpiredError"], reason="expired"),
     ),
     Rule(
         "in doubt",
         "A decided checkpoint is not proven complete.",
-        "Do not delete anything. Restart the query: it completes what can be completed. If it stops again, the error names the "
-        "transactions and how to continue.",
+        "Do not delete anything. Restart the query: it completes as much as it can. If it stops again, the error names the "
+        "transactions and says how to continue.",
         failures(["InDoubtError", "DecisionInDoubtError", "CommitBlockedError"]),
     ),
     Rule(
@@ -99,8 +100,8 @@ FAILING: Final = (
     Rule(
         "two drivers",
         "Another driver has taken over the sink.",
-        "Two processes run the query with the same sink name, or one was restarted while the other was still running. End one of "
-        "them; use a different sink name for each query.",
+        "Two processes run the query with the same sink name, or one started while the other was still running. End one of "
+        "them, and use a different sink name for each query.",
         failures(["FencedError"]),
     ),
     Rule(

@@ -1,4 +1,4 @@
-"""Checkpoints as log records with fields: ``exactly_once(…, listeners=[CheckpointLog()])``."""
+"""Log checkpoints as records with fields: ``exactly_once(…, listeners=[CheckpointLog()])``."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ logger: Final = logging.getLogger("twopc.checkpoints")
 
 
 class CheckpointLog(Listener):
-    """Logs one record for each checkpoint that has ended: INFO if it completed, ERROR if not.
+    """Logs one record for each checkpoint that has ended: INFO if the checkpoint completed, ERROR if it failed.
 
     The record's ``extra`` has ``batch_id``, ``query_id``, ``run_id``, ``outcome``, ``took_ms``, ``rows`` and ``transactions``.
     """

@@ -1,4 +1,4 @@
-"""Checkpoints as Prometheus metrics, in the driver: ``exactly_once(…, listeners=[PrometheusMetrics("orders", port=9108)])``."""
+"""Export Prometheus metrics from the driver: ``exactly_once(…, listeners=[PrometheusMetrics("orders", port=9108)])``."""
 
 from __future__ import annotations
 
@@ -38,13 +38,13 @@ _IN_DOUBT: Final = frozenset({"InDoubtError", "DecisionInDoubtError", "CommitBlo
 
 
 class PrometheusMetrics(Listener):
-    """Counts and times checkpoints. Values are computed only when they are requested.
+    """Counts checkpoints, and measures how long they take. Ages are computed when Prometheus requests them.
 
     Args:
-        name: the label ``query`` of every metric.
-        port: serve them on this port; None: the caller serves the registry.
+        name: the value of the label ``query`` in every metric.
+        port: the port on which to serve the metrics; None: the caller serves the registry.
         address: the server's address.
-        registry: where the metrics are registered; None: prometheus_client's own registry.
+        registry: where to register the metrics; None: prometheus_client's own registry.
 
     Raises:
         ModuleNotFoundError: the ``metrics`` extra is not installed.
@@ -73,10 +73,10 @@ class PrometheusMetrics(Listener):
         )
         self._rows = counter("rows", "Rows of completed checkpoints.").labels(name)
         self._bytes = counter("bytes", "Bytes of the rows of completed checkpoints, as Arrow data.").labels(name)
-        self._orphans = counter("orphans_ended", "Open undecided transactions that sweeps have ended.").labels(name)
+        self._orphans = counter("orphans_ended", "Open, undecided transactions that a sweep has aborted.").labels(name)
         self._took = prometheus.Histogram(
             "twopc_checkpoint_seconds",
-            "Time from the trigger of a checkpoint to its end.",
+            "Time from a checkpoint's trigger to its end.",
             _LABEL,
             registry=registry,
             buckets=_BUCKETS,
@@ -86,10 +86,12 @@ class PrometheusMetrics(Listener):
         )
         self._last_batch = gauge("last_completed_batch", "The last completed checkpoint's id.")
         self._last_at = gauge(
-            "last_completed_timestamp_seconds", "When the last checkpoint was completed, in s since 1970."
+            "last_completed_timestamp_seconds", "When the last checkpoint was completed, in seconds since 1970 UTC."
         )
         self._in_doubt = gauge("in_doubt", "1 while the last checkpoint is decided but not proven complete.")
-        gauge("checkpoint_age_seconds", "Age of the checkpoint in progress; 0 without one.").set_function(self._age)
+        gauge(
+            "checkpoint_age_seconds", "Age of the checkpoint in progress; 0 if no checkpoint is in progress."
+        ).set_function(self._age)
         gauge(
             "transaction_age_ratio",
             "Age of the oldest open transaction of the checkpoint in progress, as a share of its limit.",

@@ -1,4 +1,4 @@
-"""Read a checkpoint's history, whether its query is running or dead. Torn lines are skipped and counted."""
+"""Read a checkpoint's history while its query is running or dead. Skip and count torn lines."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 class HistoryError(Exception):
-    """The history is missing or cannot be read. The message is one line and says what to do."""
+    """The history is missing or cannot be read. The message is one line that says what to do."""
 
 
 class _Head(msgspec.Struct):
@@ -29,11 +29,11 @@ _head: Final = msgspec.json.Decoder(_Head)
 
 @dataclass(frozen=True)
 class InProgress:
-    """A checkpoint that Spark has planned and not recorded as done: it is in progress, or its query ended first.
+    """A checkpoint that Spark has planned but not recorded as done: it is in progress, or its query ended first.
 
     Attributes:
-        batch_id: its id.
-        since_ms: when Spark planned it, in ms since 1970 UTC.
+        batch_id: the checkpoint's id.
+        since_ms: when Spark planned the checkpoint, in ms since 1970 UTC.
     """
 
     batch_id: int
@@ -42,12 +42,12 @@ class InProgress:
 
 @dataclass(frozen=True)
 class History:
-    """Everything known about a query's checkpoints.
+    """The records about a query's checkpoints.
 
     Attributes:
-        location: the checkpoint's location, as given.
-        checkpoints: the checkpoints that have ended, in the order of their ends. A retried batch appears once per try.
-        skipped: the places of torn or foreign lines.
+        location: the checkpoint's location, as the caller gave it.
+        checkpoints: the checkpoints that have ended, in the order in which they ended. A retried batch appears once per try.
+        skipped: the places of torn or foreign lines, as ``file:line``.
         in_progress: the checkpoint in progress, if any.
     """
 
@@ -61,8 +61,8 @@ def read(checkpoint: Path) -> History:
     """Read the history.
 
     Args:
-        checkpoint: the query's checkpoint, a path or a ``file:`` URL; or a copy of its ``twopc/history``, as from a file system
-            that is not mounted here.
+        checkpoint: the query's checkpoint, as a path or a ``file:`` URL. A copy of its ``twopc/history`` also works, for file
+            systems that are not mounted here.
 
     Raises:
         HistoryError: the history is missing, or was written by a newer release.
@@ -84,9 +84,9 @@ def _read(checkpoint: Path) -> History:
     files = sorted(path for path in directory.glob(f"*{SUFFIX}") if path.is_file()) if directory.is_dir() else []
     if not files:
         raise HistoryError(
-            f"{checkpoint} has no directory twopc/history and is not a history itself. Either it is not a checkpoint of "
-            "exactly_once(), or CheckpointConfig(history=False) is set, or it is on a file system where a history is kept only "
-            "with CheckpointConfig(history=True)"
+            f"{checkpoint} has no directory twopc/history and is not a history itself. It is not a checkpoint of exactly_once(), "
+            "or CheckpointConfig(history=False) is set, or its file system keeps a history only with "
+            "CheckpointConfig(history=True)"
             if is_copy
             else f"{checkpoint} has no history: no batch has ended yet, or CheckpointConfig(history=False) is set"
         )
@@ -102,7 +102,7 @@ def _read(checkpoint: Path) -> History:
             else:
                 checkpoints.append(found)
     if skipped and not checkpoints:
-        raise HistoryError(f"{directory} contains no line of a history: its files are not from exactly_once()")
+        raise HistoryError(f"{directory} does not contain a history: exactly_once() did not write its files")
     return History(str(checkpoint), tuple(checkpoints), tuple(skipped), None if is_copy else _in_progress(checkpoint))
 
 

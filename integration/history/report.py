@@ -1,4 +1,4 @@
-"""Render the history as one self-contained HTML page. Every text is escaped, and there are no scripts."""
+"""Render the history as one self-contained HTML page without scripts. All text is escaped."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from twopc.integration.history.reader import History
     from twopc.progress import Checkpoint
 
-#: The browser makes no requests either.
+#: The page runs no scripts, and makes the browser send no requests.
 _POLICY: Final = "default-src 'none'; style-src 'unsafe-inline'"
 _STYLE: Final = """
 :root { color-scheme: light dark; --page: #ffffff; --text: #1f2328; --dim: #59636e; --line: #d1d9e0; --card: #f6f8fa;
@@ -68,18 +68,18 @@ def page(history: History, findings: Sequence[Diagnosis], sinks: str, *, last: i
 
 
 def section(title: str, inner: str) -> str:
-    """Build a part of the page; its id is the title's first word."""
+    """Build a section of the page. Its id is the title's first word."""
     return f'<section id="{title.partition(" ")[0].lower()}"><h2>{escape(title)}</h2>\n{inner}</section>'
 
 
 def cards(facts: Iterable[tuple[str, str, str]]) -> str:
-    """Build the cards with the main figures: the name, value and style of each."""
+    """Build the cards for the main figures. Each has a name, a value and a style."""
     each = (f'<div class="card {style}"><b>{escape(value)}</b>{escape(name)}</div>' for name, value, style in facts)
     return f'<div class="cards">{"".join(each)}</div>'
 
 
 def table(titles: Sequence[str], rows: Iterable[Sequence[tuple[str, str]]]) -> str:
-    """Build a table. A cell is a style and its text; the style ``n`` is for numbers. The first row sets the headings' styles."""
+    """Build a table. A cell is a style and a text; the style ``n`` is for numbers. The first row sets the headings' styles."""
     rows = list(rows)
     is_number = [style == "n" for style, _ in rows[0]] if rows else [False] * len(titles)
     head = "".join(
@@ -92,7 +92,7 @@ def table(titles: Sequence[str], rows: Iterable[Sequence[tuple[str, str]]]) -> s
 
 
 def none(text: str) -> str:
-    """Build the placeholder for an empty part."""
+    """Build the placeholder for an empty section."""
     return f'<p class="dim">{escape(text)}</p>'
 
 
@@ -102,7 +102,7 @@ def _styles() -> str:
 
 def _span(shown: Sequence[Checkpoint]) -> str:
     if not shown:
-        return "None has ended."
+        return "No checkpoint has ended."
     first, last = shown[0], shown[-1]
     count = counted(len(shown), "checkpoint")
     return f"{count} from {utc(first.triggered_ms)} to {utc(last.triggered_ms + last.took_ms)}."

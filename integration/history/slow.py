@@ -1,4 +1,4 @@
-"""The rules about slow checkpoints."""
+"""Define the rules about slow checkpoints."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ if TYPE_CHECKING:
     from twopc.integration.history.window import Window
     from twopc.progress import Checkpoint, StateSize
 
-#: A task is behind the others at this multiple of their median.
+#: A task is behind if it takes this multiple of the other tasks' median.
 _BEHIND: Final = 3.0
-#: It also has more rows than the others at this multiple of their mean or more.
+#: Such a task has more rows than the others if it has at least this multiple of their mean.
 _MORE_ROWS: Final = 2.0
 _LEAST_TASKS: Final = 3
 _MANY_TASKS: Final = 32
 _FEW_ROWS: Final = 1_000
-#: A checkpoint is near its limit at this share of it.
+#: A checkpoint is near its limit if it takes this share of it.
 _NEAR: Final = 0.5
-#: A state is large at this share of the tasks' time.
+#: A state is large if its commit takes this share of the tasks' time.
 _STATE: Final = 0.3
 #: The number of checkpoints needed to detect growth.
 _TREND: Final = 9
@@ -32,13 +32,13 @@ _GROWTH: Final = 1.5
 
 
 def _between_phases(window: Window) -> Evidence | None:
-    """Find slow files of the checkpoint, which a batch reads outside the phases. Earlier attempts are also outside them."""
+    """Find out whether the checkpoint's files are slow: a batch reads them outside its phases. Skip retried batches."""
     judged = [one for one in window.written if not one.failed_attempts]
     taken = [one.took_ms - sum(one.phases.values()) for one in judged]
     shares = [lost / max(1.0, one.took_ms) for lost, one in zip(taken, judged, strict=True)]
     if not taken or median(shares) < 0.3 or median(taken) < LEAST_MS:  # noqa: PLR2004 - a third of it
         return None
-    share = median(shares)  # the first checkpoint of a run takes longer, for other reasons
+    share = median(shares)  # not the mean: the first checkpoint of a run takes longer, for other reasons
     return Evidence(0.7 * share, f"{share:.0%} of the time of a checkpoint; the median is {seconds(median(taken))}")
 
 
@@ -49,12 +49,13 @@ def _flush(window: Window) -> Evidence | None:
         return None
     share = sum(taken) / prepare
     return Evidence(
-        0.7 * min(1.0, share), f"the slowest task waits {seconds(median(taken))} for them, {share:.0%} of preparing"
+        0.7 * min(1.0, share),
+        f"the slowest task waits {seconds(median(taken))} for them, {share:.0%} of the prepare phase",
     )
 
 
 def _reading(window: Window) -> Evidence | None:
-    """Find slow evaluation. In a direct batch, Spark evaluates while the driver is not writing."""
+    """Find slow evaluation. In a direct batch, Spark evaluates while the driver waits and does not write."""
     taken, prepare = [], 0.0
     for one in window.written:
         if one.slowest:
@@ -66,7 +67,7 @@ def _reading(window: Window) -> Evidence | None:
     if not taken or not prepare or sum(taken) / prepare < 0.6 or median(taken) < 2 * LEAST_MS:  # noqa: PLR2004 - most of it
         return None
     share = sum(taken) / prepare
-    return Evidence(0.6 * min(1.0, share), f"a median of {seconds(median(taken))}, {share:.0%} of preparing")
+    return Evidence(0.6 * min(1.0, share), f"a median of {seconds(median(taken))}, {share:.0%} of the prepare phase")
 
 
 def _behind(window: Window, *, has_more_rows: bool) -> Evidence | None:
@@ -121,7 +122,7 @@ def _near(window: Window) -> Evidence | None:
 
 
 def _large_state(window: Window) -> Evidence | None:
-    """Find a large state. The size of the state at the end of a batch is in the next batch's record."""
+    """Find a large state. The next batch's record has the state's size at the end of a batch."""
     judged = [
         (one, after.state)
         for one, after in pairwise(window.checkpoints)
@@ -135,13 +136,14 @@ def _large_state(window: Window) -> Evidence | None:
     largest = max(judged[-1][1], key=lambda size: size.commit_ms)
     size = max(largest.memory_bytes, largest.sizes.get("rocksdbSstFileSize", 0))
     held = f"{largest.operator} has {counted(largest.rows, 'row')}, {size / 1e6:,.0f} MB"
-    return Evidence(0.55 + 0.4 * share, f"committing it takes {share:.0%} of preparing; {held}")
+    return Evidence(0.55 + 0.4 * share, f"committing it takes {share:.0%} of the prepare phase; {held}")
 
 
 def _state_share(one: Checkpoint, state: tuple[StateSize, ...]) -> float:
-    """Estimate the minimum time of a commit if all tasks run in parallel, or a task's wait for rows if they take turns.
+    """Estimate which share of the time the state's commit takes.
 
-    A short commit is over before a task's Python process is ready, so the task does not wait for it.
+    If all tasks run in parallel, the commit takes at least this share of the prepare phase. If they take turns, a task waits this
+    share of its time for rows. A short commit ends before a task's Python process is ready, so the task does not wait for it.
     """
     each = sum(size.commit_ms for size in state) / one.tasks
     at_once = each / max(1.0, one.phases.get("prepare", 0.0))
@@ -166,21 +168,21 @@ SLOW: Final = (
     Rule(
         "slow decision",
         "Writing the decision is slow because the storage of the decision log is slow.",
-        "Check the disks and the replicas of the brokers that hold the ledger (its partition 0, and __transaction_state); "
-        "or, if decisions are files in the checkpoint, that file system.",
+        "Check the disks and the replicas of the brokers that hold the ledger (its partition 0, and __transaction_state). "
+        "If decisions are files in the checkpoint, check that file system.",
         slow_phase("decide", share=0.3),
     ),
     Rule(
         "slow checkpoint directory",
         "Reading the checkpoint directory is slow.",
-        "Check the disk or file system of checkpointLocation: how busy it is, and what else uses it. Spark also "
-        "writes there for each batch. Move the checkpoint to a faster one while the query is stopped.",
+        "Check how busy the disk or file system of checkpointLocation is, and what else uses it. Spark also "
+        "writes there for each batch. Stop the query, and move the checkpoint to a faster file system.",
         _between_phases,
     ),
     Rule(
         "slow commit",
         "Committing is slow: the transaction coordinators are slow, or a lock of the store blocks it.",
-        "Check the brokers that hold __transaction_state. Fewer tasks make fewer transactions: coalesce before the sink.",
+        "Check the brokers that hold __transaction_state. Fewer tasks mean fewer transactions: coalesce before the sink.",
         slow_phase("commit", share=0.3),
     ),
     Rule(
@@ -192,57 +194,57 @@ SLOW: Final = (
     Rule(
         "slow flush",
         "Tasks wait for the brokers to accept their rows.",
-        "Raise kafka.batch.size and kafka.linger.ms (fewer, larger requests), set kafka.compression.type; check the "
-        "brokers' disks and min.insync.replicas of the topic. timeout_ms of the sink, and kafka.transaction.timeout.ms, "
-        "which is also its delivery.timeout.ms, must be longer than the flush.",
+        "Raise kafka.batch.size and kafka.linger.ms (fewer, larger requests), and set kafka.compression.type. Check the "
+        "brokers' disks and the topic's min.insync.replicas. The flush must take less time than the sink's timeout_ms and "
+        "kafka.transaction.timeout.ms, which is also its delivery.timeout.ms.",
         _flush,
     ),
     Rule(
         "slow plan",
         "The time goes into the rows themselves: the source, a shuffle, or the query's own functions.",
-        "The sink is not the cause. Examine the stage in Spark's own UI; add cores, or make the query do less.",
+        "The sink is not the cause. Examine the stage in Spark's own UI. Add cores, or make the query do less.",
         _reading,
     ),
     Rule(
         "large state",
         "A large state is written with every checkpoint.",
-        "Write only its changes: spark.sql.streaming.stateStore.providerClass for RocksDB (it is fixed once the checkpoint "
-        "exists), with spark.sql.streaming.stateStore.rocksdb.changelogCheckpointing.enabled. Or keep less: a watermark, a "
-        "shorter window, fewer keys. Or put the checkpoint on a faster file system.",
+        "Write only its changes: set spark.sql.streaming.stateStore.rocksdb.changelogCheckpointing.enabled, and use RocksDB "
+        "(spark.sql.streaming.stateStore.providerClass, fixed once the checkpoint exists). Or keep less state: a watermark, a "
+        "shorter window, or fewer keys. Or put the checkpoint on a faster file system.",
         _large_state,
     ),
     Rule(
         "skew",
-        "One task has more rows than the others, and the whole batch waits for it.",
-        "Spread its key: repartition by another column, or add a salt; or lower spark.sql.files.maxPartitionBytes or set "
-        "minPartitions if the source is uneven.",
+        "One task has more rows than the others, and the batch waits for it.",
+        "Spread its key: repartition by another column, or add a salt. If the source is uneven, lower "
+        "spark.sql.files.maxPartitionBytes, or set minPartitions.",
         lambda window: _behind(window, has_more_rows=True),
     ),
     Rule(
         "slow host",
         "One task is slow although it has no more rows than the others: its host, or one partition's leader, is slow.",
-        "Check that host (disk, other processes, swap) and the leader of the partitions that it writes to; "
+        "Check that host (disk, other processes, swap) and the leader of the partitions that the task writes to. "
         "spark.excludeOnFailure.enabled does not detect slowness.",
         lambda window: _behind(window, has_more_rows=False),
     ),
     Rule(
         "too many tasks",
-        "There are many tasks with few rows each, and each has its own transaction.",
-        "coalesce() before the sink, or lower spark.sql.shuffle.partitions; or raise write_by=DriverUpTo(…), so that "
-        "the driver writes such a batch in one transaction.",
+        "Many tasks have few rows each, and each task has its own transaction.",
+        "Call coalesce() before the sink, lower spark.sql.shuffle.partitions, or raise write_by=DriverUpTo(…), so that "
+        "the driver writes the batch in one transaction.",
         _many_tasks,
     ),
     Rule(
         "limit near",
-        "Preparing takes a large part of its limit. One slower batch, and the checkpoint expires.",
+        "Pre-commit takes a large part of its limit. If one batch is slower, the checkpoint expires.",
         "Raise the limit now: CheckpointConfig.timeout_ms, or kafka.transaction.timeout.ms with transaction.max.timeout.ms.",
         _near,
     ),
     Rule(
         "falling behind",
         "The query reads more slowly than the source grows: batches follow each other without a pause, and become larger.",
-        "Give it more cores, or make it faster; see the other findings. In the meantime, maxOffsetsPerTrigger keeps batches "
-        "small; the lag stays in the source.",
+        "Give the query more cores, or make it faster; see the other findings. In the meantime, maxOffsetsPerTrigger keeps "
+        "batches small, and the lag stays in the source.",
         _backpressure,
     ),
 )

@@ -1,4 +1,4 @@
-"""The checkpoints that a diagnosis examines, and the types of its rules and their findings."""
+"""Define the window of checkpoints that a diagnosis examines, its rules, and their evidence."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from twopc.progress import Cause, Checkpoint, seconds
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
-#: The number of newest checkpoints that are judged.
+#: How many of the newest checkpoints are judged.
 LAST: Final = 50
-#: Less time than this is not a problem, even if its share is large.
+#: A shorter time is not a problem, even if its share is large.
 LEAST_MS: Final = 500.0
 
 
@@ -25,7 +25,7 @@ class Evidence:
     """Why a rule holds.
 
     Attributes:
-        weight: how much of the trouble it explains, from 0 to 1. Failures weigh more than slowness.
+        weight: how much of the problem it explains, from 0 to 1. Failures weigh more than slowness.
         text: a sentence with the figures.
     """
 
@@ -41,7 +41,7 @@ class Rule:
         name: the cause's name, for programs.
         says: the cause, in a sentence.
         advice: what to change.
-        find: looks for the cause.
+        find: looks for the cause, and returns its evidence.
     """
 
     name: str
@@ -52,28 +52,28 @@ class Rule:
 
 @dataclass(frozen=True)
 class Window:
-    """The newest checkpoints of a history, in the order of their ends."""
+    """The newest checkpoints of a history, in the order in which they ended."""
 
     checkpoints: tuple[Checkpoint, ...]
 
     @cached_property
     def written(self) -> tuple[Checkpoint, ...]:
-        """The completed checkpoints that wrote something."""
+        """The completed checkpoints that wrote rows."""
         return tuple(one for one in self.checkpoints if one.cause is None and one.steps)
 
     @cached_property
     def by_tasks(self) -> tuple[Checkpoint, ...]:
-        """The written checkpoints whose tasks wrote and reported how long it took."""
+        """Those written checkpoints whose tasks wrote the rows and reported how long that took."""
         return tuple(one for one in self.written if one.way != "direct" and one.slowest)
 
     def phase(self, name: str) -> tuple[float, float]:
-        """A phase's share of the written checkpoints' time, from 0 to 1, and its median in ms."""
+        """Compute a phase's share of the written checkpoints' time, from 0 to 1, and its median in ms."""
         whole = sum(one.took_ms for one in self.written)
         taken = [one.phases.get(name, 0.0) for one in self.written]
         return (sum(taken) / whole, median(taken)) if taken and whole else (0.0, 0.0)
 
     def causes(self) -> Iterable[tuple[int, Checkpoint, Cause]]:
-        """Every failure, including those of retried attempts, with the number of checkpoints that have been completed since."""
+        """List every failure, including those of retried attempts, with the number of checkpoints completed since."""
         since = 0
         for one in reversed(self.checkpoints):
             for cause in one.failed_attempts:
@@ -85,7 +85,7 @@ class Window:
 
 
 def failures(names: Iterable[str] = (), pattern: str = "", reason: str = "") -> Callable[[Window], Evidence | None]:
-    """Build a rule's search for failures by the error's class, its message or the reason; one match is enough."""
+    """Build a rule's search for failures by the error's class, its message or the reason. One match is enough."""
     classes, expression = frozenset(names), re.compile(pattern) if pattern else None
 
     def is_one(cause: Cause) -> bool:
@@ -110,7 +110,7 @@ def failures(names: Iterable[str] = (), pattern: str = "", reason: str = "") -> 
 
 
 def slow_phase(name: str, *, share: float) -> Callable[[Window], Evidence | None]:
-    """Build a rule's search for a phase that takes more than a certain share of the time, and long enough to matter."""
+    """Build a rule's search for a phase that takes more than this share of the time, and long enough to matter."""
 
     def find(window: Window) -> Evidence | None:
         taken, typical = window.phase(name)

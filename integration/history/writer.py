@@ -1,7 +1,7 @@
 """Write the history: a line for each checkpoint that has ended, below ``<checkpoint>/twopc/history``.
 
-It runs after the commit, so it delays no batch. Each line is a single ``write`` without ``fsync``: if the machine crashes, the
-last lines may be lost or torn, and a reader skips torn lines. Nothing that the protocol does depends on it.
+The writer runs after the commit, so it delays no batch. It writes each line with a single ``write`` without ``fsync``. If the
+machine crashes, the last lines may be lost or torn; a reader skips torn lines. The protocol does not depend on the history.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ if TYPE_CHECKING:
     from twopc.files import Files
     from twopc.progress import Checkpoint
 
-#: Below ``<checkpoint>/twopc``.
+#: The name of the directory in ``<checkpoint>/twopc``.
 DIRECTORY: Final = "history"
 SUFFIX: Final = ".jsonl"
-#: The maximum size of a file, and the number of files kept. A line is about 1 KiB, and at most some 40.
+#: The maximum size of a file, and the number of files kept. A line has about 1 KiB, and at most some 40 KiB.
 FILE_BYTES: Final = 1024 * 1024
 FILES: Final = 8
-#: The number of checkpoints in one object, if nothing can be appended, and the number of objects kept.
+#: The number of checkpoints in one object, on file systems without append, and the number of objects kept.
 OBJECT_CHECKPOINTS: Final = 100
 OBJECTS: Final = 80
 
@@ -37,7 +37,7 @@ def writer_for(files: Files, *, is_wanted: bool | None) -> Listener | None:
 
     Args:
         files: the directory.
-        is_wanted: None leaves it to the file system. A local directory has a history; any other file system only on request.
+        is_wanted: whether to keep a history. None: keep one on a local file system only.
     """
     is_local = isinstance(files, LocalFiles)
     if not (is_local if is_wanted is None else is_wanted):
@@ -58,7 +58,7 @@ class AppendingWriter(Listener):
         line = seal(checkpoint) + b"\n"
         if self._descriptor is None or self._size + len(line) > FILE_BYTES:
             self._open(len(line))
-        # One write, so that two drivers of one checkpoint, one of them fenced, do not mix their lines.
+        # Use one write, so that two drivers of one checkpoint, one of them fenced, do not mix their lines.
         self._size += os.write(self._opened(), line)
 
     def close(self) -> None:
@@ -73,7 +73,7 @@ class AppendingWriter(Listener):
         return self._descriptor
 
     def _open(self, length: int) -> None:
-        """Continue in the newest file, or begin another; delete the oldest."""
+        """Continue in the newest file, or begin another one and delete the oldest."""
         self.close()
         self._directory.mkdir(parents=True, exist_ok=True)
         names = sorted(path.name for path in self._directory.iterdir() if path.suffix == SUFFIX)
@@ -91,7 +91,7 @@ class AppendingWriter(Listener):
 class ObjectWriter(Listener):
     """Writes one object for many checkpoints, for file systems without append such as HDFS and object stores.
 
-    A killed driver loses what it has not yet written. A failed checkpoint is written immediately.
+    A killed driver loses the records that it has not yet written. A failed checkpoint is written immediately.
     """
 
     def __init__(self, files: Files) -> None:
@@ -109,7 +109,7 @@ class ObjectWriter(Listener):
         """See :class:`Listener`."""
         if not self._lines:
             return
-        lines, self._lines = self._lines, []  # lines that cannot be written are dropped
+        lines, self._lines = self._lines, []  # lines that cannot be written are lost
         self._last = _name(self._last)
         self._files.put_if_absent(f"{DIRECTORY}/{self._last}", b"".join(lines))
         names = [name for name in self._files.names(DIRECTORY) if name.endswith(SUFFIX)]

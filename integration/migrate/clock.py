@@ -1,4 +1,4 @@
-"""Compare the brokers' clock with this machine's. A broker stamps a record in a topic that this check creates."""
+"""Compare a broker's clock with this machine's. This check creates a topic, and the broker stamps a record in it."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _DEFAULT_REPLICAS: Final = -1
 
 
 def check_clock(target: Target) -> Iterator[Finding]:
-    """Find the difference between the two clocks, beyond the time that the broker took to answer."""
+    """Find the difference between the two clocks, as far as the broker's response time does not explain it."""
     subject = target.sink.bootstrap_servers
     try:
         ahead_ms = _ahead_ms(target)
@@ -38,21 +38,21 @@ def check_clock(target: Target) -> Iterator[Finding]:
     else:
         why = f"the broker's clock is {abs(ahead_ms) / 1000:.1f} s {'ahead of' if ahead_ms > 0 else 'behind'} this machine's"
         fix = (
-            "Synchronise both clocks with a time server. A cut-over finds the rows of a half-written batch by time, "
-            "so until then pass --clock-skew-ms, --key or --start-offsets"
+            "Synchronise both clocks with a time server. A cut-over finds the rows of a half-written batch by time. Until the "
+            "clocks agree, pass --clock-skew-ms, --key or --start-offsets"
         )
         yield Finding(_CHECK, subject, Result.WARN, why, fix)
 
 
 def _ahead_ms(target: Target) -> int:
-    """Return the minimum lead of the broker's clock in ms; negative if it is behind, 0 if its time is within the request's."""
+    """Return how far the broker's clock is ahead, at least, in ms. Negative: it is behind. 0: no difference is certain."""
     topic, timeout_s = f"{target.stand_in.ledger}-clock", target.sink.timeout_ms / 1000
     wanted = NewTopic(topic, 1, _DEFAULT_REPLICAS, config={"message.timestamp.type": "LogAppendTime"})
     with translated(f"creating the topic {topic}"):
         target.admin.create_topics([wanted], request_timeout=timeout_s)[topic].result()
     try:
         producer = Producer({**target.sink.connection_config(), "linger.ms": 0, "log_level": 0})
-        _stamped(producer, topic, timeout_s)  # the first record waits for the topic's leader
+        _stamped(producer, topic, timeout_s)  # not timed: the first record has to wait for the topic's leader
         before_ms = _now_ms()
         at_ms = _stamped(producer, topic, timeout_s)
         after_ms = _now_ms()
@@ -63,7 +63,7 @@ def _ahead_ms(target: Target) -> int:
 
 
 def _stamped(producer: Producer, topic: str, timeout_s: float) -> int:
-    """Write a record; return when the broker accepted it, by the broker's clock, in ms since 1970 UTC."""
+    """Write a record. Return the time when the broker accepted it, by the broker's clock, in ms since 1970 UTC."""
     stamps: list[int] = []
 
     def delivered(error: Any, message: Any) -> None:

@@ -1,4 +1,4 @@
-"""Run ``twopc migrate cutover``, ``rollback`` and ``probe`` with parsed options; print the result, return the exit status."""
+"""Run ``twopc migrate cutover``, ``rollback`` and ``probe`` with parsed options. Print the result and return the exit status."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ _BY_RESULT: Final = {Result.PASS: 0, Result.WARN: 3, Result.FAIL: 1}
 
 
 def cut_over(checkpoint: str, wanted: Cutover, sink: Callable[[], KafkaSink], *, is_dry: bool, as_json: bool) -> int:
-    """Find the hand-over and, unless it is a dry run, record it; return the exit status."""
+    """Find the hand-over, and record it unless this is a dry run. Return the exit status."""
 
     def act() -> tuple[dict[str, Any], list[str]]:
         with opened(checkpoint) as place:
@@ -56,7 +56,7 @@ def cut_over(checkpoint: str, wanted: Cutover, sink: Callable[[], KafkaSink], *,
 
 
 def roll_back_to_old(checkpoint: str, sink: Callable[[], KafkaSink], *, as_json: bool) -> int:
-    """Roll back to the old sink; return the exit status."""
+    """Roll back to the old sink, and return the exit status."""
 
     def act() -> tuple[dict[str, Any], list[str]]:
         with opened(checkpoint) as place:
@@ -67,7 +67,7 @@ def roll_back_to_old(checkpoint: str, sink: Callable[[], KafkaSink], *, as_json:
 
 
 def probe_group(wanted: Probe, sink: Callable[[], KafkaSink], *, as_json: bool) -> int:
-    """Test whether a consumer group reads only committed records; return the exit status."""
+    """Test whether a consumer group reads only committed records, and return the exit status."""
     worst = Result.PASS
 
     def act() -> tuple[dict[str, Any], list[str]]:
@@ -105,7 +105,7 @@ def _lines(found: Found, file: str | None) -> list[str]:
         since, before = (counted(one, "record was", "records were") for one in (found.tally.exact, found.tally.before))
         lines = [
             f"Batch {batch}{source} is unfinished: Spark has planned it, but has not recorded it as done.",
-            f"Since it was planned, {since} written, {found.tally.repeated} of them duplicates.",
+            f"Since Spark planned it, {since} written, {found.tally.repeated} of them duplicates.",
             f"In the {handover.clock_skew_ms} ms before that, {before} written.",
         ]
         if unidentified := found.tally.unidentified:
@@ -125,13 +125,13 @@ def _lines(found: Found, file: str | None) -> list[str]:
 
 def _way_back(found: WayBack) -> list[str]:
     batch, last = found.handover.batch_id, found.decided
-    lines = ["The transactional query is fenced. Its decisions are visible, and its other transactions are ended."]
+    lines = ["The transactional query is fenced. Its decided rows are visible, and its other transactions are aborted."]
     if last is not None:
-        lines.append(f"Batch {last} is the last one that it has decided or left to the old sink.")
+        lines.append(f"Batch {last} is the last batch that the query has decided or left to the old sink.")
     what = {
         Kind.WHOLE: f"All of batch {batch} is in the output. TakeOver keeps the old sink from writing it again.",
         Kind.REST: f"Part of batch {batch} is in the output. TakeOver passes the rest to the old sink.",
-        Kind.NOTHING: f"The old sink writes from batch {batch + 1} on.",
+        Kind.NOTHING: f"The old sink begins with batch {batch + 1}.",
     }
     start = "Start the old query with foreachBatch(intercepted(old_function, TakeOver(sink)))."
     return [*lines, what[found.handover.kind], start]

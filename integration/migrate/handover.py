@@ -1,23 +1,23 @@
-"""The record of a hand-over: the batch that one sink began and another finishes, and its rows that are in the output.
+"""A hand-over names the batch that one sink began and another must finish, and says which of its rows are in the output.
 
 A streaming query that changes its sink keeps its checkpoint, so it loses no input. But the last batch may be unfinished:
-``offsets/N`` exists and ``commits/N`` does not. Spark passes batch N to the new sink again, and some of its rows may be in the
-output. A sink without transactions leaves no record of which rows those are.
+``offsets/N`` exists and ``commits/N`` does not. Spark passes batch N to the new sink again, and some of its rows may already be
+in the output. A sink without transactions does not record which rows it has written.
 
-So ``twopc migrate cutover`` writes the file ``<checkpoint>/twopc/handover-<n>.json`` after the old query has ended. It
-holds the number of the batch, its source offsets, and *bounds*, the offsets of the output between which the batch's rows are.
+So ``twopc migrate cutover`` writes the file ``<checkpoint>/twopc/handover-<n>.json`` after the old query has ended. The file
+holds the number of the batch, its source offsets, and *bounds*: the batch's rows in the output are between these offsets.
 :class:`twopc.integration.migrate.TakeOver` comes before the new sink. It compares batch N with the records within the bounds, as
 multisets, and passes on the rest. Every other batch passes unchanged.
 
-The protocol needs no second path. The bounds are fixed before the new sink writes its first row, so they never contain its own
-rows, and a replay of batch N has the same rest. ``exactly_once`` only sees a batch that has fewer rows.
+The protocol itself stays the same. The bounds are fixed before the new sink writes its first row, so they never contain that
+sink's rows, and each replay of batch N has the same rest. ``exactly_once`` only sees a batch with fewer rows.
 
-The bounds come from Spark. It records in ``offsets/N`` when it planned the batch, which is after every row of batch N - 1 was
-acknowledged and before the first row of batch N was sent. ``exact`` is the first offset with that time or a later one. The
-clocks of the driver and the executors may differ, so ``start`` is placed up to ``clock_skew_ms`` before ``exact``.
+The bounds come from Spark, which records in ``offsets/N`` when it planned the batch. At that time, every row of batch N - 1 was
+acknowledged, and no row of batch N was sent. ``exact`` is the first offset with that time or a later one. The clocks of the
+driver and the executors may differ, so ``start`` is placed up to ``clock_skew_ms`` before ``exact``.
 ``end`` is the end of the partition when the hand-over was recorded.
 
-The way back uses the same file with a different kind: ``whole`` if the transactional sink has made all of the batch visible.
+A rollback uses the same file with a different kind: ``whole`` if the transactional sink has made all of the batch visible.
 """
 
 from __future__ import annotations
@@ -38,13 +38,13 @@ if TYPE_CHECKING:
 class Kind(Enum):
     """The part of the batch that is in the output."""
 
-    NOTHING = "nothing"  #: the batch is finished, or not begun; every row of the next one must be written
+    NOTHING = "nothing"  #: the batch is finished or not begun, and every row of the next batch must be written
     REST = "rest"  #: the rows within the bounds
     WHOLE = "whole"  #: every row
 
 
 class Bounds(msgspec.Struct, frozen=True, kw_only=True):
-    """The offsets between which the batch's rows may be in a partition; ``end`` is not included."""
+    """The part of a partition that may hold rows of the batch; ``end`` is not included."""
 
     start: int
     exact: int
@@ -52,11 +52,11 @@ class Bounds(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Handover(msgspec.Struct, frozen=True, kw_only=True):
-    """A hand-over; the module describes it.
+    """A hand-over. The module's docstring describes it.
 
     Attributes:
-        query_id: the query id of the checkpoint.
-        batch_id: the batch that is handed over; -1 if no batch was begun.
+        query_id: the query id in the checkpoint.
+        batch_id: the batch to hand over; -1 if no batch was begun.
         offsets: the batch's source offsets, as the protocol compares them.
         kind: see :class:`Kind`.
         topics: the bounds of the rows, by topic and partition.
@@ -64,7 +64,7 @@ class Handover(msgspec.Struct, frozen=True, kw_only=True):
         planned_ms: when Spark planned the batch, in ms since 1970 UTC.
         clock_skew_ms: how far a producer's clock may be behind the driver's, in ms.
         other_writers: whether the topics have records within the bounds that this query did not write.
-        is_back: whether the old sink takes the checkpoint back. Then nothing shows what it has written since.
+        is_back: whether the old sink takes the checkpoint back. No record shows which rows that sink writes afterwards.
     """
 
     format: int = FORMAT
@@ -81,12 +81,12 @@ class Handover(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def first_batch(self) -> int:
-        """The first batch that the other sink writes."""
+        """The first batch that the next sink writes."""
         return self.batch_id + (self.kind is not Kind.REST)
 
 
 class Handovers:
-    """The write-once files of a checkpoint; the newest one is in effect.
+    """The write-once hand-over files of a checkpoint. The newest file is in effect.
 
     Args:
         files: the directory ``<checkpoint>/twopc``.
@@ -105,16 +105,18 @@ class Handovers:
         return self._read(number) if number else None
 
     def add(self, handover: Handover) -> str:
-        """Put a hand-over into effect; return its file. If the newest one is equal, write nothing.
+        """Put a hand-over into effect, and return its file. Write nothing if the newest hand-over is equal.
 
         Raises:
-            ConfigurationError: another process adds one at the same time.
+            ConfigurationError: another process adds a hand-over at the same time.
         """
         number = self._number()
         if number and self._read(number) == handover:
             return self._path(number)
         if not self._files.put_if_absent(_name(number + 1), seal(handover)):
-            raise ConfigurationError(f"{self._path(number + 1)} was just written by another process; rerun the command")
+            raise ConfigurationError(
+                f"another process has just written {self._path(number + 1)}. Nothing was done. Run the command again"
+            )
         return self._path(number + 1)
 
     def _number(self) -> int:

@@ -1,4 +1,4 @@
-"""The identity of records: a key expression, or their whole content. The same code serves rows and records."""
+"""Identify records by a key expression or by their content. The same code identifies rows and records."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The output topics as the hand-over sees them: the bounds of a batch's rows, and the number of records within them."""
+"""Examine the output topics for a hand-over: find the bounds of a batch's rows, and count the records within them."""
 
 from __future__ import annotations
 
@@ -52,14 +52,14 @@ class Tally:
 def bounds_of(
     sink: KafkaSink, topic: str, since_ms: int, clock_skew_ms: int, starts: Mapping[int, int] | None
 ) -> dict[int, Bounds]:
-    """Return the present bounds of a topic's partitions.
+    """Return the current bounds of a topic's partitions.
 
     Args:
         sink: describes the cluster.
         topic: the topic.
         since_ms: when the batch was planned, in ms since 1970 UTC.
         clock_skew_ms: see :class:`Handover`.
-        starts: the user's own first offsets, which need no clock; None: find them by time.
+        starts: the first offsets that the user gave, by partition. None: find them by time.
 
     Raises:
         ConfigurationError: the topic or a partition does not exist, or a transaction is open in the topic.
@@ -75,7 +75,8 @@ def bounds_of(
     if stable != ends:
         held = ", ".join(f"{topic}[{number}]" for number in numbers if stable[number] < ends[number])
         raise ConfigurationError(
-            f"a transaction is open in {held}, so a transactional query is writing there. Stop it, or end its transactions"
+            f"a transaction is open in {held}, so a transactional query is writing there. Nothing was done. Stop that query, or "
+            "end its transactions"
         )
     if starts is not None:
         if set(starts) != set(numbers):
@@ -101,7 +102,7 @@ def tally(sink: KafkaSink, handover: Handover, key: Expression | None) -> Tally:
     """Count the records within the bounds.
 
     Raises:
-        TwoPhaseCommitError: not all of them could be read.
+        TwoPhaseCommitError: some of the records could not be read.
     """
     found, seen = Tally(), Counter[bytes]()
     earliest_ms = handover.planned_ms - handover.clock_skew_ms
@@ -131,7 +132,7 @@ def records_of(sink: KafkaSink, handover: Handover) -> Iterator[tuple[str, Messa
 
 
 def written_since(sink: KafkaSink, handover: Handover) -> int:
-    """Count the committed records that are now after the ends of the bounds.
+    """Count the committed records that now follow the ends of the bounds.
 
     Raises:
         TwoPhaseCommitError: the brokers do not respond.
@@ -147,7 +148,7 @@ def written_since(sink: KafkaSink, handover: Handover) -> int:
 
 
 def _at_time(admin: AdminClient, topic: str, ends: Mapping[int, int], at_ms: int, timeout_ms: float) -> dict[int, int]:
-    """Return the offset of each partition's first record at that time or later; the partition's end if there is none."""
+    """Return the offset of each partition's first record at that time or later. Without such a record, return the end."""
     wanted = {TopicPartition(topic, number): OffsetSpec.for_timestamp(at_ms) for number in ends}
     found = {}
     with translated(f"looking for the offsets of {topic} at a time"):

@@ -1,4 +1,4 @@
-"""The place of a query's checkpoint: a local directory, or a URL that a Spark session here can open (HDFS, object stores)."""
+"""Open a query's checkpoint: a local directory, or a URL that a local Spark session can open (HDFS, object stores)."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class Place:
     own: Files
 
     def writable(self) -> Files:
-        """Return the directory ``twopc`` after a test write. A share without hard links is used like an object store.
+        """Return the directory ``twopc`` after a test write. Treat a share without hard links like an object store.
 
         Raises:
             ConfigurationError: the directory cannot be written. Nothing has changed.
@@ -42,7 +42,7 @@ class Place:
 def opened(location: str) -> Iterator[Place]:
     """Open a checkpoint.
 
-    As for the query, a URL needs PySpark with the file system's jars and credentials, from ``spark-defaults.conf``.
+    A URL needs PySpark, and ``spark-defaults.conf`` with the file system's jars and credentials, as the query does.
 
     Raises:
         ConfigurationError: the directory does not exist or cannot be opened, or PySpark is not installed.
@@ -54,9 +54,9 @@ def opened(location: str) -> Iterator[Place]:
         yield Place(LocalFiles(path), LocalFiles(path / "twopc"))
         return
     try:
-        from py4j.protocol import Py4JJavaError  # noqa: PLC0415 - the same
+        from py4j.protocol import Py4JJavaError  # noqa: PLC0415 - local directories need no Spark
         from pyspark.errors import PySparkException  # noqa: PLC0415 - the same
-        from pyspark.sql import SparkSession  # noqa: PLC0415 - local directories need no Spark
+        from pyspark.sql import SparkSession  # noqa: PLC0415 - the same
 
         from twopc.integration.spark.hadoop_files import open_files  # noqa: PLC0415 - the same
     except ModuleNotFoundError as error:

@@ -1,4 +1,4 @@
-"""``twopc migrate preflight`` runs the checks of ``twopc preflight``, and those that only a running pipeline needs."""
+"""``twopc migrate preflight`` runs the checks of ``twopc preflight``, and further checks for a running pipeline."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from twopc.sinks.kafka import KafkaSink
 
 _SAMPLE: Final = 500
-#: The request with which Spark's connector describes topics since 3.0; before version 4 it may create them.
+#: Spark's connector describes topics with this request since Spark 3.0. Before the request's version 4, it may create topics.
 _DESCRIBES_SINCE: Final = 4
 _FETCHING: Final = "spark.sql.streaming.kafka.useDeprecatedOffsetFetching=true"
 _MURMUR2, _CRC32, _FNV1A = "murmur2_random", "consistent_random", "fnv1a_random"
@@ -67,7 +67,7 @@ def further_checks(source: Source | None) -> tuple[Check, ...]:
 
 
 def check_source(sink: KafkaSink, source: Source) -> Iterator[Finding]:
-    """Check that Spark can read from the source's brokers, even old ones, and that the topics exist."""
+    """Check that Spark can read from the source's brokers, which may be old, and that the topics exist."""
     there = replace(sink, bootstrap_servers=source.bootstrap_servers)
     with contextlib.closing(BrokerConnection(there.committing_config())) as brokers:
         version = brokers.broker_version
@@ -95,7 +95,7 @@ def check_source(sink: KafkaSink, source: Source) -> Iterator[Finding]:
 
 
 def check_groups(target: Target) -> Iterator[Finding]:
-    """Find the consumer groups that read the output. Each must read only committed records, which no broker can check."""
+    """Find the consumer groups that read the output. Each must read only committed records, but no broker can check that."""
     timeout_s = target.sink.timeout_ms / 1000
     with translated("listing the consumer groups"):
         listed = target.admin.list_consumer_groups(request_timeout=timeout_s).result()
@@ -156,13 +156,13 @@ def check_partitioner(target: Target) -> Iterator[Finding]:
 def check_quotas(target: Target) -> Iterator[Finding]:
     """Find the quotas that apply to the sink, because a throttled transaction may expire.
 
-    Every quota that matches is listed, although Kafka applies only the most specific one for each rate. The sink's user is known
-    if it logs in over SASL with a user name, or does not log in. For other logins, quotas of the user are not looked up.
+    List every matching quota, although Kafka applies only the most specific one for each rate. The sink's user is known only if
+    it logs in over SASL with a user name, or does not log in. For other logins, the user's quotas are not looked up.
     """
     request = DescribeClientQuotasRequest(components=[], strict=False)
     [answer] = target.brokers.send_all([(request,)])
     if isinstance(answer, Exception) or answer.error_code:
-        why = "the quotas were not checked: the broker does not show them, at least not to this principal"
+        why = "the quotas were not checked: the broker does not show them to this principal"
         yield Finding("quotas", target.sink.bootstrap_servers, Result.WARN, why, "Allow DescribeConfigs on the cluster")
         return
     options = target.sink.client_options
@@ -173,21 +173,24 @@ def check_quotas(target: Target) -> Iterator[Finding]:
     unknown = (
         ""
         if ours["user"]
-        else ". Quotas of its user were not looked up: the user is known only for SASL with a user name, or without a login"
+        else ". Its user's quotas were not looked up: the user is known only for SASL with a user name, or without a login"
     )
     if found:
         why = (
             f"quotas apply to the sink: {'; '.join(found)}. For each rate, Kafka applies only the most specific one. "
-            f"A transaction that is throttled for too long expires{unknown}"
+            f"A transaction expires if it is throttled for too long{unknown}"
         )
-        fix = "Raise the quota, or lower the query's maxOffsetsPerTrigger until a batch takes far less than its timeout"
+        fix = (
+            "Raise the quota, or lower the query's maxOffsetsPerTrigger until a batch takes far less time than "
+            "kafka.transaction.timeout.ms"
+        )
         yield Finding("quotas", target.sink.bootstrap_servers, Result.WARN, why, fix)
     else:
         yield Finding("quotas", target.sink.bootstrap_servers, Result.PASS, f"no quota applies to the sink{unknown}")
 
 
 def _quota(entry: Any, ours: dict[str, Any]) -> str:
-    """Describe a quota that applies to the sink; empty if this one does not apply."""
+    """Describe a quota if it applies to the sink. Otherwise return an empty string."""
     if any(part.entity_name not in {None, ours.get(part.entity_type)} for part in entry.entity):
         return ""
     who = ", ".join(f"{part.entity_type} {part.entity_name or '<default>'}" for part in entry.entity)
@@ -196,7 +199,7 @@ def _quota(entry: Any, ours: dict[str, Any]) -> str:
 
 
 def _sampled(target: Target, topic: str, partitions: Sequence[int]) -> Iterator[tuple[bytes, int]]:
-    """Yield the key and the partition of each partition's last records that have a key."""
+    """Yield the key and the partition of the last records with a key in each partition."""
     facts: dict[str, Any] = {"timeout_ms": target.sink.timeout_ms}
     ends = offsets(target.admin, topic, partitions, OffsetSpec.latest(), committed=True, **facts)
     first = offsets(target.admin, topic, partitions, OffsetSpec.earliest(), **facts)
@@ -209,7 +212,7 @@ def _sampled(target: Target, topic: str, partitions: Sequence[int]) -> Iterator[
 
 
 def murmur2(data: bytes) -> int:
-    """Return the hash of Java's default partitioner, without its sign."""
+    """Return the hash of Java's default partitioner, without the sign bit."""
     mix, mask = 0x5BD1E995, 0xFFFFFFFF
     found = 0x9747B28C ^ len(data)
     whole = len(data) // 4 * 4
@@ -223,7 +226,7 @@ def murmur2(data: bytes) -> int:
 
 
 def fnv1a(data: bytes) -> int:
-    """Return the FNV-1a hash as librdkafka and (by default) Sarama compute it: the absolute value of a signed 32-bit number."""
+    """Return the FNV-1a hash that librdkafka and (by default) Sarama compute: the absolute value of a signed 32-bit number."""
     found = 0x811C9DC5
     for byte in data:
         found = (found ^ byte) * 0x01000193 & 0xFFFFFFFF

@@ -1,9 +1,9 @@
 """``twopc migrate probe`` tests by behaviour, not by settings, whether a consumer group really reads only committed records.
 
-The probe commits a record into each partition, and waits until the group has committed an offset past it. This shows that the
-group reads there, and how long that takes. Then it writes another record in a transaction that stays open for longer than that. A
-group under ``read_committed`` cannot pass it. A group under ``read_uncommitted`` reads it, and commits an offset past it.
-Finally, the transaction is aborted.
+The probe commits a record to each partition, and waits until the group has committed an offset past it. This shows that the
+group reads the partition, and how long the group takes. Then the probe writes another record in a transaction, and keeps the
+transaction open for longer than that. A group under ``read_committed`` cannot move past this record. A group under
+``read_uncommitted`` reads it, and commits an offset past it. Finally, the probe aborts the transaction.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 _COMMITTED: Final = b"twopc migrate probe: this record is committed; every reader sees it"
 _ABORTED: Final = b"twopc migrate probe: this record was aborted; no read_committed reader sees it"
-#: A transaction stays open this many times as long as the group took to read a committed record.
+#: The transaction stays open for this multiple of the time that the group took to read a committed record.
 _PATIENCE: Final = 3
 #: A group that starts at the end of a new topic sees only records that are written later.
 _AGAIN_S: Final = 3.0
@@ -45,9 +45,9 @@ class Probe:
 
     Attributes:
         group: the consumer group.
-        topic: a topic that the group reads; None: a new topic, which a reader must then read.
-        wait_s: how long the group may take to commit an offset, in s.
-        hold_s: the minimum time for which the transaction stays open, in s.
+        topic: a topic that the group reads. None: create a topic, for which the user must start a reader.
+        wait_s: how long the group may take to commit an offset, in seconds.
+        hold_s: the minimum time that the transaction stays open, in seconds.
     """
 
     group: str
@@ -58,7 +58,7 @@ class Probe:
 
 @dataclass(frozen=True, kw_only=True)
 class Probed:
-    """The findings for each partition, and what stays in the cluster."""
+    """The findings for each partition, and what the probe leaves behind in the cluster."""
 
     topic: str
     findings: tuple[Finding, ...]
@@ -70,8 +70,8 @@ def probe(wanted: Probe, sink: KafkaSink, say: Callable[[str], object]) -> Probe
 
     Args:
         wanted: the parameters.
-        sink: describes the connection; the probe's ids and its own topic begin with the same prefixes as those of the sink.
-        say: called with the name of the topic to read, in a sentence, once the topic exists.
+        sink: describes the connection. The probe's ids and its own topic have the same prefixes as the sink's.
+        say: called with a sentence that names the topic to read, once the topic exists.
 
     Raises:
         ConfigurationError: the topic does not exist, or a right is missing.
@@ -81,7 +81,8 @@ def probe(wanted: Probe, sink: KafkaSink, say: Callable[[str], object]) -> Probe
     if longest_s * 1000 > sink.transaction_timeout_ms:
         raise ConfigurationError(
             f"the probe may hold its transaction open for {longest_s:.0f} s, but kafka.transaction.timeout.ms="
-            f"{sink.transaction_timeout_ms} ends it earlier. Lower --wait or --hold, or raise that option"
+            f"{sink.transaction_timeout_ms} ends the transaction earlier. Nothing was written. Lower --wait or --hold, or raise "
+            "that option"
         )
     own = f"probe-{uuid.uuid4().hex[:12]}"
     admin = quiet_admin(sink)
@@ -95,8 +96,8 @@ def probe(wanted: Probe, sink: KafkaSink, say: Callable[[str], object]) -> Probe
         with _writing(sink, wanted.topic, f"{sink.name}.{own}") as writer:
             findings = _tried(wanted, writer, _Group(admin, wanted, wanted.topic, sink.timeout_ms), partitions)
         left = (
-            "in each partition one committed record, which every reader sees, one aborted record, which no read_committed reader "
-            "sees, and two control records"
+            "in each partition, one committed record, which every reader sees; one aborted record, which no read_committed "
+            "reader sees; and two control records"
         )
         return Probed(topic=wanted.topic, findings=findings, left_behind=left)
     topic = f"{sink.ledger}.{own}"
@@ -118,7 +119,7 @@ class _Writer:
     timeout_s: float
 
     def write(self, value: bytes, partitions: Collection[int]) -> dict[int, int]:
-        """Begin a transaction with a record for each partition; return their offsets."""
+        """Begin a transaction, write a record to each partition, and return the records' offsets."""
         offsets: dict[int, int] = {}
 
         def delivered(error: Any, message: Any) -> None:
@@ -154,7 +155,7 @@ class _Group:
     timeout_ms: float
 
     def behind(self, marks: Mapping[int, int]) -> dict[int, int]:
-        """Return the group's committed offsets that are above the mark, by partition."""
+        """Return, by partition, those committed offsets of the group that are above the mark."""
         request = ConsumerGroupTopicPartitions(
             self.wanted.group, [TopicPartition(self.topic, partition) for partition in marks]
         )
@@ -171,7 +172,7 @@ class _Group:
     def until_behind(
         self, marks: Mapping[int, int], seconds: float, again: Callable[[], object] = lambda: None
     ) -> dict[int, int]:
-        """Wait until :meth:`behind` has all partitions or the time is up; call ``again`` from time to time."""
+        """Wait until :meth:`behind` has every partition or the time is up. Call ``again`` from time to time."""
         ends, next_at = time.monotonic() + seconds, time.monotonic() + _AGAIN_S
         while True:
             found = self.behind(marks)
@@ -190,7 +191,7 @@ def _tried(wanted: Probe, writer: _Writer, group: _Group, partitions: Collection
         return offsets
 
     def commit_another() -> None:
-        if wanted.topic is None:  # in the user's own topic every reader would see all of them
+        if wanted.topic is None:  # in the user's own topic, every reader would see each of these records
             commit_one()
 
     began = time.monotonic()
@@ -220,17 +221,17 @@ def _finding(  # noqa: PLR0913, PLR0917 - everything that was observed
     subject, name = f"{group.topic}[{partition}]", group.wanted.group
     if partition not in read:
         why = (
-            f"group {name} committed no offset behind a committed record within {took_s:.0f} s, so nothing is known. It does not "
-            "read this partition, lags, or keeps its offsets elsewhere, as Spark does"
+            f"group {name} committed no offset past a committed record within {took_s:.0f} s, so its isolation level is unknown. "
+            "It does not read this partition, lags, or keeps its offsets elsewhere, as Spark does"
         )
         return Finding("reader", subject, Result.WARN, why, "Start the reader, or allow more time with --wait")
     if partition in passed:
         why = (
-            f"group {name} committed offset {passed[partition]} while the transaction of the record at {marks[partition]} was "
-            "open, so it reads records that are not committed"
+            f"group {name} committed offset {passed[partition]} while the transaction with the record at {marks[partition]} was "
+            "open, so the group reads uncommitted records"
         )
         return Finding("reader", subject, Result.FAIL, why, _FIX)
-    why = f"group {name} read a committed record within {took_s:.1f} s, and did not pass an open transaction in {hold_s:.1f} s"
+    why = f"group {name} read a committed record within {took_s:.1f} s, and did not move past a transaction in {hold_s:.1f} s"
     return Finding("reader", subject, Result.PASS, why)
 
 

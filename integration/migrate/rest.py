@@ -1,4 +1,4 @@
-"""Compute the rest of a half-written batch: its rows minus those in the output, as multisets. This runs in Spark."""
+"""Compute the rest of a half-written batch in Spark: its rows minus the rows in the output, as multisets."""
 
 from __future__ import annotations
 
@@ -41,17 +41,16 @@ _WINDOW_ROWS: Final = 10_000
 
 @dataclass(frozen=True, kw_only=True)
 class Numbers:
-    """How a batch compares with the records within the bounds.
+    """Counts from the comparison of a batch with the records within the bounds.
 
     Attributes:
         rows: rows of the batch.
         already: rows that are in the output and are not written again.
         rest: rows that must still be written.
-        surplus: records that occur more often than their rows in the batch. They are duplicates of earlier attempts,
-            and stay.
+        surplus: records that occur more often in the output than in the batch. Earlier attempts wrote them, and they stay.
         others: records from the time of the batch or later that are not rows of the batch.
         unclear: rows that equal records from just before the batch. Depending on the clocks, those records belong to this batch
-            or to the previous one. Counted only without a key.
+            or to the previous one. They are counted only without a key.
         unidentified: rows in which the key expression finds nothing.
         ambiguous: keys that belong to several rows with different contents.
         elsewhere: rows for topics that the hand-over does not name.
@@ -69,7 +68,7 @@ class Numbers:
 
 
 class Comparison:
-    """Compares a batch with the records within the bounds. Evaluates the batch once; :meth:`release` frees it.
+    """Compare a batch with the records within the bounds. Evaluate the batch only once, and cache it until :meth:`release`.
 
     Args:
         frame: the batch, with Kafka's columns.
@@ -133,11 +132,11 @@ class Comparison:
         return Numbers(**facts, rest=facts["rows"] - facts["already"])
 
     def rest(self) -> DataFrame:
-        """The rows to write. Rows of one task stay together in one task, in their order."""
+        """Return the rows to write. Rows of one task stay together in one task, in their order."""
         there = self._counted(sf.lit(self._has_key) | sf.col("is_exact"), _THERE)
         earlier = Window.partitionBy(_ID).orderBy(_PLACE)
         ranked = self._rows.withColumn(_RANK, sf.row_number().over(earlier)).join(there, _ID, "left")
-        # If rows are equal, the output has the first ones, because the old sink wrote a task's rows in their order.
+        # If rows are equal, the first of them are in the output: the old sink wrote a task's rows in order.
         missing = ranked.where(sf.col(_RANK) > sf.coalesce(sf.col(_THERE), sf.lit(0)))
         return missing.repartition(_TASK).sortWithinPartitions(_PLACE).drop(*_OWN)
 
@@ -160,7 +159,9 @@ def _identify(
             f"the batch has no column 'value' (it has {', '.join(frame.columns)}); select it before exactly_once()"
         )
     if topic is None and "topic" not in names:
-        raise SchemaError("neither the sink nor the batch says to which topic a row goes; add a 'topic' column")
+        raise SchemaError(
+            "neither the sink nor the batch names the topic for a row. Nothing was written. Add a 'topic' column"
+        )
     if topic is not None and topic not in handover.topics:
         raise ConfigurationError(
             f"the sink writes to {topic}, but the hand-over covers {', '.join(handover.topics)}. Nothing was written. Run "

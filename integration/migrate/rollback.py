@@ -1,4 +1,4 @@
-"""``twopc migrate rollback`` ends the transactional sink's work, and records what the old sink must not write again."""
+"""``twopc migrate rollback`` ends the transactional query, and records which rows the old sink must not write again."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class WayBack:
 
     Attributes:
         handover: the hand-over that is now in effect.
-        decided: the last batch that the transactional sink has made visible; None if it never made one visible.
+        decided: the last batch that the transactional sink has made visible; None if it has made no batch visible.
     """
 
     handover: Handover
@@ -36,29 +36,33 @@ class WayBack:
 
 
 def roll_back(place: Place, sink: KafkaSink) -> WayBack:
-    """Fence the query, complete its last decision, end undecided transactions, and record the hand-over. May be called again.
+    """Fence the query, complete its last decision, abort undecided transactions, and record the hand-over.
+
+    A second call is safe.
 
     Raises:
         ConfigurationError: the checkpoint was never handed over, or has more than one unfinished batch.
-        CommitBlockedError, InDoubtError: the last decision cannot be completed now; nothing was recorded.
-        TwoPhaseCommitError: recovery was refused or failed; nothing was recorded.
+        CommitBlockedError, InDoubtError: the last decision cannot be completed now. Nothing was recorded.
+        TwoPhaseCommitError: recovery was refused or failed. Nothing was recorded.
     """
     files, own = place.files, place.writable()
     handovers = Handovers(own)
     previous = handovers.newest()
     if previous is None:
-        raise ConfigurationError(f"{files.location} has no hand-over, so there is nothing to roll back")
+        raise ConfigurationError(
+            f"{files.location} has no hand-over, so no cut-over can be rolled back. Nothing was done. Correct --checkpoint"
+        )
     batch_id, is_finished = last_batch(files)
     name = query_id(files)
     batch = read_batch(files, name, batch_id)
-    # Nothing is decided here, so a batch after a gap (from a second cut-over) does no harm.
+    # This run decides nothing, so a gap before the batch (from a second cut-over) does no harm.
     settings = Settings(overrides=Overrides(adopt_query_id=name, resume_at_batch=batch_id))
     with closing(Coordinator([sink], own, settings=settings)) as coordinator:
         run = coordinator.recover(batch)  # commits the last decision again, and sweeps
         if run.outcome is not Outcome.COMMITTED:
             raise ConfigurationError(
-                f"the last decision is not proven ({run.outcome.value}). Nothing was recorded. Start the transactional query "
-                "once more, which completes the decision or says what to do"
+                f"the commit of the last decision is not proven ({run.outcome.value}). Nothing was recorded. Start the "
+                "transactional query again: it completes the decision, or says what to do"
             )
         run.sweep()
         decided = run.view.highest_batch_of(name)
@@ -66,10 +70,10 @@ def roll_back(place: Place, sink: KafkaSink) -> WayBack:
     if not is_finished and decided == batch_id:
         facts = Handover(query_id=name, batch_id=batch_id, offsets=batch.offsets, kind=Kind.WHOLE, is_back=True)
     elif not is_finished and previous.batch_id == batch_id and previous.kind is Kind.REST:
-        # The output has the old sink's rows of the batch that was cut over.
+        # The output has the rows that the old sink wrote of the batch at the cut-over.
         facts = msgspec.structs.replace(previous, is_back=True)
     elif not is_finished:
-        # No part of the batch is visible, so the previous batch was the last to be written.
+        # No part of the batch is visible, so the previous batch was the last one written.
         before = batch.offsets_of(batch_id - 1) or ()
         facts = Handover(query_id=name, batch_id=batch_id - 1, offsets=before, kind=Kind.NOTHING, is_back=True)
     handovers.add(facts)

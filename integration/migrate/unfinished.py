@@ -1,4 +1,4 @@
-"""``TakeOver`` runs before the batch is written, and removes from the handed-over batch the rows that are in the output."""
+"""``TakeOver`` runs before a batch is written. From a handed-over batch, it removes the rows that the output already has."""
 
 from __future__ import annotations
 
@@ -38,18 +38,18 @@ _AGAIN: Final = "Nothing was written. Run `twopc migrate cutover` again"
 
 
 class DryRunError(FatalError):
-    """The dry run of a hand-over is over. The message has its numbers; nothing was written."""
+    """The dry run of a hand-over has ended. The message has its numbers. Nothing was written."""
 
 
 class TakeOver(Interceptor):
-    """Finishes a batch that another sink has begun: ``exactly_once(sink, interceptors=[TakeOver(sink)])``.
+    """Finish a batch that another sink has begun: ``exactly_once(sink, interceptors=[TakeOver(sink)])``.
 
-    On the way back it wraps the old function: ``intercepted(old_function, TakeOver(sink))``. All batches but the
-    handed-over one pass unchanged.
+    After a rollback, wrap the old function: ``intercepted(old_function, TakeOver(sink))``. Every batch except the handed-over
+    one passes unchanged.
 
     Args:
         sink: describes how to reach and read the output.
-        dry_run: stop the query at the handed-over batch, report the numbers, and write nothing.
+        dry_run: whether to stop the query at the handed-over batch, report the numbers, and write nothing.
     """
 
     def __init__(self, sink: KafkaSink, *, dry_run: bool = False) -> None:
@@ -61,7 +61,7 @@ class TakeOver(Interceptor):
         """See :class:`Interceptor`.
 
         Raises:
-            ConfigurationError: the query also writes to other sinks, or writes to a different one.
+            ConfigurationError: the query writes to several sinks, or to a different sink.
         """
         if tuple(sink_names) != (self._sink.name,):
             raise ConfigurationError(
@@ -74,7 +74,7 @@ class TakeOver(Interceptor):
 
         Raises:
             DryRunError: ``dry_run`` is set, and the numbers are known.
-            ConfigurationError: the hand-over is missing or does not fit, or it is unclear which rows are written.
+            ConfigurationError: the hand-over is missing or does not fit, or it is unclear which rows the output already has.
             TwoPhaseCommitError: the output cannot be read, or the batch fails.
         """
         if not isinstance(batch.frames, DataFrame):
@@ -107,14 +107,14 @@ class TakeOver(Interceptor):
             self._end_dry_run(f"all of batch {batch_id} is in the output, so it is not written again")
             frame.write.format("noop").mode("overwrite").save()  # a stateful plan must write its state
         else:
-            self._end_dry_run(f"no part of batch {batch_id} was handed over, so the whole batch would be written")
+            self._end_dry_run(f"no part of batch {batch_id} was handed over, so all of it would be written")
             proceed(frame)
 
     def _require_untouched(self, handover: Handover, batch_id: int) -> None:
-        """Check that only the new sink has written since the hand-over; its decisions show what it wrote.
+        """Check that only the new sink has written since the hand-over. Its decisions show which rows it wrote.
 
         Raises:
-            ConfigurationError: somebody else has written.
+            ConfigurationError: another program has written.
         """
         with closing(self._sink.create_committer()) as committer:
             decided = fold(committer.decision_log().inspect()).highest_batch_of(handover.query_id)
@@ -124,12 +124,12 @@ class TakeOver(Interceptor):
         if batch_id > first:
             raise ConfigurationError(
                 f"batch {first} was handed over, and sink {self._sink.name!r} has not decided it, but Spark now passes batch "
-                f"{batch_id}. So the old query ran in the meantime. {_AGAIN}"
+                f"{batch_id}. So the old query has run since then. {_AGAIN}"
             )
         if count := written_since(self._sink, handover):
             raise ConfigurationError(
                 f"{counted(count, 'record was', 'records were')} written to {', '.join(handover.topics)} since the "
-                f"hand-over was recorded. The old query or somebody else is still writing. End it. {_AGAIN}"
+                f"hand-over was recorded. The old query or another program is still writing there. End it. {_AGAIN}"
             )
 
     def _write_rest(self, frame: DataFrame, handover: Handover, proceed: Callable[[Frames], None]) -> None:
@@ -151,7 +151,7 @@ class TakeOver(Interceptor):
 
 
 def described(batch_id: int, numbers: Numbers) -> str:
-    """Put the numbers into a sentence."""
+    """Describe the numbers in a sentence."""
     return (
         f"batch {batch_id} has {counted(numbers.rows, 'row')}: {numbers.already} in the output, {numbers.rest} still "
         f"to be written. Of the other records there, {numbers.surplus} are duplicates of earlier attempts and stay, "
@@ -160,7 +160,7 @@ def described(batch_id: int, numbers: Numbers) -> str:
 
 
 def _kind_now(files: Files, handover: Handover, batch_id: int) -> Kind:
-    """Return the part of this batch that is in the output, according to the hand-over."""
+    """Return which part of this batch the output already has, according to the hand-over."""
     found = checkpoint.query_id(files)
     if found != handover.query_id:
         raise ConfigurationError(f"the hand-over is for query {handover.query_id}, but this is query {found}. {_AGAIN}")
@@ -169,26 +169,27 @@ def _kind_now(files: Files, handover: Handover, batch_id: int) -> Kind:
     offsets = checkpoint.read_batch(files, found, batch_id).offsets
     if batch_id < handover.batch_id or offsets != handover.offsets or handover.kind is Kind.NOTHING:
         raise ConfigurationError(
-            f"the hand-over is for batch {handover.batch_id}, but Spark passes batch {batch_id}, with different source "
-            f"offsets or after it was finished. The checkpoint was restored, or its query ran in the meantime. {_AGAIN}"
+            f"the hand-over is for batch {handover.batch_id}, but Spark passes batch {batch_id}, which has different source "
+            f"offsets or was already finished. The checkpoint was restored, or its query has run since. {_AGAIN}"
         )
     return handover.kind
 
 
 def _require_clear(handover: Handover, numbers: Numbers, text: str) -> None:
-    """Check that it is certain which rows are in the output.
+    """Check that the numbers show clearly which rows are in the output.
 
     Raises:
-        ConfigurationError: it is not certain; the message says how to make it certain.
+        ConfigurationError: they do not. The message says which option to change.
     """
     problems = []
     if numbers.unidentified:
         problems.append(
-            f"{counted(numbers.unidentified, 'row has', 'rows have')} no {handover.key}, so choose another --key, or omit it"
+            f"{counted(numbers.unidentified, 'row has', 'rows have')} no {handover.key}, so choose another --key, or omit --key"
         )
     if numbers.elsewhere:
         problems.append(
-            f"{counted(numbers.elsewhere, 'row goes', 'rows go')} to topics that were not handed over, so add these with --topic"
+            f"{counted(numbers.elsewhere, 'row goes', 'rows go')} to topics that were not handed over, so add these topics with "
+            "--topic"
         )
     if numbers.ambiguous:
         problems.append(
@@ -199,14 +200,14 @@ def _require_clear(handover: Handover, numbers: Numbers, text: str) -> None:
         problems.append(
             f"{counted(numbers.unclear, 'row equals', 'rows equal')} records that were written up to "
             f"{handover.clock_skew_ms} ms before the batch was planned. If the clocks of the producers and the driver "
-            "differ, these records may be rows of this batch or of the batch before, so pass a --key, "
+            "differ, these records may belong to this batch or to the batch before, so pass a --key, "
             "--start-offsets, or a smaller --clock-skew-ms (0 if all clocks agree)"
         )
     if numbers.others and not handover.other_writers:
         problems.append(
-            f"{counted(numbers.others, 'record is not a row', 'records are not rows')} of the batch. If the query "
-            "yields different rows from the old one (because they contain a time or a random number), pass a --key. "
-            "If somebody else writes there, pass --other-writers"
+            f"{counted(numbers.others, 'record is not a row', 'records are not rows')} of the batch. If the new query's rows "
+            "differ from the old query's (because they contain a time or a random number), pass a --key. "
+            "If other programs write to the topics, pass --other-writers"
         )
     if problems:
-        raise ConfigurationError(f"{text}. It is not certain which rows are written: {'; '.join(problems)}. {_AGAIN}")
+        raise ConfigurationError(f"{text}. It is not clear which rows the output has: {'; '.join(problems)}. {_AGAIN}")

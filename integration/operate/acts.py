@@ -1,7 +1,7 @@
-"""Commit or abort open transactions as recovery would. Anything that the decision record forbids is refused, even with --force.
+"""Commit or abort open transactions as recovery would. Refuse anything that the decision record forbids, even with --force.
 
-There is no second way to end a transaction. Commits work like the committer's: EndTxn at the handle's producer id and epoch,
-then a wait until readers see it. Aborts work like the sweep's: InitProducerId, which also stops the writer.
+An operator commits exactly as the committer does: send EndTxn with the handle's producer id and epoch, then wait until readers
+see the rows. An operator aborts exactly as the sweep does: send InitProducerId, which also stops the writer.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class ForbiddenError(FatalError):
 
 
 class Ended(NamedTuple):
-    """The outcome for a transaction."""
+    """The outcome of an act for one transaction."""
 
     transactional_id: str
     is_done: bool
@@ -48,7 +48,7 @@ class Ended(NamedTuple):
 
 
 def chosen(state: SinkState, ids: Collection[str], fitting: Collection[Standing]) -> tuple[OpenTransaction, ...]:
-    """Select the open transactions with these ids; without ids, all that the command may act on.
+    """Select the open transactions with these ids. Without ids, select every one that the command may end.
 
     Raises:
         ForbiddenError: an id has no open transaction.
@@ -59,7 +59,7 @@ def chosen(state: SinkState, ids: Collection[str], fitting: Collection[Standing]
     if unknown := sorted(set(ids) - found.keys()):
         raise ForbiddenError(
             f"sink {state.sink!r} has no open transaction {', '.join(unknown)}: it has ended, or the id is misspelt. "
-            f"`twopc transactions list {state.sink}` shows the open ones"
+            f"`twopc transactions list {state.sink}` shows the open transactions"
         )
     return tuple(found[tid] for tid in sorted(set(ids)))
 
@@ -68,7 +68,7 @@ def require_committable(state: SinkState, wanted: Sequence[OpenTransaction], *, 
     """Check that the decision record allows these commits.
 
     Raises:
-        ForbiddenError: it forbids one of them, or one needs ``--force``.
+        ForbiddenError: the record forbids one of them, or one needs ``--force``.
     """
     for one in wanted:
         if one.standing is not Standing.DECIDED:
@@ -88,18 +88,18 @@ def require_abortable(wanted: Sequence[OpenTransaction], *, is_forced: bool) -> 
     """Check that the decision record allows these aborts.
 
     Raises:
-        ForbiddenError: it forbids one of them, or one needs ``--force``.
+        ForbiddenError: the record forbids one of them, or one needs ``--force``.
     """
     for one in wanted:
         if one.standing is Standing.DECIDED:
             raise ForbiddenError(
                 f"{one.transactional_id} must not be aborted: {one.evidence}. Its rows would be lost. Commit it, or start the "
-                f"query, which commits it. {_NEVER}"
+                f"query, which will commit it. {_NEVER}"
             )
         if one.standing is Standing.DRIVER:
             raise ForbiddenError(
-                f"{one.transactional_id} belongs to the driver itself: {one.evidence}. It expires within a minute, and a "
-                f"start of the query ends it. {_NEVER}"
+                f"{one.transactional_id} belongs to the driver itself: {one.evidence}. It expires within a minute, or ends when "
+                f"you start the query. {_NEVER}"
             )
         if one.standing in {Standing.RUNNING, Standing.UNJUDGED} and not is_forced:
             what = (
@@ -118,7 +118,7 @@ def commit(sink: KafkaSink, wanted: Sequence[OpenTransaction]) -> list[Ended]:
     """
     ids = {one.identity for one in wanted}
     with closing(Cluster(sink)) as cluster:
-        # Read again: a commit follows the current decision.
+        # Read the decisions again, because a commit must follow the current one.
         decided = decided_in(history(cluster), sink).values()
         handles = [one.handle for one in decided if one.handle.identity in ids and not one.abandoned]
         reports = end_all(cluster.transactions, handles, timeout_ms=sink.timeout_ms)
@@ -142,10 +142,10 @@ def commit(sink: KafkaSink, wanted: Sequence[OpenTransaction]) -> list[Ended]:
 def abort(
     sink: KafkaSink, wanted: Sequence[OpenTransaction], *, before: Callable[[], object] = lambda: None
 ) -> list[Ended]:
-    """Abort undecided transactions. ``before`` is called once it is certain that they can no longer be decided.
+    """Abort undecided transactions. Call ``before`` first, once no driver can decide them any more.
 
     Raises:
-        ForbiddenError: one of them has been decided in the meantime.
+        ForbiddenError: a driver has decided one of them in the meantime.
         TwoPhaseCommitError: no broker answers.
     """
     if any(one.standing is Standing.RUNNING for one in wanted):
@@ -166,10 +166,10 @@ def abort(
 
 
 def _require_still_undecided(sink: KafkaSink, wanted: Sequence[OpenTransaction]) -> None:
-    """Fence the newest driver, so that it can make no further decisions, and read its decisions (rule 1).
+    """Fence the newest driver, so that it can make no further decisions, and read the decisions it has made (rule 1).
 
     Raises:
-        ForbiddenError: it decided one of them; or another sink keeps the decisions.
+        ForbiddenError: the driver decided one of the transactions, or another sink keeps the decisions.
     """
     with closing(Cluster(sink)) as cluster:
         found = history(cluster)
@@ -179,17 +179,17 @@ def _require_still_undecided(sink: KafkaSink, wanted: Sequence[OpenTransaction])
     if name != sink.ledger or not query_id:
         raise ForbiddenError(
             f"the decisions of sink {sink.name!r} are in {name}: only the sink of that ledger can fence its driver. Nothing "
-            "was done. Start the query, which ends them; or wait until the transactions expire"
+            "was done. Start the query, which ends the transactions, or wait until they expire"
         )
     with closing(sink.create_decision_log()) as log:
         log.acquire(Claim(query_id=query_id, run=uuid.uuid4().hex, deciding_log=name))
-        read = log.read()  # up to this record, so nothing can be missing
+        read = log.read()  # reads up to the record just written, so no decision can be missing
         held = LogContents(read.start, tuple(read.entries))
     decided = decided_in(history_of(held, held), sink)
     by_identity = {one.handle.identity: one for one in decided.values()}
     for one in wanted:
         if (now := by_identity.get(one.identity)) is not None:
             raise ForbiddenError(
-                f"{one.transactional_id} has since been decided as a part of batch {now.id.batch}, so its rows would have been "
-                "lost. Nothing was aborted. The driver is fenced; start the query, which commits the batch"
+                f"the driver has meanwhile decided {one.transactional_id}, in batch {now.id.batch}, so an abort would lose its "
+                "rows. Nothing was aborted. The driver is fenced. Start the query, which commits the batch"
             )

@@ -1,4 +1,4 @@
-"""Explain a sink's state and the next action, one sentence each, with its entry in the runbook. Pure: no I/O."""
+"""Explain a sink's state and the next action in one sentence each, and name the runbook entry. This module does no I/O."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from twopc.integration.operate.observe import SinkState
     from twopc.integration.operate.opened import OpenTransaction
 
-#: The runbook. Each entry's anchor is checked by a test.
+#: The runbook. A test checks that each anchor exists.
 RUNBOOK: Final = "docs/operations.md"
 #: After this share of its lifetime, an undecided transaction may expire before it is decided.
 _LATE: Final = 2 / 3
@@ -26,7 +26,7 @@ class Urgency(Enum):
     """Whether somebody must act."""
 
     NONE = "ok"
-    WATCH = "watch"  #: it ends by itself; if it stays, act
+    WATCH = "watch"  #: the state ends by itself; act only if it does not
     ACT = "act"
 
 
@@ -34,9 +34,9 @@ class Advice(NamedTuple):
     """A finding and the action it calls for."""
 
     urgency: Urgency
-    what: str  #: the finding, and why
+    what: str  #: the finding, and its cause
     action: str  #: what to do now
-    anchor: str  #: of the entry in the runbook
+    anchor: str  #: the anchor of the runbook entry
 
     def facts(self) -> dict[str, Any]:
         """As a JSON object."""
@@ -44,7 +44,7 @@ class Advice(NamedTuple):
 
     @property
     def link(self) -> str:
-        """The link to the runbook's entry."""
+        """The link to the runbook entry."""
         return f"{RUNBOOK}#{self.anchor}"
 
 
@@ -52,7 +52,7 @@ def advise(state: SinkState, checkpoint: CheckpointState | None = None) -> list[
     """List the findings about a sink; never empty."""
     found = [*_of_log(state), *_of_checkpoint(state, checkpoint), *_of_transactions(state)]
     if not state.is_complete:
-        what = "a broker did not list its open transactions, so there may be more"
+        what = "a broker did not list its open transactions, so the sink may have more of them"
         found.append(Advice(Urgency.WATCH, what, "Check again once every broker answers.", "a-broker-does-not-answer"))
     return found or [
         Advice(Urgency.NONE, "everything decided is visible, and nothing is open", "Nothing to do.", "healthy")
@@ -61,9 +61,7 @@ def advise(state: SinkState, checkpoint: CheckpointState | None = None) -> list[
 
 def _of_log(state: SinkState) -> Iterator[Advice]:
     if state.problem is not None:
-        action = (
-            "Do not start the query, and leave output, checkpoint and open transactions unchanged until you have read"
-        )
+        action = "Do not start the query, and do not touch the output, the checkpoint or open transactions before you have read"
         yield Advice(Urgency.ACT, state.problem, f"{action} this entry.", "the-ledger-is-lost-or-damaged")
 
 
@@ -74,7 +72,7 @@ def _of_checkpoint(state: SinkState, checkpoint: CheckpointState | None) -> Iter
         yield Advice(
             Urgency.ACT,
             f"the checkpoint belongs to query {checkpoint.query_id}, but the ledger is open for query {state.query_id}",
-            f"Use the checkpoint of query {state.query_id}; or, if that query is over, start this one with override=EndQuery(…).",
+            f"Use the checkpoint of query {state.query_id}. If that query is over, start this one with override=EndQuery(…).",
             "the-start-is-refused",
         )
         return
@@ -84,14 +82,14 @@ def _of_checkpoint(state: SinkState, checkpoint: CheckpointState | None) -> Iter
         yield Advice(
             Urgency.ACT,
             f"batch {decided} is decided, but the checkpoint {ends}: it is an older copy",
-            "Restore the newest checkpoint; a start with this one is refused.",
+            "Restore the newest checkpoint. The query refuses to start with this one.",
             "the-start-is-refused",
         )
     if decided is not None and finished is not None and finished > decided:
         yield Advice(
             Urgency.ACT,
-            f"Spark has finished batch {finished}, but the last decided one is {decided}: the query ran without the sink, or the "
-            "ledger lost decisions",
+            f"Spark has finished batch {finished}, but the last decided batch is {decided}: the query ran without the sink, or "
+            "the ledger lost decisions",
             "Stop the query and compare with `twopc verify --checkpoint`.",
             "the-start-is-refused",
         )
@@ -116,7 +114,7 @@ def _of_transactions(state: SinkState) -> Iterator[Advice]:
             Urgency.ACT,
             f"{counted(len(lost), 'transaction')} of batch {lost[0].batch} {'is' if len(lost) == 1 else 'are'} "
             "decided and lost: expired, or aborted by somebody",
-            f"Start the query, which repairs what it can; `twopc resolve {state.sink}` shows what that will be.",
+            f"Start the query, which repairs as much as it can. `twopc resolve {state.sink}` shows the repair in advance.",
             "a-decided-transaction-is-lost",
         )
     unknown = [one for one in state.proofs if one.evidence is Evidence.UNKNOWN]
@@ -125,7 +123,7 @@ def _of_transactions(state: SinkState) -> Iterator[Advice]:
             Urgency.WATCH,
             f"for {counted(len(unknown), 'decided transaction')} of batch {unknown[0].batch}, neither a commit nor a "
             f"loss is proven: {unknown[0].text}",
-            "Check again once every broker answers; then start the query, which proves them or reports why it cannot.",
+            "Check again once every broker answers. Then start the query, which proves the commits or reports why it cannot.",
             "a-commit-cannot-be-proven",
         )
     ended = by_standing[Standing.ORPHAN] + by_standing[Standing.ABANDONED]
@@ -141,7 +139,7 @@ def _of_transactions(state: SinkState) -> Iterator[Advice]:
     if (unjudged := by_standing[Standing.UNJUDGED]) and state.problem is None:
         yield Advice(
             Urgency.WATCH,
-            f"{_count(unjudged)} open under ids that no task of this sink uses: {unjudged[0].transactional_id}",
+            f"{_count(unjudged)} open with ids that no task of this sink uses: {unjudged[0].transactional_id}",
             "Find the program that uses this transactional id, and change its id.",
             "a-foreign-transaction-holds-readers-back",
         )
@@ -153,7 +151,7 @@ def _of_transactions(state: SinkState) -> Iterator[Advice]:
             Urgency.WATCH,
             f"readers of {foreign[0].topic}[{foreign[0].partition}] stop at offset {foreign[0].stable}: {names} has a "
             "transaction open there that does not belong to this sink",
-            "Ask its owner; it expires by itself after its own transaction.timeout.ms.",
+            "Ask its owner. The transaction expires by itself after its own transaction.timeout.ms.",
             "a-foreign-transaction-holds-readers-back",
         )
 
@@ -163,18 +161,18 @@ def _of_running(state: SinkState, running: Sequence[OpenTransaction]) -> Advice:
     lives = (oldest.age_s or 0.0) + (oldest.expires_in_s or 0.0)
     is_late = oldest.age_s is not None and oldest.age_s > _LATE * lives
     who = state.driver or f"epoch {state.driver_epoch}"
-    what = f"{_count(running)} open and undecided, of the newest driver ({who}): its batch is being written, or it has died"
+    what = f"{_count(running)} open and undecided: the newest driver ({who}) is writing its batch, or has died"
     if is_late:
         return Advice(
             Urgency.ACT,
             f"{what}; {_expiry(running)}",
-            "If the driver is dead, start the query. If it is alive, the batch takes too long for its transaction timeout.",
+            "If the driver is dead, start the query. If it is alive, the batch takes too long for the transaction timeout.",
             "transactions-expire-before-the-decision",
         )
     return Advice(
         Urgency.WATCH,
         f"{what}; {_expiry(running)}",
-        "If the driver is running, do nothing; if it is dead, start the query, which ends them and writes the batch again.",
+        "If the driver is alive, do nothing. If it is dead, start the query, which aborts them and writes the batch again.",
         "a-batch-is-being-written",
     )
 

@@ -1,4 +1,4 @@
-"""Take savepoints inside a query, between two batches: on request, after every N batches, and as the query's last act."""
+"""Take savepoints inside a query, between two batches: on request, after every N batches, and when the query stops."""
 
 from __future__ import annotations
 
@@ -38,11 +38,11 @@ _POLL_S: Final = 0.05
 
 
 class StoppedWithSavepointError(FatalError):
-    """The query stopped with a savepoint, as requested. The message has its path."""
+    """The query stopped with a savepoint, as requested. The message contains the savepoint's path."""
 
 
 class Request(msgspec.Struct, frozen=True, kw_only=True):
-    """A request to a running query for a savepoint; ``stop``: the query stops afterwards."""
+    """A request to a running query for a savepoint. ``stop``: whether the query stops afterwards."""
 
     directory: str
     stop: bool
@@ -59,23 +59,24 @@ class Periodic(NamedTuple):
     """The function that takes savepoints between the batches of a query."""
 
     directory: Path
-    every: int  #: batches
-    retention: Retention | None  #: None: all are kept
+    every: int  #: the number of batches between two savepoints
+    retention: Retention | None  #: None: keep every savepoint
 
 
 class Savepoints(Interceptor):
     """Takes savepoints between two batches: ``exactly_once(sink, interceptors=[Savepoints(…)])``.
 
-    Before a batch, all earlier ones are finished, so a savepoint is complete there. The checkpoint must be on a local path.
+    Before a batch begins, all earlier batches are finished, so a savepoint is complete. The checkpoint must be on a local path.
 
     Args:
         directory: where periodic savepoints are kept.
-        every: the number of batches between two savepoints; None: only on request.
-        num_retained: how many of this query's newest good periodic savepoints are kept; None: all. Requested ones always stay.
-        sinks: Kafka sinks whose positions in their decision logs are recorded in each savepoint.
+        every: the number of batches between two savepoints. None: take them only on request.
+        num_retained: how many of this query's newest good periodic savepoints to keep. None: keep all. Requested ones always
+            stay.
+        sinks: Kafka sinks. Each savepoint records their positions in their decision logs.
 
     Raises:
-        ConfigurationError: ``every`` without ``directory``; ``every`` or ``num_retained`` less than 1.
+        ConfigurationError: ``every`` is set without ``directory``, or ``every`` or ``num_retained`` is less than 1.
     """
 
     def __init__(
@@ -107,7 +108,8 @@ class Savepoints(Interceptor):
         Raises:
             ConfigurationError: the checkpoint is not on a local path.
             StoppedWithSavepointError: the query was asked to stop. No part of this batch was written.
-            TwoPhaseCommitError: the batch failed. A failed savepoint is logged and answered; it does not stop the query.
+            TwoPhaseCommitError: the batch failed. A failed savepoint does not stop the query: it is logged, and the requester
+                gets the reason.
         """
         if self._run is None or self._run.run_id != batch.run_id:
             self._run = _Run(local_path(batch.checkpoint_location), batch.run_id, self._periodic, self._sinks)
@@ -123,7 +125,7 @@ class _Run:
         self.run_id = run_id
         self._checkpoint = checkpoint
         self._requests = _requests_in(checkpoint)
-        self._unheard: set[str] = set()  # the requests whose answer could not be written
+        self._unheard: set[str] = set()  # requests whose answer could not be written
         self._periodic = periodic
         self._sinks = sinks
         self._since = 0  # batches since the last periodic savepoint
@@ -131,7 +133,7 @@ class _Run:
 
     def before(self, batch_id: int) -> None:
         """Serve requests, and take the periodic savepoint if it is due."""
-        # The first batch of a run may be a replay of one that is decided: a savepoint before it would write it again.
+        # A run's first batch may be a replay of a decided batch. A query restored from a savepoint before it writes it again.
         if self._done is not None and self._done < batch_id:
             self._serve()
             self._take_periodic()
@@ -150,7 +152,7 @@ class _Run:
                 )
 
     def _unanswered(self) -> list[str]:
-        """Read the requests. A request that can be neither answered nor removed is not served again for each batch."""
+        """List the open requests. A request that can be neither answered nor removed is served only once."""
         try:
             names = self._requests.names("")
         except OSError as error:
@@ -175,7 +177,7 @@ class _Run:
         told = _ANSWERS + name.removeprefix(_REQUESTS)
         try:
             self._requests.put_if_absent(told, seal(answer))
-            # A requester who withdraws first removes the request, and then looks for an answer once more.
+            # To withdraw, a requester removes the request and then looks for an answer once more.
             is_wanted = self._requests.read(name) is not None
             self._requests.remove(name if is_wanted else told)
         except OSError as error:
@@ -209,7 +211,7 @@ class _Run:
 def _requests_in(checkpoint: Path) -> UnlinkedFiles:
     """Open the directory of requests.
 
-    Each name is used once, so there are never two writers, and a share without hard links suffices.
+    Each name is used once, so a file never has two writers, and a share without hard links suffices.
     """
     return UnlinkedFiles(checkpoint / "twopc")
 
@@ -217,21 +219,21 @@ def _requests_in(checkpoint: Path) -> UnlinkedFiles:
 def request_savepoint(
     checkpoint: Path, directory: Path, *, stop: bool, timeout_s: float, is_over: Callable[[], bool] = lambda: False
 ) -> Savepoint | None:
-    """Ask a running query that was made with :class:`Savepoints`; it answers before its next batch.
+    """Request a savepoint from a running query that has :class:`Savepoints`. The query answers before its next batch.
 
     Args:
         checkpoint: the query's checkpoint.
         directory: where to put the savepoint.
         stop: whether the query stops afterwards.
-        timeout_s: how long to wait.
-        is_over: returns whether to stop waiting.
+        timeout_s: how long to wait, in seconds.
+        is_over: returns True to stop waiting.
 
     Returns:
-        the savepoint; None if ``is_over`` returned True first; the request is then withdrawn.
+        The savepoint. None if ``is_over`` returned True first: the request is then withdrawn.
 
     Raises:
-        ConfigurationError: the checkpoint does not exist, or the savepoint could not be taken.
-        RetriableError: no answer came; the request is withdrawn.
+        ConfigurationError: the checkpoint does not exist, or the query could not take the savepoint.
+        RetriableError: no answer came in time. The request is withdrawn.
     """
     checkpoint, directory = local_path(checkpoint), local_path(directory)
     read_checkpoint(checkpoint)
@@ -242,14 +244,14 @@ def request_savepoint(
     except OSError as error:
         raise ConfigurationError(
             f"the request for a savepoint cannot be written to {files.location}: {error}. The query continues, and nothing "
-            "has changed. Make room, or correct the directory's permissions; then repeat the request"
+            "has changed. Free some space, or correct the directory's permissions. Then repeat the request"
         ) from error
     deadline, ended = time.monotonic() + timeout_s, False
     try:
         while files.read(_ANSWERS + name) is None and time.monotonic() < deadline and not (ended := is_over()):
             time.sleep(_POLL_S)
     finally:
-        files.remove(_REQUESTS + name)  # the query has answered by now, or will not answer any more; see `_serve`
+        files.remove(_REQUESTS + name)  # from here on the query does not answer any more; see `_tell`
         data = files.read(_ANSWERS + name)
         files.remove(_ANSWERS + name)
     if data is None:
@@ -257,7 +259,7 @@ def request_savepoint(
             return None
         raise RetriableError(
             f"the query of {checkpoint} did not answer within {timeout_s:.0f} s: it has no new input, has ended, or has no "
-            "Savepoints(…) among its interceptors. The request is withdrawn; nothing has changed. End the query, then run "
+            "Savepoints(…) among its interceptors. The request is withdrawn, and nothing has changed. End the query, then run "
             "`twopc savepoint create`"
         )
     answer = unseal(data, Answer)
@@ -276,12 +278,12 @@ def stop_with_savepoint(
 ) -> Savepoint:
     """Stop a query of this process at the end of a batch, and take a savepoint.
 
-    A query that waits for input is stopped immediately, because it is between two batches. If it begins a batch at that very
-    moment, that batch may be decided after the savepoint; :func:`twopc.integration.operate.restore_savepoint` reports that.
+    A query that waits for input stops immediately, because it is between two batches. If it begins a batch at that very
+    moment, that batch may be decided after the savepoint: :func:`twopc.integration.operate.restore_savepoint` reports this.
 
     Raises:
         ConfigurationError: the savepoint could not be taken.
-        RetriableError: the query did not reach the end of a batch in time; it continues.
+        RetriableError: the query did not reach the end of a batch in time. It continues.
     """
     checkpoint, kept = local_path(checkpoint_location), local_path(directory)
 

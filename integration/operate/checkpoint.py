@@ -1,4 +1,4 @@
-"""Read a query's checkpoint by itself, whether the query is running or dead; refuse a directory that is not a checkpoint."""
+"""Read the checkpoint of a running or dead query, without Spark. Refuse a directory that is not a checkpoint."""
 
 from __future__ import annotations
 
@@ -27,9 +27,9 @@ class CheckpointState:
     Attributes:
         planned: the last batch that Spark has planned (``offsets/N``); None if it has planned none.
         finished: the last batch that Spark has finished (``commits/N``).
-        log: the decision log that it is bound to; None if the query has not yet decided a batch.
-        sinks: the sinks that it is bound to, with the facts that must not change about each.
-        registers: the decisions, if they are kept in the checkpoint.
+        log: the decision log that the checkpoint is bound to; None if the query has not yet decided a batch.
+        sinks: the sinks that the checkpoint is bound to. Each has facts that must not change.
+        registers: the decisions, if the checkpoint keeps them.
     """
 
     location: str
@@ -54,10 +54,10 @@ class CheckpointState:
 
 
 def read_checkpoint(path: Path) -> CheckpointState:
-    """Read the checkpoint. Changes nothing.
+    """Read the checkpoint, and change nothing in it.
 
     Raises:
-        ConfigurationError: the directory does not exist, or holds no checkpoint or a torn one.
+        ConfigurationError: the directory does not exist, or its checkpoint is missing or torn.
         DecisionLogDamagedError, RefusedStartError: a file of ours in it is torn, altered, or of a newer version.
     """
     path = local_path(path)

@@ -1,4 +1,4 @@
-"""``twopc status``, ``twopc report``, ``twopc resolve`` and ``twopc transactions …``: options only."""
+"""Declare the options of ``twopc status``, ``twopc report``, ``twopc resolve`` and ``twopc transactions …``."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from twopc.integration.operate.subject import Connection
 
 transactions = typer.Typer(
-    no_args_is_help=True, help="List open transactions, show what is proven about them, and end them by hand."
+    no_args_is_help=True, help="List open transactions, show the evidence about them, and end them by hand."
 )
 
 _force = partial(typer.Option, rich_help_panel="By hand")
@@ -27,10 +27,11 @@ _WhatOrAll = Annotated[
     typer.Argument(help="A sink's name, or the directory of a query's checkpoint. Default: every sink on the cluster."),
 ]
 _Ids = Annotated[
-    list[str] | None, typer.Argument(help="Transactional ids. Default: every transaction that the command may act on.")
+    list[str] | None, typer.Argument(help="Transactional ids. Default: every transaction that the command may end.")
 ]
 _ServersOrNone = Annotated[
-    str | None, connection(help="host:port of a broker. Without it, only the checkpoint's own facts are shown.")
+    str | None,
+    connection(help="host:port of a broker. Without it, the command shows only the facts in the checkpoint."),
 ]
 _Ledger = Annotated[str | None, connection(help="The sink's ledger. Default: twopc-ledger-<sink>.")]
 _Checkpoint = Annotated[Path | None, typer.Option(help="The query's checkpoint, in addition to a sink's name.")]
@@ -39,7 +40,8 @@ _Forced = Annotated[
     bool, _force("--force", help="Also act on transactions about which the decision record says nothing.")
 ]
 _Reason = Annotated[
-    str | None, _force(help="The reason. It is written to <checkpoint>/twopc, or else to the current directory.")
+    str | None,
+    _force(help="The reason. The command writes it to <checkpoint>/twopc, or else to the current directory."),
 ]
 
 
@@ -69,9 +71,9 @@ def status(  # noqa: PLR0913 - options of a command line
     seconds: Annotated[float | None, typer.Option(min=0, help="End --watch after this time.")] = None,
     as_json: Json = False,
 ) -> None:
-    """Show a sink's owner and progress, what is open, what holds readers back, and what to do about it.
+    """Show a sink's owner and progress, its open transactions, what holds readers back, and what to do about it.
 
-    Read-only, for a running or a dead query. Ages compare this machine's clock with the brokers'.
+    The command only reads, and the query may be running or dead. Ages compare this machine's clock with the brokers' clocks.
 
     Exit status: 0 nothing to do, 1 somebody must act, 2 not examined (no broker, no such checkpoint, wrong usage).
     """
@@ -103,9 +105,9 @@ def report(  # noqa: PLR0913 - options of a command line
     config_file: ConfigFile = None,
     timeout: Timeout = 30,
 ) -> None:
-    """Write the history as one HTML page: a timeline with phases, failures with their causes, rows per second, open transactions.
+    """Write the history as one HTML page, which needs no server and no network.
 
-    The page needs no server and no network.
+    The page shows a timeline with phases, failures with their causes, rows per second, and open transactions.
 
     Exit status: 0 written; 1 written, but the cluster could not be reached; 2 not written.
     """
@@ -129,9 +131,9 @@ def resolve(  # noqa: PLR0913 - options of a command line
 ) -> None:
     """Walk through a batch in doubt step by step: state, evidence, next action.
 
-    If you confirm, decided transactions that are still open are committed. Nothing is aborted.
+    If you confirm, the command commits decided transactions that are still open. It aborts nothing.
 
-    Exit status: 0 nothing is in doubt, 1 there is a next action, 2 not examined.
+    Exit status: 0 nothing is in doubt, 1 somebody must act, 2 not examined.
     """
     from twopc.integration.operate.printing import run  # noqa: PLC0415 - slow imports that --help does not need
     from twopc.integration.operate.resolve import resolve as go  # noqa: PLC0415
@@ -160,7 +162,7 @@ def list_open(  # noqa: PLR0913 - options of a command line
 ) -> None:
     """List open transactions with their age, their expiry, and what the decision record says about them.
 
-    A prepared transaction that has not been ended is in doubt: after its timeout, its rows are lost.
+    A prepared transaction that nobody has ended is in doubt: after its timeout, its rows are lost.
 
     Exit status: 0 none is in doubt, 1 some are, 2 not examined.
     """
@@ -182,7 +184,7 @@ def prove(  # noqa: PLR0913 - options of a command line
     timeout: Timeout = 30,
     as_json: Json = False,
 ) -> None:
-    """Show what the marker of each transaction in the last decision proves. Ends nothing, fences nobody.
+    """Show what the marker of each transaction in the last decision proves. The command ends nothing and fences nobody.
 
     Exit status: 0 all are proven committed, 1 some are lost, open or not provable, 2 not examined.
     """
@@ -209,11 +211,11 @@ def commit(  # noqa: PLR0913 - options of a command line
     reason: _Reason = None,
     as_json: Json = False,
 ) -> None:
-    """Commit decided transactions, as the query's next start would. Does not harm a running driver.
+    """Commit decided transactions, as the query's next start would. A running driver is not harmed.
 
-    A transaction that no decision names is never committed, even with --force.
+    The command never commits a transaction that no decision names, even with --force.
 
-    Exit status: 0 done; 1 not all of it is proven; 2 not done; 3 refused by the decision record, or --force is needed.
+    Exit status: 0 done; 1 some commits are not proven; 2 not done; 3 the decision record forbids it, or --force is needed.
     """
     from twopc.integration.operate import transactions as command  # noqa: PLC0415 - slow imports that --help does not need
     from twopc.integration.operate.printing import run  # noqa: PLC0415
@@ -243,10 +245,10 @@ def abort(  # noqa: PLR0913 - options of a command line
 ) -> None:
     """Abort transactions that can no longer be decided, as the sweep does, and fence their writers.
 
-    A transaction that a decision names is never aborted, even with --force. Aborting the newest driver's own transactions needs
-    --force, and fences that driver.
+    The command never aborts a transaction that a decision names, even with --force. To abort the newest driver's own
+    transactions you need --force, and that driver is fenced.
 
-    Exit status: 0 done; 1 not all of it is proven; 2 not done; 3 refused by the decision record, or --force is needed.
+    Exit status: 0 done; 1 some aborts are not proven; 2 not done; 3 the decision record forbids it, or --force is needed.
     """
     from twopc.integration.operate import transactions as command  # noqa: PLC0415 - slow imports that --help does not need
     from twopc.integration.operate.printing import run  # noqa: PLC0415

@@ -1,4 +1,4 @@
-"""Atomic directory writes: written under a temporary name, made durable, renamed."""
+"""Write a directory atomically: fill it under a temporary name, make it durable, then rename it."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ if TYPE_CHECKING:
 
 @contextlib.contextmanager
 def whole_directory(target: Path) -> Iterator[Path]:
-    """Yield a new directory beside ``target`` that gets its name when the body ends. A failure leaves nothing.
+    """Yield a new directory beside ``target``, and rename it to ``target`` when the body ends. A failure leaves nothing.
 
     A crash leaves a directory whose name begins with a dot; nothing reads it.
 
     Raises:
-        OSError: it cannot be written, or ``target`` exists and is not empty.
+        OSError: the directory cannot be written, or ``target`` exists and is not empty.
     """
     target.parent.mkdir(parents=True, exist_ok=True)
     unfinished = target.parent / f".{target.name}.{uuid.uuid4().hex}.tmp"
@@ -40,7 +40,7 @@ def whole_directory(target: Path) -> Iterator[Path]:
 
 
 def write(path: Path, data: bytes) -> None:
-    """Write a file that is durable on return; its directory entry is not yet durable."""
+    """Write a file durably. Its directory entry is not yet durable."""
     path.parent.mkdir(parents=True, exist_ok=True)
     with path.open("xb") as stream:
         stream.write(data)

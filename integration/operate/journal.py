@@ -1,4 +1,4 @@
-"""Record what an operator has forced, and why. Each act is recorded in a write-once file before it is carried out."""
+"""Before an operator forces an act, record the act and its reason in a write-once file."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def write_down(directory: Path, command: str, sink: str, transactions: dict[str,
     """Write the reason durably, and return its file.
 
     Raises:
-        ConfigurationError: it cannot be written. Nothing may be forced in that case.
+        ConfigurationError: the file cannot be written. Do not carry out the act in this case.
     """
     act = Act(
         command=command,
@@ -73,9 +73,7 @@ def _add(files: LocalFiles, act: Act) -> str:
         name = f"operator-{max(_numbers(files), default=0) + 1:06d}.json"
         if files.put_if_absent(name, seal(act)):
             return f"{files.location}/{name}"
-    raise ConfigurationError(
-        f"{files.location} was just written by another process. Nothing was done; rerun the command"
-    )
+    raise ConfigurationError(f"another process is writing to {files.location}. Nothing was done. Run the command again")
 
 
 def acts_in(directory: Path) -> Sequence[Act]:

@@ -1,4 +1,7 @@
-"""A savepoint's last file: its description, and every file with its checksum. A savepoint without it does not count."""
+"""A savepoint's last file is its manifest, which describes the savepoint and lists its files with checksums.
+
+A savepoint without a manifest does not count.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +22,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 NAME: Final = "manifest.json"
-#: Below it are the files of the checkpoint.
+#: The directory for the files of the checkpoint.
 TREE: Final = "checkpoint"
 FORMAT: Final = "twopc-savepoint/1"
 _DIRECTORY: Final = "savepoint-"
@@ -36,7 +39,7 @@ class Position(msgspec.Struct, frozen=True, kw_only=True):
     """The position of a sink's decision log when the savepoint was taken.
 
     Attributes:
-        decided: the highest decided batch; None if there is none.
+        decided: the highest decided batch; None if no batch is decided.
         end: the position after the log's last record.
     """
 
@@ -49,16 +52,16 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
     """The manifest of a savepoint.
 
     Attributes:
-        query_id: the query of the checkpoint that it was taken from.
-        batch_id: the last batch in it. Spark has finished it, so it is visible in every sink.
+        query_id: the query whose checkpoint was copied.
+        batch_id: the last batch in the savepoint. Spark has finished it, so it is visible in every sink.
         offsets: the batch's source offsets, as the protocol compares them.
         taken_from: the checkpoint's location, for information only: a savepoint may be moved.
-        at_ms: when it was taken, in ms since 1970 UTC.
+        at_ms: when the savepoint was taken, in ms since 1970 UTC.
         log: the decision log of the checkpoint; None if the query had none.
         sinks: the sinks that the checkpoint was bound to.
-        positions: the position by sink, if its log could be read.
+        positions: by sink, the position of its log, if the log could be read.
         files: the files, by their names below :data:`TREE`.
-        is_periodic: whether the query took it automatically, and deletes it once there are enough newer ones.
+        is_periodic: whether the query took the savepoint automatically, and deletes it once it has enough newer ones.
     """
 
     format: str = FORMAT
@@ -82,12 +85,12 @@ class Savepoint(NamedTuple):
 
     @property
     def size(self) -> int:
-        """In bytes."""
+        """The size of its files, in bytes."""
         return sum(copied.size for copied in self.manifest.files.values())
 
 
 def directory_name(batch_id: int, at_ms: int) -> str:
-    """Choose a savepoint's directory name, so that the savepoints of one query sort from old to new."""
+    """Build a savepoint's directory name. Sorted by name, the savepoints of one query go from old to new."""
     return f"{_DIRECTORY}{batch_id:010d}-{at_ms}"
 
 
@@ -95,7 +98,8 @@ def open_savepoint(path: Path) -> Savepoint:
     """Read a savepoint's manifest.
 
     Raises:
-        ConfigurationError: it is not a savepoint, it was not finished, or its manifest is torn or of a different version.
+        ConfigurationError: the path is not a savepoint, the savepoint was not finished, or its manifest is torn or of a
+            different version.
     """
     try:
         data = (path / NAME).read_bytes()
@@ -111,17 +115,17 @@ def check(savepoint: Savepoint) -> None:
     """Read every file of a savepoint.
 
     Raises:
-        ConfigurationError: one is missing or altered.
+        ConfigurationError: a file is missing or altered.
     """
     for name, data in contents(savepoint):
         del name, data
 
 
 def contents(savepoint: Savepoint) -> Iterator[tuple[str, bytes]]:
-    """Yield every file of a savepoint, each compared with its checksum.
+    """Yield every file of a savepoint after comparing it with its checksum.
 
     Raises:
-        ConfigurationError: one is missing or altered.
+        ConfigurationError: a file is missing or altered.
     """
     for name, copied in savepoint.manifest.files.items():
         try:
@@ -169,10 +173,10 @@ def choose(path: Path) -> Savepoint:
 
 
 def newest_good(directory: Path) -> Savepoint:
-    """Find a directory's newest savepoint that has only unchanged files.
+    """Find the newest good savepoint in a directory: none of its files is missing or altered.
 
     Raises:
-        ConfigurationError: no savepoint is intact.
+        ConfigurationError: the directory has no good savepoint.
     """
     found, problems = savepoints_in(directory)
     for one in found:
@@ -182,6 +186,6 @@ def newest_good(directory: Path) -> Savepoint:
             problems.append(str(error))
         else:
             for problem in problems:
-                logger.warning("the newest savepoint is damaged, so the earlier one %s is used: %s", one.path, problem)
+                logger.warning("using the savepoint %s, because a newer one is damaged: %s", one.path, problem)
             return one
     raise ConfigurationError("; ".join([f"{directory} has no good savepoint", *problems]))

@@ -1,4 +1,4 @@
-"""Observe a sink in Kafka: its driver, its decisions, what is open, what is proven. Read-only: fences nobody."""
+"""Observe a sink in Kafka: its driver, decisions, open transactions and proofs. The module only reads, and fences nobody."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
 #: How long a live driver may take from its decision to the last commit.
 _COMMIT_S: Final = 1.0
-#: Many in parallel, because observing a sink is mostly waiting: for answers, and for drivers that may be about to commit.
+#: Many in parallel, because an observation mostly waits for answers, and for drivers that may be about to commit.
 _SINKS_AT_ONCE: Final = 16
 _OPEN: Final = frozenset({"Ongoing", "PrepareCommit"})
 
@@ -48,7 +48,7 @@ class Proof:
     transaction: str
     rows: int
     evidence: Evidence
-    text: str  #: the reason why it is known, or why not
+    text: str  #: the reason for the evidence
 
     def facts(self) -> dict[str, Any]:
         """As a JSON object."""
@@ -60,19 +60,21 @@ class SinkState:
     """The observed state of a sink.
 
     Attributes:
-        problem: why the decision log cannot be used; None if it can.
-        query_id: the query that the log is open for.
+        problem: why the decision log cannot be used; None if it can be.
+        query_id: the query for which the log is open.
         driver: the newest driver's host and process.
         driver_epoch: that driver's epoch.
-        producer_id: the producer that may decide: the owner of the drivers' transactional id, with its epoch.
-        last_decided: the highest decided batch; None if there is none.
+        producer_id: the producer that may decide. It owns the transactional id of the drivers.
+        producer_epoch: that producer's epoch.
+        last_decided: the highest decided batch; None if no batch is decided.
         last_committed: the highest batch that is proven visible.
         transactions: the open transactions.
-        proofs: the evidence for every decided transaction of the last batch, and for those of earlier ones that are not
+        proofs: the evidence for every decided transaction of the last batch, and for those of earlier batches that are not
             visible.
         staged: whether the last batch's rows are staged.
         held: the partitions whose readers stop before the end.
         is_complete: False if a broker did not list its open transactions.
+        history: the decisions in the log; None if they cannot be read.
     """
 
     sink: str
@@ -121,7 +123,7 @@ def observe(sink: KafkaSink) -> SinkState:
 
 
 def observe_all(sinks: Sequence[KafkaSink]) -> list[SinkState]:
-    """Observe every sink of a cluster, several in parallel. A problem with one does not hide the others.
+    """Observe every sink of a cluster, several in parallel. A problem with one sink does not hide the others.
 
     Raises:
         RetriableError: no broker answers.
@@ -155,10 +157,10 @@ def _without_log(sink: KafkaSink, client: TransactionClient, problem: str) -> Si
 
 def _observed(cluster: Cluster) -> SinkState:
     sink, client = cluster.sink, cluster.transactions
-    # Earlier decisions must be visible or open. A decision made meanwhile is not missed, because the log is read again.
+    # Decisions made before now must be visible or open. The log is read again below, so later decisions are not missed.
     before = history(cluster)
     required = decided_in(before, sink)
-    # A healthy driver commits a few milliseconds after it has decided, so nobody need know of that gap.
+    # A healthy driver commits a few milliseconds after its decision. That gap is not worth a report.
     _let_commit(cluster, [one for one in required.values() if one.id == before.last])
     wait_for_commits(cluster, required, before.last)
     markers = Markers()
@@ -214,7 +216,7 @@ def history(cluster: Cluster) -> History:
     """Read the decisions.
 
     Raises:
-        DecisionLogDamagedError: they cannot be trusted.
+        DecisionLogDamagedError: the decisions cannot be trusted.
     """
     ledgers = cluster.ledgers()
     found = history_of(ledgers.deciding, ledgers.own)
@@ -226,7 +228,7 @@ def history(cluster: Cluster) -> History:
 def newest_epoch(found: History, decided: Mapping[str, Decided]) -> int:
     """Find the newest driver's epoch.
 
-    Its acquisition record may be truncated, but its transactional ids also contain the epoch.
+    The log may no longer have its acquisition record, but its transactional ids also contain the epoch.
     """
     of = (driver_epoch_of(one.handle.transactional_id) for one in decided.values())
     return max([*found.acquisitions, *(number for number in of if number is not None)], default=-1)

@@ -19,10 +19,10 @@ class Standing(Enum):
     """What the decision record says about an open transaction."""
 
     DECIDED = "decided"  #: it must be committed
-    ABANDONED = "abandoned"  #: decided, and abandoned by its user: it must be aborted
-    ORPHAN = "orphan"  #: undecided, of an earlier driver: it can no longer be decided
-    RUNNING = "undecided"  #: of the newest driver: it may still be decided, if that driver is alive
-    DRIVER = "driver"  #: a transaction of the driver itself: a decision is being written
+    ABANDONED = "abandoned"  #: decided, but the user abandoned its batch: it must be aborted
+    ORPHAN = "orphan"  #: undecided, from an earlier driver: it can no longer be decided
+    RUNNING = "undecided"  #: from the newest driver, which may still decide it if it is alive
+    DRIVER = "driver"  #: the driver's own transaction, in which it writes a decision
     UNJUDGED = "unjudged"  #: the decision log is missing or cannot be read
 
 
@@ -32,8 +32,8 @@ class OpenTransaction:
 
     Attributes:
         state: the coordinator's name for its state.
-        age_s: how long it has been open; None if the coordinator did not say.
-        expires_in_s: after this time the coordinator aborts it. Below 0: it is about to.
+        age_s: how long it has been open, in seconds; None if the coordinator did not say.
+        expires_in_s: the seconds until the coordinator aborts it. Below 0: the abort is due.
         batch: the batch of a decided transaction; None if unknown.
         rows: the rows of a decided transaction; None if unknown.
         partitions: the partitions that it has written to, as ``topic:partition``.
@@ -53,7 +53,7 @@ class OpenTransaction:
 
     @property
     def is_in_doubt(self) -> bool:
-        """Whether it must still be decided or committed; it may be too late."""
+        """Whether it still waits for a decision or a commit."""
         return self.standing is not Standing.DRIVER
 
     @property
@@ -63,11 +63,11 @@ class OpenTransaction:
 
     @property
     def evidence(self) -> str:
-        """The decision record's statement, in a sentence."""
+        """What the decision record says about it, in one sentence."""
         return {
             Standing.DECIDED: f"the decision for batch {self.batch} names it (task {self.task})",
             Standing.ABANDONED: f"the decision for batch {self.batch} names it, but a later record abandons the batch",
-            Standing.ORPHAN: "no decision names it, and a newer driver has fenced the only one that could have decided it",
+            Standing.ORPHAN: "no decision names it, and a newer driver has fenced the only driver that could decide it",
             Standing.RUNNING: "no decision names it yet; its driver is the newest",
             Standing.DRIVER: "the driver's own transaction: it holds a record of the decision log",
             Standing.UNJUDGED: "the decision log is missing or cannot be read, so it is unknown what was decided",
@@ -104,10 +104,10 @@ def opened(
 
     Args:
         sink: the sink's name.
-        described: the coordinators' descriptions, by transactional id. Those that have ended meanwhile are left out.
+        described: the coordinators' descriptions, by transactional id. Transactions that have since ended are left out.
         decided: the decisions in the log; None if it cannot be read.
-        driver_epoch: the epoch of the newest driver that the log shows.
-        now_ms: the time, in ms since 1970 UTC. Ages compare it with the coordinators' clocks.
+        driver_epoch: the epoch of the newest driver in the log.
+        now_ms: the time, in ms since 1970 UTC. Ages are differences between this time and the coordinators' clocks.
     """
     by_producer = {
         (one.handle.transactional_id, one.handle.producer_id, one.handle.producer_epoch): one for one in decided or ()
@@ -144,7 +144,7 @@ def _standing(sink: str, tid: str, one: Decided | None, *, is_known: bool, drive
     if one is not None:
         return Standing.ABANDONED if one.abandoned else Standing.DECIDED
     epoch = driver_epoch_of(tid)
-    # An id of another form does not belong to a task. The sweep leaves it alone, and so does this.
+    # An id of another form does not belong to a task. The sweep leaves it alone, so it cannot be an orphan.
     if epoch is None:
         return Standing.UNJUDGED
     return Standing.ORPHAN if epoch < driver_epoch else Standing.RUNNING

@@ -24,9 +24,9 @@ if TYPE_CHECKING:
 
 #: The exit statuses of all these commands.
 DONE: Final = 0
-ATTENTION: Final = 1  #: somebody must act, or not everything was done
-NOT_DONE: Final = 2  #: it could not be read, or the usage is wrong
-REFUSED: Final = 3  #: the decision record forbids it, or it needs --force
+ATTENTION: Final = 1  #: somebody must act, or the command did not do everything
+NOT_DONE: Final = 2  #: the command could not read the state, or the usage is wrong
+REFUSED: Final = 3  #: the decision record forbids the act, or the act needs --force
 
 _STYLES: Final = {Urgency.NONE: "green", Urgency.WATCH: "yellow", Urgency.ACT: "bold red"}
 
@@ -40,7 +40,7 @@ class Answer(NamedTuple):
 
 
 def run(name: str, act: Callable[[], Answer], *, as_json: bool) -> int:
-    """Run a command, print its answer, return the exit status. An error is one line on stderr."""
+    """Run a command, print its answer, and return the exit status. Print an error as one line on stderr."""
 
     def answered() -> int:
         with ended_by_signals():
@@ -52,12 +52,12 @@ def run(name: str, act: Callable[[], Answer], *, as_json: bool) -> int:
 
 
 def show_lines(lines: Iterable[str]) -> Callable[[Console], object]:
-    """Lines of text."""
+    """Build a function that prints these lines."""
     return lambda console: console.print("\n".join(lines), markup=False, soft_wrap=True)
 
 
 def show_transactions(found: Sequence[OpenTransaction], console: Console) -> None:
-    """Build a table of open transactions."""
+    """Print a table of open transactions."""
     titles = ("transaction", "decision", "age", "expires in", "batch", "rows", "evidence")
     rows = [
         (
@@ -76,7 +76,7 @@ def show_transactions(found: Sequence[OpenTransaction], console: Console) -> Non
 
 
 def show_advice(found: Sequence[Advice], console: Console) -> None:
-    """Format each finding in two lines: the finding, then the action with the link to the runbook."""
+    """Print each finding in two lines: first the finding, then the action with the link to the runbook."""
     for one in found:
         style = _STYLES[one.urgency]
         console.print(f"[{style}]{one.urgency.value}[/] {escape(one.what)}", soft_wrap=True)
@@ -84,7 +84,7 @@ def show_advice(found: Sequence[Advice], console: Console) -> None:
 
 
 def show_state(state: SinkState, advice: Sequence[Advice], console: Console) -> None:
-    """Format one sink: its owner, its progress, what is open, what holds readers back, what to do."""
+    """Print one sink: its owner and progress, its open transactions, what holds readers back, and what to do."""
     console.print(f"[bold]sink {escape(state.sink)}[/], ledger {escape(state.ledger)}", soft_wrap=True)
     who = state.driver or ("nobody yet" if state.driver_epoch < 0 else "its record is truncated")
     producer = "none" if state.producer_id < 0 else f"producer {state.producer_id} epoch {state.producer_epoch}"
@@ -96,7 +96,7 @@ def show_state(state: SinkState, advice: Sequence[Advice], console: Console) -> 
     if state.transactions:
         show_transactions(state.transactions, console)
     for one in state.held:
-        by = one.transactional_id or "a transaction that is currently ending"
+        by = one.transactional_id or "a transaction that is ending now"
         text = (
             f"  {one.topic}[{one.partition}]: read_committed readers are stuck at offset {one.stable} (end {one.end}), held back "
             f"by {by}"

@@ -1,7 +1,8 @@
 """Publish a query's progress as consumer-group offsets of its Kafka source, for lag tools and autoscalers.
 
-The offsets are written after a batch is visible and never read back: Spark's checkpoint remains the source of truth. Nothing
-waits for them, and a failure does not stop the query; the lag that others see is then too high until the next batch.
+The query writes the offsets after a batch is visible, and never reads them back: Spark's checkpoint remains the source of truth.
+Nothing waits for the write, and a failure does not stop the query. After a failure, tools see too large a lag until the next
+batch.
 """
 
 from __future__ import annotations
@@ -30,11 +31,11 @@ logger = logging.getLogger(__name__)
 
 
 class SourceProgress(Interceptor):
-    """Commits the source's offsets to a consumer group after each batch: ``interceptors=[SourceProgress(…)]``.
+    """Commit the source's offsets to a consumer group after each batch: ``interceptors=[SourceProgress(…)]``.
 
     Args:
         bootstrap_servers: the brokers of the cluster that the query reads.
-        group: a consumer group for this purpose only, without members; Spark's own groups and those of others are not touched.
+        group: a consumer group for this purpose only, without members. Other groups, such as Spark's own, are not touched.
         options: connection options with the prefix ``kafka.``, as for a sink.
 
     Raises:
@@ -53,7 +54,7 @@ class SourceProgress(Interceptor):
         """See :class:`Interceptor`.
 
         Raises:
-            TwoPhaseCommitError: the batch failed. A failure of the progress is logged.
+            TwoPhaseCommitError: the batch failed. If only the progress cannot be published, a warning is logged.
         """
         proceed(batch.frames)  # it returns when the batch is visible
         batch_id = batch.batch_id
@@ -70,10 +71,10 @@ class SourceProgress(Interceptor):
             )
 
     def _look_back(self) -> None:
-        """Wait for the previous request, which has had as long as a batch takes; a later request must not overtake it.
+        """Wait for the previous request, so that the next one cannot overtake it. It has had as long as a batch takes.
 
         Raises:
-            KafkaException: that request failed.
+            KafkaException: the previous request failed.
         """
         sent, self._sent = self._sent, None
         if sent is not None:
@@ -83,7 +84,7 @@ class SourceProgress(Interceptor):
 
 
 def kafka_offsets(by_source: Mapping[str, str]) -> list[TopicPartition]:
-    """Find the end offsets of a batch in its Kafka sources. Other sources have offsets in other forms, and are left out."""
+    """Find the end offsets of a batch in its Kafka sources. Skip other sources: their offsets have other forms."""
     found = []
     for text in by_source.values():
         try:

@@ -1,4 +1,4 @@
-"""``twopc report``: the history as a page, with the present state of the query's sinks on the cluster."""
+"""``twopc report``: write the history as a page, with the current state of the query's sinks on the cluster."""
 
 from __future__ import annotations
 
@@ -35,9 +35,9 @@ _STYLES: Final = {Urgency.NONE: "", Urgency.WATCH: "watch", Urgency.ACT: "bad"}
 
 
 def write_report(checkpoint: Path, out: Path, connection: Connection, *, last: int) -> int:
-    """Write one HTML page; return the exit status.
+    """Write one HTML page, and return the exit status.
 
-    If the cluster does not answer, the page states that and still shows the history.
+    If the cluster does not answer, the page says so, and still shows the history.
     """
 
     def act() -> int:
@@ -66,7 +66,7 @@ def write_report(checkpoint: Path, out: Path, connection: Connection, *, last: i
 
 
 def sinks_section(sinks: Sequence[tuple[SinkState, Sequence[Advice]]], at_ms: int) -> str:
-    """Render each sink: its progress, what is open, how far behind the readers are, and what to do."""
+    """Render each sink: its progress, its open transactions, how far behind its readers are, and what to do."""
     if not sinks:
         return none("The checkpoint is not bound to any Kafka sink.")
     return "\n".join([none(f"As the cluster showed it at {utc(at_ms)}."), *(_sink(*one) for one in sinks)])
@@ -116,7 +116,7 @@ def _opened(one: OpenTransaction) -> list[tuple[str, str]]:
 
 def _held(one: HeldPartition) -> list[tuple[str, str]]:
     numbers = (f"{one.stable:,}", f"{one.end:,}", f"{one.end - one.stable:,}")
-    by = one.transactional_id or "a transaction that is just ending"
+    by = one.transactional_id or "a transaction that is ending now"
     return [("", f"{one.topic}[{one.partition}]"), *(("n", number) for number in numbers), ("long", by)]
 
 

@@ -1,4 +1,4 @@
-"""``twopc resolve``: walk through a batch in doubt with recovery's own table: state, evidence, next action."""
+"""``twopc resolve``: walk through a batch in doubt: state, evidence, next action. The steps come from recovery's own table."""
 
 from __future__ import annotations
 
@@ -25,23 +25,26 @@ if TYPE_CHECKING:
     from twopc.integration.operate.subject import Connection
     from twopc.sinks.kafka import KafkaSink
 
-#: For each step of the table: what the query's next start does, and what a person must do.
+#: For each step of the table: what the query's next start does, and what the operator must do.
 _NEXT: Final = {
-    Step.WRITE: "Nothing is in doubt: the next start writes the next batch. Start the query.",
-    Step.FINISH: "Nothing is in doubt: the next start finishes the batch without writing. Start the query.",
-    Step.REWRITE: "The whole batch is lost, so none of it is visible: start the query, which writes it again.",
-    Step.PUBLISH: "The lost rows are staged: start the query, which publishes them from the staged rows.",
-    Step.REPAIR: "Start the query: if the replay yields the decided rows, it rewrites the lost ones; or else it stops in doubt.",
+    Step.WRITE: "Nothing is in doubt. Start the query: it writes the next batch.",
+    Step.FINISH: "Nothing is in doubt. Start the query: it finishes the batch without writing.",
+    Step.REWRITE: "All rows of the batch are lost, so none is visible. Start the query: it writes the batch again.",
+    Step.PUBLISH: "Some rows are lost, but they are staged. Start the query: it publishes them from the staging area.",
+    Step.REPAIR: (
+        "Start the query. If the replay yields the decided rows, the query writes the lost ones again. Otherwise it stops in "
+        "doubt."
+    ),
     Step.IN_DOUBT: (
         "Spark has moved past the batch and cannot replay it. Check the output, then start once with "
-        "override=Abandon({batch}): what is visible stays, and the rest is abandoned."
+        "override=Abandon({batch}): visible rows stay, and the rest of the batch is abandoned."
     ),
     Step.BLOCKED: (
-        "Neither a commit nor a loss can be proven now. Start the query when every broker answers. If its markers were "
-        "deleted, start once with override=Abandon({batch})."
+        "Neither a commit nor a loss can be proven now. Start the query when every broker answers. If the batch's markers "
+        "were deleted, start once with override=Abandon({batch})."
     ),
 }
-#: The steps' entries in the runbook; the others need none.
+#: The runbook entry for each step. The other steps need none.
 _ENTRIES: Final = {
     Step.REWRITE: "a-decided-transaction-is-lost",
     Step.PUBLISH: "a-decided-transaction-is-lost",
@@ -52,7 +55,7 @@ _ENTRIES: Final = {
 
 
 def resolve(what: str, connection: Connection, *, checkpoint: Path | None, is_sure: bool, may_ask: bool) -> Answer:
-    """Walk through the last decision of each sink; after confirmation, commit decided, open transactions.
+    """Walk through the last decision of each sink. After confirmation, commit decided transactions that are still open.
 
     Raises:
         ForbiddenError: the decision record has changed in the meantime.
@@ -90,7 +93,7 @@ def _resolve(
     text, anchor = _NEXT[step], _ENTRIES.get(step, "healthy")
     if wanted:
         text, anchor = (
-            f"Start the query, which commits them; or run `twopc transactions commit {state.sink}`.",
+            f"Start the query, which commits them, or run `twopc transactions commit {state.sink}`.",
             "decided-and-not-committed",
         )
     action = text.format(batch=state.last_decided)
@@ -111,7 +114,7 @@ def _resolve(
 
 
 def _step(state: SinkState, checkpoint: CheckpointState | None) -> tuple[Step, str]:
-    """Find the row of recovery's table that the next start will match, as far as it can be known in advance."""
+    """Predict, as far as possible, which row of recovery's table the next start will match."""
     assert state.history is not None
     batch = state.last_decided
     finished = None if checkpoint is None else checkpoint.finished

@@ -1,8 +1,8 @@
 """Restore a savepoint: create a new checkpoint, for a new query, that continues after the savepoint's batch.
 
 The new query has its own id. So the old checkpoint and the new one can never take turns writing to a sink unnoticed: the
-new query has to name the old one (``EndQuery``), and the ledger ends it permanently. The binding and the decisions of the
-old query are not restored: they would bind the new checkpoint to the old query's further decisions.
+new query has to name the old query (``EndQuery``), and the ledger ends that query permanently. The old query's binding and
+decisions are not restored: they would bind the new checkpoint to later decisions of the old query.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from twopc.sinks.kafka import KafkaSink
 
 _METADATA: Final = "metadata"
-#: The old query's decisions and binding, which stay with it.
+#: The directory with the old query's decisions and binding, which are not copied.
 _OURS: Final = "twopc/"
 NOTE: Final = "twopc/restored.json"
 
@@ -45,9 +45,9 @@ class Repeated(NamedTuple):
 
     Attributes:
         first: the first batch that was decided after the savepoint; None if no batch was.
-        last: the last one.
-        rows: the number of their rows, as far as the ledger still has their decisions.
-        is_exact: whether the ledger has all of them.
+        last: the last batch that was decided after the savepoint.
+        rows: the number of rows in these batches, as far as the ledger still has the decisions.
+        is_exact: whether the ledger still has all these decisions.
         text: the same facts in a sentence.
     """
 
@@ -63,10 +63,10 @@ class Restored(NamedTuple):
     """A restored checkpoint.
 
     Attributes:
-        checkpoint: its location.
+        checkpoint: the checkpoint's location.
         query_id: the new query's id.
-        savepoint: the savepoint that it was restored from.
-        repeated: the output of each queried sink that will be duplicated.
+        savepoint: the savepoint from which the checkpoint was restored.
+        repeated: for each queried sink, the output that will be duplicated.
     """
 
     checkpoint: Path
@@ -76,7 +76,7 @@ class Restored(NamedTuple):
 
     @property
     def settings(self) -> str:
-        """The arguments for ``exactly_once`` at the first start."""
+        """The arguments of ``exactly_once`` for the first start."""
         previous = self.savepoint.manifest.query_id
         return f"override=[AdoptQuery({self.query_id!r}), EndQuery({previous!r})]"
 
@@ -97,18 +97,18 @@ def restore_savepoint(savepoint: Path, checkpoint: Path, *, sinks: Sequence[Kafk
     """Create a new checkpoint from a savepoint. Start the new query with :attr:`Restored.settings`.
 
     Args:
-        savepoint: a savepoint, or a directory of savepoints, whose newest good one is used.
-        checkpoint: the new checkpoint; it must not exist, or be empty.
+        savepoint: a savepoint, or a directory of savepoints; in a directory, the newest good one is used.
+        checkpoint: the new checkpoint. It must not exist yet, or must be empty.
         sinks: the sinks to query for output that will be duplicated. Nothing is written to them.
 
     Raises:
-        ConfigurationError: no savepoint is intact, or the checkpoint is not empty or cannot be written.
+        ConfigurationError: no savepoint is good, or the checkpoint is not empty or cannot be written.
         TwoPhaseCommitError: no broker answers.
     """
     found, checkpoint = choose(savepoint), local_path(checkpoint)
     if checkpoint.exists() and (not checkpoint.is_dir() or any(checkpoint.iterdir())):
         raise ConfigurationError(
-            f"{checkpoint} is not empty: a savepoint can be restored only to a new checkpoint. Nothing was written"
+            f"{checkpoint} is not empty. Nothing was written. Restore the savepoint to a new checkpoint"
         )
     repeated = tuple(repeated_in(sink, found) for sink in sinks)
     name = str(uuid.uuid4())
@@ -126,7 +126,7 @@ def restore_savepoint(savepoint: Path, checkpoint: Path, *, sinks: Sequence[Kafk
 
 
 def repeated_in(sink: KafkaSink, savepoint: Savepoint) -> Repeated:
-    """Find the output that the sink got after the savepoint. It is already visible, and the new query writes it again.
+    """Find the output that the sink received after the savepoint. It is already visible, and the new query writes it again.
 
     Raises:
         ConfigurationError: the sink's decisions cannot be read.
@@ -135,14 +135,14 @@ def repeated_in(sink: KafkaSink, savepoint: Savepoint) -> Repeated:
     state = observe(sink)
     if state.history is None:
         raise ConfigurationError(
-            f"sink {sink.name!r}: {state.problem}. So it is unknown which output would be duplicated. Nothing was restored"
+            f"sink {sink.name!r}: {state.problem}. So nobody can tell which output would be duplicated. Nothing was restored"
         )
     manifest = savepoint.manifest
     if state.query_id != manifest.query_id:
         raise ConfigurationError(
             f"sink {sink.name!r} now belongs to query {state.query_id}, but the savepoint is from query {manifest.query_id}. "
-            "Nothing was restored. Take a savepoint of that query, or restore without --bootstrap-servers and rename the "
-            "sink"
+            f"Nothing was restored. Take a savepoint of query {state.query_id}, or restore without --bootstrap-servers and "
+            "rename the sink"
         )
     later = {
         key.batch: sum(int(handle["rows"]) for _, handle in batch.handles(sink.name))

@@ -1,4 +1,4 @@
-"""Keep only the newest good periodic savepoints. A damaged one does not count."""
+"""Keep only the newest good periodic savepoints. A damaged savepoint does not count."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _DELETED: Final = ".deleted"
 
 
 class Retention:
-    """Deletes a query's periodic savepoints except the newest good ones. It remembers which ones it has verified."""
+    """Delete a query's periodic savepoints except the newest good ones. Remember which ones are already verified."""
 
     def __init__(self, directory: Path, keep: int) -> None:
         self._directory = directory
@@ -27,9 +27,10 @@ class Retention:
         self._good: set[Path] = set()
 
     def apply(self, query_id: str) -> list[Path]:
-        """Delete savepoints older than the newest good ones; return the deleted ones. A crash leaves each one whole or gone.
+        """Delete periodic savepoints older than the newest good ones, and return their paths.
 
-        Requested savepoints, those of other queries and those without a readable manifest stay.
+        A crash never leaves a savepoint half deleted. Savepoints that were requested, belong to other queries or have no
+        readable manifest stay.
 
         Raises:
             ConfigurationError: the directory does not exist.
@@ -58,6 +59,6 @@ class Retention:
         return True
 
     def _delete(self, path: Path) -> None:
-        """Delete a savepoint. First rename it, durably: a partly deleted savepoint must never have a savepoint's name."""
+        """Rename a savepoint durably, so that it can be deleted: a half-deleted one must never have a savepoint's name."""
         path.rename(path.parent / f".{path.name}{_DELETED}")
         sync(path.parent)

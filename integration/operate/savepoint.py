@@ -1,11 +1,11 @@
 """Take a savepoint of a stopped or running query: a copy of its checkpoint at the end of a batch.
 
-Why the copy is consistent while a query runs: Spark never changes a checkpoint's files, it only adds and deletes them.
-``commits/N`` is written only after the offsets and the state (version N + 1) of batch N, and after ``foreachBatch`` has returned,
-so every sink shows the batch. So the files up to batch N are a consistent copy, even while Spark adds others. Spark deletes files
-that are ``minBatchesToRetain`` batches old. If a file that batch N needs is deleted before it is copied, the copy starts again.
+The copy is consistent even while the query runs. Spark never changes a checkpoint's files; it only adds and deletes them.
+It writes ``commits/N`` after the offsets and the state (version N + 1) of batch N, and after ``foreachBatch`` has returned.
+By then every sink shows the batch. So the files up to batch N form a consistent copy, even while Spark adds others. Spark deletes
+files that are ``minBatchesToRetain`` batches old. If it deletes a file of batch N before the copy has it, the copy starts again.
 
-Source logs (``sources/``) are copied whole: an entry beyond batch N looks as if Spark had died before planning batch N + 1.
+Source logs (``sources/``) are copied completely: an entry beyond batch N looks as if Spark had died before planning batch N + 1.
 """
 
 from __future__ import annotations
@@ -40,10 +40,10 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 _TRIES: Final = 5
-#: A version of a state store, by either provider, with the unique id that Spark 4 may add, or its file's checksum.
+#: A version of a state store, from either provider, or its checksum. Spark 4 may add a unique id to the name.
 _VERSION: Final = re.compile(r"(\d+)(?:_[0-9a-f-]+)?\.(delta|snapshot|zip|changelog)(?:\.crc)?")
 _SNAPSHOTS: Final = frozenset({"snapshot", "zip"})
-#: Our files that are useless in a copy: rows of a batch in progress, requests to a running query, and its reported alerts.
+#: Our files that a copy does not need: rows of a batch in progress, requests to a running query, and its reported alerts.
 _LEFT_OUT: Final = re.compile(r"twopc/(staging/|savepoint-request|alerts\.json$)")
 
 
@@ -54,9 +54,9 @@ def create_savepoint(
 
     Args:
         checkpoint: the query's checkpoint; the query may be running.
-        directory: where savepoints are kept; the savepoint is a directory in it.
-        sinks: Kafka sinks whose positions in their decision logs are also recorded. They are only read.
-        is_periodic: whether the query takes it by itself, and may delete it once there are newer ones.
+        directory: where savepoints are kept. The new savepoint is a directory in it.
+        sinks: Kafka sinks whose positions in their decision logs are also recorded. The sinks are only read.
+        is_periodic: whether the query takes the savepoint by itself, and may delete it once it has newer ones.
 
     Raises:
         ConfigurationError: the checkpoint does not exist or has no finished batch, or a file cannot be read or written.
@@ -66,23 +66,25 @@ def create_savepoint(
     checkpoint, directory = local_path(checkpoint), local_path(directory)
     found = read_checkpoint(checkpoint)
     for _ in range(_TRIES):
-        # After the decisions: a batch that is finished by now is covered by them.
+        # The positions are read first, so the newest finished batch may be ahead of them.
         positions = {sink.name: _position(sink) for sink in sinks}
         finished = max(numbers(LocalFiles(checkpoint), "commits"), default=None)
         if finished is None:
-            raise ConfigurationError(f"{checkpoint} has no finished batch yet, so there is nothing to save")
+            raise ConfigurationError(
+                f"{checkpoint} has no finished batch yet. No savepoint was taken. Try again after the first batch"
+            )
         try:
             return _copy(directory, found, finished, positions, is_periodic=is_periodic)
         except _VanishedError as error:
             logger.warning(
-                "batch %d was not copied, because Spark has since deleted %s; trying a later batch",
+                "the copy of batch %d is incomplete, because Spark has meanwhile deleted %s. Trying a later batch",
                 finished,
                 error,
             )
         except OSError as error:
             raise ConfigurationError(f"the savepoint cannot be written: {error}. No partial copy is left") from error
     raise RetriableError(
-        f"{checkpoint}: Spark deletes files faster than they are copied. Stop the query, or raise its "
+        f"{checkpoint}: Spark deletes files faster than they are copied. No savepoint was taken. Stop the query, or raise its "
         "spark.sql.streaming.minBatchesToRetain"
     )
 
@@ -138,7 +140,7 @@ def _copy(
 def _wanted(checkpoint: Path, batch: int) -> list[str]:
     """List the files that a copy of batch N may need.
 
-    State versions are listed first: the files that they refer to (RocksDB's) existed before them.
+    The list begins with state versions: the RocksDB files to which they refer existed before them.
     """
     versions = [name for name in _names(checkpoint) if _belongs(name, batch) and _version(name) is not None]
     others = [name for name in _names(checkpoint) if _belongs(name, batch) and _version(name) is None]
@@ -146,7 +148,7 @@ def _wanted(checkpoint: Path, batch: int) -> list[str]:
 
 
 def _names(checkpoint: Path) -> Iterator[str]:
-    """List every file except those that begin with a dot: Hadoop's checksums and files that are being written."""
+    """List every file whose name does not begin with a dot. A dot marks Hadoop's checksums and unfinished files."""
     for path in sorted(checkpoint.rglob("*")):
         name = path.relative_to(checkpoint)
         if not any(part.startswith(".") for part in name.parts) and path.is_file():
@@ -164,7 +166,7 @@ def _belongs(name: str, batch: int) -> bool:
 
 
 def _version(name: str) -> tuple[int, str] | None:
-    """Find the version and kind of a state store's file."""
+    """Parse the version and kind from the name of a state store's file."""
     if not name.startswith("state/"):
         return None
     match = _VERSION.fullmatch(name.rpartition("/")[2])
@@ -187,7 +189,7 @@ def _require_whole(names: AbstractSet[str], vanished: Sequence[str], batch: int)
         version = _version(name)
         is_old = version is not None and version[0] < bases[directory]
         is_old |= directory in {"offsets", "commits"} and int(file) < batch - 1
-        # RocksDB's files of deleted versions. Those of the newest snapshot are kept as long as the snapshot.
+        # These are RocksDB files of deleted versions. Spark keeps the newest snapshot's files as long as the snapshot.
         is_old |= directory.startswith("state/") and version is None
         is_old |= name.startswith("twopc/")  # our files are for people; a restored query starts with new ones
         if not is_old and not file.endswith(".crc"):

@@ -1,4 +1,4 @@
-"""``twopc savepoint …``: options only, as in ``twopc.integration.cli``."""
+"""Declare the options of ``twopc savepoint …``, as in ``twopc.integration.cli``."""
 
 from __future__ import annotations
 
@@ -10,14 +10,16 @@ import typer
 from twopc.integration.command_line import Config, ConfigFile, Json, Timeout, connection
 
 app = typer.Typer(
-    no_args_is_help=True, help="Make consistent copies of a query's checkpoint, to return to or to move elsewhere."
+    no_args_is_help=True, help="Make consistent copies of a query's checkpoint, and restore them here or elsewhere."
 )
 
 _Checkpoint = Annotated[
     Path, typer.Argument(help="The query's checkpoint, a local directory. The query may be running.")
 ]
 _Directory = Annotated[Path, typer.Argument(help="The directory for savepoints. Each has a subdirectory.")]
-_Servers = Annotated[str | None, connection(help="host:port of a broker, to query the sinks' ledgers, too.")]
+_Servers = Annotated[
+    str | None, connection(help="host:port of a broker. With it, the command also reads the sinks' ledgers.")
+]
 
 
 @app.command()
@@ -67,9 +69,9 @@ def list_savepoints(
 @app.command()
 def restore(  # noqa: PLR0913 - options of a command line
     savepoint: Annotated[
-        Path, typer.Argument(help="A savepoint, or a directory of savepoints to use the newest good one.")
+        Path, typer.Argument(help="A savepoint, or a directory of savepoints: its newest good one is used.")
     ],
-    checkpoint: Annotated[Path, typer.Argument(help="The new checkpoint; it must be empty or not exist.")],
+    checkpoint: Annotated[Path, typer.Argument(help="The new checkpoint. It must not exist yet, or must be empty.")],
     *,
     bootstrap_servers: _Servers = None,
     config: Config = None,
@@ -77,9 +79,9 @@ def restore(  # noqa: PLR0913 - options of a command line
     timeout: Timeout = 30,
     as_json: Json = False,
 ) -> None:
-    """Create the checkpoint of a new query from a savepoint, and show which output that query duplicates.
+    """Create the checkpoint of a new query from a savepoint, and show which output the new query will duplicate.
 
-    Every file is compared with its checksum. Nothing is written to the sinks.
+    The command compares every file with its checksum. It writes nothing to the sinks.
 
     Exit status: 0 restored; 2 not restored, and no partial copy is left.
     """
@@ -101,7 +103,7 @@ def stop_with_savepoint(
     wait: Annotated[float, typer.Option(min=0, help="Seconds to wait for the end of the batch.")] = 600.0,
     as_json: Json = False,
 ) -> None:
-    """Make a running query take a savepoint at the end of its batch, and stop.
+    """Make a running query take a savepoint at the end of its batch and then stop.
 
     The query must have twopc.integration.operate.Savepoints(…) among its interceptors. It ends with StoppedWithSavepointError.
 

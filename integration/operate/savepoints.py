@@ -26,20 +26,20 @@ def create(checkpoint: Path, directory: Path, connection: Connection) -> Answer:
     """Take a savepoint.
 
     Raises:
-        TwoPhaseCommitError: it could not be taken; no partial copy is left.
+        TwoPhaseCommitError: the savepoint could not be taken. No partial copy is left.
     """
     sinks = subject_of(f"{checkpoint}/", connection).sinks
     return _taken(create_savepoint(checkpoint, directory, sinks=sinks))
 
 
 def stop(checkpoint: Path, directory: Path, timeout_s: float) -> Answer:
-    """Have a running query take a savepoint, and stop.
+    """Have a running query take a savepoint and then stop.
 
     Raises:
-        TwoPhaseCommitError: it did not stop; the query continues.
+        TwoPhaseCommitError: the query did not stop, and continues.
     """
     found = request_savepoint(checkpoint, directory, stop=True, timeout_s=timeout_s)
-    assert found is not None  # nothing else ends the waiting
+    assert found is not None  # without `is_over`, only an answer or an error ends the wait
     return _taken(found)
 
 
@@ -65,10 +65,10 @@ def list_savepoints(directory: Path, *, is_thorough: bool) -> Answer:
 
 
 def restore(savepoint: Path, checkpoint: Path, connection: Connection) -> Answer:
-    """Restore a savepoint to a new checkpoint, and show what the new query duplicates.
+    """Restore a savepoint to a new checkpoint, and show which output the new query will duplicate.
 
     Raises:
-        TwoPhaseCommitError: it could not be restored; no partial copy is left.
+        TwoPhaseCommitError: the savepoint could not be restored. No partial copy is left.
     """
     found = manifests.choose(savepoint)
     done = restore_savepoint(found.path, checkpoint, sinks=connection.bound_sinks(found.manifest.sinks))
@@ -83,8 +83,8 @@ def restore(savepoint: Path, checkpoint: Path, connection: Connection) -> Answer
             "--bootstrap-servers."
         )
     lines += [
-        f"To replace the old query, start first with exactly_once(…, {done.settings}). The old query is then ended permanently.",
-        f"To run beside the old query instead: rename the sinks, and pass only override=AdoptQuery({done.query_id!r}).",
+        f"To replace the old query, use exactly_once(…, {done.settings}) at the first start. It ends the old query permanently.",
+        f"To run beside the old query instead, rename the sinks and pass only override=AdoptQuery({done.query_id!r}).",
     ]
     return Answer(DONE, done.facts(), show_lines(lines))
 

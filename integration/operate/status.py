@@ -1,4 +1,4 @@
-"""``twopc status``: what a sink, a checkpoint or a whole cluster is doing, and what to do about it."""
+"""``twopc status``: show the state of a sink, a checkpoint or a cluster, and what to do about it."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class Look(NamedTuple):
     """The result of one check.
 
     Attributes:
-        checkpoint: the facts and findings from the checkpoint alone, if one was named.
+        checkpoint: the facts and findings from the checkpoint alone; None if no checkpoint was named.
         sinks: each sink with its findings.
         strangers: see :class:`~twopc.integration.operate.subject.Subject`.
     """
@@ -40,7 +40,7 @@ class Look(NamedTuple):
 
 
 def look(what: str | None, connection: Connection, *, checkpoint: Path | None = None) -> Look:
-    """Look once.
+    """Check once.
 
     Raises:
         TwoPhaseCommitError: the checkpoint does not exist, or no broker answers.
@@ -55,7 +55,7 @@ def look(what: str | None, connection: Connection, *, checkpoint: Path | None = 
 
 
 def status(what: str | None, connection: Connection, *, checkpoint: Path | None = None) -> Answer:
-    """Check once, and build the answer.
+    """Check once and build the answer.
 
     Raises:
         TwoPhaseCommitError: the checkpoint does not exist, or no broker answers.
@@ -79,7 +79,7 @@ def status(what: str | None, connection: Connection, *, checkpoint: Path | None 
         for state, advice in found:
             show_state(state, advice, console)
         for topic in strangers:
-            text = f"{topic} is not a ledger, since no sink can have its name. It is a copy, or a killed preflight left it behind"
+            text = f"{topic} is not a ledger: no sink can have its name. It is a copy, or a killed preflight left it behind"
             console.print(text, markup=False, soft_wrap=True)
         if not found and seen is None:
             console.print("No sink has a ledger or an open transaction on this cluster.")
@@ -88,9 +88,9 @@ def status(what: str | None, connection: Connection, *, checkpoint: Path | None 
 
 
 def watch(what: str | None, connection: Connection, pace: Pace, *, checkpoint: Path | None, as_json: bool) -> int:
-    """Check repeatedly, until Ctrl-C or for a given time; return the exit status of the last check.
+    """Check repeatedly, until Ctrl-C or for a given time. Return the exit status of the last check.
 
-    A check that finds no broker reports that, and the next check follows as usual.
+    If no broker answers, the check reports that, and the next check follows as usual.
     """
     began, last = time.monotonic(), DONE
 
@@ -122,7 +122,7 @@ def watch(what: str | None, connection: Connection, pace: Pace, *, checkpoint: P
 
 
 def _of_history(checkpoint: Path) -> Advice | None:
-    """Build the finding about the last checkpoint that has ended, if it failed."""
+    """If the last ended checkpoint failed, build a finding about it."""
     try:
         last = read(checkpoint).checkpoints[-1]
     except (HistoryError, IndexError):
@@ -133,7 +133,7 @@ def _of_history(checkpoint: Path) -> Advice | None:
     what = f"the last checkpoint, {last.batch_id}, {last.outcome} at {ended}: {last.cause.error} in {last.cause.phase or 'start'}"
     action = (
         f"`twopc show {checkpoint} {last.batch_id}` says why, and `twopc diagnose {checkpoint}` says what to change. Then "
-        "start the query, if it is not running."
+        "start the query if it is not running."
     )
     return Advice(Urgency.WATCH, what, action, "checkpoints-fail-again-and-again")
 
@@ -141,7 +141,7 @@ def _of_history(checkpoint: Path) -> Advice | None:
 def _of_checkpoint(found: CheckpointState, *, has_sinks: bool) -> list[Advice]:
     """List the findings from the checkpoint alone."""
     if found.registers is not None and found.registers.damage is not None:
-        action = "Restore the checkpoint from a backup; the query refuses to start with it."
+        action = "The query refuses to start with this checkpoint. Restore the checkpoint from a backup."
         return [Advice(Urgency.ACT, f"{found.registers.damage}", action, "the-ledger-is-lost-or-damaged")]
     if has_sinks:
         return []
@@ -149,10 +149,10 @@ def _of_checkpoint(found: CheckpointState, *, has_sinks: bool) -> list[Advice]:
         what = "no batch has been decided with this checkpoint yet"
         return [Advice(Urgency.NONE, what, "Nothing to do.", "healthy")]
     unfinished = found.planned is not None and found.planned != found.finished
-    where = "" if found.registers is not None else " Add --bootstrap-servers to see what its ledger says."
+    where = "" if found.registers is not None else " Add --bootstrap-servers to see the state of its ledger."
     if not unfinished:
         return [Advice(Urgency.NONE, f"Spark has finished batch {found.finished}", f"Nothing to do.{where}", "healthy")]
-    what = f"Spark has planned batch {found.planned} but not finished it: it is being written, or the query has ended"
+    what = f"Spark has planned batch {found.planned} but not finished it: the query is writing it, or has ended"
     return [Advice(Urgency.WATCH, what, f"If the query is not running, start it.{where}", "a-batch-is-being-written")]
 
 

@@ -29,7 +29,7 @@ _NOBODY: Final = "twopc-operate"
 
 @dataclass(frozen=True)
 class Connection:
-    """How to reach the cluster; ``bootstrap_servers`` is None if a command can do without it."""
+    """How to reach the cluster. ``bootstrap_servers`` may be None if the command does not need a broker."""
 
     bootstrap_servers: str | None
     ledger_topic: str | None = None
@@ -49,7 +49,7 @@ class Connection:
         return describing(self.bootstrap_servers, name, topic, self.config, self.config_file, self.timeout_s)()
 
     def bound_sinks(self, bound: Mapping[str, Mapping[str, str]]) -> tuple[KafkaSink, ...]:
-        """Select the Kafka sinks that a checkpoint is bound to; none without a broker."""
+        """Build the Kafka sinks to which a checkpoint is bound. Without a broker, build none."""
         if self.bootstrap_servers is None:
             return ()
         of_kafka = {name: facts["ledger"] for name, facts in bound.items() if "ledger" in facts}
@@ -63,8 +63,8 @@ class Subject:
     Attributes:
         sinks: the Kafka sinks; empty for a checkpoint without any, or without a connection.
         checkpoint: the facts of the checkpoint, if one was named.
-        strangers: topics that are named like a ledger but cannot belong to a sink, such as a copy or the remains of a
-            preflight.
+        strangers: topics that have a ledger's name but cannot belong to a sink: copies, or topics that a killed preflight
+            left behind.
     """
 
     sinks: tuple[KafkaSink, ...]
@@ -76,9 +76,9 @@ def subject_of(what: str | None, connection: Connection, *, checkpoint: Path | N
     """Find the subject.
 
     Args:
-        what: a sink's name, or the path of a query's checkpoint; None: all sinks on the cluster.
+        what: a sink's name, or the path of a query's checkpoint. None: all sinks on the cluster.
         connection: the connection to the cluster.
-        checkpoint: the query's checkpoint, in addition to a sink's name.
+        checkpoint: the query's checkpoint, if ``what`` is a sink's name.
 
     Raises:
         ConfigurationError: the checkpoint does not exist or cannot be read, or no broker was named.
@@ -99,7 +99,7 @@ def is_path(what: str) -> bool:
 
 
 def _all_sinks(connection: Connection) -> Subject:
-    """Find all sinks by their ledgers, and by their open transactions, which outlive a deleted ledger."""
+    """Find all sinks by their ledgers and by their open transactions, which remain when a ledger is deleted."""
     nobody = connection.sink(_NOBODY)
     with closing(TransactionClient(nobody.committing_config())) as client:  # reports an unreachable broker in one line
         ids = client.list_open("").transactional_ids

@@ -63,7 +63,7 @@ def list_open(what: str | None, connection: Connection) -> Answer:
 
 
 def prove(what: str, connection: Connection) -> Answer:
-    """Show what is proven about each transaction of the last decision. Ends nothing, and fences nobody.
+    """Show what is proven about each transaction of the last decision. End nothing, and fence nobody.
 
     Raises:
         TwoPhaseCommitError: no broker answers.
@@ -90,7 +90,7 @@ class ByHand:
     """The options for an act.
 
     Attributes:
-        checkpoint: the query's checkpoint; a reason is kept in it.
+        checkpoint: the query's checkpoint, where a reason is kept.
         is_forced: ``--force``.
         reason: ``--reason``.
         is_sure: ``--yes``.
@@ -111,7 +111,7 @@ class ByHand:
             raise ConfigurationError("--force needs --reason TEXT; the reason is recorded for later review")
 
     def write_down(self, directory: Path, command: str, sink: str, wanted: Sequence[OpenTransaction]) -> str | None:
-        """Write the reason durably; return its file, or None if nothing is forced."""
+        """Write the reason durably and return its file. Return None if nothing is forced."""
         if not self.is_forced:
             return None
         named = {one.transactional_id: one.standing.value for one in wanted}
@@ -122,7 +122,7 @@ def commit(what: str, ids: Collection[str], connection: Connection, by_hand: ByH
     """Commit the decided transactions.
 
     Raises:
-        ForbiddenError: the decision record forbids it.
+        ForbiddenError: the decision record forbids a commit, or it needs ``--force``.
         TwoPhaseCommitError: no broker answers.
     """
     by_hand.require_reason()
@@ -141,7 +141,7 @@ def abort(what: str, ids: Collection[str], connection: Connection, by_hand: ByHa
     """Abort undecided transactions.
 
     Raises:
-        ForbiddenError: the decision record forbids it, or it needs ``--force``.
+        ForbiddenError: the decision record forbids an abort, or it needs ``--force``.
         TwoPhaseCommitError: no broker answers.
     """
     by_hand.require_reason()
@@ -158,7 +158,7 @@ def abort(what: str, ids: Collection[str], connection: Connection, by_hand: ByHa
 
 
 def _one_sink(what: str, connection: Connection, checkpoint: Path | None) -> tuple[KafkaSink, Path]:
-    """Find the sink, and the directory where a reason is kept: beside the checkpoint, or the current directory."""
+    """Find the sink and the directory for a reason: in the checkpoint, or else the current directory."""
     subject = subject_of(what, connection, checkpoint=checkpoint)
     if len(subject.sinks) != 1:
         names = ", ".join(sink.name for sink in subject.sinks) or "none"
@@ -168,10 +168,10 @@ def _one_sink(what: str, connection: Connection, checkpoint: Path | None) -> tup
 
 
 def _judged(state: SinkState) -> SinkState:
-    """Require a decision log: without one, nothing can be proven or committed."""
+    """Require a readable decision log: without one, nothing can be proven or committed."""
     if state.problem is not None:
         raise ConfigurationError(
-            f"sink {state.sink!r}: {state.problem}. It is unknown what was decided, so nothing was done"
+            f"sink {state.sink!r}: {state.problem}. The decisions are unknown, so nothing was done"
         )
     return state
 

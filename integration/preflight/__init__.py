@@ -1,1 +1,1 @@
-"""``twopc preflight`` tests a cluster for what the protocol needs, before a query relies on it."""
+"""``twopc preflight`` tests whether a cluster has what the protocol needs, before a query relies on the cluster."""

@@ -19,7 +19,7 @@ _ANY: Final = 32_767
 
 
 class Need(NamedTuple):
-    """A request, and a range of versions; a broker must accept at least one of them."""
+    """A request, and a range of its versions. A broker must accept at least one of these versions."""
 
     api: ApiKey
     lowest: int
@@ -29,15 +29,15 @@ class Need(NamedTuple):
 
 
 #: Sources: KIP-98 (transactions), KIP-360 (InitProducerId v3), KIP-664 (Describe/ListTransactions), KIP-516 (Metadata
-#: v10); ``twopc.sinks.kafka.transactions`` says which versions it sends.
+#: v10). ``twopc.sinks.kafka.transactions`` says which versions the sink sends.
 NEEDS: Final = (
     Need(ApiKey.Produce, 3, _ANY, "records of a transaction"),
     Need(ApiKey.Fetch, 4, _ANY, "read_committed"),
     Need(ApiKey.ListOffsets, 2, _ANY, "the last stable offset"),
     Need(ApiKey.Metadata, 10, _ANY, "the topic id, by which a recreated ledger is detected", Result.WARN),
-    Need(ApiKey.CreateTopics, 0, _ANY, "creating the ledger, and the trial", Result.WARN),
+    Need(ApiKey.CreateTopics, 0, _ANY, "creating the ledger and the trial's topic", Result.WARN),
     Need(ApiKey.DescribeConfigs, 1, _ANY, "the ledger's settings"),
-    Need(ApiKey.DeleteRecords, 0, _ANY, "keeping the ledger from growing forever", Result.WARN),
+    Need(ApiKey.DeleteRecords, 0, _ANY, "truncating the ledger", Result.WARN),
     Need(ApiKey.FindCoordinator, 1, _ANY, "the coordinators of transactional ids"),
     Need(ApiKey.InitProducerId, 3, 4, "fencing one producer of an id"),
     Need(ApiKey.AddPartitionsToTxn, 0, _ANY, "transactions"),
@@ -48,7 +48,7 @@ NEEDS: Final = (
 
 
 def check_apis(target: Target) -> Iterator[Finding]:
-    """Check that every broker reports (ApiVersions) the requests that the sink needs."""
+    """Check that every broker offers the requests that the sink needs, according to ApiVersions."""
     nodes = target.brokers.nodes
     requests = [
         (ApiVersionsRequest(client_software_name="twopc", client_software_version="preflight"), node) for node in nodes
@@ -71,7 +71,7 @@ def check_apis(target: Target) -> Iterator[Finding]:
             yield Finding(_CHECK, _brokers(nodes), need.if_absent, _why_lacking(need, offers[nodes[0]]), fix)
     if not any(nodes for _, nodes in lacking) and offers:
         yield Finding(
-            _CHECK, _brokers(offers), Result.PASS, f"each accepts the {len(NEEDS)} requests that the sink sends"
+            _CHECK, _brokers(offers), Result.PASS, f"each broker accepts the {len(NEEDS)} requests that the sink sends"
         )
 
 
@@ -83,9 +83,9 @@ _OLD_FORMAT: Final = (
 
 
 def _has_old_format(offer: Mapping[int, tuple[int, int]]) -> bool:
-    """Whether a broker that is new enough for transactions does not advertise their requests.
+    """Whether a broker hides the requests for transactions although it is new enough for them.
 
-    It does so while its message format is older than 0.11. Source: ``ApiKeys.minRequiredInterBrokerMagic`` in Kafka 3.x.
+    A broker hides them while its message format is older than 0.11. Source: ``ApiKeys.minRequiredInterBrokerMagic`` in Kafka 3.x.
     """
     return ApiKey.ListTransactions in offer and ApiKey.InitProducerId not in offer
 

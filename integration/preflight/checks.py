@@ -1,4 +1,4 @@
-"""The checks, in the table's order. A new check is a function from the target to findings, and a line in ``CHECKS``."""
+"""List the checks, in the table's order. A new check is a function from the target to findings, and a line in ``CHECKS``."""
 
 from __future__ import annotations
 
@@ -28,8 +28,8 @@ class Check(NamedTuple):
     tries: bool = True
 
 
-#: The start comes before the ledger, as in a query. It makes a new cluster create ``__transaction_state``, and the ledger gets
-#: the same number of replicas.
+#: The start comes before the ledger, as in a query. It makes a new cluster create ``__transaction_state``, and the ledger then
+#: gets the same number of replicas.
 CHECKS: Final = (
     Check("start", check_start),
     Check("transaction log", check_transaction_log, tries=False),
@@ -40,7 +40,7 @@ CHECKS: Final = (
 
 
 def findings_of(target: Target, further: Sequence[Check] = ()) -> tuple[Finding, ...]:
-    """Run every check whose requests the brokers accept. The sink's warnings during the checks are findings, too.
+    """Run every check whose requests the brokers accept. Report the sink's warnings during the checks as findings, too.
 
     ``further`` checks belong to another command, and run last.
     """
@@ -57,7 +57,7 @@ def findings_of(target: Target, further: Sequence[Check] = ()) -> tuple[Finding,
                     failed(check.name, target.sink.name, error, "Allow the rights that docs/security.md lists")
                 )
     if lacks:
-        why = "the sink's start, its ledger and a two-phase commit were not tried: a broker lacks a request that they need"
+        why = "the sink's start, its ledger and a two-phase commit were not tried: a broker does not accept a request they need"
         found.append(Finding("not tried", target.sink.name, Result.WARN, why, FIX_REQUESTS))
     for record in warnings:
         text = record.getMessage()
@@ -71,12 +71,12 @@ def findings_of(target: Target, further: Sequence[Check] = ()) -> tuple[Finding,
 
 FIX_REQUESTS: Final = "Fix the problem that 'requests' reports, and run the preflight again"
 _FIX: Final = "The sink logs this at each start. Correct the setting that it names, or grant the right that it names"
-_REMOVE: Final = "Remove it by hand if it does not disappear by itself. Nothing uses it"
+_REMOVE: Final = "If it does not disappear by itself, remove it by hand. No query uses it"
 
 
 @contextlib.contextmanager
 def _warnings() -> Iterator[list[logging.LogRecord]]:
-    """Collect the sink's warnings about topics' settings, and the preflight's own warnings about what it leaves behind."""
+    """Collect the sink's warnings about topic settings, and the preflight's own warnings about topics it leaves behind."""
     records: list[logging.LogRecord] = []
 
     class Collector(logging.Handler):

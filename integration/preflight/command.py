@@ -1,4 +1,4 @@
-"""Run ``twopc preflight`` with parsed options: run the checks, print the table, return the exit status."""
+"""Run ``twopc preflight`` with parsed options: run the checks, print the table, and return the exit status."""
 
 from __future__ import annotations
 
@@ -25,20 +25,20 @@ if TYPE_CHECKING:
     from twopc.integration.preflight.checks import Check
     from twopc.sinks.kafka import KafkaSink
 
-#: The exit status by the worst finding. The status 2 means that nothing was checked, as in ``twopc verify``.
+#: The exit status by the worst finding. As in ``twopc verify``, status 2 means that nothing was checked.
 _STATUS: Final = {Result.PASS: 0, Result.WARN: 3, Result.FAIL: 1}
 _NOT_CHECKED: Final = 2
 _OURS: Final = "twopc.integration.preflight"
 
 
 def main(sink: Callable[[], KafkaSink], topics: Sequence[str], further: Sequence[Check] = (), *, as_json: bool) -> int:
-    """Check a cluster for a sink; return the exit status.
+    """Check a cluster for a sink, and return the exit status.
 
     Args:
-        sink: describes the sink; its ConfigurationError is reported like an error from the checks.
+        sink: builds the sink. If it raises ConfigurationError, that is reported like an error from the checks.
         topics: the output topics.
         further: checks of another command, which run last.
-        as_json: print a JSON object to stdout, everything else to stderr.
+        as_json: whether to print a JSON object to stdout and everything else to stderr.
     """
 
     def checked() -> int:
@@ -47,7 +47,7 @@ def main(sink: Callable[[], KafkaSink], topics: Sequence[str], further: Sequence
         typer.echo(json.dumps(report.facts())) if as_json else report.show(Console(highlight=False))
         return _STATUS[report.result]
 
-    gone = "interrupted. Everything that it created was removed, unless a line above says otherwise"
+    gone = "interrupted. The preflight has removed everything it created, unless a line above says otherwise"
     return reported("preflight", checked, not_done=_NOT_CHECKED, interrupted=gone)
 
 
@@ -77,7 +77,7 @@ def run_preflight(sink: KafkaSink, topics: Sequence[str], further: Sequence[Chec
                     str(error),
                     "Upgrade these brokers, or write to other brokers",
                 ),
-                Finding("not tried", sink.name, Result.WARN, "no other check was tried", FIX_REQUESTS),
+                Finding("not tried", sink.name, Result.WARN, "the other checks did not run", FIX_REQUESTS),
             ),
         )
     with contextlib.closing(opened) as target:
@@ -95,7 +95,7 @@ def run_preflight(sink: KafkaSink, topics: Sequence[str], further: Sequence[Chec
 
 @contextlib.contextmanager
 def _logging() -> Iterator[None]:
-    """Print what an interruption leaves behind. The clients' own log lines add nothing to the errors, so they are not shown."""
+    """Print what an interruption leaves behind. Hide the clients' own log lines, which add nothing to the errors."""
     handlers = {logging.getLogger(): logging.NullHandler(), logging.getLogger(_OURS): logging.StreamHandler()}
     for logger, handler in handlers.items():
         logger.addHandler(handler)

@@ -1,4 +1,4 @@
-"""The findings of a check. Each one is a line of the table."""
+"""The findings of a check. Each finding is a line of the table."""
 
 from __future__ import annotations
 
@@ -17,20 +17,20 @@ if TYPE_CHECKING:
 class Result(Enum):
     """What a finding means for the query, from the best to the worst."""
 
-    PASS = "pass"  # noqa: S105 - no password #: tried or read, and correct
-    WARN = "warn"  #: the query runs, but its guarantee is weakened, or something was not tried
+    PASS = "pass"  # noqa: S105 - no password #: the check succeeded
+    WARN = "warn"  #: the query runs, but its guarantee is weaker, or something was not tried
     FAIL = "fail"  #: the query cannot run, or could lose or duplicate rows
 
 
 @dataclass(frozen=True)
 class Finding:
-    """One line of the table: what was checked, the result, why, and how to fix it."""
+    """One line of the table: the check and its subject, the result, the reason, and the fix."""
 
     check: str  #: the name of the check
     subject: str  #: what was checked: a topic, transactional ids, brokers
     result: Result
-    why: str  #: one or two sentences on what was seen
-    fix: str = ""  #: what to do; empty if nothing
+    why: str  #: the reason, in one or two sentences
+    fix: str = ""  #: what to do; empty if nothing has to be done
 
 
 _TRY_AGAIN: Final = "Run the preflight again. If it fails again, look for the reason in the brokers' logs"
@@ -45,7 +45,7 @@ _DENIED: Final = frozenset(
 
 
 def failed(check: str, subject: str, error: TwoPhaseCommitError, rights: str) -> Finding:
-    """Return the finding of a check that raised an error; ``rights`` says what to allow if a right is missing."""
+    """Build the finding for a check that raised an error. ``rights`` says what to allow if a right is missing."""
     fix = _TRY_AGAIN if error.retriable else rights if is_denied(error) else _AS_IT_SAYS
     return Finding(check, subject, Result.FAIL, str(error), fix)
 

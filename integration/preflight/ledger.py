@@ -1,4 +1,4 @@
-"""Check the parts of the sink's next start that only read: its own checks, and its ledger."""
+"""Run those parts of the sink's next start that only read: its own checks, and the check of its ledger."""
 
 from __future__ import annotations
 
@@ -27,16 +27,16 @@ _RIGHTS: Final = ("READ", "WRITE", "DESCRIBE", "DESCRIBE_CONFIGS", "DELETE")
 
 
 def check_start(target: Target) -> Iterator[Finding]:
-    """Run the sink's own checks, which come before it acquires anything."""
+    """Run the sink's own checks, which come before it acquires the ledger."""
     target.committer.inspect()
     yield Finding("start", target.sink.name, Result.PASS, "the sink's own start-up checks pass")
 
 
 def check_ledger(target: Target) -> Iterator[Finding]:
-    """Check the ledger's settings, its owner and the rights on it; if it does not exist, whether it could be created."""
+    """Check the ledger's settings, its owner and the rights on it. If it does not exist, check that it can be created."""
     log = target.log
     rights = (
-        f"Grant the sink's principal Create, Read, Write, Describe, DescribeConfigs and Delete on {log.name}. If it may not have "
+        f"Grant the sink's principal Create, Read, Write, Describe, DescribeConfigs and Delete on {log.name}. To do without "
         f"Create, create the ledger by hand, with {1 + MARKER_PARTITIONS} partitions"
     )
     try:
@@ -58,7 +58,7 @@ def check_ledger(target: Target) -> Iterator[Finding]:
 
 
 def check_transaction_log(target: Target) -> Iterator[Finding]:
-    """Check how many replicas Kafka's own transaction log has or can get. The sink itself checks its settings."""
+    """Check how many replicas Kafka's own transaction log has or can get. The sink itself checks the log's settings."""
     settings = _broker_settings(target)
     with contextlib.suppress(ConfigurationError):  # if the right to describe it is missing, the sink warns
         found = describe(target.admin, TRANSACTION_LOG, timeout_ms=target.sink.timeout_ms)
@@ -67,16 +67,16 @@ def check_transaction_log(target: Target) -> Iterator[Finding]:
         elif (wanted := settings.get(_LOG_REPLICAS, 0)) > len(target.brokers.nodes):
             brokers = len(target.brokers.nodes)
             why = (
-                f"{_LOG_REPLICAS}={wanted}, but only {counted(brokers, 'broker runs', 'brokers run')}. It cannot be "
-                "created, so no transaction can begin"
+                f"{_LOG_REPLICAS}={wanted}, but only {counted(brokers, 'broker runs', 'brokers run')}. So the brokers cannot "
+                "create the transaction log, and no transaction can begin"
             )
             fix = f"Start the missing brokers, or set {_LOG_REPLICAS}={brokers} and transaction.state.log.min.isr=1"
             yield Finding(_LOG, TRANSACTION_LOG, Result.FAIL, why, fix)
     idle_ms, lives_ms = settings.get(_IDLE, 0), target.sink.transaction_timeout_ms
     if 0 < idle_ms < lives_ms:
         why = (
-            f"{_IDLE}={idle_ms} is less than the transaction timeout of {lives_ms} ms. Brokers forget an id that has had no open "
-            "transaction for that long; a commit that succeeded before a crash can then be proven only by its marker"
+            f"{_IDLE}={idle_ms} is less than the transaction timeout of {lives_ms} ms. Brokers forget an id after that time "
+            "without an open transaction. After that, only a marker can prove a commit that succeeded before a crash"
         )
         yield Finding(
             _LOG, TRANSACTION_LOG, Result.WARN, why, f"Set {_IDLE}=604800000 (7 days, the default) in the brokers"
@@ -84,7 +84,7 @@ def check_transaction_log(target: Target) -> Iterator[Finding]:
 
 
 def _broker_settings(target: Target) -> dict[str, int]:
-    """Return the settings of one broker, as all have the same; empty if the principal has no right to read them."""
+    """Return the settings of one broker, since all brokers have the same ones. Empty if the right to read them is missing."""
     broker = ConfigResource(ResourceType.BROKER, str(target.brokers.nodes[0]))
     timeout_s = target.sink.timeout_ms / 1000
     try:
@@ -95,7 +95,7 @@ def _broker_settings(target: Target) -> dict[str, int]:
 
 
 def _in_sync(target: Target, topic: str) -> dict[str, str | None]:
-    """Return ``min.insync.replicas`` if it is not 1. The sink itself warns about 1, and checks all other settings."""
+    """Return ``min.insync.replicas`` unless it is 1. The sink itself warns about 1, and checks all other settings."""
     try:
         settings = settings_of(target.admin, topic, timeout_ms=target.sink.timeout_ms) or {}
     except ConfigurationError:  # if the right to read them is missing, the sink warns

@@ -1,4 +1,4 @@
-"""Try a real two-phase commit with the sink's own parts, on ids and a topic that nothing else uses."""
+"""Try a real two-phase commit with the sink's own code, on ids and a topic that no query uses."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _SUBJECT: Final = "the trial"
 
 
 def check_protocol(target: Target) -> Iterator[Finding]:
-    """Run one batch of a stand-in, step by step, and always remove it afterwards."""
+    """Run one batch of a stand-in, step by step, and always remove the stand-in afterwards."""
     trial = Trial(target.sink, target.stand_in)
     try:
         for number, step in enumerate(STEPS, start=1):
@@ -32,7 +32,7 @@ def check_protocol(target: Target) -> Iterator[Finding]:
                     fix = f"Fix the problem that {step.name!r} reports, and run the preflight again"
                     yield Finding("not tried", _SUBJECT, Result.WARN, f"{untried}: they need {step.name!r}", fix)
                 return
-    except BaseException as error:  # its traceback would keep producers alive, which could create the topic again
+    except BaseException as error:  # the traceback would keep producers alive, and they could recreate the topic
         traceback.clear_frames(error.__traceback__)
         raise
     finally:
@@ -40,7 +40,7 @@ def check_protocol(target: Target) -> Iterator[Finding]:
 
 
 def _try(trial: Trial, step: Step) -> tuple[Finding, bool]:
-    """Try a step; return its finding, and whether the next step can be tried."""
+    """Try a step. Return its finding, and whether the next step can be tried."""
     try:
         finding = Finding(step.name, _SUBJECT, *step.run(trial))
     except TwoPhaseCommitError as error:

@@ -1,4 +1,4 @@
-"""The result of a preflight, for people and for programs."""
+"""Report the result of a preflight to people and to programs."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _STYLES: Final = {Result.PASS: "green", Result.WARN: "yellow", Result.FAIL: "bol
 _SEVERITY: Final = tuple(Result)
 _VERDICTS: Final = {
     Result.PASS: "The cluster has what the sink needs.",
-    Result.WARN: "The query can run. The warnings name what weakens its guarantee or was not tried.",
+    Result.WARN: "The query can run. The warnings say what weakens its guarantee, and which checks were not tried.",
     Result.FAIL: "Do not start the query until the failed checks pass.",
 }
 
@@ -29,12 +29,12 @@ _VERDICTS: Final = {
 class Report:
     """One preflight. Its attributes, ``result``, ``verdict`` and ``counts`` are the keys of the JSON object."""
 
-    sink: str  #: name of the sink
+    sink: str  #: the sink's name
     bootstrap_servers: str
     cluster: str  #: the cluster's id
     stand_in: str  #: the topic of the trial, which was deleted afterwards
     topics: tuple[str, ...]  #: the output topics that were checked
-    seconds: float  #: duration of the preflight, in s
+    seconds: float  #: the duration of the preflight, in seconds
     findings: tuple[Finding, ...]  #: see :class:`twopc.integration.preflight.findings.Finding`
 
     @property

@@ -1,4 +1,4 @@
-"""The steps of the two-phase trial. Each does with the stand-in what a query does, and reports how the brokers responded."""
+"""The steps of the two-phase trial. Each step uses the stand-in as a query does, and reports how the brokers responded."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from twopc.sinks.kafka import KafkaSink
     from twopc.sinks.kafka.handle import KafkaHandle
 
-#: The tasks of the trial, by the way in which their transactions end.
+#: The tasks of the trial, named after the way in which their transactions end.
 _COMMITTED, _FENCED, _ABORTED = range(3)
 _NOT_KAFKA: Final = (
     "Do not use this cluster: its transactions do not behave like Kafka's. Report this line to the vendor"
@@ -45,7 +45,7 @@ class Outcome(NamedTuple):
 
 
 class Step(NamedTuple):
-    """One step. An error that it raises becomes the finding."""
+    """One step. If it raises an error, the error becomes the finding."""
 
     name: str
     run: Callable[[Trial], Outcome]
@@ -75,7 +75,7 @@ def _use_ids(trial: Trial) -> Outcome:
 def _make_topic(trial: Trial) -> Outcome:
     trial.make_topic()
     if trial.log.identity() == str(Uuid(0, 0)):
-        why = "topics have no ids here, so a ledger that was deleted and recreated would go unnoticed"
+        why = "topics have no ids on this cluster, so the sink cannot detect that its ledger was deleted and recreated"
         return Outcome(
             Result.WARN, why, "Make sure that nobody deletes the ledger, or use brokers with topic ids (KIP-516)"
         )
@@ -97,7 +97,7 @@ def _prepare(trial: Trial) -> Outcome:
     trial.scan_start = ScanStart(trial.log, None, timeout_ms=trial.timeout_ms).take()["markers"]
     for task in (_COMMITTED, _FENCED, _ABORTED):
         trial.handles[task] = trial.prepare(task)
-    return _passed(f"{len(trial.handles)} tasks wrote a row each, and dropped their producers")
+    return _passed(f"{len(trial.handles)} tasks each wrote a row and closed their producers")
 
 
 def _confirm(trial: Trial) -> Outcome:
@@ -188,9 +188,9 @@ def _fence_driver(trial: Trial) -> Outcome:
         trial.log.append([_decision(trial, 1)])
     except FencedError:
         if _decided(trial, newer.read()) != [0]:
-            return _unlike("the newer driver does not read the decisions that the fenced one made")
+            return _unlike("the newer driver does not read the decisions of the fenced driver")
         return _passed("a newer driver fences the older one, and reads its decisions")
-    return _unlike("an older driver can still decide after a newer one has initialised their transactional id")
+    return _unlike("an older driver can still decide after a newer driver has initialised their transactional id")
 
 
 def _delete(trial: Trial) -> Outcome:
@@ -211,7 +211,7 @@ def _refused(trial: Trial, task: int, why: str) -> Outcome:
 
 
 def _end(trial: Trial, task: int, *, commit: bool = True) -> str:
-    """Send EndTxn as the driver does; return the answer."""
+    """Send EndTxn as the driver does, and return the answer."""
     handle = trial.handles[task]
     if commit:
         return end_all(trial.client, [handle], timeout_ms=trial.timeout_ms)[handle]
@@ -247,7 +247,7 @@ def _decided(trial: Trial, log: LogContents) -> list[int]:
 
 
 def rights(sink: KafkaSink) -> str:
-    """Name the rights to allow, so that every step can be tried."""
+    """Name the rights that every step together needs."""
     return (
         f"Grant the principal Write and Describe on transactional ids with the prefix '{sink.name}.', and Create, Read, Write, "
         f"Describe, DescribeConfigs and Delete on topics with the prefix '{sink.ledger}'"

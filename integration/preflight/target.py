@@ -25,7 +25,7 @@ _LOGGED: Final = 6  # librdkafka logs a closed connection at the level INFO
 
 
 class Target:
-    """A sink on its cluster. Its clients never acquire the sink, so that a query with its name is not disturbed."""
+    """A sink on its cluster. The target's clients never acquire the sink, so they do not disturb a query with its name."""
 
     def __init__(self, sink: KafkaSink, topics: Sequence[str]) -> None:
         """Connect.
@@ -36,11 +36,11 @@ class Target:
             TwoPhaseCommitError: no broker responds.
         """
         for topic in topics:
-            dataclasses.replace(sink, topic=topic)  # refuses a ledger, and a name that no topic can have
+            dataclasses.replace(sink, topic=topic)  # refuses a ledger's name, and a name that no topic can have
         self.sink = sink
         self.stand_in = stand_in_for(sink)
         self.topics = tuple(dict.fromkeys(topics))
-        # This client first: it reports an unreachable broker in one line; librdkafka retries and logs every attempt.
+        # This client comes first, because it reports an unreachable broker in one line. librdkafka logs every attempt.
         try:
             self.brokers = BrokerConnection(sink.committing_config())
         except RetriableError as error:
@@ -63,7 +63,7 @@ class Target:
 
 
 def _reason(sink: KafkaSink) -> str:
-    """Return librdkafka's reason for the missing response, such as a wrong password or protocol; empty if it logs none."""
+    """Return librdkafka's reason for the missing response, such as a wrong password. Empty if librdkafka logs none."""
     said: list[str] = []
 
     class Collector(logging.Handler):

@@ -1,4 +1,4 @@
-"""Check the output topics, and how safely the cluster keeps acknowledged records."""
+"""Check the output topics, and check how safely the cluster keeps acknowledged records."""
 
 from __future__ import annotations
 
@@ -23,19 +23,23 @@ _RIGHTS: Final = ("WRITE", "DESCRIBE")
 _REPLICAS: Final = 3
 _IN_SYNC: Final = 2
 _UNLIMITED: Final = 2**63 - 1
-#: Limits on a row's own time: the setting, the value from which it needs no warning, and the side of the broker's clock
-#: that it limits. One hour ahead is Kafka's default.
+#: Limits on a row's timestamp: the setting, the lowest value that needs no warning, and the side of the broker's clock that the
+#: setting limits. One hour ahead is Kafka's default.
 _TIME_LIMITS: Final = (
     ("message.timestamp.before.max.ms", _UNLIMITED, "behind"),
     ("message.timestamp.after.max.ms", 3_600_000, "ahead of"),
-    ("message.timestamp.difference.max.ms", _UNLIMITED, "behind or ahead of"),  # a setting of brokers up to 3.9
+    (
+        "message.timestamp.difference.max.ms",
+        _UNLIMITED,
+        "behind or ahead of",
+    ),  # only brokers up to 3.9 have this setting
 )
 
 
 def check_outputs(target: Target) -> Iterator[Finding]:
     """Check that every output topic exists, accepts rows, and keeps them."""
     if not target.topics:
-        why, fix = "no topic was named, so none was checked", "Name each topic that the query writes to with --topic"
+        why, fix = "no topic was named, so none was checked", "Use --topic to name each topic that the query writes to"
         yield Finding(_CHECK, "--topic", Result.WARN, why, fix)
     for topic in target.topics:
         try:
@@ -47,7 +51,7 @@ def check_outputs(target: Target) -> Iterator[Finding]:
 def _check_output(target: Target, topic: str) -> Iterator[Finding]:
     found = describe(target.admin, topic, timeout_ms=target.sink.timeout_ms, with_rights=True)
     if found is None:
-        why = "the topic does not exist, so the first row for it stops the query"
+        why = "the topic does not exist, so the first row for it will stop the query"
         yield Finding(_CHECK, topic, Result.FAIL, why, "Create it, or correct the name")
         return
     yield Finding(_CHECK, topic, Result.PASS, f"exists, with {counted(len(found.partitions), 'partition')}")
@@ -63,7 +67,7 @@ def _check_output(target: Target, topic: str) -> Iterator[Finding]:
 
 
 def check_rights(check: str, found: TopicDescription, needed: Collection[str]) -> Iterator[Finding]:
-    """Check this principal's rights on a topic, as the broker reports them (KIP-430). Without a report, find nothing."""
+    """Check this principal's rights on a topic, as the broker reports them (KIP-430). Yield nothing without a report."""
     allowed = {operation.name for operation in found.authorized_operations or ()}
     missing = [right for right in needed if right not in allowed and "ALL" not in allowed]
     if allowed and missing:
@@ -73,7 +77,7 @@ def check_rights(check: str, found: TopicDescription, needed: Collection[str]) -
 
 
 def check_durability(check: str, found: TopicDescription, settings: Settings) -> Iterator[Finding]:
-    """Check that the topic accepts records now, and keeps acknowledged ones when a broker is lost."""
+    """Check that the topic accepts records now, and keeps acknowledged records when a broker is lost."""
     replicas = min(len(partition.replicas) for partition in found.partitions)
     in_sync = int(settings.get("min.insync.replicas") or 1)
     short = [partition for partition in found.partitions if len(partition.isr) < in_sync]
@@ -85,7 +89,7 @@ def check_durability(check: str, found: TopicDescription, settings: Settings) ->
         ids = ", ".join(str(partition.id) for partition in short)
         why = (
             f"{counted(len(short), 'partition has', 'partitions have')} fewer replicas in sync than "
-            f"min.insync.replicas={in_sync}, so records are refused there now: {ids}"
+            f"min.insync.replicas={in_sync}, so these partitions refuse records now: {ids}"
         )
         yield Finding(check, found.name, Result.FAIL, why, "Start the missing brokers")
     weak = []
@@ -102,25 +106,27 @@ def check_durability(check: str, found: TopicDescription, settings: Settings) ->
 
 
 def _check_rows(target: Target, topic: str, settings: Settings) -> Iterator[Finding]:
-    """Find the kinds of rows that the topic would refuse, change or drop."""
+    """Find the kinds of rows that the topic would refuse, change or delete."""
     limit = int(settings.get("max.message.bytes") or 0)
     largest = target.sink.message_max_bytes
     if 0 < limit < largest:
-        why = f"max.message.bytes={limit} is less than the {largest} bytes that the client may send, so it refuses larger rows"
-        fix = f"Set max.message.bytes={largest} or more there, or kafka.message.max.bytes={limit} in the sink's options"
+        why = f"max.message.bytes={limit} is less than the {largest} bytes that the client may send, so the topic may refuse rows"
+        fix = f"Set max.message.bytes={largest} or more on the topic, or kafka.message.max.bytes={limit} in the sink's options"
         yield Finding(_CHECK, topic, Result.WARN, why, fix)
     policy = str(settings.get("cleanup.policy") or "")
     if "compact" in policy:
-        why = f"cleanup.policy={policy}, so rows without a key are refused, and only the last row of each key is kept"
+        why = (
+            f"cleanup.policy={policy}, so the topic refuses rows without a key and keeps only the last row of each key"
+        )
         yield Finding(_CHECK, topic, Result.WARN, why, "Set a key in every row, or set cleanup.policy=delete")
     if settings.get("message.timestamp.type") == "LogAppendTime":
-        why = "message.timestamp.type=LogAppendTime, so the time of arrival replaces the rows' column timestamp"
-        fix = "Set message.timestamp.type=CreateTime, if readers need the rows' own time"
+        why = "message.timestamp.type=LogAppendTime, so the time of arrival replaces the timestamp column of the rows"
+        fix = "Set message.timestamp.type=CreateTime if readers need the timestamp column"
         yield Finding(_CHECK, topic, Result.WARN, why, fix)
         return
     for name, usual, side in _TIME_LIMITS:
         limit_ms = int(settings.get(name) or usual)
         if limit_ms < usual:
             why = f"{name}={limit_ms}, so it refuses rows whose timestamp is more than {limit_ms} ms {side} the broker's clock"
-            fix = f"Raise {name}, or leave such rows out; rows without that column get the time at which they are sent"
+            fix = f"Raise {name}, or filter such rows out. Rows without a timestamp column get the time at which they are sent"
             yield Finding(_CHECK, topic, Result.WARN, why, fix)

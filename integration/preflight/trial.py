@@ -1,4 +1,4 @@
-"""The two-phase trial: a stand-in for the sink, driven step by step, and removed afterwards."""
+"""The two-phase trial: it runs a stand-in for the sink step by step, and then removes it."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ logger = logging.getLogger(__name__)
 
 QUERY_ID: Final = "twopc preflight"
 _VALUE: Final = QUERY_ID.encode()
-#: This partition is above those of the tasks' markers.
+#: This partition is above the partitions with the tasks' markers.
 _FIRST_ROW_PARTITION: Final = 5
 
 
@@ -44,10 +44,10 @@ class Trial:
     Attributes:
         original: the sink that the stand-in replaces; the trial does not use it.
         sink: the stand-in.
-        client: commits, aborts and describes transactions.
+        client: the client that commits, aborts and describes transactions.
         log: the first driver's decision log.
         admin: the client that creates and deletes the topic.
-        scan_start: the start of the tasks' markers.
+        scan_start: the offset at which the tasks' markers start.
         handles: the handle of each task.
         decided_at: the offset of the decision.
     """
@@ -82,18 +82,18 @@ class Trial:
         self._is_making = False
 
     def acquire(self, log: KafkaDecisionLog) -> int:
-        """Acquire the stand-in as a driver does; return the driver epoch."""
+        """Acquire the stand-in as a driver does, and return the driver epoch."""
         return log.acquire(Claim(query_id=QUERY_ID, run=uuid.uuid4().hex, deciding_log=self.topic))
 
     def another_driver(self) -> KafkaDecisionLog:
-        """Return a second driver's log of the same sink. It has fenced the first driver."""
+        """Create a second driver for the same sink, which fences the first driver. Return its log."""
         log = self.sink.create_decision_log()
         self._logs.append(log)
         self.acquire(log)
         return log
 
     def prepare(self, task: int) -> KafkaHandle:
-        """Run phase one of a task with one row, in a partition that no other task uses."""
+        """Run the pre-commit of a task with one row, in a partition that no other task uses."""
         attempt = TaskAttempt(
             query_id=QUERY_ID,
             batch_id=0,
@@ -125,10 +125,10 @@ class Trial:
         return len(list(walk)) > 0
 
     def await_stable(self, task: int) -> None:
-        """Wait until readers can read past the task's rows, which shows that its transaction has ended in every partition.
+        """Wait until readers can read past the task's rows: then its transaction has ended in every partition.
 
         Raises:
-            RetriableError: readers cannot pass them in time.
+            RetriableError: readers cannot read past the rows in time.
         """
         partition = self.row_partition(task)
 
@@ -161,18 +161,18 @@ class Trial:
         retrying(is_retriable, timeout_s=self.timeout_ms / 1000, backoff=wait_fixed(0.05))(request)
 
     def clean_up(self) -> None:
-        """End every transaction and delete the topic. Log what is left behind."""
+        """End every transaction and delete the topic. Log anything that is left behind."""
         for writer in self._writers:
             writer.abort()
         for log in self._logs:  # a client that still looks for the topic could recreate it
             log.close()
         try:
-            if self._is_making:  # interrupted: the brokers may create the topic later unless we wait for it
+            if self._is_making:  # the creation was interrupted: wait for the topic, or the brokers may create it later
                 self._ledger.ensure()
             self._end_transactions()
             self._delete_topic()
         except TwoPhaseCommitError as error:
-            logger.warning("the topic %s is left behind: %s", self.topic, error)
+            logger.warning("the preflight could not delete its topic %s: %s", self.topic, error)
         finally:
             self.client.close()
             del self.admin, self._ledger
@@ -181,7 +181,7 @@ class Trial:
         listed = self.client.list_open(id_prefix(self.sink.name)).transactional_ids
         left = fence(self.client, [ProducerIdentity(tid) for tid in listed], timeout_ms=self.timeout_ms)
         if left:
-            text = "these open transactions are left behind: %s. They time out within %d ms"
+            text = "the preflight could not end these open transactions: %s. They time out within %d ms"
             logger.warning(text, ", ".join(left), self.sink.transaction_timeout_ms)
 
     def _delete_topic(self) -> None:
@@ -194,7 +194,7 @@ class Trial:
 
     def _require_gone(self) -> None:
         if self._exists():
-            raise RetriableError("the brokers still show it")
+            raise RetriableError("the brokers still list the topic")
 
     def _exists(self) -> bool:
         try:
@@ -204,7 +204,7 @@ class Trial:
 
 
 def _row(partition: int) -> pa.RecordBatch:
-    """Return one row for a partition. It does not use ``pa.array``, which imports pandas and takes a second."""
+    """Return one row for a partition. This avoids ``pa.array``, which imports pandas and takes a second."""
     ends = array("i", [0, len(_VALUE)])
     value = pa.Array.from_buffers(pa.binary(), 1, [None, pa.py_buffer(ends), pa.py_buffer(_VALUE)])
     where = pa.Array.from_buffers(pa.int32(), 1, [None, pa.py_buffer(array("i", [partition]))])

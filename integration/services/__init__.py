@@ -1,4 +1,4 @@
-"""Kafka, Redis, HBase and PostgreSQL as local processes for the demo and the tests, and the Java and jars that they need."""
+"""Run Kafka, Redis, HBase and PostgreSQL as local processes for the demo and the tests, with the Java and jars they need."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def cache_dir() -> Path:
     """Return the directory of all downloaded or derived files: ``TWOPC_CACHE_DIR``, else the user's cache directory.
 
     Raises:
-        ServiceError: the directory cannot be created, as for a container's user without a name or a home.
+        ServiceError: the directory cannot be created, for example because a container's user has no name or no home.
     """
     configured = os.environ.get("TWOPC_CACHE_DIR")
     try:
@@ -25,6 +25,7 @@ def cache_dir() -> Path:
         found.mkdir(parents=True, exist_ok=True)
     except (RuntimeError, OSError) as error:
         raise ServiceError(
-            f"there is no directory for downloads: {error}. Set TWOPC_CACHE_DIR to a directory that this user may write to"
+            f"the directory for downloads cannot be created: {error}. Set TWOPC_CACHE_DIR to a directory that this user may "
+            "write to"
         ) from error
     return found

@@ -1,10 +1,10 @@
-"""Class data archives (JEP 350, Java 13 and newer), with which Kafka and Spark load their many classes much faster.
+"""Make class data archives (JEP 350, Java 13 and newer). With an archive, Kafka and Spark load their many classes much faster.
 
 A first run writes the archive when it exits normally; later runs map it. A JVM that cannot use an archive (because of a different
 class path or Java) silently runs without it.
 
-``python -m twopc.integration.services.class_data FLAG …`` is the run that creates Spark's archive: a small streaming query with
-state, Arrow and ``foreachBatch``.
+``python -m twopc.integration.services.class_data FLAG …`` creates Spark's archive. This command runs a small streaming query
+with state, Arrow and ``foreachBatch``.
 """
 
 from __future__ import annotations
@@ -45,14 +45,14 @@ def archive_in(directory: Path, name: str) -> Path:
 
 
 def class_data_flags(archive: Path, train: Callable[[Sequence[str]], object]) -> tuple[str, ...]:
-    """Return the JVM flags that use an archive; creates the archive first if it does not exist.
+    """Return the JVM flags that use an archive. Create the archive first if it does not exist.
 
     Args:
-        archive: the archive's file. An empty file records that the creation failed, and it is not tried again.
+        archive: the archive's file. An empty file records a failed creation, which is not tried again.
         train: runs the program once, with the given flags, until it exits normally.
 
     Returns:
-        the flags; empty without an archive; the program then only starts more slowly.
+        the flags. Without an archive, there are no flags, and the program only starts more slowly.
     """
     try:
         archive.parent.mkdir(parents=True, exist_ok=True)
@@ -61,7 +61,7 @@ def class_data_flags(archive: Path, train: Callable[[Sequence[str]], object]) ->
                 _create(archive, train)
         is_usable = archive.stat().st_size > 0
     except OSError as error:
-        logger.warning("there is no class data archive, so starts are slower: cannot write %s: %s", archive, error)
+        logger.warning("there is no class data archive, so starts are slower. Cannot write %s: %s", archive, error)
         return ()
     return (f"-XX:SharedArchiveFile={archive}", *_SILENT) if is_usable else ()
 
@@ -73,7 +73,9 @@ def _create(archive: Path, train: Callable[[Sequence[str]], object]) -> None:
         train((f"-XX:ArchiveClassesAtExit={created}", *_SILENT))
     except ServiceError as error:
         logger.warning(
-            "there is no class data archive, so starts are slower: %s. To try again, delete %s", error, archive
+            "there is no class data archive, so starts are slower. The cause: %s. To try again, delete %s",
+            error,
+            archive,
         )
     if not created.exists():
         created.touch()

@@ -1,11 +1,12 @@
-"""Child processes that end when their owner ends, even by SIGKILL.
+"""Run child processes that end when their owner ends, even by SIGKILL.
 
-A guard process stands between owner and child. `PR_SET_PDEATHSIG` alone is not enough: the kernel sends that signal when
-the *thread* that started the child ends, so a broker started by a worker thread would die with the thread. The guard has
-one thread. It watches its owner by pidfd, and `PR_SET_PDEATHSIG` ends the child with the guard.
+A guard process stands between owner and child. `PR_SET_PDEATHSIG` alone is not enough: the kernel sends that signal when the
+*thread* that started the child ends, so a broker started by a worker thread would die with the thread. The guard has one
+thread. The guard watches its owner by pidfd, and `PR_SET_PDEATHSIG` ends the child with the guard.
 
-This file is both the owner's side, `GuardedProcess`, and the guard (`python guard.py OWNER_PID REPORT_FD USER FAMILY
-COMMAND…`). It runs isolated, so it imports only the standard library.
+This file is both the owner's side, `GuardedProcess`, and the guard
+(`python guard.py OWNER_PID REPORT_FD USER FAMILY COMMAND…`). The guard runs isolated, so this file imports only the standard
+library.
 """
 
 from __future__ import annotations
@@ -44,9 +45,9 @@ class GuardedProcess:
             command: the program and its arguments.
             log: the file for its output.
             cwd: its working directory.
-            user: the id of the user that it runs as, and of the only group that it has; None: this process's own.
-            ends_family: whether its own children are killed when it has ended (on Linux). They may be paused, so that they
-                would never end by themselves. The process counts as ended only once they have ended, too.
+            user: the id of the user that runs it, and of its only group; None: this process's own user and groups.
+            ends_family: whether its own children are killed when it has ended (on Linux). Paused children would never end by
+                themselves. The process counts as ended only once its children have ended, too.
 
         Raises:
             OSError: the command cannot be executed; the log says why.
@@ -133,7 +134,7 @@ def _guard(owner: int, report_fd: int, user: int | None, command: list[str], *, 
     owner_fd = os.pidfd_open(owner) if hasattr(os, "pidfd_open") else None
     if os.getppid() != owner:
         return 1  # The owner has already ended.
-    # Always called: it also imports what preexec_fn needs, which another user may not be able to read.
+    # Call this in any case: it also imports the modules that preexec_fn needs, which another user may be unable to read.
     _prctl(_PR_SET_CHILD_SUBREAPER, int(ends_family))
     child = subprocess.Popen(
         command,

@@ -1,4 +1,4 @@
-"""A real HBase without Docker: `with LocalHBase() as hbase: ... hbase.zookeeper`.
+"""Run a real HBase without Docker: `with LocalHBase() as hbase: ... hbase.zookeeper`.
 
 Master, region server and ZooKeeper run in one process, from the jars of `.jars`, on ports of 127.0.0.1, with a real write-ahead
 log on the local file system. There is no Thrift gateway, because the sink speaks HBase's own protocol.
@@ -55,10 +55,10 @@ _LOG4J = f"{LOG4J}log4j.logger.org.apache.zookeeper=WARN\n"
 
 
 class LocalHBase(LocalServer):
-    """A complete HBase in one process. It ends when this process ends, even by kill -9.
+    """A complete HBase in one process. HBase ends when its owner ends, even by kill -9.
 
     Attributes:
-        data_dir: everything it writes; `server.log` in it is the log of every run.
+        data_dir: the directory for everything that it writes; `server.log` there is the log of all runs.
         properties: entries of hbase-site.xml; changes apply at the next start.
     """
 
@@ -78,7 +78,7 @@ class LocalHBase(LocalServer):
         Args:
             properties: entries of hbase-site.xml that override or add to the defaults.
             data_dir: see `LocalServer`.
-            heap: maximal Java heap (`-Xmx`).
+            heap: maximum Java heap (`-Xmx`).
         """
         super().__init__(f"HBase {HBASE_VERSION}", [_MASTER, _REGION_SERVER, _ZOOKEEPER], data_dir)
         self.properties = {**_PROPERTIES, **(properties or {})}
@@ -86,7 +86,7 @@ class LocalHBase(LocalServer):
 
     @property
     def zookeeper(self) -> str:
-        """`host:port`; restarts do not change it. A client finds everything else through it."""
+        """`host:port`; restarts do not change it. A client finds everything else through this address."""
         return f"{HOST}:{self._ports.get(_ZOOKEEPER, 0)}"
 
     def _program(self) -> list[str]:
@@ -95,7 +95,7 @@ class LocalHBase(LocalServer):
 
     def _launch(self, program: list[str]) -> None:
         """Start HBase; return when the master is ready. Regions of tables may come online a moment later."""
-        # ZooKeeper keeps nothing lasting except the session of a killed server, and a restart would wait until it expires.
+        # ZooKeeper holds nothing of lasting value, but a restart would wait until a killed server's session expires.
         shutil.rmtree(self.data_dir / "zookeeper", ignore_errors=True)
         conf = self.data_dir / "conf"
         conf.mkdir(exist_ok=True)

@@ -1,4 +1,4 @@
-"""Iceberg's own REST catalog, as its tests use it: a reference for what other catalogs do. In memory, on 127.0.0.1 only."""
+"""Run Iceberg's own REST catalog in memory, on 127.0.0.1 only. Iceberg's tests use it as a reference for other catalogs."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 class RestCatalogs:
     """A JVM that serves catalogs.
 
-    Iceberg's ``RESTCatalogServer`` would listen on all addresses, so this does what its ``main`` does by way of py4j.
+    Iceberg's ``RESTCatalogServer`` would listen on all addresses, so this class makes the calls of its ``main`` through py4j.
     """
 
     def __init__(self) -> None:
@@ -37,7 +37,7 @@ class RestCatalogs:
 
     @contextlib.contextmanager
     def served(self, warehouse: Path) -> Iterator[str]:
-        """Serve a new catalog; yield its uri.
+        """Serve a new catalog; yield its URI.
 
         Args:
             warehouse: the directory of the tables.
@@ -59,7 +59,7 @@ class RestCatalogs:
 
     @contextlib.contextmanager
     def silent(self) -> Iterator[None]:
-        """No catalog answers meanwhile."""
+        """Keep all catalogs from answering while the body runs."""
         self._process.send_signal(signal.SIGSTOP)
         os.waitid(os.P_PID, self._process.pid, os.WSTOPPED)  # until then, it may still answer
         try:

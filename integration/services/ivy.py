@@ -18,12 +18,12 @@ if TYPE_CHECKING:
 
 _TIMEOUT_S = 900
 _SETTINGS = "TWOPC_IVY_SETTINGS"
-#: The namespace of what Ivy knows about Maven's repositories.
+#: The XML namespace of Ivy's extensions for Maven repositories.
 _MAVEN = "http://ant.apache.org/ivy/maven"
 
 
 class PermanentError(ServiceError):
-    """An error that another attempt does not clear."""
+    """An error that another attempt would not clear."""
 
 
 def pyspark_jars() -> Path:
@@ -41,13 +41,13 @@ def pyspark_jars() -> Path:
 def ivy_file(
     coordinates: Iterable[str], *, transitive: bool = False, excluded: Iterable[str] = (), forced: Iterable[str] = ()
 ) -> str:
-    """Return an ivy.xml.
+    """Return the text of an ivy.xml.
 
     Args:
         coordinates: the artifacts to download, each "organisation:module:revision", or with a classifier as the fourth part.
         transitive: also download dependencies.
         excluded: names of modules to leave out.
-        forced: coordinates of dependencies that replace the revisions that the dependants ask for.
+        forced: coordinates of dependencies, whose revisions replace those that the dependants ask for.
     """
     ET.register_namespace("m", _MAVEN)
     root = ET.Element("ivy-module", version="2.0")
@@ -62,7 +62,7 @@ def ivy_file(
     for (organisation, module, revision), some in classifiers.items():
         wanted = {"org": organisation, "name": module, "rev": revision, "transitive": str(transitive).lower()}
         dependency = ET.SubElement(dependencies, "dependency", wanted)
-        # Ivy takes one dependency for each module, and without a classifier no artifact need be named.
+        # Ivy takes one dependency for each module. Without a classifier, no artifact has to be named.
         for one in some if any(some) else ():
             extra = {f"{{{_MAVEN}}}classifier": one} if one else {}
             ET.SubElement(dependency, "artifact", {"name": module, "type": "jar", **extra})
@@ -75,7 +75,7 @@ def ivy_file(
 
 
 def run_ivy(ivy_file: str, work: Path, name: str, *, verify: bool) -> None:
-    """Download what an ivy.xml lists to `work/jars/ORGANISATION/MODULE/REVISION/`.
+    """Download the files that an ivy.xml lists to `work/jars/ORGANISATION/MODULE/REVISION/`.
 
     Args:
         ivy_file: the text of the ivy.xml.
@@ -104,7 +104,7 @@ def run_ivy(ivy_file: str, work: Path, name: str, *, verify: bool) -> None:
         )
     except subprocess.TimeoutExpired as error:
         raise ServiceError(
-            f"Ivy did not finish within {_TIMEOUT_S} s. Check the network; for a Maven mirror, set {_SETTINGS} to an "
+            f"Ivy did not finish within {_TIMEOUT_S} s. Check the network. For a Maven mirror, set {_SETTINGS} to an "
             "ivysettings.xml."
         ) from error
     if done.returncode != 0:
@@ -121,7 +121,7 @@ def _failure(code: int, output: str) -> ServiceError:
     if "not found" in summary and "error" not in summary.lower() and "FAILED" not in summary:
         return PermanentError(f"The Maven repository does not have a file: {summary[:900]}")
     return ServiceError(
-        f"Ivy could not download the jars (exit code {code}): {summary[:900]}. Check the network; for a Maven mirror, set "
+        f"Ivy could not download the jars (exit code {code}): {summary[:900]}. Check the network. For a Maven mirror, set "
         f"{_SETTINGS} to an ivysettings.xml."
     )
 

@@ -1,4 +1,4 @@
-"""Sizes and SHA-256 sums of jars: those of the files on disk, and those in `jars.lock.json`."""
+"""Compute and compare the sizes and SHA-256 sums of jars: those on disk, and those in `jars.lock.json`."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def record_sums(directory: Path) -> None:
 
 
 def damage(directory: Path, locked: Sums | None) -> str:
-    """Describe the damage of a set in the cache; empty if it is complete and unchanged."""
+    """Describe the damage to a set in the cache; empty if the set is complete and unchanged."""
     try:
         expected: Sums = locked or json.loads((directory / _SUMS_FILE).read_text())
         return difference(sums_of(directory), expected)

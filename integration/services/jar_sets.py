@@ -1,4 +1,4 @@
-"""The jars that this project's servers and tests need: which sets there are, and in which versions."""
+"""List the sets of jars that this project's servers and tests need, with their versions."""
 
 from __future__ import annotations
 
@@ -15,7 +15,10 @@ DEFAULT_KAFKA_VERSION = "4.3.0"
 LOCKED_KAFKA_VERSIONS = ("2.8.2", "3.0.2", "3.3.2", "3.5.2", "3.9.1", "4.0.1", "4.1.1", "4.2.0", DEFAULT_KAFKA_VERSION)
 HBASE_VERSION = "2.6.1"
 ICEBERG_VERSION = "1.10.0"
-#: By Spark's minor version, the newest patch whose Kafka connector every repository serves. Later patches use it, too.
+#: The release for Spark 4.0.
+DELTA_VERSION = "4.0.0"
+#: For each minor version of Spark, the newest patch release whose Kafka connector every repository serves. Later patch
+#: releases use that connector, too.
 NEWEST_CONNECTORS = {"3.5": "3.5.7", "4.0": "4.0.4", "4.1": "4.1.3", "4.2": "4.2.0"}
 POSTGRES_JDBC_VERSION = "42.7.7"
 #: The last release of 0.10, from which pipelines migrate.
@@ -61,7 +64,7 @@ def spark_kafka_set() -> JarSet:
         f"Spark {version} Kafka connector",
         (f"org.apache.spark:spark-sql-kafka-0-10{scala}:{version}",),
         shipped,
-        # Repositories lack the token provider of most later versions, which can use this one.
+        # Repositories lack the token provider for most later versions. Those versions can use this one.
         () if version.startswith("3.") else (f"org.apache.spark:spark-token-provider-kafka-0-10{scala}:4.0.0",),
     )
 
@@ -104,7 +107,7 @@ def old_kafka_set() -> JarSet:
 
 
 def iceberg_set() -> JarSet:
-    """Return the class path of Iceberg's own REST catalog, which is among its tests."""
+    """Return the class path of Iceberg's own REST catalog, which is part of Iceberg's tests."""
     iceberg, jetty = (f"org.apache.iceberg:iceberg-core:{ICEBERG_VERSION}", "org.eclipse.jetty:jetty-{}:11.0.26")
     roots = (iceberg, f"{iceberg}:tests", jetty.format("server"), jetty.format("servlet"), "org.slf4j:slf4j-nop:2.0.17")
     return JarSet(f"iceberg-{ICEBERG_VERSION}", f"Iceberg {ICEBERG_VERSION} REST catalog", roots)
@@ -120,3 +123,9 @@ def spark_iceberg_set() -> JarSet:
         (root,),
         transitive=False,
     )
+
+
+def spark_delta_set() -> JarSet:
+    """Return Delta Lake's own reader and writer for Spark 4.0, beside the libraries that PySpark ships."""
+    roots = tuple(f"io.delta:{module}:{DELTA_VERSION}" for module in ("delta-spark_2.13", "delta-storage"))
+    return JarSet(f"delta-spark-{DELTA_VERSION}", f"Delta Lake {DELTA_VERSION}", roots, transitive=False)

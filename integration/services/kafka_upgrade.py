@@ -1,7 +1,7 @@
-"""A Kafka 0.10 broker that is upgraded in place, release by release, to a current one without ZooKeeper.
+"""Upgrade a Kafka 0.10 broker in place, release by release, to a current release without ZooKeeper.
 
-Use it as `with UpgradedKafka() as kafka: for step in UPGRADE: kafka.upgrade(step) …`. Its address, topics, offsets and records
-stay.
+Usage: `with UpgradedKafka() as kafka: for step in UPGRADE: kafka.upgrade(step) …`. The broker's address, topics, offsets and
+records stay.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ _ONE_BROKER: Final[Mapping[str, str]] = {
 
 @dataclass(frozen=True, kw_only=True)
 class Upgrade:
-    """One restart of the broker, and what changes with it.
+    """One restart of the broker, with the changes that it brings.
 
     Attributes:
         version: the version of Kafka, and of the ZooKeeper that it ships.
@@ -57,7 +57,8 @@ class Upgrade:
         return f"{self.version}, {what[self.mode]}"
 
 
-#: The order in Kafka's upgrade notes: the code, then the protocol; the last release with ZooKeeper, its migration, the rest.
+#: The order is that of Kafka's upgrade notes: first the code, then the protocol. The last release with ZooKeeper follows,
+#: then its migration, then the newest release.
 UPGRADE: Final = (
     Upgrade(version="2.8.2", protocol="0.10.2"),
     Upgrade(version="2.8.2", protocol="2.8"),
@@ -162,7 +163,7 @@ class LocalController(LocalServer):
         self._cluster_id = cluster_id
 
     def known_to_brokers(self) -> dict[str, str]:
-        """The properties that brokers need to find the controller."""
+        """Return the properties that brokers need to find the controller."""
         return {
             "controller.quorum.voters": f"{_CONTROLLER_ID}@{HOST}:{self._ports[_CONTROLLER]}",
             "controller.listener.names": _CONTROLLER,

@@ -1,6 +1,6 @@
-"""Kafka's own MirrorMaker 1, which copies a topic from a Kafka 0.10 broker to a current cluster.
+"""Run Kafka's own MirrorMaker 1, which copies a topic from a Kafka 0.10 broker to a current cluster.
 
-MirrorMaker 2 (Kafka Connect) needs features of the source's brokers that 0.10 lacks. Kafka 3.9 is the last release with
+MirrorMaker 2 (Kafka Connect) needs broker features that 0.10 lacks. Kafka 3.9 is the last release with
 MirrorMaker 1.
 """
 
@@ -19,9 +19,9 @@ MIRROR_MAKER_VERSION: Final = "3.9.1"
 
 
 class MirrorMaker(LocalServer):
-    """Copies a topic until it is stopped. It keeps keys, values and times; Java's partitioner chooses the partitions.
+    """Copies a topic until it is stopped. Keys, values and times stay; Java's partitioner chooses the partitions.
 
-    If it is stopped in an orderly way (`stop`, `close`), it has duplicated nothing.
+    If MirrorMaker is stopped in an orderly way (`stop`, `close`), no record is duplicated.
     """
 
     def __init__(self, source: str, target: str, topic: str, *, data_dir: Path | None = None) -> None:

@@ -1,6 +1,6 @@
-"""Kafka 0.10 with its ZooKeeper, where a migration starts: `with LocalOldKafka() as kafka: ... kafka.bootstrap_servers`.
+"""Run Kafka 0.10 with its ZooKeeper, where a migration starts: `with LocalOldKafka() as kafka: ... kafka.bootstrap_servers`.
 
-It has no transactions, no idempotent producers and no KRaft, so it is more than another version of `LocalKafka`.
+Kafka 0.10 has no transactions, no idempotent producers and no KRaft, so it cannot be just another version of `LocalKafka`.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ _PROPERTIES: Final[Mapping[str, str]] = {
 
 
 class LocalZooKeeper(LocalServer):
-    """A single ZooKeeper. It ends when this process ends, even by kill -9."""
+    """A single ZooKeeper. The server ends when its owner ends, even by kill -9."""
 
     def __init__(self, *, data_dir: Path | None = None) -> None:
         """Describe a ZooKeeper; for `data_dir` see `LocalServer`."""
@@ -55,7 +55,7 @@ class LocalZooKeeper(LocalServer):
         return f"{HOST}:{self._ports[_CLIENT]}"
 
     def ask(self, word: str) -> str:
-        """Send one of ZooKeeper's four-letter words; return the answer, empty if it does not answer."""
+        """Send one of ZooKeeper's four-letter words; return the answer, or "" if none comes."""
         try:
             with closing(socket.create_connection((HOST, self._ports[_CLIENT]), _ANSWER_TIMEOUT_S)) as connection:
                 connection.sendall(word.encode())
@@ -93,14 +93,14 @@ class LocalZooKeeper(LocalServer):
 
 
 class LocalOldKafka(LocalServer):
-    """A single broker of Kafka 0.10 and its own ZooKeeper. Both end when this process ends, even by kill -9.
+    """A single broker of Kafka 0.10 and its own ZooKeeper. Both servers end when their owner ends, even by kill -9.
 
     `stop`, `kill` and `pause` act on the broker; `zookeeper` keeps running, as it does in a real cluster.
 
     Attributes:
         version: `OLD_KAFKA_VERSION`.
         zookeeper: the ZooKeeper, which runs from the first start to `close`.
-        data_dir: everything the broker writes; `broker.log` in it is its log.
+        data_dir: the directory for everything that the broker writes; `broker.log` there is its log.
         properties: all broker properties except addresses; changes apply at the next start.
     """
 
@@ -115,7 +115,7 @@ class LocalOldKafka(LocalServer):
         Args:
             data_dir: see `LocalServer`; it also contains ZooKeeper's directory.
             properties: broker properties that override or add to the defaults.
-            heap: maximal Java heap (`-Xmx`) of the broker.
+            heap: maximum Java heap (`-Xmx`) of the broker.
         """
         super().__init__(f"Kafka {self.version}", [_PLAINTEXT], data_dir)
         self.properties = {**_PROPERTIES, **(properties or {})}
@@ -137,7 +137,7 @@ class LocalOldKafka(LocalServer):
         return _java(self, self._heap, self._jars())
 
     def _jars(self) -> Sequence[Path]:
-        """The class path of the broker."""
+        """Return the class path of the broker."""
         return old_kafka_jars()
 
     def _launch(self, program: list[str]) -> None:
@@ -157,7 +157,7 @@ class LocalOldKafka(LocalServer):
         self._serve([*program, "kafka.Kafka", str(config)], lambda: _has_leaders(admin))
 
     def _facts(self) -> dict[str, str]:
-        """The broker's properties."""
+        """Return the broker's properties."""
         return {
             "broker.id": str(_NODE_ID),
             "listeners": f"PLAINTEXT://{self.bootstrap_servers}",

@@ -1,4 +1,4 @@
-"""Free TCP ports on 127.0.0.1 for local servers."""
+"""Find free TCP ports on 127.0.0.1 for local servers."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""A real PostgreSQL without Docker: `with LocalPostgres() as postgres: ... postgres.dsn`.
+"""Run a real PostgreSQL without Docker: `with LocalPostgres() as postgres: ... postgres.dsn`.
 
-Packages of the development environment ship the server's programs. Each server listens on a free port of 127.0.0.1 only, and on
-no socket file. PostgreSQL refuses to run as root: for root, the server runs as the user `nobody`.
+Packages of the development environment ship the server's programs. Each server listens on a free port of 127.0.0.1 only, and
+on no socket file. PostgreSQL refuses to run as root. For root, the server runs as the user `nobody`.
 """
 
 from __future__ import annotations
@@ -53,10 +53,10 @@ _CONNECT_TIMEOUT_S: Final = 2
 
 
 class LocalPostgres(LocalServer):
-    """A single server. It ends when this process ends, even by kill -9, and so do its backends, even stopped ones.
+    """A single server. The server and its backends, even stopped ones, end when their owner ends, even by kill -9.
 
     Attributes:
-        data_dir: everything the server writes; `server.log` in it is the log of every run.
+        data_dir: the directory for everything that the server writes; `server.log` there is the log of all runs.
         options: configuration parameters; changes apply at the next start.
     """
 
@@ -87,12 +87,12 @@ class LocalPostgres(LocalServer):
 
     @property
     def port(self) -> int:
-        """The port. The first start chooses it, and restarts keep it; 0 before the first start."""
+        """The port, which the first start chooses and restarts keep; 0 before the first start."""
         return self._ports.get(_PORT, 0)
 
     @property
     def dsn(self) -> str:
-        """How the superuser connects to the first database, with the password."""
+        """The superuser's connection string for the first database, with the password."""
         return self.dsn_of(DATABASE)
 
     def dsn_of(self, database: str) -> str:
@@ -114,7 +114,7 @@ class LocalPostgres(LocalServer):
             return cursor.fetchall() if cursor.description else []
 
     def pause(self) -> None:
-        """Freeze the server and every backend (SIGSTOP): connections stay open, nothing answers."""
+        """Freeze the server and every backend (SIGSTOP): connections stay open, but nothing answers."""
         super().pause()  # first, so that it starts no further process
         for child in self._children():
             self._stop(child)
@@ -126,10 +126,10 @@ class LocalPostgres(LocalServer):
         super().resume()
 
     def pause_backend(self, pid: int) -> None:
-        """Freeze one backend (SIGSTOP), wherever it is: its locks and its transaction stay. Returns when it is stopped.
+        """Freeze one backend (SIGSTOP) at any point. Its locks and its transaction stay. Returns when it is stopped.
 
         Args:
-            pid: what `pg_backend_pid()` returned there.
+            pid: the backend's `pg_backend_pid()`.
 
         Raises:
             ServiceError: the server has no such process, or the process does not stop.
@@ -147,7 +147,7 @@ class LocalPostgres(LocalServer):
         super().stop()
 
     def _end(self) -> None:
-        """An immediate shutdown is as fast as a kill, and also frees the kernel's shared memory."""
+        """End the server. An immediate shutdown is as fast as a kill, and also frees the kernel's shared memory."""
         if self._is_temporary and self.is_running and self._process:
             self.resume()
             self._process.terminate(self._STOP_TIMEOUT_S, signal.SIGQUIT)
@@ -186,7 +186,7 @@ class LocalPostgres(LocalServer):
         self._serve([str(programs / "postgres"), "-D", str(cluster), *words], self._is_ready)
 
     def _create(self, programs: Path, cluster: Path) -> None:
-        shutil.rmtree(cluster, ignore_errors=True)  # of a killed start
+        shutil.rmtree(cluster, ignore_errors=True)  # left by a killed start
         password = self._password_file
         password.write_text(secrets.token_hex())
         password.chmod(0o600)

@@ -1,4 +1,4 @@
-"""All processes of one Spark query: the driver, its JVM and the Python workers."""
+"""Start and kill all processes of one Spark query: the driver, its JVM and the Python workers."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ class QueryProcesses:
         Raises:
             ServiceError: some processes survive SIGKILL.
         """
-        # Kill the driver first, because when a machine fails, no process sees another end and cleans up.
+        # Kill the driver first: when a machine fails, no process sees another one end and cleans up.
         self._driver.signal(signal.SIGKILL)
         if not wait_until(lambda: not self._kill_members(), _END_TIMEOUT_S):
             left = [process.pid for process in self.members()]

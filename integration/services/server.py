@@ -1,4 +1,4 @@
-"""One local server process, which can be started, stopped, killed and paused, and ends when its owner ends."""
+"""Run a local server process that can be stopped, killed and paused, and that ends when its owner ends."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ class LocalServer(Startable):
     A subclass implements `_program` and `_launch`.
 
     Attributes:
-        data_dir: everything the server writes, including its log.
+        data_dir: the directory for everything that the server writes, including its log.
     """
 
     _LOG: ClassVar[str] = "server.log"
@@ -158,12 +158,12 @@ class LocalServer(Startable):
             return
 
     def stop(self) -> None:
-        """Shut the server down in order and wait until it has ended; does nothing if it is not running."""
+        """Shut the server down in an orderly way, and wait until it has ended. Does nothing if it is not running."""
         if self._process:
             self._process.terminate(self._STOP_TIMEOUT_S, self._STOP_SIGNAL)
 
     def kill(self) -> None:
-        """End the server as a crash would (SIGKILL) and wait until it has ended; does nothing if it is not running."""
+        """End the server as a crash would (SIGKILL), and wait until it has ended. Does nothing if it is not running."""
         if self._process:
             self._process.kill()
 
@@ -173,7 +173,7 @@ class LocalServer(Startable):
         self.start()
 
     def pause(self) -> None:
-        """Freeze the process (SIGSTOP): connections stay open, nothing answers. Returns when every thread is stopped.
+        """Freeze the process (SIGSTOP): connections stay open, but nothing answers. Returns when every thread is stopped.
 
         Raises:
             ServiceError: the server is not running, or does not stop.
@@ -199,7 +199,7 @@ class LocalServer(Startable):
             shutil.rmtree(self.data_dir, ignore_errors=True)
 
     def _end(self) -> None:
-        """End the server's process permanently; an orderly end is needed only if its data is kept."""
+        """End the server's process permanently. An orderly end is needed only if its data is kept."""
         if self._is_temporary:
             self.kill()
         else:
@@ -264,8 +264,8 @@ def _is_stopped(pid: int) -> bool:
 def _tail(log: str) -> str:
     """Return the interesting end of a log: from its first error on, or else the last lines.
 
-    It begins at the first error because an orderly shutdown may follow. It omits stack frames and dumps of settings, which are
-    indented by a tab.
+    The result begins at the first error, because an orderly shutdown may follow. Stack frames and dumps of settings, which
+    are indented by a tab, are left out.
     """
     lines = [line for line in log.splitlines() if line.strip() and not line.startswith("\t")]
     errors = [i for i, line in enumerate(lines) if "Exception" in line or "] ERROR" in line or "] FATAL" in line]

@@ -1,4 +1,4 @@
-"""The number of a batch, as a call names it."""
+"""Check the batch number that a call passes."""
 
 from __future__ import annotations
 
@@ -14,10 +14,11 @@ if TYPE_CHECKING:
 def require_number(given: Any, query: Query) -> int:
     """Check that a call names the batch that Spark is processing; return its number.
 
-    A wrong number would be taken for another batch, perhaps one that was already written and whose replay writes nothing.
+    With a wrong number, the batch would be taken for another one, perhaps for one that is already written and would be
+    skipped.
 
     Raises:
-        ConfigurationError: it is a different number, or not a number.
+        ConfigurationError: ``given`` is a different number, or not a number.
     """
     actual = query.batch_id
     try:

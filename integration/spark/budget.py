@@ -1,10 +1,10 @@
-"""A limit on what each task sends to the driver: rows pass until they have used up a byte budget.
+"""Limit the bytes that each task sends to the driver: rows pass until they have used up a budget.
 
-No expression of Spark's SQL adds up rows as they come, so the plan has a counter from Java's library. ``Invoke`` (Catalyst's own
-way to call a method of an object) adds each row's bytes to it, and a filter lets rows pass until the sum is over the budget.
-Each plan has a counter, and each task has its own copy of it, because it is serialised with the plan. The filter is declared
-non-deterministic, so Spark neither moves it nor combines it with another (``CombineFilters``). It reads its input to the end,
-unlike a limit, which would end a stateful operator before it has written its state.
+No expression in Spark SQL keeps a running total over rows, so the plan has a counter from Java's library. ``Invoke``
+(Catalyst's own way to call a method of an object) adds each row's bytes to the counter, and a filter lets rows pass until the
+sum is over the budget. Each plan has its own counter. Spark serialises the counter with the plan, so each task has its own
+copy. The filter is declared non-deterministic, so Spark neither moves it nor combines it with another (``CombineFilters``).
+The filter reads its input to the end. A limit would end a stateful operator before the operator has written its state.
 """
 
 from __future__ import annotations
@@ -29,9 +29,10 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-#: The bytes counted for a column of a row or an element of an array, besides its bytes and text: the size of an Arrow offset.
+#: The bytes counted for each column of a row and each element of an array, on top of its text and binary data. It is the size
+#: of an Arrow offset.
 _LEAST_BYTES: Final = 4
-#: Adds up in each task. It is not one of Java's numbers, because py4j would convert that to a Python number.
+#: The counter's class. It is not one of Java's number classes, because py4j would convert those to Python numbers.
 _COUNTER: Final = "java.util.concurrent.atomic.AtomicLongArray"
 #: The types whose size is the same in each row.
 _FIXED: Final = (
@@ -46,17 +47,17 @@ _FIXED: Final = (
 
 
 class Budget:
-    """Bounds the DataFrames of one run of a query. What it builds for a schema is reused for every batch of that schema."""
+    """Bounds the DataFrames of one run of a query. It builds the filter for a schema once, and reuses it for later batches."""
 
     def __init__(self) -> None:
         self._filters: dict[tuple[str, int], _Filter | None] = {}
 
     def bounded(self, frame: DataFrame, most_bytes: int) -> Any | None:
-        """The DataFrame with each task's rows up to and including the first one over the budget.
+        """Limit a DataFrame in each task to the rows up to and including the first one over the budget.
 
         Returns:
-            Spark's own object. None if the rows cannot be counted, because a type's size is unknown or this version of Spark
-            lacks something that is used here.
+            Spark's own object. None if the rows cannot be counted: the size of a type is unknown, or this version of Spark
+            lacks a class that the filter needs.
         """
         key = (frame.schema.json(), most_bytes)
         try:
@@ -65,10 +66,10 @@ class Budget:
                 self._filters[key] = None if bytes_of_row is None else _Filter(frame, bytes_of_row, most_bytes)
             made = self._filters[key]
             return None if made is None else made.over(frame)
-        except (Py4JError, PySparkException, TypeError) as error:  # py4j takes a class that Spark lacks for a package
+        except (Py4JError, PySparkException, TypeError) as error:  # py4j treats a missing class as a package
             logger.warning(
-                "the driver cannot limit the rows sent to it, so the tasks write every batch that may be large. No data is at "
-                "risk: %s",
+                "the driver cannot limit the rows sent to it, so the tasks write every batch that may be large. No data is "
+                "at risk. The cause: %s",
                 error,
             )
             self._filters[key] = None
@@ -91,7 +92,8 @@ class _Filter:
         self._dataset = _class(jvm, frame._jdf.getClass().getName())  # noqa: SLF001 - the same
 
     def over(self, frame: DataFrame) -> Any:
-        # A counter for each plan: Spark's optimizer filters rows that the plan contains in the driver, with this very object.
+        # Each plan needs its own counter: if a plan contains its rows, Spark's optimizer filters them in the driver, with
+        # this very object.
         spent_before = self._invoke(
             self._literal(self._counter(1)),
             "getAndAdd",
@@ -107,10 +109,10 @@ class _Filter:
 
 
 def spent_bytes(batches: Iterable[pa.RecordBatch]) -> float:
-    """The part of the budget that the rows have used, as their tasks counted it.
+    """Count the bytes of the rows in the same way as their tasks did.
 
     A task that held back a row has passed more than its budget. So if the rows used no more than the budget, none is missing.
-    Infinite for a layout that Spark does not use today, because a count that is too low would hide missing rows.
+    The result is infinite for a layout that Spark does not use today, because a count that is too low would hide missing rows.
     """
     return sum(
         _LEAST_BYTES * batch.num_columns * batch.num_rows + sum(map(_bytes_in, batch.columns)) for batch in batches
@@ -126,7 +128,7 @@ def _session(frame: DataFrame) -> Any:
 
 
 def _bytes_of_row(schema: st.StructType) -> str | None:
-    """Build an expression that is never null; None if that is impossible."""
+    """Build an expression for the bytes of a row, which is never null; None if the size of a type is unknown."""
     sizes = [_bytes_of(quoted(field.name), field.dataType) for field in schema]
     known = [size for size in sizes if size is not None]
     if len(known) < len(sizes):
@@ -135,7 +137,7 @@ def _bytes_of_row(schema: st.StructType) -> str | None:
 
 
 def _bytes_of(value: str, kind: st.DataType) -> str | None:
-    """Build an expression for the size of the bytes and text in a value; empty if it can hold none, None if that is unknown."""
+    """Build an expression for the bytes of text and binary data in a value; empty if it has neither, None if that is unknown."""
     if isinstance(kind, (st.BinaryType, st.StringType)):
         return f"COALESCE(OCTET_LENGTH({value}), 0)"
     if isinstance(kind, st.StructType) and len(set(kind.names)) == len(kind):
@@ -152,7 +154,7 @@ def _bytes_of(value: str, kind: st.DataType) -> str | None:
 
 
 def _bytes_in(column: Any) -> float:
-    """The size of the bytes and text in a column of any depth. Data below a null does not count."""
+    """Add up the bytes of text and binary data in a column, at any depth. Data below a null does not count."""
     kind: Any = column.type
     if pa.types.is_struct(kind):
         return sum(map(_bytes_in, column.flatten()))

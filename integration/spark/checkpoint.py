@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 @contextlib.contextmanager
 def decoding(files: Files, name: str) -> Iterator[None]:
-    """Report an error in the body, which decodes the file ``name`` of a checkpoint.
+    """Convert an error that the body raises while it decodes the checkpoint's file ``name``.
 
     Raises:
         ConfigurationError: the file does not have the content that Spark writes.
@@ -27,13 +27,13 @@ def decoding(files: Files, name: str) -> Iterator[None]:
         yield
     except (ValueError, TypeError, LookupError, RecursionError) as error:
         raise ConfigurationError(
-            f"{files.location}/{name} cannot be read ({type(error).__name__}: {error}): the file is torn or was altered. "
+            f"{files.location}/{name} cannot be read ({type(error).__name__}: {error}). The file is torn or was altered. "
             "Restore the checkpoint from a backup"
         ) from error
 
 
 def query_id(files: Files) -> str:
-    """The query's id, which survives restarts.
+    """Read the query's id, which survives restarts.
 
     Raises:
         ConfigurationError: the directory is not a checkpoint, or its metadata cannot be read.
@@ -41,15 +41,15 @@ def query_id(files: Files) -> str:
     data = files.read("metadata")
     if data is None:
         raise ConfigurationError(
-            f"checkpoint_location={files.location!r} is not the checkpoint of a streaming query: pass the same path as "
-            ".option('checkpointLocation', …). exactly_once() finds it by itself if checkpoint_location is omitted"
+            f"checkpoint_location={files.location!r} is not the checkpoint of a streaming query. Pass the same path as in "
+            ".option('checkpointLocation', …), or omit checkpoint_location, and exactly_once() finds it"
         )
     with decoding(files, "metadata"):
         return str(json.loads(data.decode().splitlines()[-1])["id"])
 
 
 def read_batch(files: Files, query_id: str, batch_id: int) -> Batch:
-    """Read a batch that Spark has planned. Its offsets are in the checkpoint before ``foreachBatch`` is called.
+    """Read a batch that Spark has planned. Spark writes a batch's offsets to the checkpoint before it calls ``foreachBatch``.
 
     Raises:
         ConfigurationError: the batch is not in the checkpoint or cannot be read.
@@ -57,21 +57,21 @@ def read_batch(files: Files, query_id: str, batch_id: int) -> Batch:
     offsets = source_offsets(files, batch_id)
     if offsets is None:
         raise ConfigurationError(
-            f"{files.location}/offsets has no batch {batch_id}, so a replay of it could not be recognised. None of it was "
-            "written. Remove .option('asyncProgressTrackingEnabled', …) from the query, because it records offsets only for "
-            "some batches; or pass exactly_once() this query's checkpoint. Then restart"
+            f"{files.location}/offsets has no batch {batch_id}, so a replay of the batch could not be recognised. No part "
+            "of the batch was written. Remove .option('asyncProgressTrackingEnabled', …) from the query, because with it "
+            "Spark records offsets only for some batches. Or pass this query's checkpoint to exactly_once(). Then restart"
         )
     return Batch(query_id, batch_id, offsets, offsets_of=lambda other: source_offsets(files, other))
 
 
 def source_offsets(files: Files, batch_id: int) -> tuple[str, ...] | None:
-    """The source offsets of a batch, one canonical string for each source; None if the checkpoint has no such batch.
+    """Read the source offsets of a batch, one canonical string for each source; None if the checkpoint lacks the batch.
 
-    A source that the query has named (Spark 4.2) carries its name: ``orders:{"t":{"0":5}}``.
+    If the query names a source (Spark 4.2), its string begins with the name: ``orders:{"t":{"0":5}}``.
 
-    A file source's offset is a counter, the same in every copy of a checkpoint. So a digest of the entries that the
-    counter stands for is added to it, as long as it is clear which source's entries these are: a source that a query
-    reads twice (``a.union(a)``) has two offsets, but one log.
+    A file source's offset is only a counter, which may be the same in every copy of a checkpoint. So the string also has a
+    digest of the log entries for which the counter stands. The digest is omitted if it is unclear whose entries these are: a
+    source that a query reads twice (``a.union(a)``) has two offsets, but one log.
 
     Raises:
         ConfigurationError: the offsets or the entries cannot be read.
@@ -86,7 +86,7 @@ def source_offsets(files: Files, batch_id: int) -> tuple[str, ...] | None:
 
 
 def offsets_by_source(files: Files, batch_id: int) -> dict[str, str] | None:
-    """The source offsets of a batch as Spark wrote them, by the source's name or number, in a stable order.
+    """Read the source offsets of a batch as Spark wrote them, by the source's name or number, in a stable order.
 
     Version 1 has a line for each source, version 2 (Spark 4.2) a line ``source:offset``, in the order of a hash map.
     Source: ``OffsetSeqLog.scala``; seen on Spark 4.3.0.
@@ -116,7 +116,8 @@ def _logs(files: Files, offsets: Mapping[str, str]) -> set[str]:
     if not any('"logOffset"' in line for line in offsets.values()):
         return set()
     logs = set(files.names("sources"))
-    # A store may list a directory late. A log's first entry exists from its first batch on, each later one from its own.
+    # A store may list a directory late. A log's first entry exists from the first batch on, and each later entry from its own
+    # batch on.
     for source in offsets.keys() - logs:
         first = f"sources/{source}/{_counter(_parsed(offsets[source])) or 0}"
         if any(files.read(name) is not None for name in (first, f"{first}.compact")):
@@ -126,7 +127,7 @@ def _logs(files: Files, offsets: Mapping[str, str]) -> set[str]:
 
 
 def _parsed(line: str) -> Any:
-    """Parse the offset; None if it is not JSON, which a source need not use."""
+    """Parse the offset; None if it is not JSON. A source need not use JSON."""
     try:
         return json.loads(line)
     except ValueError:
@@ -134,7 +135,7 @@ def _parsed(line: str) -> Any:
 
 
 def _counter(offset: Any) -> int | None:
-    """The counter in a file source's offset; None for other sources."""
+    """Return the counter in a file source's offset; None for other sources."""
     return int(offset["logOffset"]) if isinstance(offset, dict) and set(offset) == {"logOffset"} else None
 
 
@@ -151,7 +152,7 @@ def _canonical(files: Files, log: str | Literal[False], line: str) -> str:
 def _digest(files: Files, directory: str, counter: int) -> str:
     """Compute the digest of the entries of ``<directory>/<counter>``.
 
-    Compaction moves entries: ``<n>.compact`` holds all up to n.
+    Compaction moves entries: ``<n>.compact`` holds all entries up to n.
     """
     names = files.names(directory)
     compacted = sorted(int(name.removesuffix(".compact")) for name in names if name.endswith(".compact"))

@@ -1,4 +1,4 @@
-"""Reach Spark as its driver: through the JVM of a classic session."""
+"""Reach Spark as its driver, through the JVM of a classic session."""
 
 from __future__ import annotations
 
@@ -111,7 +111,7 @@ class ClassicCalls:
         self._options = options
         context = SparkContext._active_spark_context  # noqa: SLF001 - the public function would start one
         if context is not None:
-            history_of(context)  # records a moment before the query: no earlier job has computed its batches
+            history_of(context)  # records a moment before the query begins: no earlier job has computed its batches
         self._writer: RunWriter | None = None
         self._changing = threading.Lock()  # two queries that share the object by mistake call at the same time
 
@@ -148,6 +148,6 @@ class ClassicCalls:
 def _require_ended(previous: Query, present: Query) -> None:
     if previous.query_id != present.query_id and previous.is_active:
         raise ConfigurationError(
-            f"query {present.query_id} calls an object of exactly_once() of query {previous.query_id}, which is still running. "
-            "This call wrote nothing. Make one object for each query, with its own sinks"
+            f"query {present.query_id} calls the exactly_once() object of query {previous.query_id}, which is still "
+            "running. This call wrote nothing. Make one object for each query, with its own sinks"
         )

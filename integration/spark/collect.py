@@ -1,7 +1,7 @@
-"""Collect a small DataFrame as Arrow batches in the driver. A bound keeps a large one out of every process's memory.
+"""Collect a small DataFrame as Arrow batches in the driver. A limit keeps a large DataFrame from filling any process's memory.
 
-Spark's public ``toArrow`` has no bound except ``spark.driver.maxResultSize`` (1 GiB), and Spark 3.5 lacks it. So this reads the
-stream that ``toArrow`` reads (``Dataset.collectAsArrowToPython``).
+Spark's public ``toArrow`` has no limit except ``spark.driver.maxResultSize`` (1 GiB), and Spark 3.5 does not have ``toArrow``.
+So this module reads the stream that ``toArrow`` reads (``Dataset.collectAsArrowToPython``).
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-#: Spark's own limit, which its error names. It applies to all results of a job, as they arrive from the executors.
+#: Spark's own limit, as Spark's error names it. It applies to all results of a job, as they arrive from the executors.
 _SPARKS_LIMIT: Final = "spark.driver.maxResultSize"
 
 
@@ -41,9 +41,9 @@ def collect(
         cancel: ends the DataFrame's jobs; called once the limit is exceeded.
 
     Returns:
-        None if there are more bytes than allowed. With a budget, no task has sent more than the limit and one row. Without one,
-        this process has dropped the rows over the limit, and Spark's own limit applies to the others. Also None if the tasks
-        should be limited but cannot be.
+        None if there are more bytes than allowed, or if the tasks should be limited but cannot be. With a budget, no task has
+        sent more than the limit and one row. Without a budget, this process has dropped the rows over the limit, and only
+        Spark's own limit applies to the other processes.
 
     Raises:
         Exception: the evaluation failed; the same exception as from any action.

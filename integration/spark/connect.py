@@ -1,4 +1,4 @@
-"""Tell a DataFrame of Spark Connect from one of a classic session: each needs an object that was made for it."""
+"""Tell a Spark Connect DataFrame from a classic one. Each needs an ``exactly_once`` object for its own kind of session."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from twopc.errors import ConfigurationError
 
 
 def require_own_frame(frame: object, batch_id: int) -> None:
-    """Check that a DataFrame of a batch does not come from Spark Connect if this process is the driver of a classic session.
+    """Check that a batch's DataFrame does not come from Spark Connect if this process is the driver of a classic session.
 
     Raises:
-        ConfigurationError: it comes from Spark Connect.
+        ConfigurationError: the DataFrame comes from Spark Connect.
     """
     if type(frame).__module__.startswith("pyspark.sql.connect.") and not is_remote():
         raise ConfigurationError(
-            f"batch {batch_id} has a DataFrame of Spark Connect, but this process runs a classic session. Nothing was written. "
+            f"batch {batch_id} has a Spark Connect DataFrame, but this process runs a classic session. Nothing was written. "
             "Pass the batch, or a DataFrame that is made from it"
         )

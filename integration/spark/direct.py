@@ -1,6 +1,6 @@
-"""Who writes a batch: its tasks, or the driver itself (*direct*), in which case a small batch need not start a Python worker.
+"""Choose who writes a batch: its tasks, or the driver itself (*direct*). A small direct batch needs no Python worker.
 
-The driver's writer is the same as a task's, and so is everything that follows. Only one thing depends on who wrote
+The driver uses the same writer as a task, and all later steps are the same. Only one thing depends on who wrote
 the decided batch: a replay that must locate the rows of individual tasks (rule 9).
 """
 
@@ -16,14 +16,14 @@ from twopc.errors import ConfigurationError
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-#: The minimum and maximum that a user may let the driver collect. The tasks' bound is twice that number in Spark's SQL, which
-#: has no larger integers.
+#: The smallest and the largest limit that a user may set, in bytes. The largest is half of the 64-bit maximum, because the
+#: tasks count in Spark SQL, which has no larger integers.
 _MAX_BYTES: Final = (1024, 1 << 62)
-#: The assumed size of a record of a Kafka source, before a batch has shown it.
+#: The assumed size of a Kafka record, until a batch has shown the actual size.
 _FIRST_BYTES_PER_RECORD: Final = 1024
-#: One large batch in this number is enough to keep all of them away from the driver.
+#: How many of the last batches count. One large batch among them keeps the next batch away from the driver.
 _REMEMBERED: Final = 8
-#: The factor by which an estimate from Kafka records may be wrong before a batch collected without a bound exceeds the limit.
+#: The tasks are not limited if this many times the estimated size still fits.
 _MARGIN: Final = 50
 
 
@@ -32,8 +32,7 @@ class DriverUpTo:
     """``write_by="auto"`` with another limit: the driver writes a DataFrame that is expected to fit, and tasks write the rest.
 
     Attributes:
-        max_bytes: the maximum that the driver collects of one DataFrame of a batch. If there is more, the tasks write
-            it.
+        max_bytes: the most that the driver collects from one DataFrame of a batch. The tasks write a larger DataFrame.
 
     Raises:
         ConfigurationError: the number is out of range.
@@ -55,7 +54,7 @@ WriteBy = Literal["auto", "driver", "tasks"] | DriverUpTo
 
 
 class Direct:
-    """What a run of a query has learned about the sizes of its batches, for each DataFrame.
+    """Remembers the sizes of a run's batches, for each DataFrame.
 
     Args:
         write_by: the user's choice.
@@ -64,7 +63,7 @@ class Direct:
     def __init__(self, write_by: WriteBy) -> None:
         self.way = write_by if isinstance(write_by, str) else "auto"
         self.max_bytes = (write_by if isinstance(write_by, DriverUpTo) else DriverUpTo()).max_bytes
-        #: The bytes that each unit of input has become, by the DataFrame's name.
+        #: The bytes of rows per unit of input, by the DataFrame's name.
         self.seen: dict[str, deque[float]] = defaultdict(lambda: deque(maxlen=_REMEMBERED))
 
 
@@ -73,7 +72,7 @@ class Way:
     """Chooses who writes each DataFrame of one batch, and learns from the result.
 
     Attributes:
-        direct: what the run has learned.
+        direct: the user's choice, and the sizes of the run's earlier batches.
         input: the batch's input.
         is_stateless: whether the query is known to keep no state. A stateful query may produce much output from little input.
     """
@@ -84,7 +83,7 @@ class Way:
 
     @property
     def max_bytes(self) -> int | None:
-        """The maximum that the driver may collect; None if the user wants it to write every batch."""
+        """The most that the driver may collect, in bytes; None if the user wants the driver to write every batch."""
         return None if self.direct.way == "driver" else self.direct.max_bytes
 
     def is_direct(self, frame_name: str) -> bool:
@@ -98,9 +97,9 @@ class Way:
         return expected_bytes is not None and expected_bytes <= self.direct.max_bytes
 
     def needs_bound(self, frame_name: str) -> bool:
-        """Whether the tasks must also limit the rows that they send the driver. That costs Spark a plan.
+        """Whether the tasks must also limit the rows that they send to the driver. Such a limit costs Spark another plan.
 
-        Not needed if all rows come from counted records and would fit even at fifty times the expected size.
+        No limit is needed if all rows come from counted records and would fit even at fifty times the expected size.
         """
         expected_bytes = self._expected_bytes(frame_name)
         is_far_below = expected_bytes is not None and _MARGIN * expected_bytes <= self.direct.max_bytes
@@ -117,7 +116,7 @@ class Way:
             self.direct.seen[frame_name].append(size_bytes / max(1, self.input.size))
 
     def learn_over(self, frame_name: str) -> None:
-        """Record a DataFrame that did not fit. It counts as too large, even if its rows are only unevenly distributed."""
+        """Record a DataFrame that did not fit. A DataFrame whose rows are only unevenly distributed counts as too large, too."""
         self.learn(frame_name, 2 * self.direct.max_bytes)
 
 
@@ -125,7 +124,7 @@ class BatchInput:
     """The input that Spark has planned for a batch, in the sources' own units: records, or batches of files.
 
     Attributes:
-        size: the growth of the offsets; None if they do not show it.
+        size: the growth of the offsets; None if the offsets do not show it.
         counts_records: whether every source is Kafka.
     """
 
@@ -137,14 +136,14 @@ class BatchInput:
 
 
 def _growth(before: str, offset: str) -> tuple[int | None, bool]:
-    """The growth of an offset's numbers, and whether it looks like ``{"topic": {"0": 17}}``. New numbers count from 0."""
+    """Return the growth of an offset's numbers, and whether it looks like ``{"topic": {"0": 17}}``. New numbers count from 0."""
     old, new = _numbers(_parsed(before)), _numbers(_parsed(offset))
     size = sum(max(0, number - old.get(path, 0)) for path, number in new.items()) if new else None
     return size, bool(new) and all(len(path) == 2 and path[1].isdecimal() for path in new)  # noqa: PLR2004 - topic, partition
 
 
 def _parsed(text: str) -> Any:
-    for candidate in (text, text.partition(":")[2]):  # ``source:offset`` where the query names its sources
+    for candidate in (text, text.partition(":")[2]):  # ``source:offset`` if the query names its sources
         try:
             return json.loads(candidate)
         except ValueError:

@@ -1,4 +1,4 @@
-"""A batch's DataFrames as the coordinator's engine: Spark runs the tasks, the driver collects their reports."""
+"""Implement the coordinator's engine for a batch's DataFrames: Spark runs the tasks, and the driver collects their reports."""
 
 from __future__ import annotations
 
@@ -31,13 +31,12 @@ if TYPE_CHECKING:
     from twopc.integration.spark.direct import Way
     from twopc.integration.spark.frame import Rows
     from twopc.integration.spark.kept import Runs
-    from twopc.integration.spark.mode import ShuffleCheck, WriterLimit
+    from twopc.integration.spark.mode import ShuffleCheck, StateCheck, WriterLimit
     from twopc.integration.spark.staging import Staging
-    from twopc.integration.spark.stateful import BatchState
     from twopc.records import TaskReport
     from twopc.sink import TwoPhaseCommitSink
 
-#: An object, because Spark's JVM would have to parse ``result binary`` with every batch.
+#: An object, because Spark's JVM would parse the text ``result binary`` again for every batch.
 _RESULT: Final = StructType([StructField("result", BinaryType())])
 _SETTING: Final = "CheckpointConfig.timeout_ms"
 _EXPIRY: Final = "kafka.transaction.timeout.ms and the brokers' transaction.max.timeout.ms"
@@ -45,12 +44,12 @@ _EXPIRY: Final = "kafka.transaction.timeout.ms and the brokers' transaction.max.
 
 @dataclass(frozen=True)
 class _Limit:
-    """How long preparing may take.
+    """Limits the time that an attempt has to prepare.
 
     Attributes:
         timeout_ms: the limit; None for no limit.
         setting: the setting that changes it.
-        ends_at: when it is reached, by the monotonic clock.
+        ends_at: when the limit is reached, in seconds of the monotonic clock.
     """
 
     timeout_ms: float | None = None
@@ -68,8 +67,8 @@ class SparkEngine:
         runs: this run of the query, and the others.
         shuffles: the shuffles of this run.
         slots: the cluster's task slots.
-        staging: the place where the tasks keep their rows, if they do.
-        way: who writes a DataFrame: the driver or the tasks.
+        staging: the place where the tasks keep their rows; None if they keep none.
+        way: chooses whether the driver or the tasks write a DataFrame.
         budget: limits the tasks to the amount that the driver may collect.
         timeout_ms: the limit for an attempt, if the user has set one.
         max_writers: the maximum number of tasks that write a DataFrame, if the user has set one.
@@ -86,7 +85,7 @@ class SparkEngine:
     budget: Budget
     timeout_ms: float | None
     max_writers: int | None = None
-    state: BatchState | None = None
+    state: StateCheck | None = None
 
     @property
     def _session(self) -> SparkSession:
@@ -95,7 +94,7 @@ class SparkEngine:
     def evaluate(self) -> None:
         """See :class:`Engine`.
 
-        The rows are discarded. A stateful plan writes all of its state, even if the DataFrames use only a part of it.
+        The rows are discarded. A stateful plan writes all of its state, even if the DataFrames use only a part of the batch.
         """
         if self.state is not None:
             self.state.evaluate()
@@ -104,9 +103,9 @@ class SparkEngine:
             rows.source.write.format("noop").mode("overwrite").save()
 
     def prepare(self, work: Work) -> list[TaskReport]:
-        """See :class:`Engine`. Runs one job per DataFrame, one after another: the first fills the cache of a common parent.
+        """See :class:`Engine`. Runs one job per DataFrame, one after another, so that the first fills a common parent's cache.
 
-        A DataFrame that fits in the driver is collected and written here. Staged files are published together.
+        The driver collects and writes a DataFrame that fits. Staged files are published together.
         """
         limit = self._limit(work)
         work.pending.limited(limit.timeout_ms, limit.setting, planned=self.way.input.size)
@@ -151,7 +150,7 @@ class SparkEngine:
         return _Limit(timeout_ms, limits[timeout_ms], time.monotonic() + timeout_ms / 1000)
 
     def _accepted(self, results: Sequence[TaskResult], work: Work, limit: _Limit) -> list[TaskReport]:
-        """The reports of one job's tasks.
+        """Return the reports of one job's tasks.
 
         Raises:
             RetriableError, FatalError: a task failed.
@@ -167,13 +166,13 @@ class SparkEngine:
         return [result.report for result in results if result.report is not None]
 
     def _results(self, rows: Rows, task: PrepareTask, work: Work, tag: str) -> list[TaskResult]:
-        """Evaluate a DataFrame and write it, either as a whole in the driver or task by task."""
+        """Evaluate a DataFrame and write it, either in the driver or in tasks."""
         if isinstance(work.mode, Publish):
             return self._publish(task, work.mode)
         must = rows.name in work.mode.direct if isinstance(work.mode, Repair) else None
         if self._is_direct(rows.name) if must is None else must:
             max_bytes = None if must else self.way.max_bytes
-            # With one transaction there is no partial loss, and so no replay to compare (rule 9).
+            # A single transaction cannot be lost in part, so no replay has to be compared (rule 9).
             is_divided = len(self.batch) > 1 or len(rows.sinks) > 1
             wanted = replace(rows, is_hashed=is_divided)
             with self._watching(rows):
@@ -248,7 +247,7 @@ def _expired(work: Work, limit: _Limit, late: Sequence[TaskReport], why: str = "
 
 
 def _note_vote(work: Work, error: Exception) -> None:
-    """Record that a task voted no, if this is its error."""
+    """Record that a task voted "no", if the error is from a task."""
     if isinstance(error, TwoPhaseCommitError):
         work.pending.declined()
 

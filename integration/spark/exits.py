@@ -1,4 +1,4 @@
-"""The exit status of a driver whose query has failed. It shows whether a restart is enough, or somebody must act."""
+"""Choose the exit status of a driver whose query has ended. The status tells whether a restart is enough or somebody must act."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ DONE: Final = 0
 UNKNOWN: Final = 1
 
 _NAME: Final = re.compile(r"twopc\.errors\.(\w+)")
-#: A name, because the class is not in ``twopc.errors``, and this module does not know the commands.
+#: Only the name, because the class is not in ``twopc.errors``, and this module does not import the commands.
 _STOPPED: Final = "StoppedWithSavepointError"
 _NEEDS_A_LOOK: Final = (
     errors.BadRecordError,
@@ -32,7 +32,7 @@ _NEEDS_A_LOOK: Final = (
 
 
 def exit_status(error: BaseException) -> int:
-    """The status with which a driver should end.
+    """Return the exit status with which a driver should end.
 
     Args:
         error: the error that ``query.awaitTermination()`` raised, or any other error.

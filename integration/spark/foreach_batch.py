@@ -52,20 +52,21 @@ def exactly_once(  # noqa: PLR0913 - settings, each with a default
 
     Args:
         sinks: one or more; every batch becomes visible in all of them or in none.
-        checkpoint_location: the query's ``checkpointLocation``. None: found from the query that makes the call.
+        checkpoint_location: the query's ``checkpointLocation``. None: that of the calling query.
         checkpoints: how checkpoints are made: timeouts, retries, retention, history.
-        dead_letter: a sink for records about bad rows: a KafkaSink with a topic. No other sink gets a row that one of them can
-            never take. None: such a row stops the query, and no part of its batch is visible.
-        select: by sink name, the SQL expressions that make its columns, such as
-            ``{"events": ["CAST(id AS STRING) AS key", "to_json(struct(*)) AS value"]}``; other sinks use the batch's own columns.
-        staging: keep each task's rows until its transactions are proven, so that a decided batch whose transactions timed out is
-            completed under any plan (rule 9). True: beside the checkpoint. A path: there. The driver and every worker must
-            share it.
+        dead_letter: a KafkaSink with a topic, for records about bad rows. If one sink can never take a row, no other sink
+            gets the row either. None: a bad row stops the query, and no part of its batch is visible.
+        select: by sink name, the SQL expressions that make the sink's columns, such as
+            ``{"events": ["CAST(id AS STRING) AS key", "to_json(struct(*)) AS value"]}``; other sinks use the batch's own
+            columns.
+        staging: keep each task's rows until its transactions are proven, so that a decided batch whose transactions timed out
+            can be completed under any plan (rule 9). True: beside the checkpoint. A path: in that directory. The driver and
+            every worker must share the directory.
         write_by: who writes a batch. ``"auto"``: the driver if the batch is expected to fit into 16 MiB, else the tasks.
             ``DriverUpTo(max_bytes)``: the same with another limit. ``"driver"``, ``"tasks"``: always the driver, or
             always the tasks.
-        listeners: they receive each checkpoint; see :class:`twopc.Listener`.
-        interceptors: further actions with each batch, the first one outermost: :class:`~twopc.integration.operate.Savepoints`,
+        listeners: objects that are notified of each checkpoint; see :class:`twopc.Listener`.
+        interceptors: further actions for each batch, the first one outermost: :class:`~twopc.integration.operate.Savepoints`,
             :class:`~twopc.integration.operate.SourceProgress`, :class:`~twopc.integration.migrate.TakeOver`.
         override: permits what would otherwise be refused: :class:`~twopc.EndQuery`, :class:`~twopc.AdoptQuery`,
             :class:`~twopc.ResumeAt`, :class:`~twopc.Abandon`, :class:`~twopc.AddSink`, or several of them.
@@ -77,7 +78,8 @@ def exactly_once(  # noqa: PLR0913 - settings, each with a default
     location = None if checkpoint_location is None else str(checkpoint_location)  # people pass a Path, too
     if location is not None and not location.strip():
         raise ConfigurationError(
-            "exactly_once(checkpoint_location=''): pass the query's checkpointLocation, or omit the argument"
+            "exactly_once(checkpoint_location=''): the path is empty. Pass the query's checkpointLocation, or omit the "
+            "argument"
         )
     options = Options(
         checkpoints=CheckpointConfig() if checkpoints is None else checkpoints,
@@ -94,7 +96,7 @@ def exactly_once(  # noqa: PLR0913 - settings, each with a default
         interceptor.require_fitting([sink.name for sink in sinks])
     if not pyspark.__version__.startswith(tuple(f"{version}." for version in _PROVEN_SPARKS)):
         logger.warning(
-            "this release was not tested on Spark %s, only on %s: before you rely on it, kill one of your queries with "
+            "this release was not tested on Spark %s, only on %s. Before you rely on it, kill one of your queries with "
             "twopc.testing",
             pyspark.__version__,
             ", ".join(_PROVEN_SPARKS),
@@ -106,9 +108,10 @@ def exactly_once(  # noqa: PLR0913 - settings, each with a default
 
 
 class ExactlyOnce:
-    """Spark calls it with each batch and waits for it: in the driver, or under Spark Connect in a process of the server.
+    """Writes each batch that Spark passes to it. Spark waits for each call.
 
-    It holds no connection before its first call. A copy made by pickle, as Spark Connect makes one, is a driver of its own.
+    Spark calls the object in the driver or, under Spark Connect, in a process of the server. The object opens no connection
+    before its first call. A pickled copy, such as Spark Connect makes, is a driver of its own.
     """
 
     def __init__(
@@ -124,7 +127,9 @@ class ExactlyOnce:
         return ExactlyOnce, (self._sinks, self._location, self._options)
 
     def __call__(self, frames: Frames, batch_id: int) -> None:
-        """Make one batch visible in every sink exactly once; returning proves it. Call it once for every batch.
+        """Make one batch visible in every sink exactly once. Call this once for each batch.
+
+        When the call returns, every commit is proven.
 
         Args:
             frames: the batch, or a DataFrame made from it, for all sinks; or a dictionary with a DataFrame for each sink's
@@ -138,7 +143,8 @@ class ExactlyOnce:
         try:
             self._write(frames, batch_id)
         except TwoPhaseCommitError as error:
-            # Spark shows the traceback before the message. To keep the message easy to find, the rest is in the log.
+            # Spark shows the traceback before the message. So that the message is easy to find, only the log has the
+            # traceback.
             logger.exception("batch %s failed; the query stops", batch_id)
             raise error.with_traceback(None) from None
 
@@ -162,12 +168,15 @@ class ExactlyOnce:
         run.last_call = replace(call, frames=None)
 
     def close(self) -> None:
-        """Close this query's connections after it has ended; an error or a new run does so, too. Ends no transaction."""
+        """Close this query's connections after the query has ended. Ends no transaction.
+
+        An error or a new run also closes the connections.
+        """
         self._calls.close()
 
 
 def _calls(sinks: Sequence[TwoPhaseCommitSink[Any]], location: str | None, options: Options) -> Calls:
-    # Each way in its own package, because a client of Spark Connect may have no driver's part of PySpark.
+    # Each mode has its own package, because a Spark Connect client may lack the classic part of PySpark.
     if is_remote():
         from twopc.integration.connect.calls import ConnectCalls  # noqa: PLC0415 - see above
 

@@ -1,4 +1,4 @@
-"""A batch's DataFrame as the tasks write it: each column that any sink takes, once, and a checksum."""
+"""Prepare a batch's DataFrame for the tasks: each column that any sink takes appears once, together with a checksum."""
 
 from __future__ import annotations
 
@@ -40,8 +40,8 @@ class TakenColumn:
     """A column that at least one sink takes.
 
     Attributes:
-        sql: the expression that makes it.
-        kind: the type of the column that it is made from.
+        sql: the expression for the original column.
+        kind: the type of the original column.
         form: the form in which sinks take it.
     """
 
@@ -51,7 +51,7 @@ class TakenColumn:
 
     @property
     def in_form(self) -> str:
-        """The expression for the column itself."""
+        """The expression for the column in that form."""
         if self.form is Form.BINARY:
             return f"CAST({self.sql} AS BINARY)"
         if self.form is Form.TEXT:
@@ -66,7 +66,7 @@ class TakenColumn:
 
     @property
     def hashed(self) -> str:
-        """The arguments for the column's hash."""
+        """The arguments to pass to ``xxhash64`` for this column."""
         # xxhash64 skips nulls. Without the flags, (null, 'a') and ('a', null) would be the same row.
         column = self.in_form
         is_map = isinstance(self.kind, st.MapType) and self.form is not Form.TEXT
@@ -78,12 +78,12 @@ class Rows:
     """One DataFrame of a batch, and the columns that are written from it.
 
     Attributes:
-        name: distinguishes the DataFrame from the batch's others; empty if there are none.
+        name: distinguishes the DataFrame from the batch's other DataFrames; empty if there are no others.
         source: the DataFrame.
         sinks: the sinks that take it, including the one for dead letters.
         base: the DataFrame with the columns that the user's expressions make; see :class:`Offers`.
         columns: the columns of :meth:`frame`, named ``0``, ``1``, …, before :data:`CHECKSUM`.
-        views: by sink name, the columns that it receives.
+        views: by sink name, the columns that the sink receives.
         is_hashed: whether a replay may have to be compared with the written rows; otherwise every checksum is 0.
     """
 
@@ -96,13 +96,13 @@ class Rows:
     is_hashed: bool = True
 
     def for_tasks(self, most_writers: int | None) -> DataFrame:
-        """The DataFrame for the tasks. Each of them receives one or more partitions of the plan, without a shuffle."""
+        """Return the DataFrame for the tasks. Each task receives one or more partitions of the plan, without a shuffle."""
         frame = self.frame(PARTITION_SQL)
         return frame if most_writers is None else frame.coalesce(most_writers)
 
-    # Call selectExpr once for everything, because Spark analyses the plan again in each call, which takes some ms.
+    # Call selectExpr only once, because Spark analyses the plan again in each call, which takes a few milliseconds.
     def frame(self, *further: str) -> DataFrame:
-        """The DataFrame with the columns that the sinks take, the checksum, and further columns."""
+        """Return the DataFrame with the columns that the sinks take, the checksum, and further columns."""
         return self.base.selectExpr(
             *(f"{column.in_form} AS `{index}`" for index, column in enumerate(self.columns)),
             f"{self._checksum} AS {CHECKSUM}",
@@ -110,9 +110,9 @@ class Rows:
         )
 
     def for_driver(self) -> tuple[DataFrame, Callable[[list[pa.RecordBatch]], list[pa.RecordBatch]]]:
-        """The DataFrame for the driver to collect, and the function that converts its batches to those of :meth:`frame`.
+        """Return the DataFrame that the driver collects, and a function that gives its batches the form of :meth:`frame`.
 
-        It is the user's DataFrame itself if possible, because a different one costs Spark another plan.
+        The DataFrame is the user's own if possible, because any other costs Spark another plan.
         """
         order = self._order_of_own_columns()
         if order is None:
@@ -120,7 +120,7 @@ class Rows:
         return self.source, lambda batches: [self._arranged(batch, order) for batch in batches]
 
     def _order_of_own_columns(self) -> list[int] | None:
-        """The index of the source's column for each column of :meth:`frame`; None if Spark must compute or drop one."""
+        """Find the index of each column of :meth:`frame` in the source; None if Spark must compute or drop a column."""
         if self.is_hashed or self.base is not self.source or any(column.is_spark_needed for column in self.columns):
             return None
         own = {quoted(name): index for index, name in enumerate(self.source.columns)}
@@ -156,12 +156,13 @@ def arrange(
         name: the DataFrame's name.
         frame: the batch, or a DataFrame that was made from it.
         sinks: the sinks that take it.
-        select: by sink name, the SQL expressions that make its columns; a sink without any chooses from the DataFrame's.
+        select: by sink name, the SQL expressions that make the sink's columns. A sink without expressions chooses from the
+            DataFrame's columns.
         dead_letter: the name of the sink that receives the rows that others cannot take.
 
     Raises:
-        SchemaError: a column is missing, exists twice, cannot be computed or has a type that a sink cannot take; the message
-            names sink and column.
+        SchemaError: a column is missing, exists twice, cannot be computed or has a type that a sink cannot take. The message
+            names the sink and the column.
     """
     names = [sink.name for sink in sinks]
     offered = offers(frame, {sink: expressions for sink, expressions in select.items() if sink in names})
@@ -186,7 +187,7 @@ def _chosen_by(sink: TwoPhaseCommitSink[Any], columns: st.StructType) -> Sequenc
 
 
 def _letter_of(sink: TwoPhaseCommitSink[Any], columns: st.StructType) -> Sequence[SinkColumn]:
-    """A dead letter takes every column, as text if Spark cannot hash it or convert it to Arrow."""
+    """Choose every column for a dead letter, as text if Spark cannot hash the column or convert it to Arrow."""
     try:
         for name in columns.names:
             require_one(name, columns.names)
@@ -203,9 +204,9 @@ def _of_letters(field: st.StructField) -> SinkColumn:
 
 
 def _can_be_hashed(kind: st.DataType) -> bool:
-    """Whether Spark can hash the type at any depth. Structs with two fields of the same name count as not hashable.
+    """Whether Spark can hash the type at any depth. For a struct with two fields of the same name, the answer is no.
 
-    Spark hashes them and passes them to a task, but not to the driver, so only a direct batch would fail.
+    Spark can hash such a struct and pass it to a task, but not to the driver, so only a direct batch would fail.
     """
     if isinstance(kind, st.StructType):
         return len(set(kind.names)) == len(kind) and all(_can_be_hashed(field.dataType) for field in kind)
@@ -239,14 +240,14 @@ def _arrow_type(kind: st.DataType) -> pa.DataType | None:
 
 
 def _as_bytes(texts: pa.Array[Any]) -> pa.Array[Any]:
-    """The same buffers as UTF-8 bytes, as from Spark's ``CAST(… AS BINARY)``."""
+    """Return the same buffers as UTF-8 bytes, like Spark's ``CAST(… AS BINARY)``."""
     if pa.types.is_string(texts.type):
         return texts.cast(pa.binary())
     return texts.cast(pa.large_binary()) if pa.types.is_large_string(texts.type) else texts
 
 
 class _TakenColumns:
-    """The columns that some sink takes: two sinks that take the same column in the same form share it."""
+    """Collects the columns that the sinks take. Two sinks that take the same column in the same form share it."""
 
     def __init__(self) -> None:
         self.columns: dict[tuple[str, Form], TakenColumn] = {}

@@ -19,24 +19,26 @@ if TYPE_CHECKING:
 _T = TypeVar("_T")
 #: File systems whose ``FileContext.rename`` without overwrite is atomic. s3a and gs copy instead.
 _ATOMIC_RENAME: Final = frozenset({"hdfs", "viewfs", "webhdfs"})
-#: Azure's driver renames with ``If-None-Match: *`` (``AbfsClient.renamePath``), which a hierarchical namespace makes atomic. A
-#: flat one copies. Only a hierarchical one has access control lists (``AzureBlobFileSystem.hasPathCapability``).
+#: Azure's driver renames with ``If-None-Match: *`` (``AbfsClient.renamePath``), which a hierarchical namespace makes atomic.
+#: A flat namespace copies. Only a hierarchical namespace has access control lists
+#: (``AzureBlobFileSystem.hasPathCapability``).
 _AZURE: Final = frozenset({"abfs", "abfss"})
 _ACLS: Final = "fs.capability.paths.acls"
 _EXISTS: Final = "FileAlreadyExistsException"
 _ABSENT: Final = "FileNotFoundException"
-#: The local directories of each context, which mean the same as long as it runs. Remote file systems may be closed by other code.
+#: The local directories that each context has opened. They stay valid while the context runs. Remote file systems are not
+#: kept, because other code may close them.
 _local: Final[WeakKeyDictionary[SparkContext, dict[str, LocalFiles]]] = WeakKeyDictionary()
 
 
 def open_files(context: SparkContext, location: str) -> Files:
-    """The directory ``location``, resolved as Spark resolves it.
+    """Open the directory ``location``, resolved as Spark resolves it.
 
     Raises:
-        ConfigurationError: it cannot be opened.
+        ConfigurationError: the directory cannot be opened.
     """
     known = _local.setdefault(context, {})
-    if location in known:  # every batch opens it, which is a dozen calls to the JVM
+    if location in known:  # every batch opens it, which takes a dozen calls to the JVM
         return known[location]
     # PySpark's own gateway, which the public API does not show. A second one would change the first one's converters.
     gateway: Any = context._gateway  # noqa: SLF001 - see above
@@ -52,7 +54,8 @@ def open_files(context: SparkContext, location: str) -> Files:
         is_atomic = scheme in _ATOMIC_RENAME or (scheme in _AZURE and file_system.hasPathCapability(path, _ACLS))
     except Py4JJavaError as error:
         raise ConfigurationError(
-            f"checkpoint_location={location!r} cannot be opened: {error.java_exception}"
+            f"checkpoint_location={location!r} cannot be opened. Check the path and its file system. Hadoop's error: "
+            f"{error.java_exception}"
         ) from error
     return (HadoopFiles if is_atomic else HadoopObjects)(gateway, configuration, qualified.toString())
 

@@ -1,7 +1,8 @@
 """Refuse a batch that another sink has begun, unless it comes through ``twopc.integration.migrate.TakeOver``.
 
-``twopc migrate cutover`` records such a batch in a file beside the checkpoint (``twopc.integration.migrate.handover``). Without
-``TakeOver`` the batch would be written whole, and the rows that are already in the output would be duplicated.
+``twopc migrate cutover`` records such a batch in a file beside the checkpoint (``twopc.integration.migrate.handover``).
+Without ``TakeOver`` this query would write the batch in full, and the rows that are already in the output would be
+duplicated.
 """
 
 from __future__ import annotations
@@ -26,14 +27,14 @@ if TYPE_CHECKING:
 NAME: Final = re.compile(r"handover-(\d+)\.json")
 #: The format of these files; any other is refused.
 FORMAT: Final = 1
-#: What to do if one of them is damaged.
+#: What to do if such a file is damaged.
 REMEDY: Final = "Remove the file, and run `twopc migrate cutover` again"
 _REST: Final = "rest"
 _passing: ContextVar[int | None] = ContextVar("twopc_taken_over", default=None)
 
 
 class _Facts(msgspec.Struct):
-    """The fields of a hand-over that matter here; ``twopc.integration.migrate.handover.Handover`` has all of them."""
+    """The fields of a hand-over that this module reads; ``twopc.integration.migrate.handover.Handover`` has all of them."""
 
     query_id: str
     batch_id: int
@@ -43,7 +44,7 @@ class _Facts(msgspec.Struct):
 
 @contextlib.contextmanager
 def passing_the_rest(batch_id: int) -> Iterator[None]:
-    """Mark that ``TakeOver`` passes on the missing rows of this batch, while the body runs."""
+    """While the body runs, mark that ``TakeOver`` passes on the missing rows of this batch."""
     token = _passing.set(batch_id)
     try:
         yield
@@ -71,12 +72,13 @@ def require_taken_over(files: Files, batch: Batch) -> None:
         return  # TakeOver reports the problem
     if facts.is_back:
         raise ConfigurationError(
-            f"`twopc migrate rollback` has returned this checkpoint to the old sink ({where}), which may have written rows of "
-            f"batch {batch.batch_id} since. Nothing was written. Run `twopc migrate cutover --apply` again, and restart"
+            f"`twopc migrate rollback` has returned this checkpoint to the old sink ({where}), which may have written rows "
+            f"of batch {batch.batch_id} since. This run wrote nothing. Run `twopc migrate cutover --apply` again, and "
+            "restart"
         )
     if facts.kind == _REST and facts.batch_id == batch.batch_id != _passing.get():
         raise ConfigurationError(
-            f"batch {batch.batch_id} was begun by another sink, and some of its rows may already be in the output: a cut-over "
-            f"left it half-written ({where}). Nothing was written by this run. To write only the missing rows, pass "
+            f"another sink began batch {batch.batch_id}, and a cut-over left the batch half-written ({where}). Some of its "
+            "rows may already be in the output. This run wrote nothing. To write only the missing rows, pass "
             "exactly_once(…, interceptors=[twopc.integration.migrate.TakeOver(sink)])"
         )

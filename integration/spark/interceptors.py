@@ -26,7 +26,7 @@ class InterceptedBatch:
     """A batch as Spark hands it over.
 
     Attributes:
-        frames: the user's argument, a DataFrame or one for each sink.
+        frames: the user's argument: one DataFrame, or one for each sink.
         batch_id: the batch's number.
         checkpoint_location: the location of the query's checkpoint.
         run_id: Spark's id of the query's run, new with each start. The first batch of a run may be a replay.
@@ -47,19 +47,19 @@ class InterceptedBatch:
 
 
 class Interceptor(ABC):
-    """Wraps the writing of each batch. One object for each query."""
+    """Wraps the writing of each batch. Each query needs its own object."""
 
     def require_fitting(self, sink_names: Sequence[str]) -> None:
-        """Check that this fits a query that writes to these sinks.
+        """Check that the interceptor fits a query that writes to these sinks.
 
         Raises:
-            ConfigurationError: it does not.
+            ConfigurationError: the interceptor does not fit.
         """
         del sink_names  # most interceptors fit every query
 
     @abstractmethod
     def intercept(self, batch: InterceptedBatch, proceed: Callable[[Frames], None]) -> None:
-        """Write the batch by calling ``proceed`` with its rows, which returns when they are visible.
+        """Write the batch by calling ``proceed`` with its rows. The call returns when they are visible.
 
         Raises:
             TwoPhaseCommitError: the query stops.
@@ -82,13 +82,13 @@ def pass_through(interceptors: Sequence[Interceptor], batch: InterceptedBatch, w
 def intercepted(
     function: Callable[[DataFrame, int], object], *interceptors: Interceptor
 ) -> Callable[[DataFrame, int], None]:
-    """Make the callable for ``foreachBatch`` that wraps a function other than ``exactly_once``.
+    """Make a callable for ``foreachBatch`` that wraps a function other than ``exactly_once``.
 
     Args:
         function: writes a batch.
         interceptors: the first one is the outermost.
     """
-    from twopc.integration.spark.running import calling_query  # noqa: PLC0415 - a driver's part of PySpark
+    from twopc.integration.spark.running import calling_query  # noqa: PLC0415 - needs the classic part of PySpark
 
     def write(frame: DataFrame, batch_id: int) -> None:
         query = calling_query(frame.sparkSession, None)

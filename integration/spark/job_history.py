@@ -1,11 +1,10 @@
-"""Find the stages that an application's jobs have run, whoever started them, because any job may fill a cache at any time.
+"""Find the stages that an application's jobs have run. Every job counts, because any job may fill a cache at any time.
 
-A job group, a thread or a tag would miss some, because users set them and a cache may be older than the query. The numbers
-that Spark assigns to jobs and RDDs cannot be set. A job has a higher number than all that were submitted before it, and so has
-an RDD.
+A search by job group, thread or tag would miss some jobs, because users set these, and a cache may be older than the query.
+Nobody can set the numbers that Spark assigns to jobs and RDDs. A later job has a higher number, and so has a later RDD.
 
-What a job has run is a fact of the application, so all runs of all queries share what any of them has learnt. Spark forgets its
-oldest jobs and stages. So a run that had to ask Spark about all of them by itself would be refused late in a long session.
+All runs of all queries in an application share one history. Spark forgets its oldest jobs and stages. So if each run kept its
+own history, a run that starts late in a long session would be refused.
 """
 
 from __future__ import annotations
@@ -33,11 +32,11 @@ if TYPE_CHECKING:
 
 FoundT = TypeVar("FoundT")
 
-#: How long the report of a job's beginning may lag behind that of a job with a higher number, and the report of a stage behind
-#: that of its job.
+#: How long Spark's report of a job's start may lag behind that of a later job, and the report of a stage behind that of its
+#: job.
 _LATE_S: Final = 1.0
 _POLL_S: Final = 0.01
-#: The number of RDDs whose stages are remembered: those that were used last. And the number of moments.
+#: The maximum number of RDDs whose stages are remembered (those that were used last), and the maximum number of moments.
 _MAX_RDDS: Final = 100_000
 _MAX_MOMENTS: Final = 4096
 _TICK_S: Final = 1.0
@@ -48,13 +47,14 @@ class UnreportedError(Exception):
 
 
 class JobHistory:
-    """The stages that the examined jobs of an application have run, by RDD. Examines a job once.
+    """Remembers the stages that the jobs of an application have run, by RDD. Examines each job once.
 
     Args:
         store: Spark's reports.
 
     Attributes:
-        lock: to be held during a call, or during several that belong together: queries run in threads of their own.
+        lock: hold it during a call, or during several calls that belong together, because queries run in threads of their
+            own.
     """
 
     def __init__(self, store: StatusStore) -> None:
@@ -67,12 +67,12 @@ class JobHistory:
         self._examined = NumberRanges()
 
     def begin(self, *, exactly: bool = False) -> Moment:
-        """Record a moment: no earlier job has computed RDDs that are created later.
+        """Record a moment. No job before this moment has computed an RDD that is created after it.
 
         Args:
             exactly: also ask Spark for the number of the next job, so that no job is examined in vain later.
         """
-        # No finished job has computed RDDs that are created later, so that needs no call.
+        # No finished job has computed RDDs that are created later, so this needs no call to Spark.
         previous, known = self._moments[-1], None if exactly else self._last
         now = self.store.now() if known is None else Moment(self.store.next_rdd(), max(known + 1, previous.job))
         if len(self._moments) > _MAX_MOMENTS:
@@ -81,7 +81,7 @@ class JobHistory:
         return now
 
     def first_job(self, rdd: int) -> int:
-        """The first job that may have computed the RDD."""
+        """Return the first job that may have computed the RDD."""
         return self._moments[bisect_right(self._moments, rdd, key=lambda moment: moment.rdd) - 1].job
 
     def is_known(self, rdds: Collection[int], own: Collection[int]) -> bool:
@@ -103,7 +103,7 @@ class JobHistory:
             own: the jobs that are known already. Jobs with higher numbers count if they have begun.
 
         Returns:
-            their stages. Jobs that run at the same time share the stage that writes a common shuffle.
+            the stages of these jobs. Jobs that run at the same time share the stage that writes a common shuffle.
 
         Raises:
             UnreportedError: the store lacks one of them, or one of its stages.
@@ -130,7 +130,7 @@ class JobHistory:
         return frozenset(stages)
 
     def attempts(self, stage: int) -> list[StageAttempt]:
-        """All attempts at a stage.
+        """Return all attempts at a stage.
 
         Raises:
             UnreportedError: the store does not have the stage.
@@ -159,7 +159,7 @@ class JobHistory:
             self._last = number if self._last is None else max(number, self._last)
 
     def of(self, rdds: Iterable[int]) -> list[StageAttempt]:
-        """The attempts of examined jobs that computed any of the RDDs, in the order of their stages."""
+        """Return the attempts of examined jobs that computed any of the RDDs, in the order of their stages."""
         found: dict[tuple[int, int], StageAttempt] = {}
         for rdd in rdds:
             if rdd in self._stages:
@@ -174,14 +174,14 @@ class JobHistory:
 def _dropped(rdd: int) -> FatalError:
     return FatalError(
         f"The toolkit no longer knows which stages computed RDD {rdd}, which this batch reads from a cache or from shuffle "
-        f"files: it remembers the {_MAX_RDDS} RDDs that were used last. So it cannot check whether a stage ran twice and mixed "
-        "the rows of two shuffles. No part of the batch is decided or visible. Unpersist the cached table, cache it again, and "
-        "restart the query"
+        f"files. The toolkit remembers only the {_MAX_RDDS} RDDs that were used last. So it cannot check whether a stage "
+        "ran twice and mixed the rows of two shuffles. No part of the batch is decided or visible. Unpersist the cached "
+        "table, cache it again, and restart the query"
     )
 
 
 def _awaited(look: Callable[[], FoundT | None], what: str) -> FoundT:
-    """Wait until the store has it. Spark enters a job that begins before its stages (``AppStatusListener.onJobStart``)."""
+    """Wait until the store has an entry. Spark enters a new job before its stages (``AppStatusListener.onJobStart``)."""
     deadline = time.monotonic() + _LATE_S
     while not (found := look()):
         if time.monotonic() > deadline:
@@ -195,7 +195,7 @@ _keeping: Final = threading.Lock()
 
 
 def history_of(context: SparkContext) -> JobHistory:
-    """The history of an application, which all queries of this process share. Begins to record its moments."""
+    """Return the application's history, which all queries of this process share. The first call starts to record moments."""
     global _kept  # noqa: PLW0603 - a process has one SparkContext at a time
     with _keeping:
         if _kept is None or _kept[0] is not context:
@@ -210,7 +210,7 @@ def _record_moments(context: SparkContext, history: JobHistory) -> None:
     """Record a moment every second, until the application ends.
 
     A query may be idle for hours while others run thousands of jobs. Without a recent moment, its next batch would have to
-    look at all of them, and Spark has forgotten the first.
+    examine all of these jobs, and Spark would have forgotten the first ones.
     """
     with contextlib.suppress(Py4JError, OSError):  # the application has just ended
         while not _ending.wait(_TICK_S) and context._jsc is not None:  # noqa: SLF001 - the only sign that it has stopped

@@ -25,19 +25,19 @@ _OF_CLUSTER: Final = re.compile(
     r"ExecutorLostFailure|FetchFailed|Python worker exited unexpectedly"
     r"|org\.apache\.kafka\.common\.errors\.(Timeout|Disconnect|Network)Exception"
 )
-#: Spark's own comparison of rows (``spark.sql.shuffle.orderIndependentChecksum``), or a plan that it knows to be not
-#: deterministic: it does not run a result stage again (``DAGScheduler``).
+#: Spark's error if it cannot run a result stage again (``DAGScheduler``): its own comparison of rows found a difference
+#: (``spark.sql.shuffle.orderIndependentChecksum``), or it knows that the plan is not deterministic.
 _MIXED: Final = "A shuffle map stage with indeterminate output was failed and retried. However, Spark cannot rollback"
-#: The sign of an error in a user's function, which would raise it again.
+#: The sign of an error in a user's function. A retry would raise it again.
 _TRACEBACK: Final = "Traceback (most recent call last)"
 
 
 @contextlib.contextmanager
 def cancelled_after(context: SparkContext, tag: str, timeout_ms: float | None) -> Iterator[Callable[[], bool]]:
-    """Tag the jobs that the body starts, and cancel them when the time is up; None sets no limit.
+    """Tag the jobs that the body starts, and cancel them when the time is up. None sets no limit.
 
     Yields:
-        whether the time is up.
+        a function that tells whether the time is up.
     """
     # A tag, not a job group: the job group is the query's run id, by which query.stop() cancels.
     expired, done = threading.Event(), threading.Event()
@@ -61,12 +61,12 @@ def cancelled_after(context: SparkContext, tag: str, timeout_ms: float | None) -
 
 
 def named_error(name: str, message: str) -> Exception:
-    """Build an error of the class ``name`` in ``twopc.errors``, or a FatalError if a sink has its own class."""
+    """Build an error of the class ``name`` in ``twopc.errors``, or a FatalError if the class belongs to a sink."""
     return getattr(errors, name, FatalError)(message)
 
 
 def translated(error: Exception) -> Exception:
-    """Convert the error with which Spark ended a job to the error that a task raised; unchanged if it is not ours."""
+    """Convert the error with which Spark ended a job to the error that a task raised. Other errors stay unchanged."""
     text = str(error)
     ours = _OURS.search(text)
     if ours is not None:
@@ -74,21 +74,21 @@ def translated(error: Exception) -> Exception:
         return found if isinstance(found, (RetriableError, FatalError)) else error
     if _MIXED in text:
         return FatalError(
-            "Spark wrote a shuffle of the batch again with other rows (an executor died, for example), and ended the job because "
-            "some of its tasks had already read the former rows. No part of the batch is decided or visible. Restart the query: "
-            "it computes the whole batch again. A retry without a restart would use what Spark has kept of the former rows"
+            "Spark wrote a shuffle of the batch again with other rows (an executor died, for example), and ended the job "
+            "because some of its tasks had already read the old rows. No part of the batch is decided or visible. Restart "
+            "the query: it computes the whole batch again. A retry without a restart would use old rows that Spark has kept"
         )
     if "ModuleNotFoundError" in text or "PYTHON_VERSION_MISMATCH" in text:
         return ConfigurationError(
-            "the Python workers cannot import this toolkit, so nothing was written: set PYSPARK_PYTHON "
-            f"(spark.pyspark.python) to an environment that has it, like {sys.executable} here, and ship the same one to "
-            f"all executors. Spark's error: {_last_error_line(text)}"
+            "the Python workers cannot import this toolkit, so nothing was written. Set PYSPARK_PYTHON "
+            f"(spark.pyspark.python) to the Python of an environment that has it, such as {sys.executable} here, and ship "
+            f"that environment to all executors. Spark's error: {_last_error_line(text)}"
         )
     return error
 
 
 def interruptible_pause(context: SparkContext, pause_ms: int) -> None:
-    """Wait in the query's thread of the JVM, which ``query.stop()`` interrupts; Spark then takes the error for a stop."""
+    """Wait in the query's JVM thread, because ``query.stop()`` interrupts it. Spark treats the resulting error as a stop."""
     context._jvm.java.lang.Thread.sleep(pause_ms)  # type: ignore[union-attr]  # noqa: SLF001 - no public way to that thread
 
 
@@ -99,20 +99,20 @@ def is_of_cluster(error: Exception) -> bool:
 
 
 def slow_batch_advice(location: str, batch_id: int, *, is_undecided: bool) -> str:
-    """Advice for a batch that takes too long, besides a higher limit.
+    """Give advice for a batch that takes too long, besides a higher limit.
 
     Args:
         location: the checkpoint's location.
         batch_id: the batch.
         is_undecided: whether Spark may replan it, because it is not decided and every batch before it is proven.
     """
-    advice = "Or add cores for the query. Smaller batches alone do not help: Spark replays the rows that it has planned"
+    advice = "Or add cores for the query. Smaller batches alone do not help, because Spark replays the batch that it has planned"
     if not is_undecided:
-        return f"{advice}. Do not delete the plan of the batch: a decision depends on it"
+        return f"{advice}. Do not delete the batch's plan, because a decision depends on it"
     offsets = f"{location}/offsets/{batch_id}"
     return (
-        f"{advice}. If the limit is fixed and the source is Kafka, let Spark replan the batch; that loses nothing, because "
-        f"the batch is not decided: stop the query, delete {offsets} (the newest file there) and "
+        f"{advice}. If you cannot raise the limit and the source is Kafka, let Spark replan the batch. That loses nothing, "
+        f"because the batch is not decided. Stop the query, delete {offsets} (the newest file there) and "
         f"{location}/offsets/.{batch_id}.crc if it exists, set a smaller maxOffsetsPerTrigger, and restart"
     )
 

@@ -1,4 +1,4 @@
-"""Release the things that sinks keep in a Python worker for later tasks, once their run has ended.
+"""Release the resources that sinks keep in a Python worker for later tasks, once their run has ended.
 
 A worker outlives many queries and is not notified when one ends. So each task carries the list of its driver's runs.
 """
@@ -14,13 +14,13 @@ if TYPE_CHECKING:
 
     from twopc.sink import TwoPhaseCommitSink
 
-#: The driver's process. Several drivers may share Spark's workers if notebooks share a JVM.
+#: The id of the driver's process. Several drivers may share Spark's workers if notebooks share a JVM.
 _PROCESS: Final = uuid.uuid4().hex
 
 
 @dataclass(frozen=True)
 class Runs:
-    """The run that a task belongs to, and all runs of its driver. It is sent with the task.
+    """The run that a task belongs to, and all runs of its driver. Each task carries this object.
 
     Attributes:
         mine: Spark's id of the run.

@@ -18,7 +18,7 @@ def judge(
     elsewhere: frozenset[int],
     cached_rdds: Callable[[], set[int]],
 ) -> None:
-    """Judge an attempt at a batch.
+    """Check that an attempt at a batch did not mix rows from two writes of a shuffle.
 
     Args:
         own: the last attempt at each stage of its jobs.
@@ -48,7 +48,7 @@ def judge(
 
 
 class _Written:
-    """The writes of each shuffle, by the RDDs of its stage, which are the same in every job."""
+    """Groups the writes of each shuffle by the RDDs of its stage. These RDDs are the same in every job."""
 
     def __init__(self, ran: Sequence[StageAttempt]) -> None:
         writing = {one.stage_id for one in ran if one.shuffle_write_records}

@@ -1,4 +1,4 @@
-"""What a run of a query needs from Spark, in whichever way this process reaches it: as its driver, or through Spark Connect."""
+"""Define the interface between a run of a query and Spark, for Spark's own driver and for Spark Connect."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 class Query(Protocol):
-    """One run of a query, seen from the call for a batch."""
+    """One run of a query, as seen during the call for a batch."""
 
     @property
     def query_id(self) -> str:
@@ -46,11 +46,11 @@ class Query(Protocol):
         """The batch that Spark is processing."""
 
     def makes_this_call(self) -> bool:
-        """Whether Spark waits for the present call: a batch is finished when the function returns."""
+        """Whether Spark waits for the present call. A batch is finished when the function returns."""
 
 
 class ShuffleCheck(Protocol):
-    """Rule 6 for the jobs of one run: all rows of a batch come from the same shuffles."""
+    """Checks rule 6 for the jobs of one run: all rows of a batch come from the same shuffles."""
 
     def begin(self) -> None:
         """Record the start of an attempt."""
@@ -70,16 +70,36 @@ class ShuffleCheck(Protocol):
         """Release threads."""
 
 
+class StateCheck(Protocol):
+    """The state that one batch of a stateful query writes: all of it is written before the batch is decided."""
+
+    def watching(self, frame: Any) -> AbstractContextManager[None]:
+        """Check whether the body, one job over a DataFrame, writes all of the state."""
+
+    def complete(self) -> None:
+        """Write the missing part of the state: evaluate the whole batch, and discard the rows.
+
+        Like a retry, it rewrites the part that exists.
+
+        Raises:
+            ConfigurationError: Spark's own plan does not write all of its state.
+            Exception: the evaluation failed; the same exception as from any action.
+        """
+
+    def evaluate(self) -> None:
+        """Evaluate all of the batch, and discard the rows."""
+
+
 class WriterLimit(Protocol):
-    """How many tasks write a batch."""
+    """Limits the number of tasks that write a batch."""
 
     def most_writers(self) -> int | None:
-        """The maximum number of tasks that write one DataFrame of a batch; None: no limit."""
+        """Return the maximum number of tasks that write one DataFrame of a batch; None for no limit."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Attempt:
-    """What an attempt at a batch writes, and how; see ``SparkEngine``."""
+    """The rows of an attempt at a batch, and the way to write them; see ``SparkEngine``."""
 
     runs: Runs
     shuffles: ShuffleCheck
@@ -91,7 +111,7 @@ class Attempt:
 
 
 class Mode(Protocol):
-    """The access of one run of a query to Spark.
+    """Gives one run of a query access to Spark.
 
     Attributes:
         is_stateless: whether the query is known to keep no state.
@@ -102,17 +122,17 @@ class Mode(Protocol):
         """See above."""
 
     def open_files(self, location: str) -> Files:
-        """The directory ``location``, as Spark resolves it.
+        """Open the directory ``location``, as Spark resolves it.
 
         Raises:
-            ConfigurationError: it cannot be opened.
+            ConfigurationError: the directory cannot be opened.
         """
 
     def pause(self, pause_ms: int) -> None:
         """Wait, but not for longer than the query runs."""
 
     def look(self, files: Files, frames: Sequence[SinkFrame], batch: Batch) -> tuple[StateSize, ...]:
-        """Check a batch before an attempt to write it. Returns the sizes of the query's state, as far as they are known.
+        """Check a batch before an attempt to write it. Return the sizes of the query's state, as far as they are known.
 
         Raises:
             FatalError: another driver has overwritten the batch's offsets.
@@ -127,10 +147,10 @@ class Mode(Protocol):
 
 
 class Calls(Protocol):
-    """Answers the calls of an object of ``exactly_once``: finds the run that makes a call."""
+    """Handles the calls of an ``exactly_once`` object: finds the run that makes a call."""
 
     def open_writer(self, session: Any) -> Any:
-        """Open the ``RunWriter`` of the run that makes this call, unless it is open. Closes the writer of an earlier run.
+        """Return the ``RunWriter`` of the run that makes this call; open it if necessary. Close the writer of an earlier run.
 
         Raises:
             ConfigurationError: the checkpoint, or this object, belongs to another query, or no query makes the call.

@@ -10,7 +10,7 @@ if TYPE_CHECKING:
 
 
 class NumberRanges:
-    """A set of numbers, stored as ranges without gaps: it stays small for as long as few numbers are missing."""
+    """A set of numbers, stored as ranges without gaps. The set stays small while few numbers are missing."""
 
     def __init__(self) -> None:
         self._starts: list[int] = []
@@ -39,9 +39,9 @@ class NumberRanges:
             self._ends.insert(at, number + 1)
 
     def missing(self, start: int, end: int) -> Iterator[int]:
-        """Yield the numbers from ``start`` up to, but without, ``end`` that are not in the set, in order.
+        """Yield, in order, the numbers from ``start`` up to but not including ``end`` that are not in the set.
 
-        The set may grow meanwhile by the numbers that were yielded.
+        The caller may meanwhile add the yielded numbers to the set.
         """
         number = start
         while number < end:

@@ -1,6 +1,6 @@
-"""The columns that a sink chooses from: the DataFrame's own, or those that the sink's expressions make from them.
+"""Offer each sink the columns that it chooses from: the DataFrame's own, or those that the sink's expressions make.
 
-The expressions of all sinks stand side by side in one projection of the user's DataFrame. So ``*`` is what the user sees there,
+The expressions of all sinks stand side by side in one projection of the user's DataFrame. So ``*`` means the user's own columns,
 regardless of the other sinks' expressions and their order, and each expression is evaluated once.
 """
 
@@ -41,7 +41,7 @@ class Offers:
     """The columns that the sinks of a DataFrame choose from.
 
     Attributes:
-        base: the DataFrame in which the paths are columns: the user's own, if no sink selects others.
+        base: the DataFrame that has the paths as columns. It is the user's own if no sink selects others.
         own: the DataFrame's columns.
         made: the columns that each sink's expressions make, by sink name.
     """
@@ -51,19 +51,19 @@ class Offers:
     made: Mapping[str, Offer]
 
     def to(self, sink: str) -> Offer:
-        """The columns that a sink chooses from."""
+        """Return the columns that a sink chooses from."""
         return self.made.get(sink, self.own)
 
 
 def offers(frame: DataFrame, select: Mapping[str, Sequence[str]]) -> Offers:
-    """Add to a DataFrame the columns of its sinks' expressions. Evaluates nothing.
+    """Add the columns that the sinks' expressions make to a DataFrame. Evaluates nothing.
 
     Args:
         frame: the user's DataFrame.
         select: the expressions, by sink name.
 
     Raises:
-        SchemaError: Spark cannot make the columns; the message names the sink and has Spark's reason.
+        SchemaError: Spark cannot make the columns. The message names the sink and gives Spark's reason.
     """
     own = frame.schema
     if not select:
@@ -86,14 +86,14 @@ def quoted(name: str) -> str:
 
 
 def _with_structs(frame: DataFrame, select: Mapping[str, Sequence[str]], name: str) -> DataFrame:
-    # One struct with a struct for each sink: Spark resolves a name by the earlier columns of the same call (lateral
-    # column aliases), so no column may have a name there.
+    # One struct holds a struct for each sink. Spark may resolve a name to an earlier column of the same call (lateral column
+    # aliases), so the sinks' columns must not be columns of this call.
     structs = [_struct(expressions).alias(str(number)) for number, expressions in enumerate(select.values())]
     return frame.select("*", sf.struct(*structs).alias(name))
 
 
 def _struct(expressions: Sequence[str]) -> Column:
-    # A generator, which makes several rows from one, cannot be in a struct; the other sinks would also receive those rows.
+    # A struct cannot hold a generator, which makes several rows from one. The other sinks would receive those rows, too.
     return sf.struct(*map(sf.expr, expressions))
 
 
@@ -114,7 +114,7 @@ def _refusal(frame: DataFrame, select: Mapping[str, Sequence[str]], name: str) -
 
 
 def _reachable(base: DataFrame, own: st.StructType, made: Mapping[str, st.StructType], struct: str) -> Offers:
-    """Give every column a path: its name, or its position where Spark cannot tell two names apart, such as key and KEY."""
+    """Give every column a path: its name, or its position if Spark cannot tell two names apart, such as key and KEY."""
     if not any(map(_is_ambiguous, [own, *made.values()])):
         of_own = Offer(own, tuple(map(quoted, own.names)))
         paths = {

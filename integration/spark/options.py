@@ -1,4 +1,4 @@
-"""The arguments of ``exactly_once``, checked."""
+"""Check the arguments of ``exactly_once``."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _WRITE_BY: Final = ("auto", "driver", "tasks")
 
 @dataclass(frozen=True, kw_only=True)
 class Options:
-    """The arguments of ``exactly_once`` besides its sinks and the checkpoint's location; it documents each of them."""
+    """The arguments of ``exactly_once`` except the sinks and the checkpoint's location. The docstring there describes them."""
 
     checkpoints: CheckpointConfig = field(default_factory=CheckpointConfig)
     dead_letter: TwoPhaseCommitSink[Any] | None = None
@@ -61,21 +61,21 @@ class Options:
         letters = self.dead_letter
         if letters is not None and not (isinstance(letters, TwoPhaseCommitSink) and letters.takes_dead_letters):
             raise ConfigurationError(
-                "exactly_once(dead_letter=…): this sink cannot take dead letters: pass a KafkaSink with a topic"
+                "exactly_once(dead_letter=…): this sink cannot take dead letters. Pass a KafkaSink with a topic"
             )
 
     def require_fitting(self, sinks: Sequence[TwoPhaseCommitSink[Any]]) -> None:
         """Check the options that concern the sinks.
 
         Raises:
-            ConfigurationError: there is no sink, two sinks have the same name, one cannot be pickled, or a selection names none
-                of them.
+            ConfigurationError: there is no sink, two sinks have the same name, one cannot be pickled, or ``select`` names an
+                unknown sink.
         """
         if not sinks:
             raise ConfigurationError("exactly_once(): pass at least one sink")
         names = [sink.name for sink in participants(sinks, self)]
         if len(set(names)) != len(names):
-            raise ConfigurationError(f"exactly_once(): two sinks have the same name in {names}; rename one")
+            raise ConfigurationError(f"exactly_once(): two of the sinks {names} have the same name. Rename one")
         for sink in participants(sinks, self):
             _require_picklable(sink)
         unknown = sorted(set(self.select) - {sink.name for sink in sinks})
@@ -94,11 +94,11 @@ def _require_picklable(sink: TwoPhaseCommitSink[Any]) -> None:
         cloudpickle.dumps(sink)  # type: ignore[no-untyped-call]
     except Exception as error:
         raise ConfigurationError(
-            f"exactly_once(): sink {sink.name!r} cannot be sent to the tasks ({type(error).__name__}: {error}). Pass it plain "
-            "arguments; a function such as kafka.oauth_cb must open its own connections and locks when it is called"
+            f"exactly_once(): sink {sink.name!r} cannot be sent to the tasks ({type(error).__name__}: {error}). Pass it "
+            "plain arguments. A function such as kafka.oauth_cb must create its own connections and locks when it is called"
         ) from error
 
 
 def participants(sinks: Sequence[TwoPhaseCommitSink[Any]], options: Options) -> tuple[TwoPhaseCommitSink[Any], ...]:
-    """All sinks that take part in the decision; the one for dead letters is the last."""
+    """Return all sinks that take part in the decision. The sink for dead letters is the last."""
     return (*sinks, options.dead_letter) if options.dead_letter is not None else tuple(sinks)

@@ -1,8 +1,8 @@
 """Check a batch against its checkpoint, on a store that lets another driver overwrite ``offsets/N``.
 
-Spark's offset log also relies on an atomic rename (``CheckpointFileManager.createAtomic``). Without one, a driver that was
-paused in the middle of its write may replace the offsets of a batch that another driver has planned since. A decision would
-then name different rows from those it commits, and a restart would lose or duplicate the difference.
+Spark's offset log also relies on an atomic rename (``CheckpointFileManager.createAtomic``). Without an atomic rename, a
+driver that was paused in the middle of its write may replace the offsets of a batch that another driver has planned since. A
+decision would then name different rows from those it commits, and a restart would lose or duplicate the difference.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ def require_not_overwritten(session: SparkSession, files: Files, query_id: str, 
     """Check that the batch's offsets in the checkpoint are those that the running query holds in memory.
 
     Raises:
-        FatalError: they differ.
-        ConfigurationError: this version of Spark does not show them.
+        FatalError: the offsets differ.
+        ConfigurationError: this version of Spark does not show the running query's offsets.
     """
     written = checkpoint.offsets_by_source(files, batch_id) or {}
     try:
@@ -40,15 +40,16 @@ def require_not_overwritten(session: SparkSession, files: Files, query_id: str, 
     if sorted(map(_canonical, running)) != sorted(_canonical(line) for line in written.values() if line != "-"):
         raise FatalError(
             f"{files.location}/offsets/{batch_id} has the offsets {', '.join(written.values())}, but this run planned the "
-            f"batch with {', '.join(running)}: another driver of this checkpoint has overwritten them. This run has written "
-            "no part of the batch. Make sure that only one driver runs, then restart: it uses the offsets in the checkpoint"
+            f"batch with {', '.join(running)}. So another driver of this checkpoint has overwritten the offsets. This run "
+            "has written no part of the batch. Make sure that only one driver runs, then restart it. The restarted driver "
+            "uses the offsets in the checkpoint"
         )
 
 
 def running_query(session: SparkSession, query_id: str) -> Any:
     """Find Spark's own object of a running query.
 
-    The public API shows only finished batches, and only to the session that started it.
+    The public API shows only finished batches, and only to the session that started the query.
 
     A batch has its own session, but all sessions share the running queries.
     """

@@ -1,7 +1,7 @@
-"""Counts a task's rows by partition of the plan. A task may have several partitions.
+"""Count a task's rows by partition of the plan. A task may have several partitions.
 
 A batch has no more transactions than the cluster can use, so a task writes several partitions of the plan. Spark's scheduler
-chooses them, and a replay may group them differently (rule 9). The plan's own partitions do not change.
+chooses these partitions, and a replay may group them differently (rule 9). The plan's own partitions do not change.
 """
 
 from __future__ import annotations
@@ -16,18 +16,19 @@ from twopc.records import Part
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-#: The plan's partition that a row is from, by its index. Spark computes it below the coalesce.
+#: The column with the index of the plan's partition that a row is from. Spark computes it below the coalesce.
 PARTITION: Final = "__twopc_partition"
 #: The expression of the column.
 PARTITION_SQL: Final = f"spark_partition_id() AS {PARTITION}"
 
 
-#: Consecutive rows of an Arrow batch from one partition of the plan: its index, the first row, and how many rows.
+#: Consecutive rows of an Arrow batch from one partition of the plan: the partition's index, the first row, the number of
+#: rows.
 Stretch = tuple[int, int, int]
 
 
 def stretches(batch: pa.RecordBatch) -> Iterator[Stretch]:
-    """Divide a batch by the plan's partitions. If it has no such column, as in the driver, all rows are from partition 0."""
+    """Divide a batch by the plan's partitions. Without a partition column, as in the driver, all rows are from partition 0."""
     if batch.num_rows == 0:
         return
     if PARTITION not in batch.schema.names:

@@ -1,4 +1,4 @@
-"""Keep secrets out of Py4J's debug lines: Py4J logs data sent to Spark, including a pickled sink with its passwords."""
+"""Keep secrets out of Py4J's debug lines. Py4J logs the data sent to Spark, including pickled sinks with their passwords."""
 
 from __future__ import annotations
 
@@ -15,6 +15,6 @@ def _has_no_function(record: logging.LogRecord) -> bool:
 
 
 def hide_functions() -> None:
-    """Drop this process's debug lines that contain a pickled function. May be called again."""
+    """Drop the debug lines of this process that contain a pickled function. A second call changes nothing."""
     for name in _LOGGERS:
         logging.getLogger(name).addFilter(_has_no_function)

@@ -1,4 +1,4 @@
-"""This process's knowledge of each run of a query. It outlives the object of ``exactly_once``, which users may recreate.
+"""Remember each run of a query in this process. The record outlives the ``exactly_once`` object, which users may recreate.
 
 A run never repeats a batch that it has finished: Spark replays only what an earlier run left unfinished
 (``MicroBatchExecution``). So a second call for a batch is a mistake, even through another object.
@@ -69,7 +69,7 @@ def enter_run(query: Query, check: Callable[[], ShuffleCheck]) -> QueryRun:
 
     Args:
         query: the query that makes the present call.
-        check: makes the check of a new run's jobs.
+        check: makes the shuffle check for a new run.
     """
     with _lock:
         if query.run_id not in _runs:

@@ -27,9 +27,9 @@ _SHOWN_COLUMNS: Final = 8
 
 
 class Repeated:
-    """The check for one run of a query.
+    """Checks the DataFrames of one run of a query.
 
-    It examines each set of DataFrames once, because that costs several calls to the JVM.
+    Each set of DataFrames is examined once, because that takes several calls to the JVM.
     """
 
     def __init__(self) -> None:
@@ -49,10 +49,10 @@ class Repeated:
         if len(causes) > 1:
             logger.warning(
                 "batch %d: Spark reports that the DataFrames for %s are not deterministic (%s), and each of them is "
-                "evaluated separately. If they split the batch, a row may be in several of them or in none: it is duplicated or "
-                "lost, and nothing else will report it. Persist their common parent before you split it (parent.persist() "
-                "before the call, parent.unpersist() after it), or split on columns that are the same each time. If they "
-                "share nothing random, no row is at risk",
+                "evaluated separately. If they split the batch, a row may be in several of them or in none. Such a row is "
+                "duplicated or lost, and nothing else will report that. Persist their common parent before you split it "
+                "(parent.persist() before the call, parent.unpersist() after it), or split on columns that are the same "
+                "each time. If the DataFrames share no random value, no row is at risk",
                 batch_id,
                 " and ".join(map(repr, causes)),
                 next(iter(causes.values()))[:_SHOWN_CHARACTERS],
@@ -77,7 +77,7 @@ def _causes(frames: Sequence[SinkFrame], query_id: str) -> dict[str, str]:
 
 
 def _source(plan: Any) -> Any:
-    """The part of a plan that is itself not deterministic."""
+    """Return the part of a plan that is itself not deterministic."""
     return next((_source(child) for child in _each(plan.children()) if not child.deterministic()), plan)
 
 

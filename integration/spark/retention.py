@@ -1,4 +1,4 @@
-"""The number of decisions to keep."""
+"""Choose the number of decisions to keep."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _SPARKS_DEFAULT: Final = "100"
 
 
 def decisions_kept(session: SparkSession, num_retained: int | None) -> int:
-    """Return the user's number, but at least the number of batches that Spark keeps: a query can be set back to each of them.
+    """Return the user's number, but at least the number of batches that Spark keeps. A query can be set back to any of them.
 
     Args:
         session: the query's own session.

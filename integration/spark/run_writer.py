@@ -1,4 +1,4 @@
-"""Writes the batches of one run of a query. It holds everything that a run learns or connects to, and is dropped with the run."""
+"""Write the batches of one run of a query. The writer and its connections live as long as the run."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 
 
 class RunWriter:
-    """The writer of one run. Used only in the query's own thread.
+    """Writes the batches of one run. Used only in the query's own thread.
 
     Attributes:
         run: the run.
@@ -129,7 +129,7 @@ class RunWriter:
             raise CheckpointExpiredError(f"{error}. {advice}", late=error.late) from error
 
     def _may_repeat(self, error: Exception, batch: Batch) -> bool:
-        """Whether the batch may be written again after this error; the failed checkpoint's open transactions are being ended."""
+        """Whether the batch may be written again after this error. The failed checkpoint's open transactions are being ended."""
         may_pass = isinstance(error, PASSING) or is_of_cluster(error)
         return may_pass and self._coordinator is not None and self._coordinator.is_undecided(batch)
 
@@ -152,7 +152,7 @@ class RunWriter:
         letters = self._options.dead_letter
         return arrange(
             one.name,
-            # With a new plan, because Spark keeps a failed broadcast in its plan, and raises its error again.
+            # A retry gets a new plan, because Spark keeps a failed broadcast in the old plan and raises its error again.
             one.frame.select("*") if is_repeated else one.frame,
             participants(one.sinks, self._options),
             select=self._options.select,
@@ -166,7 +166,7 @@ class RunWriter:
         return BatchInput(batch.offsets_of(batch.batch_id - 1) if batch.batch_id else None, batch.offsets)
 
     def _connect(self, session: SparkSession, staging: Staging | None, batch: Batch) -> Coordinator:
-        """The parts that all batches of a run share until one fails."""
+        """Make the coordinator that all batches of a run share until one fails."""
         own_files = tried(self._mode.open_files(f"{self.location}/twopc"))
         require_taken_over(own_files, batch)
         settings = Settings(

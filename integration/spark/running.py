@@ -1,7 +1,7 @@
-"""Find the query that makes a call, as Spark itself knows it.
+"""Use Spark's own objects to find the query that makes a call.
 
-Nothing here depends on what a user can set. A job group, a local property, a name and a session's setting belong to the user;
-the query's thread and Spark's object for the query do not.
+Nothing here depends on settings that a user can change. Job groups, local properties, names and session settings belong to the
+user. The query's thread and Spark's object for the query do not.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class RunningQuery:
         self._java = java
         self._thread = java.queryExecutionThread()
         self._threads = threads
-        self._known: threading.Thread | None = None  # Python's side of that thread, once it is seen
+        self._known: threading.Thread | None = None  # the Python thread that belongs to it, once it is known
 
     @property
     def is_active(self) -> bool:
@@ -109,19 +109,20 @@ def _calling_query(session: SparkSession, given: GivenCheckpoint | None) -> Runn
         if given is None or given.query_id == query.query_id:
             return query
         raise ConfigurationError(
-            f"checkpoint_location={given.location!r} belongs to query {given.query_id}, but query {query.query_id} is calling, "
-            f"whose checkpoint is {query.checkpoint_location!r}. Nothing was written. Omit checkpoint_location: "
-            "exactly_once() finds the checkpoint of the query that calls it"
+            f"checkpoint_location={given.location!r} belongs to query {given.query_id}, but the call is from query "
+            f"{query.query_id}, whose checkpoint is {query.checkpoint_location!r}. Nothing was written. Omit "
+            "checkpoint_location, because exactly_once() finds the checkpoint of the query that calls it"
         )
     if os.environ.get("PYSPARK_PIN_THREAD", "true").lower() != "true":
         raise ConfigurationError(
-            "with PYSPARK_PIN_THREAD=false, it is unknown which query is calling. Nothing was written. Unset it: Spark's "
-            "default is true"
+            "with PYSPARK_PIN_THREAD=false, it is unknown which query is calling. Nothing was written. Unset the variable, "
+            "because Spark's default is true"
         )
     raise ConfigurationError(
         f"thread {threading.current_thread().name!r} made this call, and it is not the thread in which a query called your "
         "function. Spark considers a batch finished as soon as that function returns, even if other threads still write. "
-        "Nothing was written. Call the object of exactly_once() in the function itself; other work may stay in threads. One call "
+        "Nothing was written. Call the exactly_once() object in the function itself. Other work may stay in threads. One "
+        "call "
         'can take several DataFrames: each({"orders": orders, "audit": audit}, batch_id)'
     )
 

@@ -1,4 +1,4 @@
-"""Several DataFrames of one batch, each for its own sinks, in one decision: ``each({"orders": a, "audit": b}, batch_id)``."""
+"""Write several DataFrames of one batch, each to its sinks, in one decision: ``each({"orders": a, "audit": b}, batch_id)``."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ class SinkFrame(NamedTuple):
     """A DataFrame and the sinks that take it.
 
     Attributes:
-        name: distinguishes the DataFrames of a batch in every replay: the alphabetically first of its sinks' names. Empty if
-            there is only one for all sinks.
+        name: identifies the DataFrame in every replay. It is the alphabetically first of its sinks' names, or empty if one
+            DataFrame is for all sinks.
         frame: the DataFrame.
         sinks: at least one.
     """
@@ -36,7 +36,7 @@ class SinkFrame(NamedTuple):
 
 
 def any_frame(frames: object) -> DataFrame | None:
-    """Any of the user's DataFrames; None if there are none."""
+    """Return any of the user's DataFrames; None if there are none."""
     given = frames.values() if isinstance(frames, Mapping) else (frames,)
     return next((one for one in given if isinstance(one, DataFrame)), None)
 
@@ -59,7 +59,7 @@ def by_frame(frames: Frames, sinks: Sequence[TwoPhaseCommitSink[Any]], batch_id:
     if isinstance(frames, DataFrame):
         return [SinkFrame("", frames, tuple(sinks))]
     if not isinstance(frames, Mapping):
-        raise ConfigurationError(f"batch {batch_id} is {_described(frames)}: {_USAGE}. Nothing was written")
+        raise ConfigurationError(f"batch {batch_id} is {_described(frames)}. Nothing was written. {_USAGE}")
     names = {sink.name for sink in sinks}
     if unknown := sorted(str(name) for name in frames if name not in names):
         raise ConfigurationError(
@@ -68,8 +68,8 @@ def by_frame(frames: Frames, sinks: Sequence[TwoPhaseCommitSink[Any]], batch_id:
         )
     if missing := sorted(names - set(frames)):
         raise ConfigurationError(
-            f"batch {batch_id} has no DataFrame for sink {missing[0]!r}: add one, or {missing[0]!r}: None if nothing is to be "
-            "written to it. Nothing was written"
+            f"batch {batch_id} has no DataFrame for sink {missing[0]!r}. Nothing was written. Add one, or add "
+            f"{missing[0]!r}: None if the sink gets nothing"
         )
     taken: dict[int, list[TwoPhaseCommitSink[Any]]] = {}
     for sink in sorted(sinks, key=lambda sink: sink.name):
@@ -77,17 +77,17 @@ def by_frame(frames: Frames, sinks: Sequence[TwoPhaseCommitSink[Any]], batch_id:
             taken.setdefault(id(frames[sink.name]), []).append(sink)
     if not taken:
         raise ConfigurationError(
-            f"batch {batch_id} has None for every sink: pass a DataFrame for at least one, such as batch.limit(0), so that Spark "
-            "evaluates the batch. Nothing was written"
+            f"batch {batch_id} has None for every sink. Nothing was written. Pass a DataFrame for at least one sink, such "
+            "as batch.limit(0), so that Spark evaluates the batch"
         )
     return [_sink_frame(frames[group[0].name], group, batch_id) for group in taken.values()]
 
 
 _ONE_CALL: Final = (
-    "Write a batch with one call: a dictionary with a DataFrame for each sink's name, such as "
-    'each({"orders": orders, "audit": audit}, batch_id), or orders.unionByName(more) if both go to one sink'
+    "Write a batch with one call. Pass a dictionary with a DataFrame for each sink's name, such as "
+    'each({"orders": orders, "audit": audit}, batch_id), or pass orders.unionByName(more) if both go to one sink'
 )
-_USAGE: Final = "call it with a DataFrame, or with a dictionary that has a DataFrame for each sink's name"
+_USAGE: Final = "Pass a DataFrame, or a dictionary that has a DataFrame for each sink's name"
 
 
 @dataclass(frozen=True)
@@ -104,7 +104,7 @@ class Call:
 
 
 def require_one_call(call: Call, last: Call | None) -> None:
-    """Check that only one call writes a batch: the rows of a second call would be taken for a replay and lost.
+    """Check that only one call writes a batch. The rows of a second call would be taken for a replay and lost.
 
     A call that failed may be retried with the same DataFrames.
 
@@ -119,14 +119,14 @@ def require_one_call(call: Call, last: Call | None) -> None:
         return
     if last.frames is None:
         raise ConfigurationError(
-            f"this is the second call for batch {call.batch_id}: its rows were not written, and no restart will write them. "
+            f"this is the second call for batch {call.batch_id}. Its rows were not written, and no restart will write them. "
             f"The rows of the first call are visible. {_ONE_CALL}. Correct the function, write this call's rows of batch "
             f"{call.batch_id} by other means, and restart"
         )
     if len(call.frames or ()) != len(last.frames) or not all(map(_same, call.frames or (), last.frames)):
         raise ConfigurationError(
-            f"this call for batch {call.batch_id} has different DataFrames from the first one, which failed: its rows were "
-            f"not written. {_ONE_CALL}. Correct the function, and restart"
+            f"this call for batch {call.batch_id} has different DataFrames from the first call, which failed. The rows of "
+            f"this call were not written. {_ONE_CALL}. Correct the function, and restart"
         )
 
 
@@ -138,7 +138,7 @@ def _sink_frame(frame: Any, sinks: Sequence[TwoPhaseCommitSink[Any]], batch_id: 
     name = sinks[0].name
     if not isinstance(frame, DataFrame):
         raise ConfigurationError(
-            f"batch {batch_id} has {_described(frame)} for sink {name!r}: {_USAGE}. Nothing was written"
+            f"batch {batch_id} has {_described(frame)} for sink {name!r}. Nothing was written. {_USAGE}"
         )
     return SinkFrame(name, frame, tuple(sinks))
 

@@ -1,7 +1,7 @@
 """Rule 6: a batch is decided only if all of its rows come from the same shuffles.
 
 Spark reruns a stage if its output was lost, for example with an executor. If the plan is not deterministic, the rows that
-later stages read before and those that they read afterwards belong to two different shuffles.
+later stages read before the rerun and those that they read after it belong to two different shuffles.
 """
 
 from __future__ import annotations
@@ -57,10 +57,10 @@ def _has_ended(jobs: Iterable[Job], results: Collection[int]) -> bool:
 
 
 class Shuffles:
-    """Checks the jobs of one run of a query, in order. It outlives a failed batch, because a retry uses the same shuffle files.
+    """Checks the jobs of one run of a query, in order. This outlives a failed batch, because a retry uses the same shuffles.
 
     Args:
-        history: what is known of the application's jobs.
+        history: the history of the application's jobs.
     """
 
     def __init__(self, history: JobHistory) -> None:
@@ -69,7 +69,7 @@ class Shuffles:
         self._began = BEGINNING
         self._numbers = itertools.count()
         self._looked: tuple[str, Future[_Seen] | None] = ("", None)  # of the last attempt with collected rows
-        # One thread for all batches: PySpark keeps a connection to the JVM for each thread that calls it.
+        # One thread serves all batches, because PySpark keeps a connection to the JVM for each thread that calls it.
         self._beside = ThreadPoolExecutor(1, "twopc-marks")
         self._mixed: str | None = None
 
@@ -78,7 +78,7 @@ class Shuffles:
         self._beside.shutdown(wait=False)
 
     def begin(self) -> None:
-        """Record the start of an attempt: no earlier job has computed the RDDs that its jobs create.
+        """Record the start of an attempt. No earlier job has computed the RDDs that the attempt's jobs create.
 
         Raises:
             FatalError: an earlier attempt left rows of two shuffles, which this run would read again.
@@ -159,7 +159,7 @@ class Shuffles:
             raise
 
     def _shared(self, seen: _Seen, own: Collection[int]) -> set[int]:
-        """The RDDs in the rows' lineage that another job may have kept, as shuffle files or in a cache."""
+        """Return the RDDs in the rows' lineage that another job may have kept, as shuffle files or in a cache."""
         history, old = self._history, {rdd for rdd in seen.lineage if rdd < self._began.rdd}
         if not old or (history.is_known(old, own) and not history.of(old)):
             return set()

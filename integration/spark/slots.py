@@ -1,4 +1,4 @@
-"""How many tasks write a batch: as many as the cluster can use, rather than one for each partition of the plan."""
+"""Choose how many tasks write a batch: as many as the cluster can use, and not one for each partition of the plan."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class Slots:
         self._profile = self._scala.resourceProfileManager().defaultResourceProfile()
 
     def most_writers(self) -> int | None:
-        """The maximum number of tasks that write one DataFrame of a batch. Makes one call to the JVM at most.
+        """Return the maximum number of tasks that write one DataFrame of a batch. Makes at most one call to the JVM.
 
         Returns:
             twice the number of tasks that the cluster can run at the same time. None: no limit, because the cluster grows with
@@ -58,5 +58,5 @@ def _of_executors(conf: SparkConf, count: int) -> int:
 
 
 def _cpus(conf: SparkConf) -> int:
-    """The cores that a task takes."""
+    """Return the number of cores that a task takes."""
     return max(1, int(conf.get("spark.task.cpus", "1") or 1))

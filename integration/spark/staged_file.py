@@ -1,4 +1,4 @@
-"""The file of staged rows: an Arrow IPC file, then its length and its CRC, because Arrow checks neither."""
+"""Write and check the file of staged rows: an Arrow IPC file, then its length and its CRC, because Arrow checks neither."""
 
 from __future__ import annotations
 
@@ -39,13 +39,13 @@ class Summed(io.RawIOBase):
         self.close()
 
     def close(self) -> None:
-        """Close the stream; also called when the object is garbage-collected."""
+        """Close the stream. Python also calls this when it collects the object."""
         super().close()
         self._stream.close()
 
 
 def arrow_size(source: pa.NativeFile) -> int | None:
-    """The length of the Arrow file in a staged file; None if it is torn. Reads only its trailer."""
+    """Return the length of the Arrow file in a staged file, in bytes; None if the staged file is torn. Reads only the trailer."""
     size = source.size()
     source.seek(max(0, size - _END_BYTES))
     found = _END.fullmatch(source.read(_END_BYTES))

@@ -1,4 +1,4 @@
-"""``staging=True``: tasks keep their rows as Arrow IPC until their transactions are proven. Nothing decided is ever lost.
+"""``staging=True``: tasks keep their rows as Arrow IPC until their transactions are proven. No decided row is ever lost.
 
 Each task attempt writes one staged file, ``<driver epoch>/<batch id>/<UUID>.arrow`` (rule 13). Driver and workers must share the
 location: a POSIX path or a file system that pyarrow knows, object stores included. A staged file is read by its name, which no
@@ -30,7 +30,7 @@ logger = logging.getLogger(__name__)
 
 
 def as_uri(location: str) -> str:
-    """Convert a Hadoop path for pyarrow: Hadoop escapes nothing, but a URI does. A local path stays unchanged."""
+    """Convert a Hadoop path to a URI for pyarrow. Hadoop escapes nothing, but a URI must. A local path stays unchanged."""
     scheme, is_url, rest = location.partition("://")
     return f"{scheme}://{quote(rest, safe='/:@')}" if is_url else location
 
@@ -50,7 +50,7 @@ def open_location(location: str) -> tuple[fs.FileSystem, str]:
             filesystem, path = fs.LocalFileSystem(), location
     except (pa.ArrowException, OSError, ValueError) as error:
         raise ConfigurationError(
-            f"staging={location!r} cannot be opened by pyarrow ({error}): set a path that the driver and all workers "
+            f"pyarrow cannot open staging={location!r} ({error}). Set staging to a path that the driver and all workers "
             "share, such as a POSIX path, hdfs://, s3:// or gs://"
         ) from error
     return filesystem, path.rstrip("/")
@@ -80,7 +80,7 @@ class StagedFileWriter:
         self._writer.write_batch(rows)
 
     def close(self) -> str | None:
-        """Make the staged file complete and durable; returns its name, or None if there were no rows."""
+        """Make the staged file complete and durable. Return its name, or None if there were no rows."""
         if self._writer is None or self._sink is None:
             return None
         self._writer.close()
@@ -117,16 +117,16 @@ class Staging:
         return is_there
 
     def require_visible(self, names: Iterable[str]) -> None:
-        """Check, with one listing, that this process sees the staged files of an attempt, which a repair needs (rule 9).
+        """Check with one listing that this process sees the staged files of an attempt. A repair needs them (rule 9).
 
         Raises:
-            ConfigurationError: it cannot see one of them.
+            ConfigurationError: the process does not see one of them.
         """
         wanted, seen = set(names), set[str]()
         for directory in {name.rpartition("/")[0] for name in wanted}:
             listed = fs.FileSelector(f"{self._root}/{directory}", allow_not_found=True)
             seen |= {f"{directory}/{info.base_name}" for info in self._filesystem.get_file_info(listed)}
-        # A shared file system may show a directory as it was a few seconds ago, but not a file.
+        # A shared file system may show a stale listing of a directory for a few seconds, but not a stale file.
         missing = next((name for name in sorted(wanted - seen) if not self.has(name)), None)
         if missing is not None:
             raise ConfigurationError(
@@ -136,25 +136,25 @@ class Staging:
             )
 
     def read(self, name: str, sink: str) -> Iterator[pa.RecordBatch]:
-        """Read the rows of a staged file, as the sink's writer takes them. Memory does not grow with the file.
+        """Yield the rows of a staged file in the form that the sink's writer takes. Memory use does not grow with the file.
 
         Raises:
-            FatalError: the staged file is gone, is torn, or was altered. None of its rows was returned.
+            FatalError: the staged file is missing, is torn, or was altered. None of its rows was returned.
         """
         opened = self._opened(name)
         if opened is None:  # it existed when the driver checked
             raise FatalError(
-                f"the staged rows in {self.location}/{name} are gone; none of them was written. Either this driver was "
-                "paused, and a newer driver has proven their batch and deleted them: no data is at risk, and the newer one "
-                "continues. Or somebody else has deleted them: the batch is decided but incomplete, so restart the query. "
-                "Spark then evaluates the batch again; if it cannot, the query reports that and stops"
+                f"the staged rows in {self.location}/{name} are missing. None of them was written. Perhaps this driver was "
+                "paused, and a newer driver has proven the batch and deleted them. Then no data is at risk, and the newer "
+                "driver continues. If somebody else has deleted them, the batch is decided but incomplete. Restart the "
+                "query, so that Spark evaluates the batch again. If Spark cannot, the query reports that and stops"
             )
         with opened as source:
             if not is_whole(source):
                 raise FatalError(
-                    f"the staged rows in {self.location}/{name} cannot be read: the file is torn or was altered. None of them "
-                    "was written, and the batch stays decided. Remove the file and restart: Spark then evaluates the batch "
-                    "again, if it still can; or restore the file from a backup"
+                    f"the staged rows in {self.location}/{name} cannot be read: the file is torn or was altered. None of "
+                    "them was written, and the batch stays decided. Remove the file and restart, so that Spark evaluates "
+                    "the batch again if it still can. Or restore the file from a backup"
                 )
             with pa.ipc.open_file(source, footer_offset=arrow_size(source)) as reader:
                 view = views_in(reader.schema)[sink]
@@ -169,7 +169,7 @@ class Staging:
                     if epoch < driver_epoch or batch_id <= batch:
                         self._filesystem.delete_dir(f"{self._root}/{epoch}/{batch_id}")
         except OSError as error:
-            text = "staged rows of batch %d in %s could not be deleted; the next batch retries: %s"
+            text = "staged rows of batch %d in %s could not be deleted. The next batch tries again. The cause: %s"
             logger.warning(text, batch, self.location, error)
 
     def _opened(self, name: str) -> pa.NativeFile | None:
@@ -179,19 +179,19 @@ class Staging:
         return None
 
     def _numbered(self, directory: str) -> list[int]:
-        """The entries of a directory whose names are numbers."""
+        """Return the entries of a directory whose names are numbers."""
         found = self._filesystem.get_file_info(fs.FileSelector(directory, allow_not_found=True))
         return [int(info.base_name) for info in found if info.base_name.isdigit()]
 
 
 def _fsync(path: str, root: str) -> None:
-    """Make a file durable, and its entry in each directory that may have been created for it, up to that of the root."""
+    """Make a file durable, and the entry of each directory that may have been created for it, up to the root's own entry."""
     above = Path(root).parent
     for name in (Path(path), *Path(path).parents):
         try:
             sync(name)
         except PermissionError:
-            if name != above:  # a directory of others, so the root already existed
+            if name != above:  # somebody else's directory, so the root already existed
                 raise
         if name == above:
             return

@@ -1,4 +1,4 @@
-"""The size of a query's state.
+"""Read the size of a query's state.
 
 Spark reports it after each batch, which is too late for that batch's record, but in time for the next one's.
 """
@@ -23,7 +23,7 @@ _SIZE: Final = re.compile(r"Size|Bytes|Memory")
 
 
 class StateSizes:
-    """The state sizes in one run of a query. A query without state is checked only once.
+    """Reads the state sizes of one run of a query. A query without state is checked only once.
 
     Attributes:
         is_stateless: whether Spark has reported that the query has no state; unknown in the first batch of a run.
@@ -34,7 +34,7 @@ class StateSizes:
         self._is_asked = True
 
     def before(self, session: SparkSession, query_id: str) -> tuple[StateSize, ...]:
-        """The sizes after the last batch of the run, by operator; empty in its first batch."""
+        """Return the sizes after the last batch of the run, by operator; empty in its first batch."""
         if not self._is_asked:
             return ()
         try:
@@ -45,7 +45,9 @@ class StateSizes:
             self.is_stateless = not operators
             found = tuple(map(_size, operators))
         except Exception as error:  # noqa: BLE001 - another version of Spark may return anything, and the sizes are only for people
-            logger.warning("the sizes of the state are not in the history: %s", error)
+            logger.warning(
+                "the sizes of the state are missing in the history. No data is at risk. The cause: %s", error
+            )
             found = ()
         self._is_asked = bool(found)
         return found

@@ -1,9 +1,9 @@
 """Check that Spark has written all of a batch's state: the next batch cannot load a state that lacks a partition.
 
-A stateful operator commits a partition of its state when the last row of the partition has been read
-(``StateStoreWriter`` and its ``CompletionIterator`` in Spark's ``statefulOperators.scala``). So a ``limit``, a filter that is
-always false, a join with an empty side, or a DataFrame that is not made from the batch leaves partitions out (SPARK-52008).
-Spark up to 4.0 passes such a batch, and fails at every start afterwards. Newer ones fail once ``foreachBatch`` has returned.
+A stateful operator commits a partition of its state when the last row of the partition has been read (``StateStoreWriter``
+and its ``CompletionIterator`` in Spark's ``statefulOperators.scala``). So a ``limit``, a filter that is always false, a join
+with an empty side, or a DataFrame that is not made from the batch leaves partitions out (SPARK-52008). Spark up to 4.0
+accepts such a batch, and fails at every start afterwards. Newer versions fail once ``foreachBatch`` has returned.
 """
 
 from __future__ import annotations
@@ -27,16 +27,19 @@ if TYPE_CHECKING:
 
     from twopc.integration.spark.running import RunningQuery
 
+    #: Records something about a run, once.
+    Tell = Callable[[str], None]
+
 logger = logging.getLogger(__name__)
 
 #: A stateful operator's count of the stores that its tasks have committed. A task that fails or is cut off adds nothing.
 _COMMITTED: Final = "numStateStoreInstances"
 #: Each task of a join of two streams has four stores (``SymmetricHashJoinStateManager.allStateStoreNames``).
 _STORES: Final = {"StreamingSymmetricHashJoin": 4}
-#: The errors that a different version of Spark may cause: py4j takes a class that it lacks for a package, and a
-#: missing plan is None.
+#: The errors that a different version of Spark may cause: py4j treats a missing class as a package, and a missing plan is
+#: None.
 _UNLIKE: Final = (Py4JError, TypeError, ValueError, AttributeError)
-#: The node as which ``ForeachBatchSink`` passes the batch.
+#: The kind of node in which ``ForeachBatchSink`` passes the batch.
 _BATCH: Final = "LogicalRDD"
 #: The nodes that may compute a partition more than once: a range is sampled first, and a common table expression may be copied.
 _REPEATING: Final = re.compile("Sort|Repartition|Rebalance|WithCTE|CTERelation")
@@ -45,11 +48,11 @@ _NODE: Final = re.compile(r"^[\s:+-]*'?(\w+)", re.MULTILINE)
 
 
 class StatefulOperators:
-    """The operators that keep state, in the plan of one run of a query. A query without any is checked only once."""
+    """Finds the operators that keep state in the plan of one run of a query. A query without any is checked only once."""
 
     def __init__(self) -> None:
         self._places: tuple[int, ...] | None = None
-        self._tell: Callable[[str], None] = _tell_once()
+        self._tell: Tell = tell_once()
 
     def of_batch(self, query: RunningQuery, batch_id: int, *, has_state: Callable[[], bool]) -> BatchState | None:
         """Find the state that a batch writes; None if the query keeps none.
@@ -103,7 +106,7 @@ class Operator:
     metric: Any
 
     def committed(self) -> int:
-        """The number of stores that tasks have committed for this batch, in all jobs together."""
+        """Return the number of stores that tasks have committed for this batch, in all jobs together."""
         return int(self.metric.value())
 
 
@@ -114,12 +117,10 @@ class BatchState:
         batch_id: the batch.
         execution: Spark's own plan of it (``IncrementalExecution``).
         operators: the operators that keep state; at least one.
-        tell: records an evaluation that is only for the state.
+        tell: reports an evaluation that is only for the state.
     """
 
-    def __init__(
-        self, batch_id: int, execution: Any, operators: Sequence[Operator], tell: Callable[[str], None]
-    ) -> None:
+    def __init__(self, batch_id: int, execution: Any, operators: Sequence[Operator], tell: Tell) -> None:
         self._batch_id = batch_id
         self._execution = execution
         self._operators = operators
@@ -128,9 +129,9 @@ class BatchState:
 
     @contextlib.contextmanager
     def watching(self, frame: DataFrame) -> Iterator[None]:
-        """Check whether the body, one job over a DataFrame, writes the state.
+        """Check whether the body, which runs one job over a DataFrame, writes the state.
 
-        It has if the number of committed stores equals the number of stores and the job computes no partition twice.
+        The body does so if its job commits as many stores as there are and computes no partition twice.
         """
         if self._is_whole:
             yield
@@ -151,18 +152,18 @@ class BatchState:
         if self._is_whole:
             return
         self._tell(
-            f"batch {self._batch_id}'s rows for the sinks do not show that Spark has evaluated the whole batch: they are "
-            "cut off, or the batch was evaluated before (persist and count, for example). So the batch is evaluated once "
-            "more, without output, to write its state. No data is at risk. This run logs this warning only once"
+            f"batch {self._batch_id}'s rows for the sinks do not show that Spark has evaluated the whole batch. The rows "
+            "are cut off, or the batch was evaluated before (persist and count, for example). So the batch is evaluated "
+            "once more, without output, to write its state. No data is at risk. This run logs this warning only once"
         )
         self.evaluate()
         missing = [one.name for one in self._operators if one.committed() < one.stores]
         if missing:
             raise ConfigurationError(
-                f"batch {self._batch_id} has evaluated all of its rows, but {', '.join(missing)} has not written all of its "
-                "state, so the next batch could not start: the query's own plan cuts this operator off, for example by a join "
-                "with a table that is empty. No part of this batch is decided or visible. Move that part of the plan into the "
-                "foreachBatch function, and restart"
+                f"Spark has evaluated all rows of batch {self._batch_id}, but {', '.join(missing)} has not written all of "
+                "its state, so the next batch could not start. The query's own plan cuts this operator off, for example by "
+                "a join with an empty table. No part of this batch is decided or visible. Move that part of the plan into "
+                "the foreachBatch function, and restart"
             )
         self._is_whole = True
 
@@ -174,7 +175,7 @@ class BatchState:
         return [one.committed() for one in self._operators]
 
     def _is_all(self, before: Sequence[int], after: Sequence[int]) -> bool:
-        """Whether a job has committed every store, itself or in a stage skipped because its shuffle was complete."""
+        """Whether a job has committed every store, either itself or in a skipped stage whose shuffle was complete."""
         counts = list(zip(self._operators, before, after, strict=True))
         ran = [new - old == one.stores for one, old, new in counts]
         skipped = [one.stores <= old == new for one, old, new in counts]
@@ -203,16 +204,17 @@ def _operator(node: Any) -> Operator | None:
 
 
 def _partitions(node: Any) -> int:
-    """The number of an operator's partitions.
+    """Return the number of an operator's partitions.
 
-    Spark does not know its outputPartitioning for functions in Python. Their required input distribution is known: a global
+    For Python functions, Spark does not know the outputPartitioning, but it knows the required input distribution. A global
     limit has one partition, although its state names as many as the query's other operators have.
     """
     demanded = node.requiredChildDistribution().apply(0).requiredNumPartitions()
     return int(demanded.get() if demanded.isDefined() else node.getStateInfo().numPartitions())
 
 
-def _tell_once() -> Callable[[str], None]:
+def tell_once() -> Tell:
+    """Log only the first text of a run."""
     told: list[str] = []
 
     def tell(text: str) -> None:

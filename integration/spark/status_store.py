@@ -1,4 +1,4 @@
-"""Spark's reports on its jobs and stages."""
+"""Read Spark's reports on its jobs and stages."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 class Job(msgspec.Struct, frozen=True):
-    """A Spark job, as the status store has it.
+    """A Spark job, as the status store reports it.
 
     Attributes:
         is_over: whether the report of its end has arrived, and with it all earlier reports.
@@ -49,14 +49,14 @@ class StageAttempt(msgspec.Struct, frozen=True, rename="camel"):
 
     @property
     def is_written(self) -> bool:
-        """Whether the stage writes a shuffle. Only such a stage is ever skipped."""
+        """Whether the stage writes a shuffle. Spark skips only stages that do."""
         return not self.has_run or self.shuffle_write_records > 0
 
 
 class Moment(msgspec.Struct, frozen=True):
-    """A point in an application's life, as the numbers that Spark will assign next.
+    """A moment in an application's life, given by the numbers that Spark will assign next.
 
-    A job with a lower number than ``job`` was submitted earlier, so it has computed no RDD from ``rdd`` on.
+    A job with a lower number than ``job`` was submitted earlier, so it has not computed ``rdd`` or any later RDD.
     """
 
     rdd: int
@@ -65,7 +65,7 @@ class Moment(msgspec.Struct, frozen=True):
 
 #: Spark's status of a stage of which no task has run.
 _IDLE: Final = frozenset({"PENDING", "SKIPPED"})
-#: A moment before the application; nothing is older.
+#: The moment before the application began.
 BEGINNING: Final = Moment(0, 0)
 
 
@@ -80,10 +80,10 @@ class _JobData(msgspec.Struct, frozen=True, rename="camel"):
 
 
 class StatusStore:
-    """Spark's status store, which the listener bus feeds in order. Every method makes several calls to the JVM."""
+    """Reads Spark's status store, which the listener bus fills in order. Every method makes several calls to the JVM."""
 
     def __init__(self, context: SparkContext) -> None:
-        # PySpark's public StatusTracker knows neither tags nor what a stage read.
+        # PySpark's public StatusTracker knows neither tags nor the number of rows that a stage read.
         java: Any = context._jsc  # noqa: SLF001 - see above
         gateway: Any = context._gateway  # noqa: SLF001 - the same
         self._gateway = gateway
@@ -94,7 +94,7 @@ class StatusStore:
         self._context, self._nothing = context, java.emptyRDD()
 
     def mark(self, tag: str) -> None:
-        """Run a job without tasks under the tag. Its report follows those of all jobs that ended before it."""
+        """Run a job without tasks under the tag. Spark reports this job after all jobs that ended earlier."""
         self._context.addJobTag(tag)
         try:
             self._nothing.count()
@@ -102,38 +102,38 @@ class StatusStore:
             self._context.removeJobTag(tag)
 
     def end_of_jobs(self) -> int:
-        """The number that the next job will get."""
+        """Return the number that the next job will get."""
         return int(self._scheduler.numTotalJobs())
 
     def jobs_with_tag(self, tag: str) -> list[Job]:
-        """The jobs that have the tag."""
+        """Return the jobs that have the tag."""
         # One call for all numbers: py4j reads an array with a call for each of its elements.
         numbers: list[int] = json.loads(self._arrays.toString(self._tags.getJobIdsForTag(tag)))
         return [self.job(number) or Job(number, (), is_over=False) for number in sorted(numbers)]
 
     def now(self) -> Moment:
         """Return the present moment. Uses up an RDD number."""
-        # In this order: a job that is submitted in between counts as one that may have computed RDDs older than this one.
+        # In this order, a job that is submitted in between counts as later than the moment, which is safe.
         job = self.end_of_jobs()
         return Moment(self.next_rdd(), job)
 
     def next_rdd(self) -> int:
-        """The number that the next RDD would get. Uses it up."""
+        """Return the number that the next RDD would get, and use it up."""
         return int(self._spark.newRddId())
 
     def job(self, number: int) -> Job | None:
-        """Any job of the application; None if the store does not have it."""
+        """Return any job of the application; None if the store does not have it."""
         try:
             data = self._store.job(number)
         except Py4JError:
             return None
-        # As JSON: one call instead of one for each field.
+        # As JSON, because that takes one call instead of one for each field.
         job = msgspec.json.decode(self._json.writeValueAsString(data), type=_JobData)
         missing = job.num_tasks - job.num_completed_indices - job.num_skipped_tasks
         return Job(number, job.stage_ids, is_over=missing <= 0 or job.status != "RUNNING")
 
     def last_attempt(self, stage: int) -> StageAttempt | None:
-        """A stage's last attempt; None if the store does not have the stage."""
+        """Return a stage's last attempt; None if the store does not have the stage."""
         try:
             data = self._store.lastStageAttempt(stage)
         except Py4JError:
@@ -141,7 +141,7 @@ class StatusStore:
         return msgspec.json.decode(self._json.writeValueAsString(data), type=StageAttempt)
 
     def attempts(self, stage: int) -> list[StageAttempt]:
-        """All attempts at a stage; empty if the store does not have them."""
+        """Return all attempts at a stage; empty if the store does not have them."""
         jvm = self._gateway.jvm
         no_tasks, no_quantiles = jvm.java.util.Collections.emptyList(), self._gateway.new_array(jvm.double, 0)
         try:
@@ -153,7 +153,7 @@ class StatusStore:
             return [structs.replace(one, attempt_id=number) for one in worst for number in range(one.attempt_id + 1)]
 
     def cached_rdds(self) -> set[int]:
-        """The ids of the RDDs that are or will be cached."""
+        """Return the ids of the RDDs that are or will be cached."""
         found = self._store.rddList(False)  # noqa: FBT003 - not only cached ones
         return {found.apply(index).id() for index in range(found.size())}
 

@@ -1,4 +1,4 @@
-"""The executor's side: one pass over a task's rows into every sink, one result back to the driver.
+"""Run on the executor: write a task's rows to every sink in one pass, and send one result to the driver.
 
 Every Python worker imports this module, so it must stay light: it imports nothing from the driver's side.
 """
@@ -39,8 +39,8 @@ if TYPE_CHECKING:
     from twopc.sink import TwoPhaseCommitSink
     from twopc.writer import SinkWriter
 
-#: A bad row's hash counts this many times more, so a replay with other bad rows has a different checksum. Odd, so no multiple
-#: of it vanishes modulo 2**64.
+#: The hash of a bad row is added this many more times, so a replay with other bad rows has a different checksum. The number
+#: is odd, so no multiple of it vanishes modulo 2**64.
 _BAD_ROW_FACTOR: Final = 0x9E3779B97F4A7C15
 
 
@@ -49,16 +49,17 @@ _OURS: Final = (CHECKSUM, PARTITION)
 
 
 class TaskResult(msgspec.Struct, frozen=True, kw_only=True):
-    """What a task sends to the driver.
+    """The result that a task sends to the driver.
 
-    A permanent error is a result, not a failure of the task: Spark would retry the task for nothing, and lose the error's class.
+    A permanent error is a result, not a failure of the task, because Spark would retry the task in vain and lose the error's
+    class.
 
     Attributes:
         stage: Spark's id of the stage that the task ran in; None in the driver.
         report: the report of the task; None if it cannot write.
         size_bytes: the size of its rows as Arrow data.
-        error: why it cannot write: the name of the error's class (see ``jobs.named_error``) and the message.
-        acknowledgement: how long it took.
+        error: the reason why it cannot write, as the name of the error's class (see ``jobs.named_error``) and the message.
+        acknowledgement: how long its steps took.
     """
 
     stage: int | None = None
@@ -70,17 +71,19 @@ class TaskResult(msgspec.Struct, frozen=True, kw_only=True):
 
 @dataclass(frozen=True)
 class PrepareTask:
-    """The work of every task of an attempt: write its rows, or those of its staged file, and pre-commit. Pickled by Spark.
+    """The work of every task of an attempt: write its rows, or those of its staged file, and pre-commit. Spark pickles it.
 
     Attributes:
         runs: the query's run, and the others.
-        frame_name: the name of the DataFrame, where the batch has several.
+        frame_name: the name of the DataFrame, if the batch has several.
         first_task: the number of its first task in the batch.
-        first_number: the sinks know the transactions of the batch's first task by this number; see :meth:`Work.number_of`.
-        staging: where the rows are kept until they are proven; None keeps none.
+        first_number: the number by which the sinks know the transactions of the batch's first task; see
+            :meth:`Work.number_of`.
+        staging: where the rows are kept until they are proven; None if none are kept.
         views: the columns of each sink, by its name.
         is_direct: whether the driver itself runs it, on all rows of the DataFrame.
-        ends_at: when the driver must have its votes, by its own clock (see :class:`TaskAttempt`). Spark cancels its own tasks.
+        ends_at: when a task that runs in the driver must have voted, by the driver's clock (see :class:`TaskAttempt`). Spark
+            cancels all other tasks itself.
         mode: what to write; each task of a :class:`Publish` reads its staged file instead of its rows. For all other fields see
             :class:`twopc.engine.Work`.
     """
@@ -102,7 +105,7 @@ class PrepareTask:
     ends_at: float = math.inf
 
     def run(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """The function for ``mapInArrow``: takes one task's rows, and yields one row with the :class:`TaskResult`."""
+        """Take one task's rows from ``mapInArrow``, and yield one row with the :class:`TaskResult`."""
         keep_archives()
         keep(self.runs, self.sinks, self.driver_epochs)
         context = TaskContext.get()
@@ -132,7 +135,8 @@ class PrepareTask:
         except FatalError as error:
             return TaskResult(error=(type(error).__name__, f"task {partition}: {error}"))
         finally:
-            # Before `run` yields: a generator that Spark closes must not abort what is handed over (rule 6).
+            # Close before `run` yields: if Spark closes the generator, that must not abort a transaction that is handed over
+            # (rule 6).
             for writer in writers.values():
                 writer.close()
 
@@ -196,7 +200,7 @@ class PrepareTask:
         )
 
     def _wanted(self, sink: str, rows: pa.RecordBatch, found: Sequence[Stretch]) -> Iterator[pa.RecordBatch]:
-        """The rows of a batch to write to a sink: all, or those of lost partitions."""
+        """Yield the rows of a batch to write to a sink: all, or those of lost partitions."""
         if not isinstance(self.mode, Repair):
             yield rows
             return
@@ -244,10 +248,10 @@ class PrepareTask:
 
 
 class _Input:
-    """Iterates over a task's Arrow batches, with timestamps in UTC; adds up their bytes and the time spent waiting for them.
+    """Iterates over a task's Arrow batches, with timestamps in UTC. Adds up their bytes and the time spent waiting for them.
 
     Attributes:
-        read_s: the time spent waiting.
+        read_s: the time spent waiting, in seconds.
         flush_at: when all rows were written and pre-commit began.
     """
 
@@ -287,5 +291,5 @@ def _checksum(hashes: pa.Array[Any], rows: pa.RecordBatch) -> int:
 
 
 def _sum(hashes: pa.Array[Any]) -> int:
-    """The sum modulo 2**64. It does not depend on the order, and a duplicate row counts twice (unlike with XOR)."""
+    """Return the sum modulo 2**64. The sum does not depend on the order, and a duplicate row counts twice (unlike with XOR)."""
     return int(pc.sum(hashes.view(pa.uint64())).as_py() or 0)  # Arrow's sum of uint64 wraps around

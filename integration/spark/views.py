@@ -1,4 +1,4 @@
-"""The rows and columns that each sink gets. One Arrow batch holds those of all sinks; a view of it copies no data.
+"""Give each sink its rows and columns. One Arrow batch holds those of all sinks, and a view of it copies no data.
 
 With ``dead_letter``, no sink gets a row that one of them can never take. The sink for dead letters takes
 part in the same decision, so a letter is readable exactly once, together with the rest of its batch.
@@ -21,10 +21,10 @@ if TYPE_CHECKING:
 
 #: The column with a hash of the whole row (int64). The JVM computes it; a task only adds up the column.
 CHECKSUM: Final = "__twopc_checksum"
-#: The column that says why a row is bad; null for a good row. Present only where bad rows become dead letters.
+#: The column that says why a row is bad; null for a good row. Present only if bad rows become dead letters.
 CAUSE: Final = "__twopc_cause"
 _KEY: Final = b"twopc.views"
-#: Less than the default limits of clients, brokers and topics, so that no letter stops the query.
+#: The largest dead letter. It is below the default limits of clients, brokers and topics, so that no letter stops the query.
 _LETTER_MAX_BYTES: Final = 900_000
 #: The part of a long text (in characters) or of long bytes that is kept if the letter would exceed the limit.
 _CUT_AT: Final = 10_000
@@ -32,10 +32,10 @@ _HEADERS: Final = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary(
 
 
 class View(msgspec.Struct, frozen=True, kw_only=True):
-    """The part of a batch that one sink sees. Stored with staged rows, so its fields are a storage format.
+    """The part of a batch that one sink sees. A view is stored with staged rows, so its fields are a storage format.
 
     Attributes:
-        columns: the sink's name for a column, and the column's index in the batch.
+        columns: for each column, the sink's name for it and its index in the batch.
         of_bad_rows: whether the sink gets dead letters: records about the rows that other sinks cannot take.
     """
 
@@ -74,7 +74,7 @@ def screen(rows: pa.RecordBatch, sinks: Iterable[TwoPhaseCommitSink[Any]], views
     Args:
         rows: the batch without that column.
         sinks: all sinks; the one for dead letters checks nothing.
-        views: by sink name.
+        views: each sink's view, by sink name.
     """
     causes: list[str | None] = [None] * rows.num_rows
     for sink in sinks:
@@ -87,7 +87,7 @@ def screen(rows: pa.RecordBatch, sinks: Iterable[TwoPhaseCommitSink[Any]], views
 
 
 def bad_rows(rows: pa.RecordBatch, check: Callable[[pa.RecordBatch], None]) -> dict[int, str]:
-    """Find the rows that ``check`` rejects, with its reason. Bisects, so a batch without bad rows costs one check."""
+    """Find the rows that ``check`` rejects, with the reasons. Bisects, so a batch without bad rows costs one check."""
     found: dict[int, str] = {}
 
     def bisect(start: int, count: int) -> None:
@@ -108,9 +108,9 @@ def bad_rows(rows: pa.RecordBatch, check: Callable[[pa.RecordBatch], None]) -> d
 def _letters(rows: pa.RecordBatch, causes: pa.Array[Any]) -> pa.RecordBatch:
     """Build one record for each bad row: ``value`` is the row as JSON, and the ``twopc.cause`` header says why it is bad.
 
-    Bytes become text where they are UTF-8, else ``{"base64": …}``; so does text, since Spark's strings may hold any bytes. A
-    date or a time outside Python's years 1 to 9999 becomes ``{"days": …}`` or ``{"microseconds": …}`` since 1970-01-01. Where
-    the letter would be too large, long values are cut.
+    Bytes become text if they are UTF-8, else ``{"base64": …}``. Text is handled in the same way, because Spark's strings may
+    hold any bytes. A date or a time outside Python's years 1 to 9999 becomes ``{"days": …}`` or ``{"microseconds": …}`` since
+    1970-01-01. If the letter would be too large, long values are cut.
     """
     try:
         found = rows.to_pylist()
@@ -125,7 +125,7 @@ def _letters(rows: pa.RecordBatch, causes: pa.Array[Any]) -> pa.RecordBatch:
 
 
 def _letter(row: dict[str, Any]) -> bytes:
-    """Encode the row as JSON, or as much of it as every broker accepts, because a row may be bad for being too large."""
+    """Encode the row as JSON, cut to a size that every broker accepts: a row may be bad because it is too large."""
     whole = msgspec.json.encode(_readable(row))
     if len(whole) <= _LETTER_MAX_BYTES:
         return whole
@@ -136,9 +136,9 @@ def _letter(row: dict[str, Any]) -> bytes:
 
 
 def _readable(value: Any, most: int | None = None) -> Any:
-    """Convert to a value that JSON can hold.
+    """Convert a value to one that JSON can hold.
 
-    With ``most``, keep only that much of the beginning of longer text and bytes, and add their length.
+    With ``most``, keep only that much of the beginning of longer text and bytes, and add the original length.
     """
     if isinstance(value, bytes):
         try:

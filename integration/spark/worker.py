@@ -1,8 +1,8 @@
-"""Keep the directories of imported archives from task to task in Spark's Python workers.
+"""Keep the directory of each imported archive in memory from task to task, in Spark's Python workers.
 
-Each task begins with ``importlib.invalidate_caches()`` (``pyspark.worker_util.setup_spark_files``). For every archive on the
-path and every package imported from it, Python then reads the archive's directory again: Spark's own ``pyspark.zip``, and each
-jar of ``spark.jars.packages``, since Spark also puts those on the path. That takes 70 to 300 ms per task.
+Each task begins with ``importlib.invalidate_caches()`` (``pyspark.worker_util.setup_spark_files``). Python then reads the
+directory of each archive on the path again, once for every package imported from it. These archives are Spark's own
+``pyspark.zip`` and each jar of ``spark.jars.packages``, which Spark also puts on the path. That takes 70 to 300 ms per task.
 """
 
 from __future__ import annotations
@@ -13,12 +13,12 @@ import time
 from typing import Final
 from zipimport import zipimporter
 
-#: A file that changed so recently may change again without another time stamp.
+#: A file that changed so recently may change again without a new time stamp.
 _TOO_NEW_S: Final = 2.0
 
 
 def keep_archives() -> None:
-    """Read each archive on the path again only after it has changed, instead of for each task. A second call costs little."""
+    """Let Python read an archive on the path again only after it has changed, not for each task. A second call costs little."""
     for finder in list(sys.path_importer_cache.values()):
         if type(finder) is zipimporter:
             # Not a new finder, because imported modules have the old one as their loader.

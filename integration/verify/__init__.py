@@ -1,1 +1,4 @@
-"""``twopc verify``: compare a sink's decisions with its output and checkpoint. Read-only: it fences nothing, ends nothing."""
+"""``twopc verify``: compare a sink's decisions with its output and checkpoint.
+
+The command only reads: it fences nobody and ends nothing.
+"""

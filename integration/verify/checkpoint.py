@@ -27,15 +27,16 @@ def _reading(files: Files) -> Iterator[None]:
         yield
     except OSError as error:
         raise ConfigurationError(
-            f"the checkpoint {files.location} cannot be read ({error}). Correct --checkpoint or the permissions, or omit it"
+            f"the checkpoint {files.location} cannot be read ({error}). Correct --checkpoint or the permissions, or omit "
+            "--checkpoint"
         ) from error
 
 
 def initial_offsets(files: Files) -> dict[str, tuple[str, ...]]:
-    """The query's first source offsets, by query id, as Spark's Kafka source wrote them to ``sources/<i>/0``.
+    """Read the query's first source offsets, as Spark's Kafka source wrote them to ``sources/<i>/0``.
 
     Returns:
-        the offsets; empty if a source did not write them.
+        The offsets, by query id; empty if a source did not write them.
 
     Raises:
         ConfigurationError: the checkpoint cannot be read.
@@ -44,7 +45,7 @@ def initial_offsets(files: Files) -> dict[str, tuple[str, ...]]:
     with _reading(files):
         for source in offsets_by_source(files, 0) or ():
             name = f"sources/{source}/0"
-            # "\0v1\n{…}": the zero byte is there for Spark 2.1.0 (SPARK-19517).
+            # "\0v1\n{…}": Spark writes the zero byte for Spark 2.1.0 (SPARK-19517).
             version, _, text = (files.read(name) or b"").partition(b"\n")
             if version != b"\0v1":
                 return {}
@@ -55,7 +56,7 @@ def initial_offsets(files: Files) -> dict[str, tuple[str, ...]]:
 
 
 def finished_batches(files: Files) -> frozenset[int]:
-    """The batches that Spark has finished (``commits/N``). For a running query, read the decisions after this.
+    """List the batches that Spark has finished (``commits/N``). While the query runs, read the decisions after this call.
 
     Raises:
         ConfigurationError: the checkpoint cannot be read.
@@ -69,13 +70,13 @@ def check_checkpoint(files: Files, finished: Collection[int], history: History, 
 
     Args:
         files: the checkpoint.
-        finished: result of :func:`finished_batches`, called before the decision log was read.
+        finished: the result of :func:`finished_batches`, called before the decision log was read.
         history: the history of the decision log.
         ledger: the name of the decision log.
 
     Raises:
         ConfigurationError: the checkpoint does not exist or cannot be read.
-        DecisionLogDamagedError: the binding in it cannot be read.
+        DecisionLogDamagedError: the binding in the checkpoint cannot be read.
     """
     with _reading(files):
         of, begin = query_id(files), history.view.begin
@@ -106,18 +107,18 @@ def _check_offsets(files: Files, decided: Mapping[int, Decision]) -> Iterator[Fi
                 "checkpoint is old or a copy"
             )
             yield Finding(Kind.OFFSETS_DIFFER, f"batch {batch}", text)
-    # Spark deletes old batches, even during this check. So list what is left last.
+    # Spark deletes old batches, even during this check. So list the remaining ones last.
     oldest = min(_batches(files, "offsets"), default=0)
     if absent := [batch for batch in absent if batch >= oldest]:
-        text = "decided, but the checkpoint has no offsets for them, so it is older than the ledger"
+        text = "decided, but the checkpoint has no offsets for them, so the checkpoint is older than the ledger"
         yield Finding(Kind.OFFSETS_MISSING, f"batches {ranges(absent)}", text)
 
 
 def _check_commits(files: Files, finished: Collection[int], decided: Sequence[int]) -> Iterator[Finding]:
     if beyond := sorted(batch for batch in finished if batch > decided[-1]):
-        text = "Spark finished them, but they were never decided. The query ran without the sink, or the ledger lost decisions"
+        text = "finished by Spark, but never decided. The query ran without the sink, or the ledger lost decisions"
         yield Finding(Kind.COMMITTED_UNDECIDED, f"batches {ranges(beyond)}", text)
-    # Spark writes commits/N after the sink's commit, so only the last decided batch may still lack it.
+    # Spark writes commits/N after the sink's commit, so only the last decided batch may still lack the file.
     commits = _batches(files, "commits")
     if absent := [batch for batch in decided[:-1] if batch not in commits and batch >= min(commits, default=0)]:
         text = "decided, and so were later batches, but the checkpoint does not record them as finished"

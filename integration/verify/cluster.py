@@ -1,4 +1,4 @@
-"""Everything that verify reads from a cluster. It has no producer and sends no request that changes anything."""
+"""Read from the cluster for ``twopc verify``, without a producer and without a request that changes anything."""
 
 from __future__ import annotations
 
@@ -36,12 +36,12 @@ class Bounds(NamedTuple):
 
     @property
     def held_back(self) -> int:
-        """Offsets that open transactions keep from readers."""
+        """The number of offsets that open transactions keep from readers."""
         return sum(self.ends.values()) - sum(self.stable.values())
 
 
 class Ledgers(NamedTuple):
-    """The decision log, by name and contents, and the sink's own ledger; they may be the same."""
+    """The decision log, by name and contents, and the sink's own ledger. Both may be the same topic."""
 
     name: str
     deciding: LogContents
@@ -60,7 +60,7 @@ class Cluster:
         """
         self.sink = sink
         self._connection = sink.connection_config()
-        # This client first: it reports an unreachable broker in one line; librdkafka retries and logs every attempt.
+        # This client comes first, because it reports an unreachable broker in one line. librdkafka logs every attempt.
         self.transactions = TransactionClient(sink.committing_config())
         self.ledger = sink.create_decision_log()
         self._deciding: KafkaDecisionLog | None = None
@@ -77,11 +77,11 @@ class Cluster:
             raise
 
     def _require_ids(self) -> None:
-        """Require the right to see the sink's transactions. Without it, a broker reports that there are none."""
+        """Require the right to see the sink's transactions. Without this right, a broker lists no transactions."""
         tid = f"{self.sink.name}.verify"
         if self.transactions.describe([tid])[tid].error == NOT_AUTHORIZED:
             raise ConfigurationError(
-                f"the principal may not see the transactions of sink {self.sink.name!r}, so open ones would be missed. Allow "
+                f"the principal may not see the transactions of sink {self.sink.name!r}, so verify would miss open ones. Allow "
                 f"{on_ids('Describe', tid)}"
             )
 
@@ -93,7 +93,7 @@ class Cluster:
             self._deciding.close()
 
     def ledgers(self) -> Ledgers:
-        """Read the decisions. Several sinks of one query share the ledger of the first.
+        """Read the decisions. If a query has several sinks, they share the ledger of the first sink.
 
         Raises:
             DecisionLogDamagedError: a record is torn or altered.
@@ -116,12 +116,12 @@ class Cluster:
         return read_topic(self._connection, topic, starts, ends, timeout_ms=self._timeout_ms)
 
     def marker_bounds(self) -> Bounds:
-        """The offsets of the ledger's marker partitions."""
+        """Return the offsets of the ledger's marker partitions."""
         partitions = self.ledger.topic.marker_partitions()
         return self._bounds(self.ledger.name, partitions)
 
     def bounds(self, topic: str) -> Bounds | None:
-        """The offsets of a topic; None if it does not exist."""
+        """Return the offsets of a topic; None if the topic does not exist."""
         found = describe(self.ledger.admin, topic, timeout_ms=self._timeout_ms)
         return None if found is None else self._bounds(topic, [partition.id for partition in found.partitions])
 
@@ -135,8 +135,8 @@ class Cluster:
             return False
 
     def _bounds(self, topic: str, partitions: list[int]) -> Bounds:
-        # Ask for the starts last, so that records deleted in between count as deleted, and for the ends first, so that records
-        # written in between are not read.
+        # Ask for the ends first and the starts last. Then records that are written in between are not read, and records that are
+        # deleted in between count as deleted.
         admin, timeout_ms = self.ledger.admin, self._timeout_ms
         stable = offsets(admin, topic, partitions, OffsetSpec.latest(), committed=True, timeout_ms=timeout_ms)
         ends = offsets(admin, topic, partitions, OffsetSpec.latest(), timeout_ms=timeout_ms)
@@ -145,6 +145,6 @@ class Cluster:
 
 
 def _held(log: KafkaDecisionLog) -> LogContents:
-    """Return all of a ledger, of any sink, because every batch is compared, and the driver may truncate the ledger meanwhile."""
+    """Read all of a ledger at once: verify compares every batch, and the driver may truncate the ledger meanwhile."""
     found = log.contents(until=None, whoever=True)
     return LogContents(found.start, tuple(found.entries))

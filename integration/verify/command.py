@@ -1,4 +1,4 @@
-"""Run ``twopc verify`` with parsed options: check once or repeatedly, print the findings, return the exit status."""
+"""Run ``twopc verify`` with parsed options: check once or repeatedly, print the findings, and return the exit status."""
 
 from __future__ import annotations
 
@@ -37,19 +37,19 @@ _NOT_CHECKED: Final = 2
 class Pace:
     """How often to check."""
 
-    is_online: bool = False  #: check repeatedly, until interrupted or until ``for_s`` is over; else once
-    every_s: float = 10.0  #: time between two checks, in s
-    for_s: float | None = None  #: no check starts later than this, in s; None: no limit
+    is_online: bool = False  #: whether to check repeatedly, until an interrupt or the end of ``for_s``
+    every_s: float = 10.0  #: the time between two checks, in seconds
+    for_s: float | None = None  #: the time after which no check starts, in seconds; None: no limit
 
 
 def main(sink: Callable[[], KafkaSink], options: VerifyOptions, pace: Pace, *, as_json: bool) -> int:
-    """Verify a sink; return the exit status.
+    """Verify a sink, and return the exit status.
 
     Args:
-        sink: describes the sink; its ConfigurationError is reported like an error from the check.
+        sink: builds the sink. If it raises ConfigurationError, that is reported like an error from the check.
         options: what to check.
         pace: how often to check.
-        as_json: print JSON objects to stdout, everything else to stderr.
+        as_json: whether to print JSON objects to stdout and everything else to stderr.
     """
 
     def checked() -> int:
@@ -63,12 +63,12 @@ def main(sink: Callable[[], KafkaSink], options: VerifyOptions, pace: Pace, *, a
 def run_verify(
     sink: KafkaSink, options: VerifyOptions, pace: Pace, console: Console, emit: Callable[[str], object] | None
 ) -> bool:
-    """Check a sink and print the results; return whether no check found an error.
+    """Check a sink and print the results. Return True if no check found an error.
 
-    ``emit`` gets one JSON object per check; if it is None, ``console`` gets human-readable tables.
+    ``emit`` gets one JSON object per check. If it is None, ``console`` gets human-readable tables.
 
     Raises:
-        TwoPhaseCommitError: the last check failed, and none before it found an error.
+        TwoPhaseCommitError: the last check failed, and no earlier check found an error.
     """
     watch = _Watch(console, emit)
     try:
@@ -76,10 +76,10 @@ def run_verify(
             if not pace.is_online:
                 watch.check(verifier)
             else:
-                # Ctrl-C is the normal way to end a watch, so print its report anyway.
+                # Ctrl-C is the normal way to end repeated checks, so print the report anyway.
                 with contextlib.suppress(KeyboardInterrupt):
                     watch.check_repeatedly(verifier, pace)
-    except Exception as error:  # noqa: BLE001 - conclude() raises it again, unless errors found earlier would be lost
+    except Exception as error:  # noqa: BLE001 - conclude() raises it again, unless that would hide errors found earlier
         watch.failure = error
     return watch.conclude()
 
@@ -108,7 +108,7 @@ class _Watch:
                 lambda offsets: progress.update(task, total=offsets), lambda records: progress.advance(task, records)
             )
         self._report, self.failure = report, None
-        # Errors stay, except gaps. A later batch may fill a gap, so each check judges gaps again if it can.
+        # Errors stay in the report, except gaps. A later batch may fill a gap, so each check judges gaps again if it can.
         not_judged = {finding.where for finding in report.findings if finding.kind is Kind.NOT_COMPARED}
         self._errors = {
             key: finding
@@ -121,7 +121,7 @@ class _Watch:
         return report
 
     def check_repeatedly(self, verifier: Verifier, pace: Pace) -> None:
-        """Check at this pace. Print a check that fails with a retriable error; the next one resumes where it stopped."""
+        """Check at this pace. If a check fails with a retriable error, print it. The next check resumes where it stopped."""
         began = time.monotonic()
         while True:
             before = self._report
@@ -137,10 +137,10 @@ class _Watch:
             time.sleep(pace.every_s)
 
     def conclude(self) -> bool:
-        """Print the last report with the errors of all checks; return whether no check found an error.
+        """Print the last report with the errors of all checks. Return True if no check found an error.
 
         Raises:
-            Exception: no check found an error, and the last check failed or no check was made.
+            Exception: no check found an error, and the last check failed or no check finished.
         """
         report, failure = self._report, self.failure
         if report is not None and self._emit is None:

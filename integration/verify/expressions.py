@@ -1,7 +1,7 @@
 """Expressions that pick a part of a record. The grammar is small, and nothing is evaluated as code.
 
-``key``, ``value``, ``header:NAME``, or ``json:PATH``, a path into the value: ``$``, then ``.name`` or ``[index]`` steps.
-Several, separated by commas, are used together: ``key,json:$.order.id``.
+An expression is ``key``, ``value``, ``header:NAME``, or ``json:PATH``. The path leads into the value: it is ``$``, followed by
+steps ``.name`` or ``[index]``. Commas combine several expressions: ``key,json:$.order.id``.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _DECODER: Final = msgspec.json.Decoder()
 
 
 class ExpressionError(ValueError):
-    """The expression is invalid. The message names the part and lists what is valid."""
+    """The expression is invalid. The message names the invalid part and lists the valid forms."""
 
 
 @dataclass(frozen=True)
@@ -39,7 +39,7 @@ class Expression:
     parts: tuple[Part, ...]
 
     def bytes_of(self, message: Message) -> bytes | None:
-        """The part of the record; None if the record has no such part."""
+        """Return this part of the record; None if the record does not have it."""
         if len(self.parts) == 1:
             return self.parts[0](message)
         found = [part(message) for part in self.parts]
@@ -47,7 +47,7 @@ class Expression:
         return b"".join(b"%d:%s" % (len(one), one) for one in found if one is not None) if None not in found else None
 
     def number_of(self, message: Message) -> int | None:
-        """The part as a 64-bit whole number, with or without the quotes of a JSON string; None if it is not one."""
+        """Return the part as a 64-bit integer, with or without the quotes of a JSON string. Return None if it is not one."""
         found = self.bytes_of(message)
         try:
             number = None if found is None else int(found.removeprefix(b'"').removesuffix(b'"'))
@@ -90,13 +90,13 @@ def _json(steps: Sequence[Any], message: Message) -> bytes | None:
     try:
         found: Any = _DECODER.decode(message.value() or b"")
         for step in steps:
-            # A string must not be indexed by its characters.
+            # An index must not pick a character of a string.
             if not isinstance(found, list if isinstance(step, int) else dict):
                 return None
             found = found[step]
         # Keep it as JSON: 5 and "5" are different.
         return None if found is None else msgspec.json.encode(found, order="sorted")
-    # Values are arbitrary bytes; they may not be UTF-8, or have thousands of brackets.
+    # Values are arbitrary bytes. They may be invalid UTF-8, or have thousands of brackets.
     except (msgspec.DecodeError, KeyError, IndexError, ValueError, RecursionError):
         return None
 

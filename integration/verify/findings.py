@@ -10,15 +10,15 @@ if TYPE_CHECKING:
 
 
 class Severity(Enum):
-    """How bad a finding is."""
+    """The severity of a finding."""
 
     ERROR = "error"  #: exactly-once is violated, or its proof is damaged
-    WARNING = "warning"  #: not proven, or not finished
-    INFO = "info"  #: nothing to do
+    WARNING = "warning"  #: something is not proven, or not finished
+    INFO = "info"  #: nobody has to act
 
 
 class Kind(Enum):
-    """Every kind of finding. The value is its name in JSON."""
+    """The kinds of findings. A kind's value is its name in JSON."""
 
     _value_: str
     severity: Severity
@@ -35,31 +35,37 @@ class Kind(Enum):
     OFFSETS_DIFFER = (
         "offsets_differ",
         Severity.ERROR,
-    )  #: the checkpoint has other source offsets than the decision (rule 10)
-    OFFSETS_RAN_BACK = "offsets_ran_back", Severity.ERROR  #: a batch ends before the previous one
+    )  #: the checkpoint's source offsets differ from the decision's (rule 10)
+    OFFSETS_RAN_BACK = "offsets_ran_back", Severity.ERROR  #: a batch ends at lower offsets than the previous one
     RANGE_DIFFERS = (
         "range_differs",
         Severity.ERROR,
-    )  #: with --one-to-one, a batch has more or fewer rows than source offsets
+    )  #: with --one-to-one, a batch's number of rows differs from its number of source offsets
     COMMITTED_UNDECIDED = "committed_undecided", Severity.ERROR  #: Spark finished a batch that the sink never decided
     DECIDED_LOST = "decided_lost", Severity.ERROR  #: a decided transaction is not visible and no longer open
     DECIDED_LATE = "decided_late", Severity.ERROR  #: a decided transaction is open although later batches were decided
     UNDECIDED_VISIBLE = "undecided_visible", Severity.ERROR  #: a visible transaction has no decision
     ROWS_DIFFER = "rows_differ", Severity.ERROR  #: marker and decision disagree on the number of rows
     RECORDS_MISSING = "records_missing", Severity.ERROR  #: the output has fewer records than rows were committed
-    DUPLICATES = "duplicates", Severity.ERROR  #: a record has an earlier one's identity
+    DUPLICATES = "duplicates", Severity.ERROR  #: a record has the same identity as an earlier one
     SEQUENCE_GAPS = "sequence_gaps", Severity.ERROR  #: numbers are missing in a sequence
-    RECORDS_UNDECIDED = "records_undecided", Severity.ERROR  #: with --sole-writer, more records than decided rows
+    RECORDS_UNDECIDED = (
+        "records_undecided",
+        Severity.ERROR,
+    )  #: with --sole-writer, the output has more records than decided rows
     ABANDONED = "abandoned", Severity.WARNING  #: a transaction is not visible, and was abandoned
     DECIDED_OPEN = "decided_open", Severity.WARNING  #: the last batch is not committed yet; a restart commits it
-    DECIDED_UNKNOWN = "decided_unknown", Severity.WARNING  #: reading can prove neither its commit nor its loss
-    ORPHAN_OPEN = "orphan_open", Severity.WARNING  #: undecided, begun by an earlier driver; the next one aborts it
+    DECIDED_UNKNOWN = (
+        "decided_unknown",
+        Severity.WARNING,
+    )  #: reading proves neither the transaction's commit nor its loss
+    ORPHAN_OPEN = "orphan_open", Severity.WARNING  #: undecided, begun by an earlier driver; the next driver aborts it
     LISTING_INCOMPLETE = "listing_incomplete", Severity.WARNING  #: a broker did not list its open transactions
     HELD_BACK = "held_back", Severity.WARNING  #: open transactions keep offsets from readers
     RECORDS_EXTRA = (
         "records_extra",
         Severity.WARNING,
-    )  #: there are more records than decided rows; another writer may have written them
+    )  #: the output has more records than decided rows; another writer may have written them
     UNIDENTIFIED = "unidentified", Severity.WARNING  #: an expression finds nothing in these records
     COMMIT_MISSING = (
         "commit_missing",
@@ -76,7 +82,7 @@ class Finding(NamedTuple):
 
     kind: Kind  #: what was found
     where: str  #: the batch, transaction or topic
-    text: str  #: one sentence that says what it is and what to do, if anything
+    text: str  #: one sentence that describes the case and says what to do, if anything
 
     @property
     def is_error(self) -> bool:

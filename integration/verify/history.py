@@ -1,4 +1,4 @@
-"""The kept decisions of a decision log, with their repairs, batch by batch. Pure: no I/O."""
+"""Arrange the decisions and repairs that a decision log still has, batch by batch. This module does no I/O."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 class BatchId(NamedTuple):
-    """A batch number is unique within one query id only."""
+    """A batch's identity. Its number alone is unique only within one query."""
 
     query_id: str
     batch: int
@@ -26,16 +26,16 @@ class BatchId(NamedTuple):
 class Batch:
     """A decided batch."""
 
-    decision: Decision  #: the latest one, with repairs merged in
+    decision: Decision  #: the latest decision, with repairs merged in
     prior: tuple[str, ...] | None  #: source offsets of the previous batch; None if the log no longer has them
-    repairs: int = 0  #: number of repair records of this batch
-    rewrites: int = 0  #: how many times it was lost completely and decided again
-    abandoned: bool = False  #: whether the user has abandoned the rows that are not visible
-    #: handles, by sink, that a later record replaced; the driver proved them lost, so they must never be visible
+    repairs: int = 0  #: the number of repair records for this batch
+    rewrites: int = 0  #: how often the batch was lost completely and decided again
+    abandoned: bool = False  #: whether the user has abandoned the batch's invisible rows
+    #: by sink, handles that a later record replaced; the driver proved their loss, so they must never become visible
     superseded: list[Mapping[str, Any]] = field(default_factory=list)
 
     def handles(self, sink: str) -> Iterator[tuple[int, Mapping[str, Any]]]:
-        """Every transaction of the sink: its task, and its handle as JSON values."""
+        """Yield every transaction of the sink: its task, and its handle as JSON values."""
         for task in self.decision.tasks:
             if sink in task.handles:
                 yield task.partition, task.handles[sink]
@@ -45,11 +45,11 @@ class Batch:
 class History:
     """A decision log, batch by batch."""
 
-    view: LogView  #: the state that a driver would derive from it
-    batches: dict[BatchId, Batch]  #: every kept batch, oldest first
-    acquisitions: Mapping[int, Acquired]  #: kept acquisitions of the sink's own ledger, by driver epoch
+    view: LogView  #: the state that a driver would derive from the log
+    batches: dict[BatchId, Batch]  #: every batch that the log still has, oldest first
+    acquisitions: Mapping[int, Acquired]  #: the acquisitions in the sink's own ledger, by driver epoch
     is_complete: bool  #: whether both ledgers have every decision since their creation
-    #: query ids whose batches another log decided, with that log: the sink ran alone or beside other sinks before
+    #: query ids whose batches were decided in another log, with its name: the sink used to run alone, or beside other sinks
     elsewhere: Mapping[str, str] = field(default_factory=dict)
 
     @property
@@ -59,11 +59,11 @@ class History:
 
 
 def history_of(contents: LogContents, own: LogContents) -> History:
-    """Derive the history. A damaged log yields the history up to its damage, which ``view`` describes.
+    """Derive the history. If the log is damaged, the history ends at the damage, and ``view`` describes it.
 
     Args:
         contents: the contents of the decision log.
-        own: the contents of the sink's own ledger; the offsets of its acquisitions are the driver epochs in transactional ids.
+        own: the contents of the sink's own ledger. The offset of an acquisition is the driver epoch in transactional ids.
     """
     log_start = _log_start(contents)
     view, batches = LogView(), dict[BatchId, Batch]()
@@ -81,7 +81,7 @@ def history_of(contents: LogContents, own: LogContents) -> History:
             batches[next(reversed(batches))].abandoned = True
         view = after
     acquisitions = {entry.offset: entry.record for entry in own.entries if isinstance(entry.record, Acquired)}
-    # Only a truncation may remove the head of a log; otherwise it is damaged.
+    # Only a truncation may remove the head of a log. Otherwise the log is damaged.
     is_complete = log_start == _log_start(own) == 0
     return History(fold(contents), batches, acquisitions, is_complete, _elsewhere(acquisitions))
 
@@ -107,7 +107,7 @@ def _add(batches: dict[BatchId, Batch], before: LogView, record: Decision | Repa
         follows = before.highest_batch == record.batch_id - 1
         batches[key] = Batch(merged, before.highest_offsets if follows and before.highest_offsets else None)
         return
-    # A decision replaces the earlier one completely; a repair replaces only what was lost.
+    # A decision replaces the earlier decision completely. A repair replaces only the lost transactions.
     known.superseded += [
         {sink: handle}
         for task in known.decision.tasks

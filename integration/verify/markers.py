@@ -1,4 +1,4 @@
-"""Find the decided transactions that are visible: read markers, and ask coordinators about transactions without one."""
+"""Find the visible decided transactions: read the markers, and ask coordinators about transactions without a marker."""
 
 from __future__ import annotations
 
@@ -28,13 +28,13 @@ _COMMIT_S: Final = 5.0
 
 @dataclass
 class Markers:
-    """The visible markers, by UUID, and the marker partitions."""
+    """The visible markers, by transaction UUID, and the marker partitions."""
 
     visible: dict[str, Marker] = field(default_factory=dict)
     partitions: Tail = field(default_factory=Tail)
 
     def read_new(self, cluster: Cluster) -> None:
-        """Read the markers that became visible since the last call.
+        """Read the markers that have become visible since the last call.
 
         Raises:
             DecisionLogDamagedError: a record is not a marker.
@@ -47,7 +47,7 @@ class Markers:
             self.visible.update({marker.uuid: marker for marker in found})
 
     def forget_before(self, kept: Collection[BatchId]) -> None:
-        """Drop markers of batches older than the kept ones of their query: their decisions were truncated."""
+        """Forget the markers of batches that are older than their query's kept batches: their decisions were truncated."""
         oldest: dict[str, int] = {}
         for query_id, batch in kept:
             oldest[query_id] = min(batch, oldest.get(query_id, batch))
@@ -69,12 +69,12 @@ def wait_for_commits(cluster: Cluster, decided: Mapping[str, Decided], last: Bat
 
 
 def missing(cluster: Cluster, markers: Markers, decided: Mapping[str, Decided]) -> dict[str, Description]:
-    """Return the decided transactions without a visible marker, by UUID, with their coordinator's description."""
+    """Return, by UUID, the decided transactions without a visible marker, each with its coordinator's description."""
     absent = {uuid: one.handle.transactional_id for uuid, one in decided.items() if uuid not in markers.visible}
     if not absent:
         return {}
     found = cluster.transactions.describe(list(absent.values()))
-    # A transaction that was committed before it was described has its marker by now.
+    # If a transaction was committed before its description, its marker is visible by now.
     markers.read_new(cluster)
     return {uuid: found[tid] for uuid, tid in absent.items() if uuid not in markers.visible}
 

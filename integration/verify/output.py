@@ -1,4 +1,4 @@
-"""The output topics: read the records, find duplicates and gaps."""
+"""Read the records of the output topics, and find duplicates and gaps."""
 
 from __future__ import annotations
 
@@ -27,20 +27,22 @@ if TYPE_CHECKING:
 class RecordChecks:
     """The checks of each record."""
 
-    key: Expression | None = None  #: identifies a record and must be unique in its topic; None: not checked
-    sequence: Expression | None = None  #: no number between smallest and largest may be missing; None: not checked
-    by: Expression | None = None  #: records with an equal value here form one sequence; None: all of a topic do
+    key: Expression | None = None  #: identifies a record, and must be unique in its topic; None: not checked
+    sequence: Expression | None = (
+        None  #: yields numbers without gaps from the smallest to the largest; None: not checked
+    )
+    by: Expression | None = None  #: records with an equal value form one sequence; None: all records of a topic do
 
 
 class Output:
-    """The output topics, as far as they have been read.
+    """The part of the output topics that has been read.
 
     Attributes:
         topics: the read and unread part of each topic.
     """
 
     def __init__(self, record_checks: RecordChecks, directory: Path) -> None:
-        """Check records with temporary files in ``directory``."""
+        """Check records, with temporary files in ``directory``."""
         self.topics: dict[str, Tail] = {}
         self._checks = record_checks
         self._keys = Spill(directory / "keys")
@@ -53,7 +55,7 @@ class Output:
         return {topic: tail.records for topic, tail in self.topics.items()}
 
     def update_bounds(self, cluster: Cluster, topics: frozenset[str]) -> None:
-        """Get the current ends of the topics; :meth:`read_new` reads up to them.
+        """Get the current ends of the topics, up to which :meth:`read_new` reads.
 
         Raises:
             ConfigurationError: a topic does not exist.
@@ -62,19 +64,19 @@ class Output:
             bounds = cluster.bounds(topic)
             if bounds is None:
                 raise ConfigurationError(
-                    f"topic {topic} does not exist at {cluster.sink.bootstrap_servers}; correct --topic, or omit it"
+                    f"topic {topic} does not exist at {cluster.sink.bootstrap_servers}. Correct --topic, or omit the option"
                 )
             self.topics.setdefault(topic, Tail()).update(bounds)
 
     def unread(self) -> int:
-        """The number of offsets that are still to be read; some hold no record."""
+        """The number of unread offsets. Some of them have no record."""
         return sum(tail.unread for tail in self.topics.values())
 
     def read_new(self, cluster: Cluster, on_progress: Callable[[int], object]) -> None:
-        """Read up to the ends. Calls ``on_progress`` with the number of records of each list it reads.
+        """Read up to the ends. Call ``on_progress`` with the number of records in each list.
 
         Raises:
-            TwoPhaseCommitError: not everything could be read; the next call resumes.
+            TwoPhaseCommitError: some records could not be read. The next call resumes there.
         """
         for index, (topic, tail) in enumerate(self.topics.items()):
             for messages in tail.read_new(cluster, topic):
@@ -111,8 +113,8 @@ class Output:
         """Find duplicates, gaps, and records that could not be checked.
 
         Args:
-            is_quiescent: whether every decided transaction was visible, and no other was decided while the ends were read. If
-                not, a number may only seem to be missing.
+            is_quiescent: whether every decided transaction was visible, and none was decided while the ends were read. If not,
+                a number may only seem to be missing.
         """
         for where, unidentified in self._unidentified.items():
             if unidentified:

@@ -1,4 +1,4 @@
-"""The result of a check, for people and for programs."""
+"""Report the result of a check to people and to programs."""
 
 from __future__ import annotations
 
@@ -23,24 +23,26 @@ _STYLES: Final = {Severity.ERROR: "bold red", Severity.WARNING: "yellow", Severi
 class Report:
     """One check of a sink. Its attributes, ``ok``, ``all_compared`` and ``verdict`` are the keys of the JSON object."""
 
-    sink: str  #: name of the sink
+    sink: str  #: the sink's name
     ledger: str  #: the topic with the decisions
-    query_id: str | None = None  #: the query that the decision log is open for; None if it is not open for a query
-    driver_epoch: int | None = None  #: the last acquiring driver's epoch; None if its record was truncated
-    acquisitions: int = 0  #: number of acquisitions that the sink's own ledger keeps
+    query_id: str | None = None  #: the query for which the decision log is open; None if it is not open
+    driver_epoch: int | None = (
+        None  #: the epoch of the last driver that acquired the sink; None if its record was truncated
+    )
+    acquisitions: int = 0  #: the number of acquisitions that the sink's own ledger keeps
     first_batch: int | None = None  #: the oldest batch with a kept decision; None if no decision is kept
     last_batch: int | None = None  #: the newest batch with a kept decision
     complete: bool = False  #: whether the log keeps every decision since its topic was created
-    batches: int = 0  #: number of batches with a kept decision
-    rewritten: int = 0  #: batches that were lost completely and decided again
-    repaired: int = 0  #: batches in which single transactions were replaced
-    transactions: int = 0  #: decided transactions of the kept decisions
-    visible: int = 0  #: those proven visible by their marker
-    open: int = 0  #: open transactions with the sink's transactional ids
-    rows: int = 0  #: rows in the decided transactions
+    batches: int = 0  #: the number of batches with a kept decision
+    rewritten: int = 0  #: the number of batches that were lost completely and decided again
+    repaired: int = 0  #: the number of batches in which single transactions were replaced
+    transactions: int = 0  #: the number of transactions in the kept decisions
+    visible: int = 0  #: the number of these transactions that are proven visible by their markers
+    open: int = 0  #: the number of open transactions with the sink's transactional ids
+    rows: int = 0  #: the number of rows in the decided transactions
     topics: tuple[str, ...] = ()  #: the output topics that were read
-    records: int | None = None  #: number of records that readers see there; None if no topic was read
-    seconds: float  #: duration of the check, in s
+    records: int | None = None  #: the number of records that readers see in these topics; None if no topic was read
+    seconds: float  #: the duration of the check, in seconds
     findings: tuple[Finding, ...]  #: see :class:`twopc.integration.verify.findings.Finding`
 
     @property
@@ -55,13 +57,13 @@ class Report:
 
     @property
     def verdict(self) -> str:
-        """The result in a sentence or two."""
+        """The result, in one or two sentences."""
         if not self.is_ok:
             return "Errors found. Keep the ledger, the output and the checkpoint unchanged until you know the cause."
         if not self.not_compared:
             return "No errors found."
         named = "; ".join(f"{finding.where}: {finding.text}" for finding in self.not_compared)
-        return f"No errors found in what was compared. Not compared: {named}."
+        return f"The comparisons found no errors. Not compared: {named}."
 
     def facts(self) -> dict[str, Any]:
         """Return the report as a JSON object."""

@@ -1,4 +1,4 @@
-"""Check the source offsets of batches, and count the records between two of them if the source is Kafka."""
+"""Check the source offsets of batches. If the source is Kafka, count the source records of a batch."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 def records_between(prior: Sequence[str], offsets: Sequence[str]) -> int | None:
-    """The number of source records in a batch; None if a source is not Kafka, or the start of a partition is unknown."""
+    """Count the source records of a batch. Return None if a source is not Kafka or the start of a partition is unknown."""
     before, after = _partitions(prior), _partitions(offsets)
     if before is None or after is None or not before.keys() >= after.keys():
         return None
@@ -27,7 +27,7 @@ def records_between(prior: Sequence[str], offsets: Sequence[str]) -> int | None:
 def check_sources(
     batches: Mapping[BatchId, Batch], initial: Mapping[str, Sequence[str]], *, one_to_one: bool
 ) -> Iterator[Finding]:
-    """Check that no batch goes back, and with ``one_to_one`` that each has as many rows as source records.
+    """Check that no batch's offsets go back. With ``one_to_one``, also check that each batch has a row for each source record.
 
     Args:
         batches: kept batches, oldest first.
@@ -49,7 +49,7 @@ def check_sources(
         elif expected != rows:
             text = (
                 f"{counted(rows, 'row was', 'rows were')} decided for {counted(expected, 'source offset')}. The query "
-                "dropped or added rows, or the source has offsets without records (transactions, compaction, "
+                "removed or added rows, or the source has offsets without records (transactions, compaction, "
                 "retention)"
             )
             yield Finding(Kind.RANGE_DIFFERS, f"batch {key.batch}", text)
@@ -74,7 +74,7 @@ def _first_back(prior: Sequence[str], offsets: Sequence[str]) -> str | None:
 
 
 def _partitions(offsets: Sequence[str]) -> dict[tuple[str, str], int] | None:
-    """Offsets by (topic, partition); None unless every source is Kafka: ``{"topic":{"0":5}}``."""
+    """Parse Kafka's offsets, such as ``{"topic":{"0":5}}``, by topic and partition. Return None if a source is not Kafka."""
     found = dict[tuple[str, str], int]()
     for source, text in enumerate(offsets):
         try:

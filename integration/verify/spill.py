@@ -1,10 +1,10 @@
 """Find duplicates and gaps among more records than fit into memory.
 
-This uses Grace hash partitioning: digests go to files by hash, equal digests meet in one file, and each file is small enough to
-sort in memory. 128-bit digests of 10 million records collide once in 10**24 runs.
+The module uses Grace hash partitioning. It distributes digests over files by hash, so equal digests are in the same file, and
+each file is small enough to sort in memory. 128-bit digests of 10 million records collide once in 10**24 runs.
 
-It does not use DuckDB (2.0), which exceeds a memory limit of 128 MB when it sorts one sequence of 40 million records, although it
-spills to disk. This module needs some 200 MiB for 10 million records, half of DuckDB's disk space, and as much time.
+DuckDB (2.0) is not an alternative, although it spills to disk: it exceeds a memory limit of 128 MB when it sorts one sequence of
+40 million records. This module needs some 200 MiB for 10 million records, half of DuckDB's disk space, and the same time.
 """
 
 from __future__ import annotations
@@ -31,16 +31,16 @@ _ENTRY: Final = np.dtype(
     [("high", "<u8"), ("low", "<u8"), ("number", "<i8"), ("topic", "<u2"), ("partition", "<i4"), ("offset", "<i8")]
 )
 _TAIL: Final = struct.Struct("<qHiq")
-#: Entries of all buckets in memory before they are written to their files.
+#: The number of entries that all buckets hold in memory before they are written to files.
 _BUFFER_ROWS: Final = 100_000
-#: Entries examined together; each takes about a hundred bytes during that time.
+#: The number of entries that are examined together. Each takes about a hundred bytes during that time.
 _PART_ROWS: Final = 500_000
 _SAMPLE_ROWS: Final = 100_000
 
 
 @contextlib.contextmanager
 def on_disk() -> Iterator[None]:
-    """Report an error with the temporary directory, which the body writes to.
+    """Report an error that the body gets when it writes to the temporary directory.
 
     Raises:
         ConfigurationError: the temporary directory does not exist or is full.
@@ -49,13 +49,13 @@ def on_disk() -> Iterator[None]:
         yield
     except OSError as error:
         raise ConfigurationError(
-            f"the temporary directory cannot be used ({error}). Set TMPDIR to one with {_ENTRY.itemsize} bytes free for each "
-            "record, or twice that with both --key and --sequence"
+            f"the temporary directory cannot be used ({error}). Set TMPDIR to a directory with {_ENTRY.itemsize} free bytes for "
+            "each record, or twice that with both --key and --sequence"
         ) from error
 
 
 class Place(NamedTuple):
-    """The position of a record. The topic is identified by its index."""
+    """The position of a record. ``topic`` is the topic's index."""
 
     topic: int
     partition: int
@@ -63,7 +63,7 @@ class Place(NamedTuple):
 
 
 class Spill:
-    """Entries, one per record, in a separate directory."""
+    """Files in a separate directory, with one entry per record."""
 
     def __init__(self, directory: Path) -> None:
         self._directory = directory
@@ -83,7 +83,7 @@ class Spill:
             self._flush()
 
     def duplicates(self) -> tuple[int, list[tuple[Place, Place]]]:
-        """Count the records that have an earlier record's identity; return the count and examples (earlier, duplicate)."""
+        """Count the records with the identity of an earlier record. Return the count and examples (earlier, duplicate)."""
         count, examples = 0, list[tuple[Place, Place]]()
         for path in self._files():
             rows = _sorted(np.fromfile(path, _ENTRY), "offset", "partition")
@@ -96,13 +96,14 @@ class Spill:
         """Find the numbers that are missing between the smallest and the largest number of each identity.
 
         Returns:
-            their count, and examples: (number before the gap, number after it, record with the latter).
+            The count of missing numbers, and examples: the number before a gap, the number after it, and the place of the
+            latter.
         """
         missing, examples = 0, list[tuple[int, int, Place]]()
         for path in self._files():
             last = np.empty(0, _ENTRY)
             for part in _by_number(path):
-                # The last entry of each identity goes into the next part, where its numbers continue.
+                # The last entry of each identity is also part of the next chunk, where its numbers continue.
                 rows = _sorted(np.concatenate([last, part]), "number")
                 same, number = _same(rows), rows["number"]
                 # In unsigned arithmetic, the distance between any two 64-bit numbers is exact.
@@ -133,10 +134,10 @@ class Spill:
 
 
 def _by_number(path: Path) -> Iterator[npt.NDArray[Any]]:
-    """Yield a file's entries in parts that fit into memory; the numbers of each part are above those of the previous one.
+    """Yield a file's entries in parts that fit into memory. The numbers of each part are above those of the previous part.
 
-    A long sequence has a single identity, so all of it is in one file. Parts are cut at the quantiles of a sample. Each part
-    is selected from the whole file, because reading it again costs less than writing it sorted.
+    A long sequence has a single identity, so all its entries are in one file. Parts are cut at the quantiles of a sample. To
+    select a part, the file is read again, because that costs less than writing it sorted.
     """
     rows = path.stat().st_size // _ENTRY.itemsize
     stride = max(1, rows // _SAMPLE_ROWS)
@@ -163,7 +164,7 @@ def _sorted(rows: npt.NDArray[Any], *within: str) -> npt.NDArray[Any]:
 
 
 def _same(rows: npt.NDArray[Any]) -> npt.NDArray[np.bool_]:
-    """Whether the next row has the same identity, for each row but the last."""
+    """For each row except the last, tell whether the next row has the same identity."""
     same: npt.NDArray[np.bool_] = (rows["high"][1:] == rows["high"][:-1]) & (rows["low"][1:] == rows["low"][:-1])
     return same
 

@@ -1,4 +1,4 @@
-"""Find the records that no decided transaction wrote. Used only if a topic has more records than decided rows."""
+"""Find the records that no decided transaction wrote, if a topic has more records than decided rows."""
 
 from __future__ import annotations
 
@@ -13,18 +13,18 @@ if TYPE_CHECKING:
 
     from twopc.sinks.kafka import KafkaSink
 
-    #: Producer id and epoch: each decided transaction has its own (rule 5).
+    #: Pairs of producer id and epoch. Each decided transaction has its own pair (rule 5).
     Producers = Collection[tuple[int, int]]
 
 _NAMED: Final = 5
 
 
 def describe_strays(sink: KafkaSink, ends: Mapping[str, Mapping[int, int]], decided: Producers) -> str:
-    """Describe, in words, the records that no decided transaction wrote.
+    """Describe the records that no decided transaction wrote.
 
     Args:
         sink: describes the connection.
-        ends: where readers stopped in each partition, by topic.
+        ends: by topic, the offset at which readers stopped in each partition.
         decided: the producers of all decided transactions.
 
     Raises:
@@ -37,12 +37,14 @@ def describe_strays(sink: KafkaSink, ends: Mapping[str, Mapping[int, int]], deci
             for record in islice(batch, _NAMED - len(places)):
                 places.append(f"{topic}[{partition}]@{record.offset} (producer id {batch.producer_id})")
     if not count:
-        return "decided transactions wrote all of them"
+        return "decided transactions wrote all these records"
     return f"no decided transaction wrote {count:,} of them: {'; '.join(places)}{'; …' if count > len(places) else ''}"
 
 
 def _strays(sink: KafkaSink, topic: str, ends: Mapping[int, int], decided: Producers) -> Iterator[tuple[int, Any]]:
-    undecided = defaultdict[tuple[int, int], list[Any]](list)  # by partition and producer id: not ended yet
+    undecided = defaultdict[tuple[int, int], list[Any]](
+        list
+    )  # by partition and producer id: transactions not ended yet
     for partition, batch in read_batches(sink.committing_config(), topic):
         if batch.is_control_batch:
             found = undecided.pop((partition, batch.producer_id), ())

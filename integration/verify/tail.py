@@ -1,4 +1,4 @@
-"""A topic that is read piece by piece. Each read resumes where the last one ended."""
+"""Read a topic piece by piece. Each read resumes where the last one ended."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ class Tail:
     """The unread part of a topic."""
 
     bounds: Bounds = field(default_factory=lambda: Bounds({}, {}, {}))  #: the latest bounds
-    records: int = 0  #: number of records read so far
+    records: int = 0  #: the number of records read so far
     starts_late: bool = False  #: whether records had been deleted before the first read
     skipped: bool = False  #: whether records were deleted later, before they were read
     _positions: dict[int, int] = field(default_factory=dict)
 
     def update(self, bounds: Bounds) -> None:
-        """Read up to these bounds next."""
+        """Set the bounds of the next read."""
         if not self._positions:
             self.starts_late = any(bounds.starts.values())
         self.bounds = bounds
@@ -37,19 +37,19 @@ class Tail:
 
     @property
     def unread(self) -> int:
-        """The number of offsets that are still to be read; some hold no record."""
+        """The number of unread offsets. Some of them have no record."""
         return sum(max(0, end - self._positions[partition]) for partition, end in self.bounds.stable.items())
 
     def read_new(self, cluster: Cluster, topic: str) -> Iterator[list[Message]]:
         """Yield the records up to the last stable offsets.
 
         Raises:
-            TwoPhaseCommitError: not everything could be read; the next call resumes.
+            TwoPhaseCommitError: some records could not be read. The next call resumes there.
         """
         positions = self._positions
         for messages in cluster.read(topic, positions, self.bounds.stable):
             self.records += len(messages)
-            # Set this now, not at the end: after an error the next call resumes here and yields nothing twice.
+            # Set this now, not at the end. After an error, the next call resumes here and yields no record twice.
             positions.update({message.partition() or 0: (message.offset() or 0) + 1 for message in messages})
             yield messages
         positions.update({partition: max(end, positions[partition]) for partition, end in self.bounds.stable.items()})

@@ -1,4 +1,4 @@
-"""Count a sink's rows over all checks, because a batch may be truncated later, and compare them with the records."""
+"""Count a sink's rows over all checks, because decisions may be truncated later. Compare the rows with the records."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from twopc.integration.verify.tail import Tail
     from twopc.sinks.kafka import KafkaSink
 
-    #: A decision has the rows of a transaction, not of a topic. So count them by the set of topics it wrote to, usually one.
+    #: A decision has the rows of a transaction, not of a topic. So count rows by the transaction's set of topics, usually one.
     Rows = Counter[frozenset[str]]
 
 
@@ -28,13 +28,15 @@ if TYPE_CHECKING:
 class Expected:
     """The number of records to expect."""
 
-    proven: Mapping[frozenset[str], int]  #: rows of transactions proven visible, the least number of records
-    decided: Mapping[frozenset[str], int]  #: rows of all decided transactions, the largest number from this sink
-    incomplete: str | None  #: why this is not everything the sink has ever written; None if it is everything
+    proven: Mapping[frozenset[str], int]  #: rows of transactions proven visible: the minimum number of records
+    decided: Mapping[
+        frozenset[str], int
+    ]  #: rows of all decided transactions: the maximum number of this sink's records
+    incomplete: str | None  #: why these numbers miss rows that the sink has written; None if they miss none
     producers: Producers = ()  #: the producers of all decided transactions
 
     def groups(self, topics: Iterable[str]) -> list[frozenset[str]]:
-        """Sets of topics that must be counted together, because transactions wrote to several of them."""
+        """Group topics that must be counted together because transactions wrote to several of them."""
         groups: list[frozenset[str]] = []
         for one in [*self.decided, *(frozenset({topic}) for topic in topics)]:
             joined = one.union(*(group for group in groups if group & one))
@@ -44,7 +46,7 @@ class Expected:
 
 @dataclass
 class Tally:
-    """Rows per batch: decided, and proven visible."""
+    """The numbers of decided rows and of proven visible rows, per batch."""
 
     _decided: dict[BatchId, Rows] = field(default_factory=dict)
     _proven: dict[BatchId, Rows] = field(default_factory=dict)
@@ -52,7 +54,7 @@ class Tally:
     _producers: set[tuple[int, int]] = field(default_factory=set)
 
     def record(self, before: History, after: History, sink: KafkaSink, visible: Collection[str]) -> None:
-        """Record a check: what was decided before and after the ends of the output were read."""
+        """Record a check, with the decisions from before and after it read the ends of the output."""
         for history in (before, after):
             self._incomplete = self._incomplete or self._why_incomplete(history)
             for key, batch in history.batches.items():
@@ -68,7 +70,7 @@ class Tally:
                     self._proven[key] = proven
 
     def _why_incomplete(self, history: History) -> str | None:
-        """Say why a batch of the sink may never have been recorded; None if all were recorded."""
+        """Say why the tally may have missed a batch of the sink. Return None if it has every batch."""
         if history.elsewhere:
             return f"earlier batches were decided in {', '.join(sorted(set(history.elsewhere.values())))}"
         oldest = next(iter(history.batches), None)
@@ -79,11 +81,11 @@ class Tally:
         return "older decisions were truncated"
 
     def rows_of(self, batches: Collection[BatchId]) -> int:
-        """The number of decided rows in these batches."""
+        """Count the decided rows in these batches."""
         return sum(self._decided[key].total() for key in batches)
 
     def expected(self) -> Expected:
-        """The number of records that the sink should have written by now."""
+        """Compute how many records the sink should have written by now."""
         return Expected(_sum(self._proven.values()), _sum(self._decided.values()), self._incomplete, self._producers)
 
 
@@ -93,8 +95,8 @@ def check_count(
     """Compare the number of records with the decided rows, topic by topic, or report why the comparison would prove nothing.
 
     Args:
-        cluster: tells which topics are compacted.
-        topics: the topics, as they were read.
+        cluster: knows which topics are compacted.
+        topics: the parts of the topics that have been read.
         expected: the number of records to expect.
         sole_writer: whether nothing else writes to the topics.
 
@@ -142,7 +144,7 @@ def _rows_of(counts: Mapping[frozenset[str], int], group: frozenset[str]) -> int
 
 
 def _sum(counts: Iterable[Rows]) -> Rows:
-    # Not sum(): it would create a counter for each batch.
+    # sum() would create a counter for each batch.
     total = Counter[frozenset[str]]()
     for rows in counts:
         total.update(rows)

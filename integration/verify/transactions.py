@@ -1,4 +1,4 @@
-"""Check that all decided transactions are visible, and no others. Pure: no I/O."""
+"""Check that all decided transactions are visible, and no others. This module does no I/O."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 class Decided(NamedTuple):
-    """A decided transaction; its marker is at offset ``scan_start`` or above."""
+    """A decided transaction. Its marker is at offset ``scan_start`` or above."""
 
     id: BatchId
     task: int
@@ -32,7 +32,7 @@ class Decided(NamedTuple):
 
 
 def decided_in(history: History, sink: KafkaSink) -> dict[str, Decided]:
-    """The sink's decided transactions that were not replaced, by UUID."""
+    """Return, by UUID, the sink's decided transactions that no later record replaced."""
     found = {}
     for key, batch in history.batches.items():
         scan_start = batch.decision.scan_start.get(sink.name, {}).get("markers", {})
@@ -44,7 +44,7 @@ def decided_in(history: History, sink: KafkaSink) -> dict[str, Decided]:
 
 
 def superseded_in(history: History, sink: KafkaSink) -> dict[str, BatchId]:
-    """The sink's transactions that a later record replaced, by UUID."""
+    """Return, by UUID, the sink's transactions that a later record replaced."""
     return {
         sink.decode_handle(handles[sink.name]).uuid: key
         for key, batch in history.batches.items()
@@ -54,14 +54,14 @@ def superseded_in(history: History, sink: KafkaSink) -> dict[str, BatchId]:
 
 
 def topics_of(handle: KafkaHandle, sink: KafkaSink) -> frozenset[str]:
-    """The output topics that the transaction wrote to."""
+    """Return the output topics to which the transaction wrote."""
     return frozenset(where.rpartition(":")[0] for where in handle.partitions) - {sink.ledger}
 
 
 def check_missing(
     absent: Mapping[str, Description], decided: Mapping[str, Decided], bounds: Bounds, last: BatchId | None
 ) -> Iterator[Finding]:
-    """Judge decided transactions that are not visible. ``bounds`` are those of the marker partitions."""
+    """Judge decided transactions that are not visible. ``bounds`` belong to the marker partitions."""
     for uuid, description in absent.items():
         one = decided[uuid]
         if one.abandoned:
@@ -91,7 +91,7 @@ def _why_missing(one: Decided, description: Description, bounds: Bounds, *, is_l
 def check_visible(
     visible: Iterable[Marker], decided: Mapping[str, Decided], superseded: Mapping[str, BatchId], history: History
 ) -> Iterator[Finding]:
-    """Find visible transactions that have no decision, or whose number of rows differs from the decision."""
+    """Find visible transactions without a decision, or with a different number of rows from the decision."""
     query_ids = {query_id for query_id, _ in history.batches}
     elsewhere = Counter[str]()
     for marker in visible:
@@ -110,7 +110,7 @@ def check_visible(
         elif marker.query_id in history.elsewhere:
             elsewhere[marker.query_id] += 1
         elif history.is_complete or marker.query_id in query_ids:
-            text = "visible without a decision, so something else committed it"
+            text = "visible without a decision, so another program committed it"
             yield Finding(Kind.UNDECIDED_VISIBLE, where, f"{named}: {text}")
     for query_id, count in elsewhere.items():
         log = history.elsewhere[query_id]
@@ -124,13 +124,13 @@ def check_visible(
 def check_open(
     described: Mapping[str, Description], decided: Mapping[str, Decided], *, driver_epoch: int
 ) -> Iterator[Finding]:
-    """Find open transactions of the sink without a decision. ``driver_epoch`` is that of the current driver."""
+    """Find the sink's open transactions without a decision. ``driver_epoch`` is the current driver's epoch."""
     handles = {one.handle.transactional_id: one.handle for one in decided.values()}
     for tid, description in described.items():
         of = driver_epoch_of(tid)
         is_decided = tid in handles and description.is_of(handles[tid])
         if of is None or is_decided or description.state != "Ongoing":
-            continue  # it is the driver's own, or check_missing judges it, or it has ended meanwhile
+            continue  # it is the driver's own, or check_missing judges it, or it has meanwhile ended
         if of < driver_epoch:
             text = "undecided, begun by an earlier driver; it holds readers back until the next driver aborts it"
             yield Finding(Kind.ORPHAN_OPEN, tid, text)

@@ -1,7 +1,8 @@
-"""Check a sink: compare what is decided, what is visible, and what readers see.
+"""Check a sink: compare its decisions, its visible transactions and its output.
 
-The query may decide and commit batches during a check. So the decision log is read before and after the rest. A batch that was
-decided *before* must be visible, one that was decided *after* may be visible, and everything else is a finding.
+The query may decide and commit batches during a check. So the decision log is read twice: before and after everything else. A
+batch in the first reading must be visible, and a batch that is only in the second reading may be visible. Everything else is a
+finding.
 """
 
 from __future__ import annotations
@@ -46,15 +47,15 @@ if TYPE_CHECKING:
 class VerifyOptions:
     """The checks to make."""
 
-    topics: frozenset[str] = frozenset()  #: topics to read; empty: all that the sink has written to
-    checkpoint: Files | None = None  #: the query's checkpoint; None: not compared
+    topics: frozenset[str] = frozenset()  #: the topics to read; empty: every topic that the sink has written to
+    checkpoint: Files | None = None  #: the query's checkpoint; None: no checkpoint is compared
     record_checks: RecordChecks = field(default_factory=RecordChecks)  #: checks of each record
     one_to_one: bool = False  #: whether each source record becomes one row
     sole_writer: bool = False  #: whether nothing else writes to the topics
 
 
 class Verifier(AbstractContextManager["Verifier"]):
-    """Checks a sink, once or repeatedly; later checks read only what is new."""
+    """Checks a sink, once or repeatedly. Later checks read only new records."""
 
     def __init__(self, cluster: Cluster, options: VerifyOptions) -> None:
         self._cluster = cluster
@@ -89,11 +90,11 @@ class Verifier(AbstractContextManager["Verifier"]):
             listing = self._cluster.transactions.list_open(f"{sink.name}.")
             described = self._cluster.transactions.describe(listing.transactional_ids)
             self._output.update_bounds(self._cluster, self._topics_to_read(required))
-            # Read them before the second read of the log, whose history lacks batches that Spark finishes later.
+            # Read these before the second read of the log, which misses batches that Spark finishes later.
             finished = () if options.checkpoint is None else finished_batches(options.checkpoint)
             after, ledger = self._history()
         except DecisionLogDamagedError as error:
-            # Everything would be compared with the damaged log, so compare nothing.
+            # Every comparison would use the damaged log, so compare nothing.
             name = self._cluster.ledger.name
             damage = Finding(Kind.LEDGER_DAMAGED, name, str(error))
             return Report(sink=sink.name, ledger=name, seconds=time.monotonic() - began, findings=(damage,))
@@ -104,15 +105,14 @@ class Verifier(AbstractContextManager["Verifier"]):
         self._output.read_new(self._cluster, on_progress)
 
         findings = [*self._check_ledger(after, ledger, finished)]
-        # If a transaction was replaced meanwhile, its replacement must be visible. If it was truncated, it had been committed.
+        # If a transaction was replaced meanwhile, its replacement must be visible. If its decision was truncated, it had been
+        # committed.
         still_decided = {uuid: found for uuid, found in absent.items() if uuid in decided}
         findings += check_missing(still_decided, decided, self._markers.partitions.bounds, before.last)
         findings += check_visible(visible.values(), known, superseded_in(after, sink), after)
         findings += check_open(described, decided, driver_epoch=_driver_epoch(after, decided))
         if not listing.complete:
-            text = (
-                "a broker did not list its open transactions, so there may be more; check again when all brokers answer"
-            )
+            text = "a broker did not list its open transactions, so the sink may have more; check again when all brokers answer"
             findings.append(Finding(Kind.LISTING_INCOMPLETE, sink.name, text))
         topics, expected = self._output.topics, self._tally.expected()
         findings += check_count(self._cluster, topics, expected, sole_writer=options.sole_writer)
@@ -148,12 +148,12 @@ class Verifier(AbstractContextManager["Verifier"]):
         return history, ledgers.name
 
     def _read_markers(self, before: History, required: Mapping[str, Decided]) -> dict[str, Description]:
-        """Read the markers; return the transactions that were decided before and are not visible."""
+        """Read the markers. Return the transactions that were decided before the check and are not visible."""
         wait_for_commits(self._cluster, required, before.last)
         self._markers.read_new(self._cluster)
         absent = missing(self._cluster, self._markers, required)
         if absent:
-            # A transaction may have been committed just now, and the output must include it.
+            # A transaction may have been committed just now. Then the output must include it.
             wait_for_commits(self._cluster, required, before.last)
         if not before.is_complete:
             self._markers.forget_before(before.batches.keys())
@@ -165,7 +165,7 @@ class Verifier(AbstractContextManager["Verifier"]):
         if self._topics and wrong:
             raise ConfigurationError(
                 f"sink {self._cluster.sink.name!r} has not written to {', '.join(wrong)} but to "
-                f"{', '.join(sorted(self._topics))}; correct --topic, or omit it"
+                f"{', '.join(sorted(self._topics))}. Correct --topic, or omit the option"
             )
         return self._options.topics or self._topics
 
@@ -182,6 +182,6 @@ class Verifier(AbstractContextManager["Verifier"]):
 
 
 def _driver_epoch(history: History, decided: Mapping[str, Decided]) -> int:
-    """Return the current driver's epoch. Its acquisition may be truncated by now, but its transactional ids show it."""
+    """Return the current driver's epoch. Its acquisition may be truncated by now, but its transactional ids show the epoch."""
     of = (driver_epoch_of(one.handle.transactional_id) for one in decided.values())
     return max([*history.acquisitions, *(number for number in of if number is not None)], default=-1)

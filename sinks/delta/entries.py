@@ -1,15 +1,9 @@
-"""Files that a task has written, encoded for the driver: what an ``add`` action of the table's log says of each."""
+"""What the handle of a task says of each file: what an ``add`` action of the table's log has."""
 
 from __future__ import annotations
 
-import zlib
-from typing import TYPE_CHECKING
-
 import msgspec
 from deltalake.transaction import AddAction
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable
 
 
 class Entry(msgspec.Struct, frozen=True, array_like=True):
@@ -34,13 +28,3 @@ class Entry(msgspec.Struct, frozen=True, array_like=True):
     def action(self) -> AddAction:
         """The file as the table's log has it."""
         return AddAction(self.path, self.size, self.partition, self.modified_ms, data_change=True, stats=self.stats)
-
-
-def encode(entries: Iterable[Entry]) -> bytes:
-    """Encode the entries of a transaction."""
-    return zlib.compress(msgspec.msgpack.encode(list(entries)))
-
-
-def decode(encoded: bytes) -> list[Entry]:
-    """Decode what :func:`encode` returned."""
-    return msgspec.msgpack.decode(zlib.decompress(encoded), type=list[Entry])

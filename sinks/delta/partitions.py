@@ -7,16 +7,16 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 
 from twopc.sinks.delta.moments import date_text, numbers, time_text
+from twopc.sinks.lake.partitions import grouped
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-#: The text of a partition's values, one for each partition column; None is null.
-Partition = tuple[str | None, ...]
+    from twopc.sinks.lake.partitions import Partition
 
 
 def split(rows: pa.Table, columns: Sequence[str]) -> Iterator[tuple[Partition, pa.Table]]:
-    """The rows of each partition, without the partition columns.
+    """The rows of each partition, without the partition columns. A partition's values are texts; None is null.
 
     Args:
         rows: rows with the table's columns and types.
@@ -25,18 +25,7 @@ def split(rows: pa.Table, columns: Sequence[str]) -> Iterator[tuple[Partition, p
     if not columns:
         yield (), rows
         return
-    stored = rows.drop_columns(list(columns))
-    encoded = [_encoded(rows.column(name)) for name in columns]
-    # Each distinct value has a number, so that rows are grouped by integers, whatever the types.
-    names = [f"f{index}" for index in range(len(encoded))]
-    keyed = pa.table(
-        [*(codes for codes, _ in encoded), pa.array(range(rows.num_rows), pa.int64())], names=[*names, "row"]
-    )
-    groups = keyed.group_by(names, use_threads=False).aggregate([("row", "list")])
-    for group in groups.to_pylist():
-        partition = tuple(texts[group[name]] for name, (_, texts) in zip(names, encoded, strict=True))
-        taken = group["row_list"]
-        yield partition, stored if len(taken) == rows.num_rows else stored.take(pa.array(taken, pa.int64()))
+    yield from grouped(rows.drop_columns(list(columns)), [_encoded(rows.column(name)) for name in columns])
 
 
 def _encoded(column: Any) -> tuple[Any, list[str | None]]:

@@ -1,44 +1,23 @@
-"""Whether what a task has prepared is still there: every file, with its size. And whether the table can still take it."""
+"""Whether the table can still take the files of decided transactions: they are there, and they fit its columns."""
 
 from __future__ import annotations
 
-import hashlib
-from concurrent.futures import ThreadPoolExecutor
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from twopc.sinks.delta.entries import decode
-from twopc.sinks.delta.errors import StoreError, translated
+from twopc.sinks.delta.entries import Entry
+from twopc.sinks.delta.errors import translated
+from twopc.sinks.lake.errors import StoreError
+from twopc.sinks.lake.prepared import whole
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from twopc.sinks.delta.entries import Entry
     from twopc.sinks.delta.handle import DeltaHandle
     from twopc.sinks.delta.store import Store
     from twopc.sinks.delta.table import Definition
-
-#: Each look is a request to the storage, and mostly waits.
-_THREADS: Final = 16
-
-
-def whole(store: Store, handles: Sequence[DeltaHandle]) -> dict[DeltaHandle, list[Entry] | None]:
-    """Each transaction's files; None if one of them is gone, or has another size.
-
-    Raises:
-        StoreError: the storage did not answer, which says nothing about the files.
-    """
-
-    def look(handle: DeltaHandle) -> list[Entry] | None:
-        entries = entries_of(store, handle)
-        if entries is None or sum(entry.rows for entry in entries) != handle.rows:
-            return None
-        return entries if all(store.size_of(entry.path) == entry.size for entry in entries) else None
-
-    with ThreadPoolExecutor(_THREADS) as pool:
-        return dict(zip(handles, pool.map(look, handles), strict=True))
 
 
 def require_whole(store: Store, handles: Sequence[DeltaHandle]) -> None:
@@ -47,23 +26,9 @@ def require_whole(store: Store, handles: Sequence[DeltaHandle]) -> None:
     Raises:
         StoreError: some are gone, or the storage did not answer.
     """
-    gone = [handle.transaction for handle, entries in whole(store, handles).items() if entries is None]
+    gone = [handle.transaction for handle, entries in whole(store, handles, Entry).items() if entries is None]
     if gone:
         raise StoreError(f"somebody has deleted files of {gone[0]} while its commit was repeated")
-
-
-def entries_of(store: Store, handle: DeltaHandle) -> list[Entry] | None:
-    """A transaction's files, as its task listed them; None if the list was in a file that is gone or altered.
-
-    Raises:
-        StoreError: the storage did not answer.
-    """
-    if not handle.entries_file:
-        return decode(handle.entries)
-    encoded = store.read(handle.entries_file)
-    if encoded is None or hashlib.sha256(encoded).hexdigest() != handle.entries_digest:
-        return None
-    return decode(encoded)
 
 
 def find_misfit(store: Store, entry: Entry, table: Definition) -> str | None:

@@ -15,8 +15,9 @@ from typing import TYPE_CHECKING, Final
 import msgspec
 
 from twopc.errors import ConfigurationError
-from twopc.sinks.delta.errors import StoreError, translated
-from twopc.sinks.delta.layout import record_file
+from twopc.sinks.delta.errors import translated
+from twopc.sinks.lake.errors import StoreError
+from twopc.sinks.lake.published import Published  # noqa: TC001 - msgspec reads annotations when it runs
 
 if TYPE_CHECKING:
     from deltalake import DeltaTable
@@ -25,24 +26,6 @@ if TYPE_CHECKING:
 
 #: A pointer's lower bits tell the records of rivals apart. The upper ones count, so that a pointer only grows.
 _RANDOM_BITS: Final = 32
-
-
-class Published(msgspec.Struct, frozen=True, omit_defaults=True):
-    """The outcome of the newest decision that was committed.
-
-    Attributes:
-        version: the decision's.
-        epoch: the driver epoch in the names of its files. A repair has those of several drivers, and this is the last one's.
-        batch: the batch.
-        attempts: how many transactions of each attempt at the batch are settled. There are several after a repair.
-        lost: the settled transactions that are not in the table and never will be.
-    """
-
-    version: int = 0
-    epoch: int = 0
-    batch: int = -1
-    attempts: dict[str, int] = {}
-    lost: tuple[str, ...] = ()
 
 
 class Record(msgspec.Struct, frozen=True):
@@ -62,6 +45,11 @@ class Record(msgspec.Struct, frozen=True):
     before: int | None = None
 
 
+def record_file(sink: str, pointer: int) -> str:
+    """The path of the record that a pointer names. VACUUM deletes nothing in a directory whose name begins with ``_``."""
+    return f"_twopc/{sink}/{pointer}.json"
+
+
 def app_id(sink: str) -> str:
     """The name of the sink's pointer: an application id of Delta."""
     return f"twopc/{sink}"
@@ -75,8 +63,13 @@ def next_pointer(pointer: int | None) -> int:
 
 def read_pointer(table: DeltaTable, sink: str) -> int | None:
     """The pointer in one version of the table; None if the sink has never written to it."""
+    return newest_transaction(table, app_id(sink))
+
+
+def newest_transaction(table: DeltaTable, application: str) -> int | None:
+    """The version of an application's newest transaction in one version of the table; None if it has written none."""
     with translated("reading the table's log"):
-        return table.transaction_version(app_id(sink))
+        return table.transaction_version(application)
 
 
 def read_record(store: Store, table: DeltaTable, sink: str) -> tuple[DeltaTable, Record | None]:
@@ -111,8 +104,7 @@ def read_record(store: Store, table: DeltaTable, sink: str) -> tuple[DeltaTable,
 
 def write_record(store: Store, sink: str, record: Record) -> None:
     """Write a record. Nothing depends on it before a commit names it."""
-    with store.writing(record_file(sink, record.pointer)) as stream:
-        stream.write(msgspec.json.encode(record))
+    store.write(record_file(sink, record.pointer), msgspec.json.encode(record))
 
 
 def _decoded(stored: bytes, pointer: int, path: str) -> Record:

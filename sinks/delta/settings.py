@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
-import time
 from dataclasses import dataclass, field
-from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import unquote
 
 from twopc.errors import ConfigurationError
-from twopc.sinks.delta.errors import StoreError, explained
 from twopc.sinks.delta.objections import find_objections
 from twopc.sinks.delta.rows import fit_rows
 from twopc.sinks.delta.store import Store, local_path
 from twopc.sinks.delta.table import definition_of
+from twopc.sinks.lake.errors import explaining
+from twopc.sinks.lake.fresh import fresh
 from twopc.sinks.sink_names import RULE, is_sink_name
 
 if TYPE_CHECKING:
@@ -22,11 +22,9 @@ if TYPE_CHECKING:
 
     import pyarrow as pa
 
-    from twopc.sinks.delta.rows import RowFormat
     from twopc.sinks.delta.table import Definition
+    from twopc.sinks.lake.rows import RowFormat
 
-#: After somebody has altered the table, rows that fit it now must not go to the dead letters for hours.
-_FRESH_S: Final = 30
 #: Options with which two commits may overwrite each other's version of the log.
 _UNSAFE: Final = ("allow_unsafe_rename", "aws_s3_allow_unsafe_rename", "mount_allow_unsafe_rename")
 #: deltalake decodes a path once too often: it looks for the table ``a%20b`` in ``a b``, and for ``a\\b`` in ``a/b``.
@@ -108,6 +106,7 @@ class DeltaSettings:
             raise ConfigurationError(f"DeltaSink({argument}={value}): {advice}")
 
 
+@fresh
 def row_format(settings: DeltaSettings, schema: pa.Schema) -> RowFormat:
     """How a batch's rows are written. Reads the table at most every 30 s; each task reads it again.
 
@@ -115,18 +114,11 @@ def row_format(settings: DeltaSettings, schema: pa.Schema) -> RowFormat:
         SchemaError: the columns do not fit the table.
         ConfigurationError: the table has what the sink does not support, or cannot be read.
     """
-    return _read_row_format(settings, schema, time.monotonic() // _FRESH_S)
-
-
-@lru_cache(maxsize=100)
-def _read_row_format(settings: DeltaSettings, schema: pa.Schema, _: float) -> RowFormat:
-    store = settings.store()
-    try:
+    with (
+        explaining(f"sink {settings.name!r}, reading table {settings.table_uri}"),
+        contextlib.closing(settings.store()) as store,
+    ):
         definition = definition_of(store.load())
-    except StoreError as error:
-        raise explained(error, f"sink {settings.name!r}, reading table {settings.table_uri}") from error
-    finally:
-        store.close()
     settings.require_supported(definition)
     return fit_rows(schema, definition, settings.table_uri)
 

@@ -9,7 +9,8 @@ from twopc.sink import TwoPhaseCommitSink
 from twopc.sinks.delta.committer import DeltaCommitter
 from twopc.sinks.delta.handle import DeltaHandle
 from twopc.sinks.delta.settings import DeltaSettings, row_format
-from twopc.sinks.delta.writer import DeltaWriter
+from twopc.sinks.delta.view import DeltaView
+from twopc.sinks.lake.writer import LakeWriter
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -45,9 +46,10 @@ class DeltaSink(DeltaSettings, TwoPhaseCommitSink[DeltaHandle]):
         """See :class:`TwoPhaseCommitSink`."""
         row_format(self, rows.schema).check(rows)
 
-    def create_writer(self, task: TaskAttempt) -> DeltaWriter:
+    def create_writer(self, task: TaskAttempt) -> LakeWriter[DeltaHandle]:
         """See :class:`TwoPhaseCommitSink`."""
-        return DeltaWriter(task, self)
+        store = self.store()
+        return LakeWriter(task, self.name, lambda: DeltaView(store, self), store.close)
 
     def create_committer(self) -> DeltaCommitter:
         """See :class:`TwoPhaseCommitSink`."""

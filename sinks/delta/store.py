@@ -1,4 +1,4 @@
-"""The table and its storage, for one writer or one committer. Every error is a :class:`StoreError`."""
+"""The table and its storage, for one writer or one committer. Every error is a StoreError."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _WRITTEN_AT_ONCE: Final = 2**20
 
 
 class Store:
-    """See above. All paths are relative to the table.
+    """See above, and :class:`twopc.sinks.lake.files.Files`. All paths are relative to the table.
 
     Args:
         uri: the table's directory.
@@ -61,6 +61,11 @@ class Store:
                 upload: Any = _Upload(self._remote, path)
                 with pa.PythonFile(upload, "w") as stream:
                     yield stream
+
+    def write(self, path: str, data: bytes) -> None:
+        """Write a small file. It is durable afterwards."""
+        with self.writing(path) as stream:
+            stream.write(data)
 
     def read(self, path: str) -> bytes | None:
         """Read a small file; None if it is not there."""

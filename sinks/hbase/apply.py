@@ -1,14 +1,14 @@
 """Apply decided slices row by row, each row once. Any driver may safely repeat every call.
 
-A mark in the row itself prevents a second application. It changes in the same atomic step as the data:
+A mark in the row itself prevents a second application. The mark changes in the same atomic step as the data:
 
-* ``Put``: the cells' timestamp, which is the decision's version plus the task's partition. Writing them again changes nothing,
-  and a later version stays. Order matters only if a slice has a key in two chunks. Then the last chunk is applied first, and a
-  row is written only if no cell has the timestamp, so that a key's last row wins after any number of restarts.
-* ``Delete``: the deletion's timestamp, which is the decision's version. It deletes nothing newer, even if applied again late.
-* ``Increment``, ``Append``: a marker cell ``twopc:<sink>``. It holds the newest decision that changed the row, and the
-  number of chunks of each task that have been applied. A newer decision replaces it, so a row has only one marker, regardless of
-  the number of batches.
+* ``Put``: the cells' timestamp, which is the decision's version plus the task's partition. Writing the cells again changes
+  nothing, and a later version stays. Order matters only if a slice has a key in two chunks. Then the last chunk is applied
+  first, and a row is written only if no cell has that timestamp, so that a key's last row wins after any number of restarts.
+  * ``Delete``: the deletion's timestamp, which is the decision's version. A deletion removes no newer cell, even if it is
+  applied again late. * ``Increment``, ``Append``: a marker cell ``twopc:<sink>``. The cell holds the newest decision that
+  changed the row, and the number of applied chunks of each task. A newer decision replaces the marker, so a row has only one,
+  regardless of the number of batches.
 """
 
 from __future__ import annotations
@@ -43,9 +43,9 @@ R = TypeVar("R")
 
 
 def at_once(step: Callable[[T], R], items: Iterable[T]) -> Generator[R]:
-    """Yield the result of each step, in order; several steps run at a time.
+    """Yield the result of each step, in order. Several steps run at a time.
 
-    Closing it starts no further step, and waits for running ones.
+    If the iterator is closed, it starts no further step, and waits for running ones.
     """
     pool = ThreadPoolExecutor(_AT_ONCE, thread_name_prefix="twopc-hbase")
     try:
@@ -67,10 +67,10 @@ class Applier:
         """Apply the rest of a slice of the decision ``base``.
 
         Returns:
-            what blocks it, as text; empty if nothing does.
+            its blockers, as text; empty if there are none.
 
         Raises:
-            Exception: one of ``FAILURES``, if its progress cannot be read or recorded now.
+            Exception: one of ``FAILURES``, if the slice's progress cannot be read or recorded.
         """
         self._fence.begin(handle.uuid, base)
         progress = self._fence.read()
@@ -80,7 +80,7 @@ class Applier:
         with contextlib.closing(self._apply_chunks(handle, base, todo)) as chunks:
             for done, failed in chunks:
                 if failed is None:
-                    return []  # the chunk is gone: the evidence shows it
+                    return []  # the chunk is missing, and the evidence shows that
                 if failed:
                     return failed
                 self._fence.record(handle.uuid, base, done + 1)
@@ -97,7 +97,7 @@ class Applier:
             yield from zip(todo, found, strict=True)
 
     def apply_chunk(self, handle: HBaseHandle, base: int, done: int) -> list[str] | None:
-        """Apply the chunk after the first ``done`` chunks; return what blocks it, or None if the chunk is gone."""
+        """Apply the chunk after the first ``done`` chunks; return its blockers, or None if the chunk is missing."""
         number = handle.chunks - 1 - done if handle.operation == "PUT" else done
         [answer] = self._client.execute([staging.look_at_chunk(self._table, handle.row(self._sink), number)])
         if isinstance(answer, Exception):
@@ -123,7 +123,7 @@ class Applier:
     def _apply_marked(self, handle: HBaseHandle, base: int, done: int, mutations: Sequence[Message]) -> list[str]:
         """Apply mutations of different rows, each together with its row's marker.
 
-        Retries a compare-and-set without a pause, because a lost round means that the marker has moved.
+        Retries a failed compare-and-set without a pause, because the marker has moved in that case.
         """
         left = list(mutations)
         column = (_family(left[0]), marker_qualifier(self._sink))
@@ -150,13 +150,13 @@ class Applier:
             left = [mutation for mutation, _ in todo]
             if failed := _failures(answers, left):
                 return failed
-            # Another driver has moved the marker, or this very call has if its answer was lost.
+            # Another driver has moved the marker, or this very call has, and its answer was lost.
             left = [mutation for mutation, answer in zip(left, answers, strict=True) if not answer]
         return []
 
 
 def marker_qualifier(sink: str) -> bytes:
-    """The marker's qualifier, in the family of the mapping's first cell."""
+    """Return the marker's qualifier, in the family of the mapping's first cell."""
     return f"twopc:{sink}".encode()
 
 
@@ -165,7 +165,7 @@ def _op(table: str, mutation: Message, condition: Message | None) -> Op:
 
 
 def _where_older(mutation: Message) -> Message:
-    """The condition that no cell has the mutation's timestamp or a later one."""
+    """Build the condition that no cell has the mutation's timestamp or a later one."""
     first: Column = (_family(mutation), mutation.column_value[0].qualifier_value[0].qualifier)
     return where_none_since(mutation.row, first, mutation.timestamp)
 
@@ -197,17 +197,17 @@ def _advance(seen: bytes | None, base: int, partition: int, done: int) -> bytes 
 
 
 def places_of(mutation: Message) -> list[Column]:
-    """The cells that a mutation changes."""
+    """Return the cells that a mutation changes."""
     return [(family.family, cell.qualifier) for family in mutation.column_value for cell in family.qualifier_value]
 
 
 def values_of(mutation: Message) -> list[bytes]:
-    """The values that a mutation writes into each of :func:`places_of`."""
+    """Return the values that a mutation writes into :func:`places_of`."""
     return [cell.value for family in mutation.column_value for cell in family.qualifier_value]
 
 
 def overflow_of(mutation: Message, held: Mapping[Column, Cell]) -> str:
-    """Say why an increment cannot be added to the row's value; empty if it can."""
+    """Return the reason why an increment cannot be added to the row's value; empty if it can."""
     for place, value in zip(places_of(mutation), values_of(mutation), strict=True):
         if place in held:
             try:

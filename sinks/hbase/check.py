@@ -1,7 +1,7 @@
 """Check before the decision that HBase will accept the results of increments and appends.
 
-A task checks each chunk against the cells, and stores two numbers beside it. For almost all batches, the driver can tell from
-them that all chunks of all tasks fit together. Otherwise it adds up every row.
+A task checks each chunk against the cells, and stores two numbers beside the chunk. For almost all batches, the driver can
+tell from these numbers that all chunks of all tasks fit together. Otherwise the driver adds up every row.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ if TYPE_CHECKING:
 
 _MAX: Final = 2**63 - 1
 _LENGTH: Final = struct.Struct(">I")
-#: What HBase adds to row, family, qualifier and value when it compares a cell's size with the limit.
+#: The bytes that HBase adds to those of row, family, qualifier and value when it compares a cell's size with the limit.
 _CELL_BYTES: Final = 24
 _LOOK_ROWS: Final = 1_000
 
 Change = tuple[int, int]
-"""The furthest that a cell can fall and rise, in any order of its rows. With an append it only grows, in bytes."""
+"""How far a cell can fall and rise, in any order of its rows. With an append, it only grows, in bytes."""
 
 
 class Reach(NamedTuple):
@@ -40,7 +40,7 @@ class Reach(NamedTuple):
     Attributes:
         farthest: the largest distance from 0 that a counter may reach with this chunk, or the largest size in bytes that a cell
             may reach.
-        moved: the largest change that it makes to a cell.
+        moved: the largest change that the chunk makes to a cell.
     """
 
     farthest: int = 0
@@ -48,7 +48,7 @@ class Reach(NamedTuple):
 
 
 class Check:
-    """The check for one sink."""
+    """Checks the increments and appends of one sink."""
 
     def __init__(self, client: HBaseClient, settings: HBaseSettings) -> None:
         self._client = client
@@ -60,7 +60,7 @@ class Check:
         self._max_bytes = settings.max_cell_bytes
 
     def reach(self, rows: Mapping[bytes, Sequence[bytes]]) -> Reach:
-        """Check a chunk by itself, with the value for each cell by row key.
+        """Check a chunk by itself. ``rows`` has the value for each cell, by row key.
 
         Raises:
             BadRecordError: a cell is not a counter, or would become too large.
@@ -145,7 +145,7 @@ class Check:
 
 
 def noted_in(answers: Sequence[Any]) -> list[Reach]:
-    """Read, from the slices' states, the numbers that tasks stored beside their chunks."""
+    """Read the numbers that tasks stored beside their chunks. The answers hold the slices' states."""
     return [
         Reach(*staging.REACH.unpack(cell.value))
         for answer in answers

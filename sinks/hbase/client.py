@@ -1,6 +1,6 @@
-"""A client for HBase that executes operations on rows and finds the servers that hold them.
+"""Execute operations on HBase's rows, and find the servers that hold them.
 
-Many rows go in one call to a server (``Multi``), each conditional one as its own atomic step.
+One call to a server (``Multi``) carries many rows. Each conditional operation is an atomic step of its own.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ T = TypeVar("T")
 class HBaseClient(StoreClient[Op]):
     """See :class:`StoreClient`; an atomic place is a row. Threads may share it.
 
-    The answer to a read is its ``Result``; the answer to a mutation is whether its condition held.
+    The answer to a read is its ``Result``; the answer to a mutation tells whether its condition held.
     """
 
     system = "HBase"
@@ -61,10 +61,10 @@ class HBaseClient(StoreClient[Op]):
     def send_whole(self, table: str, chunk: Message) -> bool:
         """Send a chunk's mutations in one call, without an operation for each row, if one region has all of them.
 
-        They must be for different rows, have no condition, and be repeatable.
+        The mutations must be for different rows, have no condition, and be repeatable.
 
         Returns:
-            whether all of them were applied. If not, some may have been; execute them one by one.
+            whether all mutations were applied. If not, some may have been applied, so execute the mutations one by one.
         """
         most_rows, most_bytes = self.limits
         if not 0 < len(chunk.action) <= most_rows or chunk.ByteSize() > most_bytes:
@@ -128,7 +128,7 @@ class HBaseClient(StoreClient[Op]):
 
 
 def _request(ops: Sequence[Op], mine: Sequence[tuple[int, Region]]) -> tuple[Message, list[list[int]]]:
-    """Build one call for operations on one server, and the positions of the operations in each of its parts."""
+    """Build one call for operations on one server. Also return the positions of the operations in each of its parts."""
     request = client_pb.MultiRequest()
     groups: list[list[int]] = []
     plain: dict[bytes, tuple[Message, list[int]]] = {}

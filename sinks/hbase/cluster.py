@@ -1,7 +1,8 @@
 """Find the regions and servers of an HBase cluster, and connect to them.
 
-``hbasedriver.zk`` is not used to read ZooKeeper. If the znode is missing, as while HBase starts, it leaves a client running,
-which opens new sessions until the process ends; it contacts only one of several hosts; and it waits for 10 s.
+This module does not use ``hbasedriver.zk`` to read ZooKeeper. If the znode is missing, for example while HBase starts, that
+module leaves a client running, which opens new sessions until the process ends. That module also contacts only one of several
+hosts, and waits for 10 s.
 """
 
 from __future__ import annotations
@@ -42,7 +43,7 @@ class Region(NamedTuple):
 
 
 class Cluster:
-    """The connections and locations of one process. Threads may share it, since each call has its own connection.
+    """Keeps the connections and locations of one process. Threads may share it, because each call has its own connection.
 
     ``timeout_s`` is how long one answer may take. The other arguments are those of :class:`HBaseSink`.
     """
@@ -59,7 +60,7 @@ class Cluster:
         self._lock = threading.Lock()  # never held during a call
 
     def call(self, server: Address, method: str, request: Message) -> Message:
-        """Call a region server over a kept connection. May raise one of ``FAILURES``."""
+        """Call a region server over a connection that stays open. May raise one of ``FAILURES``."""
         return self._with_connection(server, lambda connection: connection.send_request(request, method))
 
     def region_of(self, table: str, row: bytes) -> Region:
@@ -67,7 +68,7 @@ class Cluster:
 
         Raises:
             AbsentTableError: the table does not exist.
-            Exception: another of ``FAILURES``.
+            Exception: another error in ``FAILURES``.
         """
         with self._lock:
             known = self._regions.setdefault(table, [])
@@ -81,7 +82,7 @@ class Cluster:
         return found
 
     def forget(self, table: str) -> None:
-        """Look up a table's regions again, after a known location was wrong or did not answer."""
+        """Forget a table's regions after a known location was wrong or did not answer. The next call looks them up again."""
         with self._lock:
             self._regions.pop(table, None)
 
@@ -119,7 +120,7 @@ class Cluster:
         try:
             return step(connection)
         finally:
-            idle.append(connection)  # also after an error: it is then closed, and reconnects
+            idle.append(connection)  # also after an error, which has closed it: the next call reconnects
 
     def _look_up(self, table: str, row: bytes) -> Region:
         meta = self._meta = self._meta or locate_meta(self._zookeeper, self._timeout_s, self._znode)
@@ -142,12 +143,12 @@ class Cluster:
 
 
 def locate_master(quorum: str, timeout_s: float, znode: str = ZNODE) -> Address:
-    """Find the host and port of the active master; ConnectionError if ZooKeeper does not know it or does not answer."""
+    """Find the host and port of the active master. Raises ConnectionError if ZooKeeper does not know it or does not answer."""
     return _address(zookeeper_pb.Master.FromString(_read(quorum, f"{znode}/master", timeout_s)).master)
 
 
 def locate_meta(quorum: str, timeout_s: float, znode: str = ZNODE) -> Address:
-    """Find the host and port of the region server with ``hbase:meta``; ConnectionError as for the master."""
+    """Find the host and port of the region server with ``hbase:meta``. Raises ConnectionError like ``locate_master``."""
     data = _read(quorum, f"{znode}/meta-region-server", timeout_s)
     return _address(zookeeper_pb.MetaRegionServer.FromString(data).server)
 

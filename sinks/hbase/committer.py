@@ -1,4 +1,4 @@
-"""The driver's side of an HBase sink: the steps of the staged committer, on rows of the sink's own table."""
+"""Implement the staged committer's steps for HBase, on rows of the sink's own table."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 
 class HBaseCommitter(StagedCommitter[HBaseHandle]):
-    """See :class:`StagedCommitter`. A version is a timestamp: a decision's cells have its version or slightly more."""
+    """See :class:`StagedCommitter`. A version is a timestamp: a decision's cells have its version or a slightly higher one."""
 
     _client: HBaseClient
 
@@ -49,7 +49,7 @@ class HBaseCommitter(StagedCommitter[HBaseHandle]):
             return self._cell.load(step)
         except AbsentTableError:
             if self._run:
-                raise  # this driver has had it, so somebody has dropped it; no other driver is to blame
+                raise  # this driver has used the table, so somebody has dropped it; no other driver is to blame
             return None
 
     def swap(self, step: StoreClient[Any], old: bytes | None, new: bytes) -> bool:
@@ -91,7 +91,7 @@ class HBaseCommitter(StagedCommitter[HBaseHandle]):
 
     def _look(self, handles: Sequence[HBaseHandle], version: int, *, durable: bool) -> dict[HBaseHandle, SliceState]:
         del durable  # every answer is durable
-        # Slices first: another driver removes a committed slice only after it has recorded its progress.
+        # Read the slices first: another driver removes a committed slice only after it has recorded the slice's progress.
         found = self._digests(handles)
         checked(found.values())
         progress = self._fence.read()
@@ -131,7 +131,7 @@ class HBaseCommitter(StagedCommitter[HBaseHandle]):
         return {staging.entry_of_row(result.cell[0].row): "" for result in found}
 
     def _sweep(self, orphans: Mapping[str, str]) -> int:
-        # A task whose slice is removed can write no more: the slice is closed.
+        # A task whose slice is removed can write nothing more, because the slice is closed.
         self._remove(orphans)
         return len(orphans)
 

@@ -1,7 +1,7 @@
-"""Repairs for the connections of ``hbase-driver``: a call gets its own answer, or counts as unanswered.
+"""Repair the connections of ``hbase-driver``, so that a call gets its own answer or counts as unanswered.
 
-The library provides handshake, headers, answers and the calls to masters and ``hbase:meta``. This module fixes what its
-``Connection`` (1.1.1, ``hbasedriver/Connection.py``) gets wrong.
+The library provides handshake, headers, answers and the calls to masters and ``hbase:meta``. This module fixes the faults of its
+``Connection`` (1.1.1, ``hbasedriver/Connection.py``).
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _LENGTH: Final = struct.Struct(">IB")
 
 
 class _Sound(Connection):
-    """The repairs, as a mixin to be listed before one of the library's classes. Used by one thread; connects on first use.
+    """A mixin with the repairs, to be listed before one of the library's classes. Used by one thread. Connects on first use.
 
     ``timeout_s`` is the limit for connecting, and for each piece of an answer.
     """
@@ -58,7 +58,7 @@ class _Sound(Connection):
             raise ConnectionError(f"{self.host}:{self.port}: {str(reason or '') or error}") from error
 
     def close(self) -> None:
-        """Close the connection; the next call opens another. The library has no such method."""
+        """Close the connection; the next call opens another. The library lacks this method."""
         if self.conn is not None:
             with contextlib.suppress(OSError):
                 self.conn.close()
@@ -66,9 +66,9 @@ class _Sound(Connection):
 
     def _call(self, req: Message, method: str) -> Any:
         connection = self._connected()
-        # Replaces the library's `send_request`, which encodes a message's length as UTF-8: from 128 bytes on, the length is
-        # wrong, and the server rejects a negative one, as half of those over 128 kB are. It also uses `send`, which may send
-        # only a part, and draws call ids from 999 numbers.
+        # This replaces the library's `send_request`, which encodes a message's length as UTF-8. From 128 bytes on, the length
+        # is wrong, and over 128 kB it is negative in half of all cases, which the server rejects. The library also uses
+        # `send`, which may send only a part, and draws call ids from 999 numbers.
         self._calls += 1
         header = self._get_call_header_bytes(method, self._calls)
         body = io.BytesIO()

@@ -1,4 +1,4 @@
-"""The control record in HBase: one cell, changed only by compare-and-set."""
+"""Keep the control record in HBase, in one cell that changes only by compare-and-set."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class ControlCell:
         return None if cell is None else cell.value
 
     def swap(self, client: StoreClient[Any], old: bytes | None, new: bytes) -> bool:
-        """Write the cell if it still has ``old``. The record's revision is its timestamp, so that clocks do not matter."""
+        """Write the cell if it still has ``old``. The record's revision is the cell's timestamp, so that clocks do not matter."""
         condition = where_equal(self._row, _CELL, old)
         op = write(self._table, self._row, {_CELL: new}, at_ms=control.decode(new).revision, condition=condition)
         return bool(client.execute_one(op))

@@ -1,4 +1,4 @@
-"""Encode what a task stages in HBase's wire format. The bytes equal those of its messages, without a message object for each row.
+"""Encode a task's rows in HBase's wire format. The bytes equal those of HBase's messages, but no row needs a message object.
 
 Building and copying a message for each row takes 2.5 times as long. Only the row key, the values and the lengths before them
 change from one mutation to the next, and the lengths repeat.
@@ -22,19 +22,19 @@ _FAMILY: Final = _MUTATION.ColumnValue
 _CELL: Final = _FAMILY.QualifierValue
 _ACTIONS: Final = client_pb.RegionAction.ACTION_FIELD_NUMBER
 _MUTATIONS: Final = client_pb.Action.MUTATION_FIELD_NUMBER
-#: The number of cached lengths. Values of many different lengths also take little memory.
+#: The number of cached lengths. It keeps memory use small even if values have many different lengths.
 _LENGTHS: Final = 4_096
 #: The highest bit of a byte.
 _MORE: Final = 0x80
 
 
 class Encoder:
-    """Encodes the mutations of one mapping, without a timestamp, which comes with the decision.
+    """Encodes the mutations of one mapping without a timestamp, because that comes with the decision.
 
     Args:
         operation: HBase's name of the operation.
         places: the cells that it changes; a row has a value for each.
-        delete_type: how each cell is deleted; then no row has values.
+        delete_type: how each cell is deleted. A row of a deletion has no values.
     """
 
     def __init__(self, operation: str, places: Sequence[Column], *, delete_type: Any = None) -> None:

@@ -1,4 +1,4 @@
-"""HBase's errors: those that call for a retry, and the advice for the others."""
+"""Tell which of HBase's errors call for a retry, and give advice for the others."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ _TRANSIENT: Final = re.compile(
     r"^IOException|StoppedRpcClient|ScannerReset|UnknownScanner|RpcThrottling|DroppedSnapshot|ServerTooBusy"
 )
 REMEDIES: Final = remedies(
-    ("AbsentTableError", ConfigurationError, "Create it, or correct the name"),
+    ("AbsentTableError", ConfigurationError, "Create the table, or correct the name"),
     ("AccessDenied|AccessControl", ConfigurationError, "Grant the user the rights that docs/hbase.md lists"),
     ("FatalConnection|BadAuth|Sasl", ConfigurationError, "The cluster requires Kerberos, which is not supported"),
     ("NoSuchColumnFamily", ConfigurationError, "Create the family, or correct the mapping"),

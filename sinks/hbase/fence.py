@@ -1,7 +1,7 @@
-"""One row that records how far the newest decision is applied. A newer decision replaces an older one there completely.
+"""Keep one row that records how far the newest decision is applied. A newer decision replaces an older one completely.
 
-The row proves what is committed, and its tombstones keep lost slices from being applied. The guarantee that no data row is
-applied twice does not depend on it, but on the rows themselves (``twopc.sinks.hbase.apply``).
+The row proves which slices are committed, and its tombstones keep lost slices from being applied. The guarantee that no data row
+is applied twice does not depend on this row, but on the data rows themselves (``twopc.sinks.hbase.apply``).
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ class Progress(NamedTuple):
     """The content of the row.
 
     Attributes:
-        base: the version of the newest decision of which anything was applied, or 0.
-        top: the highest timestamp that it may have used.
+        base: the version of the newest decision that a driver has begun to apply, or 0.
+        top: the highest timestamp that this decision may have used.
         done: the number of applied chunks, for each slice of that decision that was begun.
         tombstones: the slices that must never be applied.
     """
@@ -42,7 +42,7 @@ class Progress(NamedTuple):
 
 
 class Fence:
-    """The row of one sink. Every method raises one of ``FAILURES`` if the row cannot be read or written now."""
+    """Reads and writes the row of one sink. Every method raises one of ``FAILURES`` if the row cannot be read or written now."""
 
     def __init__(self, client: HBaseClient, *, table: str, sink: str) -> None:
         self._client = client
@@ -70,7 +70,7 @@ class Fence:
         self._client.execute_one(Op(self._table, self._row, mutations=mutations, condition=condition))
 
     def begin(self, uuid: str, base: int) -> None:
-        """Record that a slice has begun, before any of it is applied. Does nothing if it had already begun or is abandoned."""
+        """Record that a slice has begun, before any part is applied. Does nothing if it has already begun or is abandoned."""
         self._mark(uuid, b"0", base)
 
     def tombstone(self, uuid: str, base: int) -> None:
@@ -89,12 +89,12 @@ class Fence:
 
 
 def top_of(handles: Sequence[HBaseHandle], base: int) -> int:
-    """The highest timestamp that a decision may use: that of its last task, or of the progress of its longest slice."""
+    """Return the highest timestamp that a decision may use: that of its last task, or of its longest slice's progress."""
     return base + max((max(handle.partition, handle.chunks) for handle in handles), default=0)
 
 
 def state_of(handle: HBaseHandle, progress: Progress, base: int, *, is_whole: bool) -> SliceState:
-    """Derive a slice's state, from whether all its chunks existed before ``progress`` was read."""
+    """Derive a slice's state. ``is_whole`` tells whether all its chunks existed before ``progress`` was read."""
     if progress.base > base:
         return SliceState.STALE
     done = progress.done.get(handle.uuid) if progress.base == base else None

@@ -97,7 +97,7 @@ class Mapping(ABC):
 
     @abstractmethod
     def _values(self, rows: pa.RecordBatch) -> Iterable[Values]:
-        """The values that each row writes into the cells."""
+        """Return the values that each row writes into the cells."""
 
     def _join(self, older: Values, newer: Values) -> Values:
         """Merge two rows with the same key."""
@@ -110,7 +110,7 @@ class _Writing(Mapping):
     """An operation that writes values.
 
     Attributes:
-        cells: ``family:qualifier`` to the name of a column.
+        cells: the name of a column for each ``family:qualifier``.
     """
 
     cells: collections.abc.Mapping[str, str]
@@ -156,7 +156,7 @@ class Put(_Writing):
 
 @dataclass(frozen=True)
 class Increment(_Writing):
-    """Add to the cells, each a 64-bit counter in the format of HBase's own ``Increment``; the columns are integers."""
+    """Add to the cells, which are 64-bit counters in the format of HBase's own ``Increment``. The columns are integers."""
 
     operation = "INCREMENT"
 
@@ -215,7 +215,7 @@ def number_in(value: bytes) -> int:
     """Decode a counter.
 
     Raises:
-        BadRecordError: it is not a counter.
+        BadRecordError: ``value`` is not a counter.
     """
     if len(value) != COUNTER.size:
         raise BadRecordError(f"{value[:40]!r} is not a counter: a counter has {COUNTER.size} bytes")

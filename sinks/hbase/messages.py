@@ -1,6 +1,6 @@
-"""Everything used from the ``hbase-driver`` package: connections, and protobuf messages generated from HBase's definitions.
+"""Import all that is used from ``hbase-driver``: connections, and protobuf messages generated from HBase's definitions.
 
-All of it is imported here, because the import has a side effect.
+Only this module imports the package, because the import has a side effect.
 """
 
 from __future__ import annotations

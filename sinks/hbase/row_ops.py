@@ -1,4 +1,4 @@
-"""Operations on one row of HBase: a read, or mutations that happen together if a condition holds."""
+"""Build operations on one row of HBase: a read, or mutations that happen together if a condition holds."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ class Op(NamedTuple):
 
     @property
     def size_bytes(self) -> int:
-        """The approximate number of bytes that it adds to a request."""
+        """The approximate number of bytes that the operation adds to a request."""
         size = len(self.row) + _OVERHEAD_BYTES
         for mutation in self.mutations:
             size += mutation.ByteSize()
@@ -58,7 +58,7 @@ class Op(NamedTuple):
 def look(
     table: str, row: bytes, columns: Sequence[Column] = (), *, family: bytes | None = None, sizes_only: bool = False
 ) -> Op:
-    """Read columns of a row, or a family; ``sizes_only``: each value is the stored value's length, in 4 bytes."""
+    """Read columns of a row, or a family. With ``sizes_only``, each value is the stored value's length, in 4 bytes."""
     message = client_pb.Get(row=row)
     if sizes_only:
         message.filter.name, message.filter.serialized_filter = _KEY_ONLY, _LENGTH_AS_VALUE
@@ -71,7 +71,7 @@ def look(
 
 
 def cells_of(result: Any) -> dict[Column, Cell]:
-    """The answer to a read."""
+    """Return the cells in the answer to a read."""
     return {(cell.family, cell.qualifier): Cell(cell.value, cell.timestamp) for cell in result.cell}
 
 

@@ -1,4 +1,4 @@
-"""The arguments of an HBase sink, checked, and the tables that it needs. :class:`twopc.sinks.hbase.HBaseSink` documents them."""
+"""Check the arguments of an HBase sink, which :class:`twopc.sinks.hbase.HBaseSink` documents, and the tables that it needs."""
 
 from __future__ import annotations
 
@@ -108,7 +108,7 @@ class HBaseSettings(StagedSettings):
 
 
 def _ttls(schema: Any) -> dict[bytes, bytes]:
-    """The TTL of each family of a table."""
+    """Return the TTL of each family of a table."""
     return {
         family.name: {pair.first: pair.second for pair in family.attributes}.get(b"TTL", b"")
         for family in schema.column_families

@@ -1,8 +1,8 @@
 """The HBase sink, as its user describes it.
 
-It speaks HBase's own protocol, without a gateway. It needs a mutation and its marker in one conditional, atomic step, for many
-rows in a call; HBase's native ``Multi`` has it since 2.4. The Thrift gateways make one call per row. Thrift 1 checks and
-writes a single cell, and Thrift 2 has no increment or append under a condition.
+The sink speaks HBase's own protocol, without a gateway. A mutation and its marker must be one conditional, atomic step, and
+one call must carry many rows. HBase's native ``Multi`` offers this since 2.4. The Thrift gateways make one call per row.
+Thrift 1 checks and writes a single cell, and Thrift 2 has no increment or append under a condition.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class HBaseSink(HBaseSettings, TwoPhaseCommitSink[HBaseHandle]):
         timeout_ms: how long one step may wait for HBase.
 
     Raises:
-        ConfigurationError: an argument is invalid. The message names it and what to pass instead.
+        ConfigurationError: an argument is invalid. The message names the argument and says what to pass instead.
     """
 
     handle_type = HBaseHandle

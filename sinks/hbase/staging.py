@@ -1,8 +1,8 @@
-"""The sink's own table: its names, and its slices, which a task writes once and only the driver reads.
+"""Name the parts of the sink's own table, and access its slices. A task writes a slice once, and only the driver reads it.
 
-A slice is one row, so that one step sweeps it. A task writes each chunk on the condition that the slice is open, and finds it
-closed after the sweep. Every cell of a slice has the same timestamp, so that a deletion does not depend on the clocks of region
-servers.
+A slice is one row, so that one step sweeps it. A task writes each chunk on the condition that the slice is open, and finds
+the slice closed after a sweep. Every cell of a slice has the same timestamp, so that a deletion does not depend on the clocks
+of region servers.
 """
 
 from __future__ import annotations
@@ -39,10 +39,10 @@ class HBaseHandle(StagedHandle):
     """A prepared slice; its checksum is the SHA-256 of the chunks' SHA-256 digests.
 
     Attributes:
-        partition: the task's partition; orders the slices of a decision.
+        partition: the task's partition, which orders the slices of a decision.
         table: the table that the slice is applied to.
         operation: HBase's name of the operation.
-        chunks: how many chunks it has.
+        chunks: the number of its chunks.
         distinct: whether no row key is in two chunks, so that they may be applied in any order.
     """
 
@@ -53,12 +53,12 @@ class HBaseHandle(StagedHandle):
     distinct: bool
 
     def row(self, sink: str) -> bytes:
-        """The slice's row in the sink's own table."""
+        """Return the slice's row in the sink's own table."""
         return slice_row(sink, self.entry)
 
 
 def own_row(sink: str, name: str) -> bytes:
-    """The row of the control record (``control``) or of the fence; all slices' rows have the prefix ``slice/``."""
+    """Return the row of the control record (``control``) or of the fence. All slices' rows have the prefix ``slice/``."""
     return f"{sink}/{name}".encode()
 
 

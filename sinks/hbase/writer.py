@@ -1,4 +1,4 @@
-"""The executor's side of an HBase sink: a task's mutations, chunk by chunk, in one row of the sink's own table."""
+"""Stage a task's mutations, chunk by chunk, in one row of the sink's own table."""
 
 from __future__ import annotations
 
@@ -87,20 +87,20 @@ class HBaseWriter(StagedWriter[HBaseHandle]):
             [is_open] = self._execute([chunk], "writing")
             if not is_open:
                 raise RetriableError(
-                    f"sink {self._sink!r}: slice {self._entry} was swept, because the driver abandoned its attempt. No part of "
-                    "it was applied"
+                    f"sink {self._sink!r}: slice {self._entry} was swept, because the driver abandoned its attempt. No part "
+                    "of the slice was applied"
                 )
             self._digests.append(staging.digest(data))
 
 
 def require_fits(data: bytes, row: bytes, max_bytes: int) -> None:
-    """Check a single row's size, because its chunk becomes one cell, and so may any of its values.
+    """Check a single row's size. Its chunk becomes one cell, and any of its values may become one, too.
 
     Raises:
         BadRecordError: the row is too large.
     """
     if len(data) > max_bytes:
         raise BadRecordError(
-            f"row {row[:40]!r} has {len(data)} bytes, but HBase takes at most {max_bytes} in a cell. Make it smaller, or "
-            "raise hbase.server.keyvalue.maxsize and HBaseSink(max_cell_bytes=…)"
+            f"row {row[:40]!r} has {len(data)} bytes, but HBase takes at most {max_bytes} in a cell. Make the row smaller, "
+            "or raise hbase.server.keyvalue.maxsize and HBaseSink(max_cell_bytes=…)"
         )

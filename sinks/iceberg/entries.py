@@ -1,17 +1,13 @@
-"""Files that a task has written, encoded for the driver: paths, sizes, partitions and the bounds of their columns."""
+"""What the handle of a task says of each file: path, size, partition and the bounds of its columns."""
 
 from __future__ import annotations
 
-import zlib
 from decimal import Decimal
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import msgspec
 from pyiceberg.manifest import DataFile, DataFileContent, FileFormat
 from pyiceberg.typedef import Record
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable
 
 
 class Entry(msgspec.Struct, frozen=True, array_like=True):
@@ -77,16 +73,6 @@ def entry_of(path: str, size: int, partition: tuple[Any, ...], statistics: dict[
         upper_bounds=statistics["upper_bounds"],
         split_offsets=tuple(statistics["split_offsets"]),
     )
-
-
-def encode(entries: Iterable[Entry]) -> bytes:
-    """Encode the entries of a transaction."""
-    return zlib.compress(msgspec.msgpack.encode(list(entries)))
-
-
-def decode(encoded: bytes) -> list[Entry]:
-    """Decode what :func:`encode` returned."""
-    return msgspec.msgpack.decode(zlib.decompress(encoded), type=list[Entry])
 
 
 def _decimal(value: Any) -> Any:

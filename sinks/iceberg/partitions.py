@@ -8,6 +8,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyiceberg.transforms import DayTransform, HourTransform, MonthTransform, VoidTransform, YearTransform
 
+from twopc.sinks.lake.partitions import grouped
+
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
@@ -15,14 +17,14 @@ if TYPE_CHECKING:
     from pyiceberg.schema import Schema
     from pyiceberg.transforms import Transform
 
+    from twopc.sinks.lake.partitions import Partition
+
 _UNITS: Final[dict[type, Any]] = {
     YearTransform: "year",
     MonthTransform: "month",
     DayTransform: "day",
     HourTransform: "hour",
 }
-#: The values of a partition, one for each partition field.
-Partition = tuple[Any, ...]
 
 
 def split(rows: pa.Table, schema: Schema, spec: PartitionSpec) -> Iterator[tuple[Partition, pa.Table]]:
@@ -36,16 +38,7 @@ def split(rows: pa.Table, schema: Schema, spec: PartitionSpec) -> Iterator[tuple
     if not spec.fields:
         yield (), rows
         return
-    columns = [_transformed(rows, schema, field) for field in spec.fields]
-    # Each distinct value has a number, so that rows are grouped by integers, whatever the types.
-    names = [f"f{index}" for index in range(len(columns))]
-    every_row = pa.array(range(rows.num_rows), pa.int64())
-    keyed = pa.table([*(codes for codes, _ in columns), every_row], names=[*names, "row"])
-    groups = keyed.group_by(names, use_threads=False).aggregate([("row", "list")])
-    for group, codes in enumerate(groups.select(names).to_pylist()):
-        partition = tuple(values[codes[name]] for name, (_, values) in zip(names, columns, strict=True))
-        taken: Any = groups.column("row_list")[group]
-        yield partition, rows if len(taken) == rows.num_rows else rows.take(taken.values)
+    yield from grouped(rows, [_transformed(rows, schema, field) for field in spec.fields])
 
 
 def _transformed(rows: pa.Table, schema: Schema, field: PartitionField) -> tuple[Any, list[Any]]:

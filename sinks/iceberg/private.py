@@ -103,37 +103,17 @@ def _nans(field: pa.Field[Any], values: Any) -> Iterator[tuple[int, int]]:
             yield from _nans(field.type.field(index), pc.struct_field(values, [index]))
 
 
-class Listing:
-    """A directory of the table's storage."""
-
-    def __init__(self, io: FileIO, location: str) -> None:
-        self._io = io
-        self._location = location.rstrip("/")
-
-    @property
-    def is_possible(self) -> bool:
-        """Whether this FileIO can list at all."""
-        return isinstance(self._io, PyArrowFileIO) or hasattr(self._io, "get_fs")
-
-    def directories(self, under: str = "") -> list[str]:
-        """The names of the directories directly under one of its directories."""
-        return sorted(name for name, is_file in self._entries(under) if not is_file)
-
-    def files(self, under: str) -> list[str]:
-        """The locations of the files directly under one of its directories."""
-        return sorted(f"{self._location}/{under}/{name}" for name, is_file in self._entries(under) if is_file)
-
-    def _entries(self, under: str) -> Iterator[tuple[str, bool]]:
-        where = f"{self._location}/{under}".rstrip("/")
-        scheme, netloc, path = PyArrowFileIO.parse_location(where)
-        if isinstance(self._io, PyArrowFileIO):
-            selector = FileSelector(path, allow_not_found=True)
-            for info in self._io.fs_by_scheme(scheme, netloc).get_file_info(selector):
-                yield info.base_name, info.type is FileType.File
-        else:
-            with contextlib.suppress(FileNotFoundError):
-                for found in self._io.get_fs(scheme).ls(path, detail=True):  # type: ignore[attr-defined]
-                    yield found["name"].rstrip("/").rpartition("/")[2], found["type"] == "file"
+def listed(file_io: FileIO, location: str) -> Iterator[tuple[str, bool]]:
+    """What is directly in a directory: each name, and whether it is a file. Nothing if this FileIO cannot list at all."""
+    scheme, netloc, path = PyArrowFileIO.parse_location(location)
+    if isinstance(file_io, PyArrowFileIO):
+        selector = FileSelector(path, allow_not_found=True)
+        for info in file_io.fs_by_scheme(scheme, netloc).get_file_info(selector):
+            yield info.base_name, info.type is FileType.File
+    elif hasattr(file_io, "get_fs"):
+        with contextlib.suppress(FileNotFoundError):
+            for found in file_io.get_fs(scheme).ls(path, detail=True):
+                yield found["name"].rstrip("/").rpartition("/")[2], found["type"] == "file"
 
 
 class _Limited(HTTPAdapter):

@@ -16,9 +16,10 @@ from pyiceberg.table.refs import MAIN_BRANCH
 from pyiceberg.table.snapshots import Operation, Snapshot, Summary, UpdateMetrics, update_snapshot_summaries
 from pyiceberg.table.update import AddSnapshotUpdate, AssertRefSnapshotId, AssertTableUUID, SetSnapshotRefUpdate
 
-from twopc.sinks.iceberg.errors import StoreError, translated
+from twopc.sinks.iceberg.errors import translated
 from twopc.sinks.iceberg.layout import metadata_path
 from twopc.sinks.iceberg.record import summary_of, tag_of
+from twopc.sinks.lake.errors import StoreError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -28,7 +29,7 @@ if TYPE_CHECKING:
     from pyiceberg.table.update import TableRequirement, TableUpdate
 
     from twopc.sinks.iceberg.entries import Entry
-    from twopc.sinks.iceberg.record import Published
+    from twopc.sinks.lake.published import Published
 
 _FORMAT: Final = 2
 _COMPRESSION: Final = "write.avro.compression-codec"

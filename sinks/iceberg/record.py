@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, Any, Final
 import msgspec
 
 from twopc.errors import ConfigurationError
-from twopc.sinks.iceberg.errors import StoreError
+from twopc.sinks.lake.errors import StoreError
+from twopc.sinks.lake.published import Published
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -25,24 +26,6 @@ CONTROL: Final = "twopc.control"
 PUBLISHED: Final = "twopc.published"
 BATCH: Final = "twopc.batch"
 _PREFIX: Final = "twopc-"
-
-
-class Published(msgspec.Struct, frozen=True, omit_defaults=True):
-    """The outcome of the newest decision that was committed.
-
-    Attributes:
-        version: the decision's.
-        epoch: the driver epoch in the names of its files. A repair has those of several drivers, and this is the last one's.
-        batch: the batch.
-        attempts: how many transactions of each attempt at the batch are settled. There are several after a repair.
-        lost: the settled transactions that are not in the table and never will be.
-    """
-
-    version: int = 0
-    epoch: int = 0
-    batch: int = -1
-    attempts: dict[str, int] = {}
-    lost: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)

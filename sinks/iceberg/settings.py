@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
-import time
 from dataclasses import dataclass, field
-from functools import lru_cache
 from typing import TYPE_CHECKING, Final
 
 from twopc.errors import ConfigurationError
-from twopc.sinks.iceberg.errors import StoreError, explained
 from twopc.sinks.iceberg.objections import find_objections
 from twopc.sinks.iceberg.rows import fit_rows
 from twopc.sinks.iceberg.store import Store
+from twopc.sinks.lake.errors import explaining
+from twopc.sinks.lake.fresh import fresh
 from twopc.sinks.sink_names import RULE, is_sink_name
 
 if TYPE_CHECKING:
@@ -21,10 +21,8 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from pyiceberg.table import Table
 
-    from twopc.sinks.iceberg.rows import RowFormat
+    from twopc.sinks.lake.rows import RowFormat
 
-#: After somebody has altered the table, rows that fit it now must not go to the dead letters for hours.
-_FRESH_S: Final = 30
 _TABLE: Final = re.compile(r"[^.\s]+(\.[^.\s]+)+")
 #: Each process would have a catalog of its own.
 _OF_ONE_PROCESS: Final = re.compile(r"sqlite(\+\w+)?://(/:memory:|/?$|/?\?|.*mode=memory)")
@@ -80,6 +78,7 @@ class IcebergSettings:
             raise ConfigurationError(f"IcebergSink({argument}={value}): {advice}")
 
 
+@fresh
 def row_format(settings: IcebergSettings, schema: pa.Schema) -> RowFormat:
     """How a batch's rows are written. Reads the table at most every 30 s; each task reads it again.
 
@@ -87,17 +86,10 @@ def row_format(settings: IcebergSettings, schema: pa.Schema) -> RowFormat:
         SchemaError: the columns do not fit the table.
         ConfigurationError: the table has what the sink does not support, or cannot be read.
     """
-    return _read_row_format(settings, schema, time.monotonic() // _FRESH_S)
-
-
-@lru_cache(maxsize=100)
-def _read_row_format(settings: IcebergSettings, schema: pa.Schema, _: float) -> RowFormat:
-    store = settings.store()
-    try:
+    with (
+        explaining(f"sink {settings.name!r}, reading table {settings.table}"),
+        contextlib.closing(settings.store()) as store,
+    ):
         table = store.load()
-    except StoreError as error:
-        raise explained(error, f"sink {settings.name!r}, reading table {settings.table}") from error
-    finally:
-        store.close()
     settings.require_supported(table)
     return fit_rows(schema, table.schema(), settings.table)

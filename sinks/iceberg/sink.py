@@ -9,7 +9,8 @@ from twopc.sink import TwoPhaseCommitSink
 from twopc.sinks.iceberg.committer import IcebergCommitter
 from twopc.sinks.iceberg.handle import IcebergHandle
 from twopc.sinks.iceberg.settings import IcebergSettings, row_format
-from twopc.sinks.iceberg.writer import IcebergWriter
+from twopc.sinks.iceberg.view import IcebergView
+from twopc.sinks.lake.writer import LakeWriter
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -47,9 +48,10 @@ class IcebergSink(IcebergSettings, TwoPhaseCommitSink[IcebergHandle]):
         """See :class:`TwoPhaseCommitSink`."""
         row_format(self, rows.schema).check(rows)
 
-    def create_writer(self, task: TaskAttempt) -> IcebergWriter:
+    def create_writer(self, task: TaskAttempt) -> LakeWriter[IcebergHandle]:
         """See :class:`TwoPhaseCommitSink`."""
-        return IcebergWriter(task, self)
+        store = self.store()
+        return LakeWriter(task, self.name, lambda: IcebergView(store, self), store.close)
 
     def create_committer(self) -> IcebergCommitter:
         """See :class:`TwoPhaseCommitSink`."""

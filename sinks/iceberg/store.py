@@ -1,9 +1,7 @@
-"""The catalog and the table, for one writer or one committer. Every error is a :class:`StoreError`."""
+"""The catalog and the table, for one writer or one committer. Every error is a StoreError."""
 
 from __future__ import annotations
 
-import contextlib
-import io
 import warnings
 from typing import TYPE_CHECKING
 
@@ -61,36 +59,3 @@ class Store:
                 self._catalog = load_catalog(properties.pop("name", "default"), **properties)
             limit_time(self._catalog, self._timeout_ms)
         return self._catalog
-
-
-def write_object(table: Table, path: str, data: bytes) -> None:
-    """Write a small file of the sink's own."""
-    with translated(f"writing {path}"), table.io.new_output(path).create(overwrite=True) as stream:
-        stream.write(data)
-
-
-def read_object(table: Table, path: str) -> bytes | None:
-    """Read such a file; None if it is not there."""
-    with translated(f"reading {path}"):
-        try:
-            with table.io.new_input(path).open() as stream, io.BytesIO() as found:
-                while piece := stream.read(2**20):
-                    found.write(piece)
-                return found.getvalue()
-        except FileNotFoundError:
-            return None
-
-
-def size_of(table: Table, path: str) -> int | None:
-    """The size of a file; None if it is not there."""
-    with translated(f"looking for {path}"):
-        try:
-            return len(table.io.new_input(path))
-        except FileNotFoundError:
-            return None
-
-
-def delete(table: Table, path: str) -> None:
-    """Delete a file. One that is not there counts as deleted."""
-    with translated(f"deleting {path}"), contextlib.suppress(FileNotFoundError):
-        table.io.delete(path)

@@ -1,4 +1,4 @@
-"""Rows to Kafka, exactly once: one transaction per task, committed by the driver after its decision."""
+"""Write rows to Kafka exactly once, in one transaction per task, which the driver commits after its decision."""
 
 from twopc.sinks.kafka.sink import KafkaSink
 

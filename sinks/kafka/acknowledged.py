@@ -1,4 +1,4 @@
-"""Wait for acknowledgements. The wait continues as long as they arrive; only silence or the deadline ends it."""
+"""Wait for acknowledgements. The wait continues while acknowledgements arrive; only silence or the deadline ends it."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING, Final
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-#: How long a failed record may stay unnoticed while others are sent.
+#: The time for which a failed record may stay unnoticed while others are sent.
 _SLICE_S: Final = 0.5
 
 
 def flush_all(flush: Callable[[float], int], *, silence_s: float, until: float = math.inf) -> int:
-    """Flush until every record is acknowledged, or until none has been for ``silence_s``.
+    """Flush until every record is acknowledged, or until no acknowledgement has arrived for ``silence_s``.
 
     With a quota or a slow link, a batch may take minutes although acknowledgements arrive every second.
 

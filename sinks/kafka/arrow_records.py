@@ -1,7 +1,7 @@
 """Convert Arrow rows to librdkafka's structures, with addresses filled in by numpy; no row becomes a Python object.
 
-Ownership: the structures hold addresses in Arrow's buffers. An object of this module keeps those arrays alive, and its caller
-keeps the object until librdkafka has copied the rows, which it does within each call.
+Ownership: the structures hold addresses in Arrow's buffers. An object of this module keeps those arrays alive. Its caller
+keeps the object until librdkafka has copied the rows, which happens within each call.
 """
 
 from __future__ import annotations
@@ -31,14 +31,14 @@ Column: TypeAlias = Any  #: an Arrow array of any type
 
 #: The size of an offset in bytes, for the types that have offsets.
 _OFFSETS: Final = {pa.binary(): 4, pa.string(): 4, pa.large_binary(): 8, pa.large_string(): 8}
-#: The address of an empty value whose array has no buffer; an address of 0 would make it null.
+#: The address of an empty value whose array has no buffer; an address of 0 would mean null.
 _NOWHERE: Final = ctypes.create_string_buffer(1)
 #: Each record's arguments before its headers.
 _FIXED: Final = 6
 
 
 class PlainRecords:
-    """Rows of one topic with a value and perhaps a key. One call enqueues all of them."""
+    """Rows of one topic with a value and optionally a key. One call enqueues all of them."""
 
     def __init__(self, producer: LibrdkafkaProducer, topic: str, rows: pa.RecordBatch) -> None:
         self._producer, self._topic = producer, topic
@@ -57,7 +57,7 @@ class PlainRecords:
         return _largest(self._spans)
 
     def enqueue(self, start: int) -> tuple[int, KafkaError | None]:
-        """See :class:`Records`. Once the queue is full, librdkafka accepts none of the rest."""
+        """See :class:`Records`. Once the queue is full, librdkafka accepts no further rows."""
         messages = self._messages[start:]
         self._producer.produce_batch(self._topic, messages)
         (refused,) = np.nonzero(messages["err"])
@@ -74,7 +74,7 @@ class PlainRecords:
 
 
 class DetailedRecords:
-    """Rows with topics, partitions, timestamps or headers. Each takes one call, with arguments filled in by numpy."""
+    """Rows with topics, partitions, timestamps or headers. Each row takes one call, with arguments filled in by numpy."""
 
     stopped = True
 
@@ -156,10 +156,10 @@ def records_of(
     """Prepare rows with the columns of :class:`twopc.sinks.kafka.writer.KafkaWriter`.
 
     Args:
-        producer: enqueues them.
+        producer: the producer that enqueues the rows.
         rows: the rows.
         topics: the topics of these rows.
-        which: an array with the index in ``topics`` of each row's topic; None if there is only one.
+        which: for each row, the index of its topic in ``topics``; None if there is only one topic.
     """
     details = [name for name in ("partition", "timestamp", "headers") if name in rows.schema.names]
     if len(topics) == 1 and all(rows.column(name).null_count == rows.num_rows for name in details):
@@ -169,9 +169,9 @@ def records_of(
 
 
 class Spans:
-    """The address and size of each element of a column of bytes or text; null has address 0.
+    """The address and size of each element in a column of bytes or text; a null has address 0.
 
-    Keeps alive the column that the addresses point into.
+    Keeps the column alive, because the addresses point into it.
     """
 
     def __init__(self, column: Column) -> None:
@@ -185,13 +185,13 @@ class Spans:
 
 
 def _largest(spans: Mapping[Any, Spans]) -> int:
-    """The size in bytes of the largest row in all of these columns together."""
+    """Return the size in bytes of the largest row, summed over these columns."""
     sizes = [column.sizes for column in spans.values()]
     return int(np.max(np.sum(sizes, axis=0), initial=0)) if sizes else 0
 
 
 class Headers:
-    """The headers of rows: the number for each row, then all names and values in the order of the rows."""
+    """The headers of rows: the number of headers in each row, then all names and values in row order."""
 
     def __init__(self, column: Column) -> None:
         pairs = column.flatten()
@@ -199,14 +199,14 @@ class Headers:
         if pairs.null_count or keys.null_count:
             raise BadRecordError(HEADER_WITHOUT_KEY)
         self.counts: Numbers = np.diff(_edges(column, _OFFSETS[pa.binary()]))
-        self.counts[_nulls(column)] = 0  # their elements are not among the pairs
+        self.counts[_nulls(column)] = 0  # the elements of null rows are not among the pairs
         # librdkafka takes names as C strings.
         ended = pc.binary_join_element_wise(keys, _text("", keys.type), _text("\0", keys.type))
         self.names = Spans(ended)
         self.values = Spans(pairs.field("value"))
 
 
-# Not with ``pa.scalar`` or ``pa.array``: they import pandas, which takes a second in every new Python worker.
+# This avoids ``pa.scalar`` and ``pa.array``: they import pandas, which takes a second in every new Python worker.
 
 
 def _text(value: str, kind: pa.DataType) -> Column:
@@ -216,7 +216,7 @@ def _text(value: str, kind: pa.DataType) -> Column:
 
 
 def _edges(column: Column, width: int) -> Numbers:
-    """The start of each element, and the end of the last one."""
+    """Return the start of each element, and the end of the last one."""
     if not len(column):
         return np.zeros(1, np.int64)  # there may be no buffer
     edges = np.frombuffer(column.buffers()[1], f"<i{width}", len(column) + 1, column.offset * width)
@@ -224,7 +224,7 @@ def _edges(column: Column, width: int) -> Numbers:
 
 
 def _nulls(column: Column) -> Numbers:
-    """Which elements are null."""
+    """Return a mask of the elements that are null."""
     validity = column.buffers()[0]
     if validity is None:
         return np.zeros(len(column), bool)

@@ -1,8 +1,8 @@
-"""The largest batch that a topic takes. A broker refuses a larger one, and librdkafka, unlike Java's client, never splits it.
+"""Learn the largest batch that a topic accepts. A broker refuses a larger batch, which librdkafka, unlike Java, never splits.
 
-The limit is on the batch, so a topic that takes 64 kB refuses five hundred small records with one key. A process asks for each
-topic's limit once in a run. If it may not ask, or if the limit is lowered while the query runs, it learns from the refusal, and
-the next attempt sends smaller batches.
+The limit applies to the batch, so a topic that accepts 64 kB refuses five hundred small records with one key. A process asks
+for each topic's limit once per run. If the process may not ask, or if the limit is lowered while the query runs, the process
+learns from the refusal, and the next attempt sends smaller batches.
 
 Sources: ``batch.size`` in librdkafka's CONFIGURATION.md; ``analyzeAndValidateRecords`` and ``append`` in Kafka's
 ``UnifiedLog.scala``.
@@ -28,9 +28,9 @@ if TYPE_CHECKING:
 
 #: librdkafka's own default.
 _DEFAULT: Final = 1_000_000
-#: Java's default, which is accepted by every topic that Spark's own sink can write to with its defaults.
+#: Java's default. Every topic to which Spark's own sink can write with its defaults accepts it.
 _CAUTIOUS: Final = 16_384
-#: The settings that limit a topic's batches; the second one does because a batch lies in one segment.
+#: The settings that limit a topic's batches. The segment size is a limit because a batch must fit in one segment.
 _LIMITS: Final = ("max.message.bytes", "segment.bytes")
 _REQUEST_S: Final = 5.0
 #: The errors with which a broker refuses a batch.
@@ -41,7 +41,7 @@ Limit = tuple[int, str]
 
 
 class BatchSize:
-    """The batch sizes that a sink's topics take, as far as this process has learned them in one run."""
+    """The batch sizes that a sink's topics accept, as far as this process has learned them in one run."""
 
     def __init__(self, settings: KafkaSettings) -> None:
         self._settings = settings
@@ -51,7 +51,7 @@ class BatchSize:
 
     @property
     def bytes(self) -> int:
-        """The largest batch that every known topic takes, or the user's setting if that is less."""
+        """The size in bytes of the largest batch that every known topic accepts, or the user's setting if that is less."""
         return min([self._chosen, *(limit for limit, _ in filter(None, self._limits.values()))])
 
     def learn(self, topics: Collection[str]) -> None:
@@ -67,7 +67,7 @@ class BatchSize:
         return {**config, "batch.size": str(self.bytes)} if self.bytes < self._chosen else dict(config)
 
     def too_small_for(self, topics: Collection[str], sent_bytes: int) -> RetriableError | None:
-        """Whether any topic takes only smaller batches than those of a producer that has begun to write."""
+        """Build an error if a topic accepts only smaller batches than the ``sent_bytes`` of a running producer; else None."""
         small = [topic for topic in topics if (limit := self._limits.get(topic)) and limit[0] < sent_bytes]
         return RetriableError("; ".join(map(self._lowered, small))) if small else None
 
@@ -78,7 +78,7 @@ class BatchSize:
 
         Args:
             error: the error in the delivery report.
-            topic: the topic that it was sent to.
+            topic: the topic to which the batch was sent.
             sent_bytes: the producer's ``batch.size``.
             largest: the bytes of the largest row's key and value.
             doing: the action that failed, and its object.
@@ -93,9 +93,9 @@ class BatchSize:
         text = f"{doing}: {error.str()} ({error.name()})"
         if self.bytes < sent_bytes:
             return RetriableError(f"{text}: {self._lowered(topic)}")
-        takes = f"{known[1]}={known[0]}" if known and known[1] else "a limit that this principal may not read"
+        takes = f"{known[1]}={known[0]}" if known and known[1] else "this principal may not read the limit"
         return BadRecordError(
-            f"{text}: a record is larger than the topic {topic} accepts, which has {takes}. The largest row of this task has "
+            f"{text}: a record is larger than the topic {topic} accepts ({takes}). The largest row of this task has "
             f"{largest} bytes in key and value. Raise the topic's max.message.bytes, or make the record smaller"
         )
 
@@ -141,7 +141,7 @@ _known: dict[tuple[int, str], tuple[int, BatchSize]] = {}
 
 
 def batch_size_of(settings: KafkaSettings, driver_epoch: int) -> BatchSize:
-    """Return this process's knowledge of a sink's run."""
+    """Return the limits that this process has learned in a sink's run."""
     key = (os.getpid(), settings.name)
     known = _known.get(key)
     if known is None or known[0] != driver_epoch:

@@ -1,4 +1,4 @@
-"""The connection that commits prepared transactions. The only user of kafka-python's internals.
+"""The connection that commits prepared transactions. No other module uses kafka-python's internals.
 
 librdkafka cannot resume a transaction that another process prepared, and no public API of kafka-python can end one. So
 requests go through the private ``_manager`` of kafka-python's admin client, which is why kafka-python is pinned to 3.0.x.
@@ -29,20 +29,20 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 _BOOTSTRAP_TIMEOUT_MS: Final = 30_000
-#: kafka-python's own (``KafkaConnectionManager.DEFAULT_CONFIG``); its admin client does not take them.
+#: kafka-python's own timeouts (``KafkaConnectionManager.DEFAULT_CONFIG``); its admin client does not accept them.
 _SETUP_TIMEOUTS_MS: Final = {
     "socket_connection_setup_timeout_ms": 10_000,
     "socket_connection_setup_timeout_max_ms": 30_000,
 }
-#: How the time is divided among several servers: short rounds first, so that silent servers cost little.
+#: The rounds' shares of the time if there are several servers. The first rounds are short, so that silent servers cost little.
 _ROUNDS: Final = (1, 2, 4)
-#: How long a broker that joins (a rolling restart) may be left out of a request to all brokers; kafka-python allows 5 minutes.
+#: For this long, a request to all brokers may miss a broker that joins (a rolling restart). kafka-python allows 5 minutes.
 _METADATA_MAX_AGE_MS: Final = 30_000
 _SASL: Final = (SaslAuthenticateRequest, SaslAuthenticateResponse, SaslBytesRequest, SaslBytesResponse)
 
 
 class _WithoutSecrets(logging.Filter):
-    """Drops kafka-python's debug lines that hold passwords and tokens: its settings, SASL's messages, and raw bytes."""
+    """Suppresses kafka-python's debug lines that hold passwords and tokens: its settings, SASL's messages, and raw bytes."""
 
     def filter(self, record: logging.LogRecord) -> bool:
         """Whether the line may be logged."""
@@ -100,7 +100,7 @@ class BrokerConnection:
         return str(self._manager.broker_version_data.broker_version_str)
 
     def does_not_know(self, request: Any, *, min_version: int = 0) -> bool:
-        """Whether that broker and kafka-python have no common version of a request, from this version on."""
+        """Whether that broker and kafka-python share no version of a request that is at least ``min_version``."""
         try:
             self._manager.broker_version_data.api_version(request, min_version=min_version)
         except kafka_errors.IncompatibleBrokerVersion:
@@ -159,7 +159,7 @@ class _TokenProvider(AbstractTokenProvider):  # type: ignore[misc] # kafka-pytho
 def _open_in_turn(config: Mapping[str, Any]) -> KafkaAdminClient:
     """Connect through the first server that responds.
 
-    kafka-python repeatedly draws a server at random, and spends the whole time on one that is silent
+    kafka-python repeatedly picks a server at random, and spends all of the time on a silent one
     (``KafkaConnectionManager._do_bootstrap``). So each attempt gets a share of the time, and begins with the next server.
     """
     total_ms = config.get("bootstrap_timeout_ms", _BOOTSTRAP_TIMEOUT_MS)
@@ -167,7 +167,7 @@ def _open_in_turn(config: Mapping[str, Any]) -> KafkaAdminClient:
     shares = [weight / sum(_ROUNDS) / count for weight in _ROUNDS for _ in range(count)] if count > 1 else [1.0]
     tries = [({**config, "bootstrap_timeout_ms": total_ms * share}, n % count) for n, share in enumerate(shares)]
     for settings, first in tries[:-1]:
-        # The next one may respond, or may not be a controller.
+        # The next server may respond, or may not be a controller.
         with suppress(kafka_errors.KafkaTimeoutError, kafka_errors.IncompatibleBrokerVersion):
             return _open(settings, first)
     return _open(*tries[-1])
@@ -175,7 +175,8 @@ def _open_in_turn(config: Mapping[str, Any]) -> KafkaAdminClient:
 
 def _open(config: Mapping[str, Any], first: int) -> KafkaAdminClient:
     opened: list[KafkaNetClient] = []
-    # A request first waits for its connection. By default kafka-python waits for a silent broker 10 s, then up to 30 s (KIP-601).
+    # A request first waits for its connection. By default kafka-python waits 10 s for a silent broker, then up to 30 s
+    # (KIP-601).
     patience_ms = config.get("request_timeout_ms", math.inf)
     patience = {name: min(ms, patience_ms) for name, ms in _SETUP_TIMEOUTS_MS.items()}
 

@@ -6,14 +6,14 @@ import logging
 from collections import deque
 from typing import Final
 
-#: librdkafka's own log lines. Without this logger, a dropped producer that outlives its broker would write to stderr forever.
+#: librdkafka's own log lines. Without this logger, a discarded producer that outlives its broker would write to stderr forever.
 client_logger = logging.getLogger("twopc.librdkafka")
 
 _KEPT: Final = 3
 
 
 class ClientLog:
-    """The log of one client, in the form of a logger for confluent-kafka."""
+    """The log of one client. confluent-kafka uses it as a logger."""
 
     def __init__(self) -> None:
         self._last: deque[str] = deque(maxlen=_KEPT)
@@ -26,5 +26,5 @@ class ClientLog:
             self._last.append(line)
 
     def said(self) -> str:
-        """The last warnings and errors, as a suffix for an error's message; empty if there were none."""
+        """Return the last warnings and errors, as a suffix for an error's message; empty if there were none."""
         return f". The client's log: {' | '.join(self._last)}" if self._last else ""

@@ -1,7 +1,7 @@
-"""The columns of Spark's own Kafka writer: chosen by name and type, and their values checked, a column at a time.
+"""Choose the columns of Spark's own Kafka writer by name and type, and check their values, a column at a time.
 
-Source of the names and types: Spark's ``KafkaWriter.scala`` and its Structured Streaming + Kafka guide; ``timestamp``
-is ours.
+Source of the names and types: Spark's ``KafkaWriter.scala`` and its Structured Streaming + Kafka guide. Only ``timestamp``
+is our own.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ if TYPE_CHECKING:
 HEADER_WITHOUT_KEY: Final = "a header without a key in the 'headers' column"
 #: The bytes that librdkafka counts besides key, value and headers (``RD_KAFKAP_MESSAGE_V2_MAX_OVERHEAD``).
 _RECORD_OVERHEAD_BYTES: Final = 36
-#: From each of these lengths on, the length itself takes another byte, because it is a zigzag varint.
+#: From each of these lengths on, the encoded length takes one more byte, because it is a zigzag varint.
 _LONGER: Final = (1 << 6, 1 << 13, 1 << 20, 1 << 27)
 _STRING: Final = (pa.string(), pa.large_string())
 _BINARY: Final = (pa.binary(), pa.large_binary())
 
 
 def kafka_columns(schema: pa.Schema, *, has_topic: bool) -> tuple[SinkColumn, ...]:
-    """Choose the columns of the records, ignoring the case of their names; ``has_topic``: the sink has its own topic.
+    """Choose the records' columns, ignoring the case of their names. ``has_topic`` says whether the sink has its own topic.
 
     Raises:
         SchemaError: a column is missing, exists twice or has a type that cannot be written; the message names it.
@@ -46,7 +46,7 @@ def kafka_columns(schema: pa.Schema, *, has_topic: bool) -> tuple[SinkColumn, ..
 
 
 def named(name: str, names: Sequence[str]) -> str | None:
-    """Find the column with exactly this name, as Spark's own writer requires, or the only one whose name differs in case.
+    """Find the column with exactly this name, as Spark's own writer requires, or else the only one that differs in case.
 
     Raises:
         SchemaError: several columns match.
@@ -54,7 +54,7 @@ def named(name: str, names: Sequence[str]) -> str | None:
     meant = [name] if name in names else [other for other in names if other.lower() == name]
     if len(set(meant)) > 1:
         raise SchemaError(
-            f"the columns {listed(meant)} differ only in case, so each may be the record's {name}. Nothing was written. "
+            f"the columns {listed(meant)} differ only in case, so each could be the record's {name}. Nothing was written. "
             f"Select the right one AS {name}, or rename the others"
         )
     if meant:
@@ -86,12 +86,11 @@ def require_writable(rows: pa.RecordBatch, *, max_bytes: int) -> None:
 def require_exact(rows: pa.RecordBatch) -> None:
     """Refuse values that librdkafka would silently write as something else.
 
-    It treats a time of 0 as "now" and a partition of -1 as "any", and it truncates a header's name at its first NUL byte.
+    librdkafka treats a time of 0 as "now" and a partition of -1 as "any", and it truncates a header's name at its first NUL byte.
     Kafka's Java producer, and so Spark's own sink, refuses negative partitions and times (``ProducerRecord.java``).
 
     Args:
-        rows: as :func:`require_writable` takes them. Without ``partition``, ``timestamp`` and ``headers`` there is nothing to
-            do.
+        rows: see :func:`require_writable`. Rows without ``partition``, ``timestamp`` and ``headers`` need no check.
 
     Raises:
         BadRecordError: at least one of the rows cannot be written unchanged; the message has the reason.
@@ -111,7 +110,7 @@ def require_exact(rows: pa.RecordBatch) -> None:
 
 
 def texts_of(column: Any) -> list[str]:
-    """The elements of a text column without nulls. Spark's strings may hold any bytes: those that are not UTF-8 are escaped."""
+    """Return the elements of a text column without nulls. Spark's strings may hold any bytes; invalid UTF-8 is escaped."""
     return [element.as_buffer().to_pybytes().decode(errors="backslashreplace") for element in column]
 
 
@@ -126,7 +125,7 @@ def _require_names(headers: Any) -> None:
         raise BadRecordError(f"a header's key in the 'headers' column is not UTF-8: {error}") from error
     if pc.any(pc.match_substring(names, "\0"), min_count=0).as_py():
         raise BadRecordError(
-            "a header's key in the 'headers' column has a NUL character, where Kafka's client would cut it off"
+            "a header's key in the 'headers' column has a NUL character, at which Kafka's client would cut the key off"
         )
 
 
@@ -169,7 +168,7 @@ def _bytes_of(column: Any) -> Any:
 
 
 def _header_bytes(headers: Any) -> Any:
-    """The size of each row's headers as sent: each key and value, and the lengths of both."""
+    """Compute the size of each row's headers as sent, in bytes: each key and value, and the lengths of both."""
     pairs = headers.flatten()
     sizes = pa.repeat(pa.scalar(2, pa.int64()), len(pairs))  # a byte for each length, including that of null
     for length in (_bytes_of(pairs.field("key")), _bytes_of(pairs.field("value"))):

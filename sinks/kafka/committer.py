@@ -54,12 +54,12 @@ class KafkaCommitter(SinkCommitter[KafkaHandle]):
             self._log = KafkaDecisionLog(settings, verified=self._client.verifies)
             opened.pop_all()
         self._scan_start = ScanStart(self._log, settings.topic, timeout_ms=settings.timeout_ms)
-        self._unread: list[str] = []  # why the last search of markers proved nothing
+        self._unread: list[str] = []  # why the last search for markers proved nothing
         self._blockers: list[str] = []
         self._orphans_ended = 0
 
     def binding(self) -> Mapping[str, str]:
-        """See :class:`SinkCommitter`: the cluster and the ledger, by their ids."""
+        """See :class:`SinkCommitter`. Names the cluster and the ledger by their ids."""
         return {"cluster": self._client.cluster_id, "ledger": self._log.name, "ledger_id": self._log.identity()}
 
     def decision_log(self) -> KafkaDecisionLog:
@@ -67,7 +67,7 @@ class KafkaCommitter(SinkCommitter[KafkaHandle]):
         return self._log
 
     def inspect(self) -> None:
-        """See :class:`SinkCommitter`: the ledger's settings (rule 14), and the right that the sweep needs (rule 7)."""
+        """See :class:`SinkCommitter`. Checks the ledger's settings (rule 14) and the right that the sweep needs (rule 7)."""
         if self._log.identity() != ABSENT:
             self._log.topic.require_safe()
         sink = self._settings.name
@@ -92,16 +92,16 @@ class KafkaCommitter(SinkCommitter[KafkaHandle]):
         return self._log.acquire(claim)
 
     def begin_attempt(self) -> dict[str, Any]:
-        """See :class:`SinkCommitter`: the start of the markers, and the output's partition count."""
+        """See :class:`SinkCommitter`. Returns where the attempt's markers start, and the output's partition count."""
         return self._scan_start.take()
 
     def confirm(self, handles: Sequence[KafkaHandle], age_ms: float) -> None:
-        """See :class:`SinkCommitter`: rule 3."""
+        """See :class:`SinkCommitter`. Applies rule 3."""
         if handles:
             confirm(self._client, self._settings, handles, age_ms)
 
     def commit(self, handles: Sequence[KafkaHandle], scan_start: Mapping[str, Any]) -> dict[KafkaHandle, Evidence]:
-        """See :class:`SinkCommitter`: NONE proves a commit; after any other report, the markers decide (rule 4)."""
+        """See :class:`SinkCommitter`. NONE proves a commit; after any other report, the markers decide (rule 4)."""
         reports = end_all(self._client, handles, timeout_ms=self._timeout_ms)
         proven = {handle: Evidence.COMMITTED for handle, report in reports.items() if report == NONE}
         unclear = [handle for handle in handles if handle not in proven]
@@ -116,7 +116,7 @@ class KafkaCommitter(SinkCommitter[KafkaHandle]):
         return proven
 
     def blockers(self) -> Sequence[str]:
-        """See :class:`SinkCommitter`: the last answers of the coordinators and the markers, and the time left."""
+        """See :class:`SinkCommitter`. Quotes the coordinators' last answers, the search for markers, and the time limit."""
         return self._blockers
 
     def _why(self, unproven: Mapping[KafkaHandle, str]) -> str:
@@ -134,16 +134,16 @@ class KafkaCommitter(SinkCommitter[KafkaHandle]):
         )
 
     def abort(self, handles: Sequence[KafkaHandle]) -> None:
-        """See :class:`SinkCommitter`: aborts by fencing, which stops the writer wherever it runs (rule 7)."""
+        """See :class:`SinkCommitter`. Aborts by fencing, which stops the writer wherever it runs (rule 7)."""
         fence(self._client, [handle.identity for handle in handles], timeout_ms=self._timeout_ms)
 
     def prove(self, handles: Sequence[KafkaHandle], scan_start: Mapping[str, Any]) -> dict[KafkaHandle, Evidence]:
-        """See :class:`SinkCommitter`: uses only the markers."""
+        """See :class:`SinkCommitter`. Uses only the markers."""
         found: dict[KafkaHandle, Evidence] = {}
         start = scan_start.get("markers", {})
         for _ in range(2):
-            # Sweep first: a dead driver's orphan holds back the last stable offset until it times out. Only earlier
-            # driver epochs: this driver's own transactions may still be decided.
+            # Sweep first, because a dead driver's orphan holds back the last stable offset until it times out. Sweep only
+            # earlier driver epochs, because this driver's own transactions may still be decided.
             self._orphans_ended += sweep(self._client, self._settings, spared=handles, below=self._log.driver_epoch)
             found, self._unread = markers.search(self._log, handles, start, timeout_ms=self._timeout_ms / 2)
             if Evidence.UNKNOWN not in found.values():
@@ -151,7 +151,7 @@ class KafkaCommitter(SinkCommitter[KafkaHandle]):
         return found
 
     def recover_and_abort(self, decided: Collection[KafkaHandle]) -> None:
-        """See :class:`SinkCommitter`: rule 7. This is each batch's last step."""
+        """See :class:`SinkCommitter`. Applies rule 7, as the last step of each batch."""
         below = self._log.driver_epoch + 1
         self._orphans_ended += sweep(self._client, self._settings, spared=decided, below=below)
         self._scan_start.request()
@@ -163,7 +163,7 @@ class KafkaCommitter(SinkCommitter[KafkaHandle]):
     def initialize_state(
         self, decided: Sequence[KafkaHandle], scan_start: Mapping[str, Any]
     ) -> Mapping[KafkaHandle, Evidence]:
-        """See :class:`SinkCommitter`; warns if the output's partition count has changed since the decision (rule 14)."""
+        """See :class:`SinkCommitter`. Warns if the output's partition count has changed since the decision (rule 14)."""
         before, now = scan_start.get("outputs", {}), self._scan_start.outputs
         for topic in sorted(set(before) & set(now)):
             if before[topic] != now[topic]:
@@ -177,7 +177,7 @@ class KafkaCommitter(SinkCommitter[KafkaHandle]):
         return super().initialize_state(decided, scan_start)
 
     def forget(self, kept_scan_start: Mapping[str, Any]) -> None:
-        """See :class:`SinkCommitter`: deletes markers below the oldest kept decision."""
+        """See :class:`SinkCommitter`. Deletes markers below the oldest kept decision."""
         starts = {int(partition): offset for partition, offset in kept_scan_start.get("markers", {}).items()}
         if starts:
             self._scan_start.at_least(starts)

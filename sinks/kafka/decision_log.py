@@ -41,10 +41,10 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-#: Below the default limit of brokers and clients (about 1 MiB), headers included (rule 14). A ledger with a lower limit
-#: gets smaller frames.
+#: This is below the default limit of brokers and clients (about 1 MiB), headers included (rule 14). A ledger with a lower
+#: limit gets smaller frames.
 _FRAME_BYTES: Final = 900_000
-#: The upper bound on the bytes that a batch of one record adds to its value.
+#: The upper bound on the bytes that a batch of one record adds to the record's value.
 _BATCH_OVERHEAD_BYTES: Final = 1_000
 #: A commit slower than half of the producer's backoff may be a retry whose first response was lost, so the record is read
 #: back (rule 12).
@@ -53,8 +53,8 @@ _READ_BACK_PAUSE_S: Final = 0.005
 #: A longer ledger is searched for its newest truncation, at first this many offsets at a time. A ledger that is truncated
 #: is shorter (200 decisions, each with its control record).
 _PART: Final = 512
-#: How long a connected broker may be silent, for example paused, or on a lost host: by then another broker leads or
-#: coordinates. librdkafka's default is a minute, as long as the driver's transaction lives.
+#: A connected broker may be silent for this long, for example because it is paused or its host is lost. By then another
+#: broker leads or coordinates. librdkafka's default is a minute, which equals the timeout of the driver's transaction.
 _SILENCE_MS: Final = 10_000
 _SHORTEST_SILENCE_MS: Final = 2_000
 
@@ -63,7 +63,7 @@ class KafkaDecisionLog(DecisionLog):
     """Decisions in partition 0 of the ledger. The committer also uses it to write barriers into the marker partitions."""
 
     def __init__(self, settings: KafkaSettings, *, verified: bool = True) -> None:
-        """``verified``: whether brokers refuse a record whose transaction has ended."""
+        """``verified`` says whether brokers refuse a record whose transaction has ended."""
         self.name = settings.ledger
         self._verified = verified
         self._settings = settings
@@ -82,7 +82,7 @@ class KafkaDecisionLog(DecisionLog):
         self._frame_bytes = _FRAME_BYTES
 
     def identity(self) -> str:
-        """See :class:`DecisionLog`: the topic's id."""
+        """See :class:`DecisionLog`. Returns the topic's id."""
         return self.topic.identity()
 
     def inspect(self) -> LogContents:
@@ -104,7 +104,7 @@ class KafkaDecisionLog(DecisionLog):
         return self.driver_epoch
 
     def read(self) -> LogContents:
-        """See :class:`DecisionLog`: reads up to this driver's own record, so that no stale leader can hide a decision."""
+        """See :class:`DecisionLog`. Reads up to this driver's own record, so that no stale leader can hide a decision."""
         return self.contents(until=self.driver_epoch)
 
     def append(self, records: Sequence[Record]) -> int:
@@ -118,11 +118,12 @@ class KafkaDecisionLog(DecisionLog):
         self.delete_before({DRIVER_PARTITION: log_start})
 
     def close(self) -> None:
-        """See :class:`DecisionLog`. Drops the producer, which ends no transaction."""
+        """See :class:`DecisionLog`. Discards the producer, which ends no transaction."""
         self._producer = None
         self.reader.close()
-        # librdkafka's admin client ends with its last reference; an error's traceback may hold this object all session long.
-        with contextlib.suppress(AttributeError):  # closed before
+        # librdkafka's admin client ends with its last reference; an error's traceback may hold this object for the entire
+        # session.
+        with contextlib.suppress(AttributeError):  # already closed
             del self.admin, self.topic
 
     def write(self, values: Sequence[tuple[int, bytes]], *, point: str | None = None) -> int:
@@ -133,7 +134,7 @@ class KafkaDecisionLog(DecisionLog):
         if self._producer is None:
             raise AssertionError("acquire comes first")
         first, last, took_s = self._producer.write(values, point=point)
-        # Partition 0 only: a barrier may come after an open transaction, and its writer reads up to it anyway.
+        # Only in partition 0: a barrier may come after an open transaction, and its writer reads up to the barrier anyway.
         partition, value = values[-1]
         # A late EndTxn of the previous record may have committed this one before its end was written (KAFKA-17754). Brokers that
         # do not verify accept the end anyway; this commit is then answered NONE and leaves the end unstable.
@@ -142,9 +143,9 @@ class KafkaDecisionLog(DecisionLog):
         return first
 
     def delete_before(self, starts: Mapping[int, int]) -> None:
-        """Delete the records below each partition's offset. Best effort: the next call retries what failed.
+        """Delete the records below each partition's offset. Best effort: the next call retries a failed deletion.
 
-        An offset of 0 deletes nothing; it only reveals a later obstacle, such as a missing right, in a warning.
+        An offset of 0 deletes nothing. It only logs an obstacle, such as a missing right, before the deletion is needed.
         """
         deleted = self.admin.delete_records(
             [TopicPartition(self.name, partition, offset) for partition, offset in starts.items()],
@@ -174,7 +175,7 @@ class KafkaDecisionLog(DecisionLog):
         retry = retrying(is_retriable, timeout_s=self._timeout_ms / 1000, backoff=wait_fixed(_READ_BACK_PAUSE_S))
         try:
             rows = retry(read_stable)
-        except TwoPhaseCommitError as error:  # the read failed; it says nothing about the record
+        except TwoPhaseCommitError as error:  # a failed read proves nothing about the record
             raise DecisionInDoubtError(
                 f"the record at {where} cannot be read back ({error}), so its outcome is unknown. No data is lost. Restart the "
                 "query; it reads the outcome"
@@ -216,7 +217,7 @@ class KafkaDecisionLog(DecisionLog):
             if not is_known and (owners := _owners(entry.record)):
                 is_known = True
                 self._require_own(owners)
-            # The first sink that acquired a ledger owns it. A later one was refused, and its record means nothing.
+            # The first sink that acquired a ledger owns it. Any later sink was refused, so its record does not count.
             if whoever or not isinstance(entry.record, Acquired) or entry.record.sink in {"", self._settings.name}:
                 yield entry
 
@@ -235,10 +236,11 @@ class KafkaDecisionLog(DecisionLog):
         return self.reader.rows(self.name, DRIVER_PARTITION, start, last, timeout_ms=self._timeout_ms)
 
     def _require_original(self, acquired: int, entry: LogEntry) -> None:
-        """Raise a DecisionLogDamagedError if a mirror wrote the record. The ledger is acquired at ``acquired``.
+        """Raise a DecisionLogDamagedError if a mirror wrote the record. ``acquired`` is the offset of the acquired record.
 
-        A driver acquires in its own transaction, so a control record follows. A mirror copies no control records. The offsets in
-        its copy differ from those in the records, so evidence would be searched for in the wrong place.
+        A driver acquires the ledger in a transaction of its own, so a control record follows. A mirror copies no control
+        records. The offsets in its copy differ from those in the records, so the search for evidence would look in the wrong
+        place.
         """
         if entry.offset == acquired + 1 and not isinstance(entry.record, Acquired):
             raise DecisionLogDamagedError(
@@ -252,7 +254,7 @@ class KafkaDecisionLog(DecisionLog):
             raise ConfigurationError(
                 f"the ledger {self.name} belongs to sink {' or '.join(map(repr, sorted(owners)))}, so sink "
                 f"{self._settings.name!r} would damage its decisions. Nothing was written. Remove ledger_topic from sink "
-                f"{self._settings.name!r}, or set a topic that no other sink has"
+                f"{self._settings.name!r}, or set a topic that no other sink uses"
             )
 
     def _offset(self, spec: OffsetSpec, *, committed: bool, timeout_ms: float) -> int:
@@ -275,7 +277,7 @@ def _is_below(offset: int, row: Row) -> bool:
 
 
 def _truncated_by(row: Row) -> int:
-    """The truncation offset in a record; 0 if it has none, or if it is only part of a record."""
+    """Return the truncation offset in a record; 0 if the row has none, or holds only part of a record."""
     with contextlib.suppress(DecisionLogDamagedError):  # damage below the truncation does not count
         return truncated_to(decode([(row.offset, row.value)]))
     return 0

@@ -1,6 +1,6 @@
-"""The drivers' producer: the one writer of decisions, and of barriers.
+"""The drivers' producer: the only writer of decisions and barriers.
 
-Its transactional id is the same for every driver of a sink, so the broker itself guarantees that only one can write.
+Its transactional id is the same for every driver of a sink, so the broker itself guarantees that only one driver can write.
 """
 
 from __future__ import annotations
@@ -70,7 +70,8 @@ class DriverProducer:
                 "retry.backoff.ms": str(RETRY_BACKOFF_MS),
                 "retry.backoff.max.ms": str(10 * RETRY_BACKOFF_MS),
                 "linger.ms": "0",
-                # Parts of a record must fit under any setting for the rows. The broker limits batches, so each part is one batch.
+                # Parts of a record must fit, whatever is set for the rows. The broker limits batches, so each part is one
+                # batch.
                 "batch.num.messages": "1",
                 "message.max.bytes": "1000000",
                 "queue.buffering.max.kbytes": "1048576",
@@ -93,7 +94,7 @@ class DriverProducer:
         """Write ``(partition, value)`` pairs in one transaction and commit it; ``point`` is the crash point between the two.
 
         Returns:
-            the offsets of the first and the last record, and how long the commit took, in seconds. Raises as
+            the offsets of the first and the last record, and the time that the commit took, in seconds. Raises the errors of
             :meth:`DecisionLog.append`.
         """
         written: list[Message] = []
@@ -161,7 +162,7 @@ class DriverProducer:
             retrying(_is_retriable, timeout_s=lives_s, backoff=wait_none())(commit)
         except KafkaException as error:
             raise DecisionInDoubtError(
-                f"the ledger {self._ledger} did not answer the commit of a record ({error_of(error).str()}), so its outcome is "
+                f"the commit of a record to the ledger {self._ledger} got no answer ({error_of(error).str()}), so its outcome is "
                 "unknown. No data is lost. Restart the query when the brokers respond; it reads the outcome"
                 f"{self._client_log.said()}"
             ) from error

@@ -1,4 +1,4 @@
-"""Translate Kafka's errors: what happened, to what, and what to do."""
+"""Translate Kafka's errors into ours, which say what happened, to what, and what to do."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ if TYPE_CHECKING:
 _FENCED: Final = frozenset({KafkaError._FENCED, KafkaError.INVALID_PRODUCER_EPOCH, KafkaError.PRODUCER_FENCED})
 
 #: The exceptions of a call that serves callbacks. confluent-kafka raises a fatal error (fenced) inside its own callback. If a
-#: delivery report follows in the same call, Python makes it a SystemError, with the fatal error as its cause.
+#: delivery report follows in the same call, Python raises a SystemError instead, with the fatal error as its cause.
 SERVING: Final = (KafkaException, SystemError)
 
-#: The error of records whose transaction has failed; it does not say why.
+#: The errors of records whose transaction has failed; they do not say why.
 _GIVEN_UP: Final = frozenset({KafkaError._PURGE_QUEUE, KafkaError._PURGE_INFLIGHT})
 
-#: The error of a client that has no token.
+#: The errors that a client without a token may report.
 _NOT_CONNECTED: Final = frozenset(
     {
         KafkaError._TIMED_OUT,
@@ -71,8 +71,8 @@ _LARGER_REQUESTS: Final = "send fewer, larger requests: kafka.batch.size, kafka.
 TOO_MUCH: Final = f"check the network and the quotas; {_LARGER_REQUESTS}"
 #: What to do when brokers do not accept records in time.
 SLOW_DELIVERY: Final = (
-    f"{_SILENT}, and {_LARGER_REQUESTS}. A record may wait for kafka.transaction.timeout.ms: the sink sets "
-    "delivery.timeout.ms (message.timeout.ms) to it"
+    f"{_SILENT}, and {_LARGER_REQUESTS}. A record may wait for kafka.transaction.timeout.ms, because the sink sets "
+    "delivery.timeout.ms (message.timeout.ms) to that time"
 )
 #: What to do about transient errors.
 _PASSING: Final = {
@@ -109,7 +109,7 @@ _BAD_RECORD: Final = {
 }
 _CONFIGURATION: Final = {
     KafkaError.INVALID_TRANSACTION_TIMEOUT: "kafka.transaction.timeout.ms (default 900000) exceeds the brokers' "
-    "transaction.max.timeout.ms: lower the former or raise the latter",
+    "transaction.max.timeout.ms: lower kafka.transaction.timeout.ms, or raise the brokers' limit",
     KafkaError.SASL_AUTHENTICATION_FAILED: _CREDENTIALS,
     KafkaError._AUTHENTICATION: _CREDENTIALS,
     KafkaError._SSL: "TLS failed: check kafka.security.protocol and kafka.ssl.*",
@@ -150,8 +150,8 @@ def cause_of(producer: Any, error: KafkaError) -> KafkaError:
     """Find out why the transaction failed if the record's own error says only that the record was purged.
 
     Args:
-        producer: has a transaction. If that has failed, an attempt to begin another returns the reason
-            (``rd_kafka_txn_require_state``). The attempt changes nothing, whether or not the transaction has failed.
+        producer: the producer, which has a transaction. If the transaction has failed, an attempt to begin another one returns
+            the reason (``rd_kafka_txn_require_state``). The attempt changes nothing in either case.
         error: the record's error.
     """
     if error.code() not in _GIVEN_UP:
@@ -166,7 +166,7 @@ def cause_of(producer: Any, error: KafkaError) -> KafkaError:
 
 
 def ledger_gone(error: KafkaError, ledger: str) -> ConfigurationError | None:
-    """Build the error to raise if this error means that the ledger is gone.
+    """If this error means that the ledger no longer exists, build the error to raise; otherwise return None.
 
     The topic of a row, by contrast, may still be created.
     """
@@ -176,9 +176,9 @@ def ledger_gone(error: KafkaError, ledger: str) -> ConfigurationError | None:
 def ledger_is_gone(ledger: str, why: str = "") -> ConfigurationError:
     """Build the error for a ledger that no longer exists."""
     return ConfigurationError(
-        f"the ledger {ledger} is gone, or lacks a partition{why}: somebody deleted it while the query was running, and the "
-        "sink's decisions with it. No part of this batch is visible. Do not create it by hand. Restart the query: the error "
-        "will report what is still in the checkpoint, and what to do"
+        f"the ledger {ledger} no longer exists, or lacks a partition{why}. Somebody deleted it, and the sink's decisions with "
+        "it, while the query was running. No part of this batch is visible. Do not create the ledger by hand. Restart the "
+        "query; its error will say what the checkpoint still has, and what to do"
     )
 
 
@@ -193,13 +193,13 @@ def translate(error: KafkaException | SystemError | KafkaError, doing: str, righ
     Args:
         error: the error.
         doing: the action that failed, and its object.
-        right: the right that it needs, and on what.
+        right: the right that the action needs, and on what.
     """
     inner = error_of(error)
     if is_fenced(inner):
         return FencedError(
-            f"{doing}: {inner.str()}: a newer driver or task has initialised the transactional id, or the transaction timed out. "
-            "None of it is visible. Restart the query, unless a newer driver is meant to run"
+            f"{doing}: {inner.str()}; a newer driver or task has initialised the transactional id, or the transaction timed out. "
+            "No part of it is visible. Restart the query, unless a newer driver is meant to run"
         )
     text = f"{doing}: {inner.str()} ({inner.name()})"
     if inner.code() in _GIVEN_UP and right:
@@ -225,7 +225,7 @@ def translate(error: KafkaException | SystemError | KafkaError, doing: str, righ
 def translate_in_task(
     error: KafkaException | SystemError | KafkaError, doing: str, right: str = ""
 ) -> TwoPhaseCommitError:
-    """Do what :func:`translate` does, for a task's producer: being fenced ends only this attempt.
+    """Translate like :func:`translate`, but for a task's producer, whose fencing ends only this attempt.
 
     Its transaction timed out or was swept, or an InitProducerId came late. The driver learns from its log, not from its tasks,
     whether a newer driver has acquired the sink.
@@ -246,7 +246,7 @@ def translated(
     *,
     right: str = "",
 ) -> Iterator[None]:
-    """Raise our errors instead of librdkafka's, translated by ``by``; ``right``: see :func:`translate`."""
+    """Raise our errors instead of librdkafka's, translated by ``by``. For ``right``, see :func:`translate`."""
     try:
         yield
     except SERVING as error:

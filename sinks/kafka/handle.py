@@ -1,4 +1,4 @@
-"""The names of transactions: the ids of their producers, and the handle with which another process can end them."""
+"""The names of transactions: their producers' ids, and the handle with which another process can end a transaction."""
 
 from __future__ import annotations
 
@@ -6,22 +6,22 @@ from dataclasses import dataclass
 
 
 def id_prefix(sink: str) -> str:
-    """The prefix of every transactional id of the sink. Sink names have no dot, so no other sink shares it."""
+    """Return the prefix of the sink's transactional ids. Sink names have no dot, so no other sink shares it."""
     return f"{sink}."
 
 
 def driver_id(sink: str) -> str:
-    """The id that all drivers of the sink share: initialising it fences the previous driver (rule 1)."""
+    """Return the id that all drivers of the sink share. Initialising it fences the previous driver (rule 1)."""
     return f"{sink}.driver"
 
 
 def task_id(sink: str, driver_epoch: int, worker: str, sequence: int) -> str:
-    """The id of the ``sequence``-th producer of a Python worker; ``worker`` is a UUID, so no two workers share an id."""
+    """Return the id of a Python worker's ``sequence``-th producer. ``worker`` is a UUID, so no two workers share an id."""
     return f"{sink}.{driver_epoch}.{worker}.{sequence}"
 
 
 def driver_epoch_of(transactional_id: str) -> int | None:
-    """The driver epoch in a task's transactional id; None for any other id."""
+    """Return the driver epoch in a task's transactional id; None for any other id."""
     match transactional_id.split("."):
         case [_, epoch, _, _] if epoch.isdigit():
             return int(epoch)
@@ -30,7 +30,7 @@ def driver_epoch_of(transactional_id: str) -> int | None:
 
 @dataclass(frozen=True)
 class ProducerIdentity:
-    """The producer that a request about a transaction concerns; by default, the one that now has the transactional id."""
+    """The producer that a request about a transaction names; by default, the one that now has the transactional id."""
 
     transactional_id: str
     producer_id: int = -1
@@ -39,14 +39,14 @@ class ProducerIdentity:
 
 @dataclass(frozen=True)
 class KafkaHandle:
-    """One prepared transaction of one task: everything that another process needs to commit it and to prove its outcome.
+    """One prepared transaction of one task, with all that another process needs to commit it and to prove its outcome.
 
     Attributes:
         uuid: the transaction's UUID, the key of its marker.
-        producer_id: as reported by the producer itself.
-        producer_epoch: likewise; it serves only one transaction (rule 5).
-        marker_partition: the ledger partition that holds its marker.
-        rows: records written, without the marker.
+        producer_id: the producer's id, as the producer itself reported it.
+        producer_epoch: the producer's epoch, reported likewise. An epoch serves only one transaction (rule 5).
+        marker_partition: the ledger partition that holds the transaction's marker.
+        rows: the number of records written, without the marker.
         partitions: the partitions written to, including the marker's, as ``topic:0-3,7``.
     """
 
@@ -65,11 +65,11 @@ class KafkaHandle:
 
     @property
     def identity(self) -> ProducerIdentity:
-        """The producer that wrote it."""
+        """The producer that wrote the transaction."""
         return ProducerIdentity(self.transactional_id, self.producer_id, self.producer_epoch)
 
     def topic_partitions(self) -> frozenset[str]:
-        """The partitions written to, as ``topic:partition``."""
+        """Return the partitions written to, as ``topic:partition``."""
         return frozenset(
             f"{topic}:{partition}"
             for topic, _, ranges in (entry.rpartition(":") for entry in self.partitions)

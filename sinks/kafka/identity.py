@@ -1,8 +1,8 @@
 """A producer's id and epoch, as librdkafka reports them.
 
 No function of librdkafka returns them. It logs them, before ``init_transactions()`` returns (``rd_kafka_idemp_pid_update`` in
-``rdkafka_idempotence.c``). Its statistics have them, too, but each of those lists every partition of every topic that the
-client knows, and they cannot be stopped. So they are collected only if librdkafka words that line differently.
+``rdkafka_idempotence.c``). Its statistics also have them, but each report lists every partition of every topic that the
+client knows, and the reports cannot be stopped. So statistics are collected only if librdkafka words that line differently.
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ if TYPE_CHECKING:
 
     from twopc.sinks.kafka.client_log import ClientLog
 
-#: Syslog's levels, which librdkafka uses, as Python's.
+#: Python's log levels, by syslog's, which librdkafka uses.
 LEVELS: Final = (50, 50, 50, 40, 30, 20, 20, 10)
-_INFO: Final = 6  #: librdkafka's ``log_level``, unless ``debug`` is set, too
+_INFO: Final = 6  #: librdkafka's ``log_level``, unless ``debug`` is also set
 _DEBUG: Final = 7
 _FACILITY: Final = "GETPID"
 _ACQUIRED: Final = re.compile(r"Acquired PID\{Id:(\d+),Epoch:(\d+)\}")
-_CONTEXT: Final = "eos"  #: the category of librdkafka's debug lines that have it
+_CONTEXT: Final = "eos"  #: the category of librdkafka's debug lines that contain the id and epoch
 _STATISTICS_INTERVAL_MS: Final = "100"
 
 UNKNOWN: Final = (-1, -1)
@@ -34,7 +34,7 @@ class Identity:
     Args:
         config: the client's options, as the user has set them.
         passed_on: the logger that gets those lines.
-        by_statistics: whether to read them from the statistics.
+        by_statistics: whether to read the id and epoch from the statistics.
 
     Attributes:
         known: the producer's id and epoch, once reported.
@@ -54,7 +54,7 @@ class Identity:
 
     @property
     def awaits_statistics(self) -> bool:
-        """Whether id and epoch are expected from the statistics, but have not arrived yet."""
+        """Whether the id and epoch will come from the statistics, but have not arrived yet."""
         return self._by_statistics and self.known == UNKNOWN
 
     @property

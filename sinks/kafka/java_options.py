@@ -22,7 +22,7 @@ _BYTES: Final = "Remove it: the sink sends bytes"
 _TOKENS: Final = "Set kafka.oauth_cb to a function that returns a token, or kafka.sasl.oauthbearer.method=oidc"
 _RENEWAL: Final = "Remove it: tokens are renewed automatically"
 
-#: By Java's name, or name=value, what to do here.
+#: The advice for each option, by Java's name or name=value.
 ANSWERS: Final = {
     "sasl.jaas.config": "Set the equivalent of its login module, see below",
     "sasl.mechanism=AWS_MSK_IAM": (
@@ -81,8 +81,8 @@ class LoginModule(NamedTuple):
 
     Attributes:
         settings: the options to set; ``{username}`` stands for the module's option of that name. Options that may be shown are in
-            ``shown``, the others become ``<…>``.
-        advice: what else to do.
+            ``shown``; the others become ``<…>``.
+        advice: further advice.
     """
 
     settings: str
@@ -118,7 +118,7 @@ _JAAS_OPTION: Final = re.compile(r"""([\w.-]+)\s*=\s*(?:"((?:[^"\\]|\\.)*)"|'((?
 
 
 def answer(name: str, value: object) -> str | None:
-    """Advice for an option, named without its prefix; None if it is not one of Java's. Contains no secret."""
+    """Return advice for an option, named without its prefix; None if Java has no such option. Contains no secret."""
     if name == "sasl.jaas.config":
         return _jaas(str(value))
     return ANSWERS.get(name) or ANSWERS.get(f"{name.replace('mechanisms', 'mechanism')}={str(value).upper()}")

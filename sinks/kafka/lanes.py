@@ -1,8 +1,8 @@
 """Several connections to the same brokers, so that many requests run concurrently.
 
-A broker works on one request of a connection at a time: it reads the next one when the response is sent
-(``processNewResponses`` and ``mute`` in Kafka's ``SocketServer.scala``). An EndTxn is answered when the replicas of
-``__transaction_state`` have it, so on one connection each waits until all earlier ones are replicated.
+A broker works on one request of a connection at a time: it reads the next request after it has sent the response
+(``processNewResponses`` and ``mute`` in Kafka's ``SocketServer.scala``). It answers an EndTxn when the replicas of
+``__transaction_state`` have it, so on one connection each EndTxn waits until all earlier ones are replicated.
 """
 
 from __future__ import annotations
@@ -21,15 +21,15 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-#: The number of requests from which several connections are used. Fewer are answered before the rest could be distributed.
+#: From this number of requests on, several connections are used. Fewer requests are answered before they could be distributed.
 _MANY: Final = 32
 _LANES: Final = 4
 
 
 class Lanes:
-    """One connection, and more once there is a lot to send. Thread-safe.
+    """One connection, and more once many requests have to be sent. Thread-safe.
 
-    The others open in the background and are used once they are open, so a commit never waits for them.
+    Further connections open in the background and are used once they are open, so a commit never waits for them.
 
     Args:
         first: the first connection; the caller closes it.

@@ -1,7 +1,7 @@
-"""The ledger, the topic of decisions and markers: created with the right settings, refused with dangerous ones (rule 14).
+"""The ledger, the topic of decisions and markers. It is created with safe settings, and refused with dangerous ones (rule 14).
 
-Partition 0 holds the driver's records, and the others hold the tasks' markers. They are never mixed, because a task's open
-transaction holds back the last stable offset of its partition.
+Partition 0 holds the driver's records, and the others hold the tasks' markers. The two never share a partition, because a
+task's open transaction holds back the last stable offset of its partition.
 """
 
 from __future__ import annotations
@@ -73,8 +73,8 @@ class LedgerTopic:
         self._created_id = ""
 
     def identity(self) -> str:
-        """The topic's id, which changes when it is recreated; :data:`ABSENT` if the topic does not exist."""
-        # After ensure() it is known; a broker that is behind might still report the topic as absent.
+        """Return the topic's id, which changes when the topic is recreated; :data:`ABSENT` if it does not exist."""
+        # After ensure() the id is known; a broker that is behind might still report the topic as absent.
         return self._created_id or self._find_id()
 
     def ensure(self) -> None:
@@ -89,7 +89,7 @@ class LedgerTopic:
         self._create(validate_only=True)
 
     def marker_partitions(self) -> list[int]:
-        """The partitions that hold markers."""
+        """List the partitions that hold markers."""
         known = self._metadata().partitions
         partitions = sorted(set(known) - {DRIVER_PARTITION})
         if not partitions:
@@ -121,7 +121,7 @@ class LedgerTopic:
                 )
 
     def batch_limit(self) -> int:
-        """The largest batch that the ledger takes, in bytes. Refuses a limit that is too small for markers."""
+        """Return the size of the largest batch that the ledger accepts, in bytes. Refuses a limit too small for markers."""
         limit = int(self._settings(self._name).get("max.message.bytes") or _DEFAULT_BATCH_LIMIT)
         if limit < _LOWEST_BATCH_LIMIT:
             raise ConfigurationError(
@@ -147,18 +147,19 @@ class LedgerTopic:
             if code == KafkaError.INVALID_REPLICATION_FACTOR:
                 raise RetriableError(
                     f"the ledger {self._name} cannot get {replicas} replicas: {error_of(error).str()} Nothing was written. "
-                    "Start the missing brokers and restart the query. If the cluster has no more, allow Describe on the "
-                    f"topic {TRANSACTION_LOG}, whose number of replicas the ledger gets, or create the ledger yourself with "
-                    f"fewer replicas, {by_hand}"
+                    "Start the missing brokers and restart the query. If the cluster has no other brokers, allow Describe on "
+                    f"the topic {TRANSACTION_LOG}, so that the ledger gets as many replicas as that topic, or create the "
+                    f"ledger yourself with fewer replicas, {by_hand}"
                 ) from error
             if code != KafkaError.TOPIC_ALREADY_EXISTS:
                 right = f"{on_topic('Create', self._name)}, or create it yourself with {by_hand}"
                 raise translate(error, f"creating the ledger {self._name}", right) from error
 
     def _replicas(self) -> int:
-        """Three, or as many as the cluster's transaction log has, on which decisions depend just as much.
+        """Return three, or the transaction log's number of replicas if that is lower: decisions depend on both topics.
 
-        Not the number of brokers that are up: a first start during a rolling restart would leave a permanently weak ledger.
+        The number of brokers that are up does not count: a first start during a rolling restart would leave a permanently weak
+        ledger.
         """
         try:
             found = describe(self._admin, TRANSACTION_LOG, timeout_ms=self._timeout_s * 1000)

@@ -1,8 +1,8 @@
 """librdkafka's own C interface, from the library that confluent-kafka's extension module is linked with.
 
-Only what librdkafka documents in ``rdkafka.h`` is used, and only its versions 2.x, which keep these functions and structures.
-Any other version is detected on loading, and the caller does without it. The C library stays loaded as long as the
-process.
+This module uses only the documented interface, ``rdkafka.h``, and only versions 2.x, which keep these functions and
+structures. It detects any other version on loading, and the caller then works without the library. The C library stays
+loaded until the process ends.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ LOG: Final = 0x4  #: ``RD_KAFKA_EVENT_LOG``
 ERROR: Final = 0x8  #: ``RD_KAFKA_EVENT_ERROR``
 STATISTICS: Final = 0x40  #: ``RD_KAFKA_EVENT_STATS``
 
-# ``rd_kafka_vtype_t``: what an argument of ``rd_kafka_produceva`` is.
+# ``rd_kafka_vtype_t``: the types of ``rd_kafka_produceva``'s arguments.
 TOPIC: Final = 2
 PARTITION: Final = 3
 VALUE: Final = 4
@@ -146,7 +146,7 @@ class Library:
 
 @functools.cache
 def library() -> Library | None:
-    """Load the library of this process; None, with a line in the log, if its version is not known here."""
+    """Load the library of this process; None, with a line in the log, if its version is unknown."""
     try:
         return _load()
     except (OSError, AttributeError, ImportError) as error:
@@ -156,8 +156,8 @@ def library() -> Library | None:
 
 def _load() -> Library:
     if ctypes.sizeof(_PTR) != _POINTER_BYTES or sys.byteorder != "little":
-        raise ImportError("this machine's pointers do not have 64 bits, lowest byte first")
-    # The extension module itself: its symbols are looked up in the same library that it uses, wherever that is.
+        raise ImportError("this machine does not have 64-bit pointers, or is not little-endian")
+    # Load the extension module itself: its symbols come from the same library that it uses, wherever that is.
     found = ctypes.CDLL(confluent_kafka.cimpl.__file__)
     version = found.rd_kafka_version()
     if version >> 24 != _MAJOR:

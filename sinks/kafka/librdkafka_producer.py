@@ -1,11 +1,12 @@
 """A transactional producer on librdkafka's C interface, for records that are never Python objects.
 
 Delivery reports, statistics and log lines come as events of one queue that :meth:`LibrdkafkaProducer.poll` reads, so
-librdkafka never calls Python. Each accepted record has one delivery report (``delivery.report.only.error`` is off), and each is
-read. So no error is missed, and the reports name every partition that was written to (rules 2 and 3).
+librdkafka never calls Python. Each accepted record has one delivery report (``delivery.report.only.error`` is off), and every
+report is read. So no error is missed, and the reports name every partition that was written to (rules 2 and 3).
 
-Ownership: a client, its queue and its topics live as long as this object, and an event until it is read. All are released in
-that order. Keys and values belong to the caller, who keeps them until the call returns: librdkafka copies them.
+Ownership: a client, its queue and its topics live as long as this object, and an event lives until it is read. The topics are
+released first, the client last. Keys and values belong to the caller, who keeps them until the call returns; librdkafka copies
+them.
 """
 
 from __future__ import annotations
@@ -39,7 +40,7 @@ _EVENTS: Final = c.DELIVERIES | c.LOG | c.ERROR | c.STATISTICS
 #: How long librdkafka's flush may continue after ours has ended with an error.
 _FLUSH_SLICE_MS: Final = 100
 _SERVE_S: Final = 0.01
-#: The options that confluent-kafka serves itself.
+#: The options that confluent-kafka handles itself.
 _CONFLUENT_ONLY: Final = ("plugin.library.paths", "sasl.oauthbearer")
 
 MESSAGE: Final = np.dtype(c.Message)
@@ -59,7 +60,7 @@ class LibrdkafkaProducer:
         config: librdkafka's options.
         delivered: counts how many records each topic and partition has acknowledged.
         on_error: called for each topic of a record that was not delivered.
-        on_statistics: called with what ``statistics.interval.ms`` asks for.
+        on_statistics: called with the statistics, if ``statistics.interval.ms`` is set.
         logger: gets librdkafka's lines, like confluent-kafka's ``logger``.
     """
 
@@ -92,7 +93,7 @@ class LibrdkafkaProducer:
         self._lib.set_log_level(self._client, level)
 
     def list_topics(self, topic: str, timeout: float) -> Any:
-        """The topic's partitions, as confluent-kafka shows them, but without details."""
+        """Return the topic's partitions in confluent-kafka's form, but without details."""
         found = ctypes.POINTER(c.Metadata)()
         handle = self.handle(topic)
         self._check(self._lib.metadata(self._client, 0, handle, ctypes.byref(found), _milliseconds(timeout)))
@@ -117,7 +118,7 @@ class LibrdkafkaProducer:
         self._raise(self._lib.begin_transaction(self._client))
 
     def abort_transaction(self, timeout: float) -> None:
-        """See ``rd_kafka_abort_transaction``: it waits for reports that another caller has to read."""
+        """See ``rd_kafka_abort_transaction``. It waits for reports, so it runs in a thread while this one reads them."""
         result: list[int | None] = []
         call = threading.Thread(
             target=lambda: result.append(self._lib.abort_transaction(self._client, _milliseconds(timeout)))
@@ -146,7 +147,7 @@ class LibrdkafkaProducer:
 
         Args:
             topic: the topic of all records.
-            messages: of dtype :data:`MESSAGE`, contiguous. Addresses must hold until this returns; 0 is null.
+            messages: a contiguous array of dtype :data:`MESSAGE`. Its addresses must stay valid until this returns; 0 is null.
             partition: the partition of all records; by default the partitioner chooses.
         """
         self._unreported += self._lib.produce_batch(
@@ -162,7 +163,7 @@ class LibrdkafkaProducer:
         return self._error(error).code()
 
     def handle(self, topic: str) -> int:
-        """A topic handle for :meth:`produce_arguments`; it lives as long as this producer."""
+        """Return a topic handle for :meth:`produce_arguments`; it lives as long as this producer."""
         if topic not in self._topics:
             handle = self._lib.topic_new(self._client, topic.encode(), None)
             if handle is None:
@@ -171,7 +172,7 @@ class LibrdkafkaProducer:
         return self._topics[topic]
 
     def poll(self, timeout: float) -> int:
-        """Wait for the first event, then read all. Returns the number of events."""
+        """Wait for the first event, then read all events. Returns the number of events."""
         events, wait_ms = 0, _milliseconds(timeout)
         while event := self._lib.queue_poll(self._queue, wait_ms):
             try:
@@ -187,7 +188,7 @@ class LibrdkafkaProducer:
         self.poll(0)
         if not self._unreported:
             return 0
-        # While librdkafka's flush runs, nothing lingers. It returns when another thread has read the reports.
+        # While librdkafka's flush runs, nothing lingers. The flush returns when another thread has read the reports.
         done = threading.Event()
         call = threading.Thread(target=self._flush_until, args=(done,))
         call.start()

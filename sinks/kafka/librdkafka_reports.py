@@ -1,4 +1,4 @@
-"""Read librdkafka's delivery reports many at a time. Each is examined, and none becomes a Python object."""
+"""Read librdkafka's delivery reports many at a time. Each report is examined, and none becomes a Python object."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class _Region:
 
 
 def _words_at(messages: Numbers) -> Numbers:
-    """The error, topic and partition of each structure, which are its first three words. The memory in between is not read."""
+    """Read each structure's first three words: error, topic and partition. The memory between structures is not read."""
     first = int(messages.min())
     words = np.asarray(_Region(first, int(messages.max()) + 2 * _WORD_BYTES))
     start = ((messages - np.uintp(first)) // np.uintp(_WORD_BYTES)).astype(np.intp)

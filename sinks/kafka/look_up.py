@@ -1,7 +1,7 @@
-"""Look a topic up again before a row is refused because of its producer's outdated knowledge.
+"""Look a topic up again before a row is refused, because the producer's metadata may be outdated.
 
-librdkafka immediately refuses a partition or a topic that it does not know. It asks the brokers every five minutes
-(``topic.metadata.refresh.interval.ms``). Java's producer asks when it encounters an unknown one.
+librdkafka immediately refuses a partition or a topic that it does not know. It asks the brokers only every five minutes
+(``topic.metadata.refresh.interval.ms``). Java's producer asks as soon as it meets an unknown topic or partition.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class LookUp:
         return self._partitions(records.topic_of(row)) > 0
 
     def named(self, topic: str, error: KafkaError) -> str:
-        """The topic's name, with its number of partitions if that matters for the error."""
+        """Return the topic's name, with its number of partitions if the error depends on it."""
         count = self._partitions(topic) if error.code() == KafkaError._UNKNOWN_PARTITION else 0
         return f"{topic} ({topic} has {counted(count, 'partition')})" if count else topic
 
@@ -54,7 +54,7 @@ class LookUp:
         return not (isinstance(found, KafkaException) or _refused(found) or found.partitions)
 
     def refusal(self, topic: str) -> KafkaError | None:
-        """The broker's error if this principal may not see the topic, which then looks as if it had no partitions."""
+        """Return the broker's error if this principal may not see the topic, which then seems to have no partitions."""
         return _refused(self._described(topic))
 
     def _partitions(self, topic: str) -> int:
@@ -62,7 +62,7 @@ class LookUp:
         return len(getattr(self._described(topic), "partitions", ()))
 
     def _described(self, topic: str) -> Any:
-        """A broker's description of the topic; None if it does not exist; the exception if no broker answers."""
+        """Return a broker's description of the topic; None if it does not exist; the exception if no broker answers."""
         try:
             return self._producer.list_topics(topic, timeout=self._timeout_s).topics.get(topic)
         except KafkaException as error:

@@ -1,8 +1,8 @@
-"""Markers: each task transaction's record in the ledger, and what its presence or absence proves (rule 4).
+"""Markers: each task transaction writes one to the ledger, and its presence or absence is the evidence (rule 4).
 
-A marker that a ``read_committed`` reader sees proves its transaction committed. Its absence proves the transaction lost
-only below a *barrier*, a record that the driver has written after it: an open transaction hides the barrier, a stale
-leader does not have it, and a deleted record is not an absent one.
+A marker that a ``read_committed`` reader sees proves its transaction committed. An absent marker proves its transaction lost
+only if the reader also sees a *barrier*, a record that the driver has written later. An open transaction hides the barrier, and
+a stale leader does not have it. A deleted marker is not an absent one.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 
 class Marker(msgspec.Struct, frozen=True, kw_only=True):
-    """A task transaction's own name, written inside it."""
+    """A task transaction's name, as the transaction itself writes it."""
 
     uuid: str
     query_id: str
@@ -38,7 +38,7 @@ class Marker(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def encode_marker(transaction: str, task: TaskAttempt, rows: int) -> bytes:
-    """The marker's value; its key is the transaction's UUID."""
+    """Encode a marker's value; its key is the transaction's UUID."""
     return msgspec.json.encode(
         Marker(
             uuid=transaction,
@@ -63,7 +63,7 @@ def decode_marker(value: bytes) -> Marker:
 def search(
     log: KafkaDecisionLog, handles: Sequence[KafkaHandle], scan_start: Mapping[str, int], *, timeout_ms: float
 ) -> tuple[dict[KafkaHandle, Evidence], list[str]]:
-    """Find what the markers at or above ``scan_start`` prove about each transaction; ``timeout_ms`` applies to each partition.
+    """Find the evidence for each transaction in the markers from ``scan_start`` on; ``timeout_ms`` applies per partition.
 
     Returns:
         the evidence, and why a partition proves nothing. After one unreadable partition the others are not tried: each could

@@ -37,7 +37,7 @@ class Tokens:
 
     Args:
         request: requests a new token; called with ``config``.
-        name: its name in errors.
+        name: the supply's name in errors.
         config: the ``sasl.oauthbearer.config`` option.
     """
 
@@ -49,11 +49,11 @@ class Tokens:
         self.failure = ""  #: why the last request failed, if it did
 
     def __call__(self, _config: str | None = None) -> Granted:
-        """Return a valid token. If no new one is available, the old one is used until it expires.
+        """Return a valid token. If no new token is available, the old one is used until it expires.
 
         Raises:
             RetriableError: the request failed.
-            ConfigurationError: it was refused, or returned something that is not a token.
+            ConfigurationError: the request was refused, or returned something that is not a token.
         """
         with self._lock:
             now = time.time()
@@ -65,7 +65,8 @@ class Tokens:
                 except TwoPhaseCommitError as error:
                     self.failure = str(error)
                     _failing[id(self)] = self
-                    # librdkafka drops its callback's errors. As text: a log handler that keeps the error keeps the client.
+                    # librdkafka ignores its callback's errors. Logged as text, because a log handler that keeps the error
+                    # would keep the client.
                     logger.warning("%s", self.failure)
                     if self._granted is None or now >= self._granted[1]:
                         raise
@@ -77,7 +78,7 @@ class Tokens:
     def __repr__(self) -> str:
         return f"<tokens of {self._name}>"
 
-    # A task unpickles a copy, and its function may be a copy, too. The copies belong to one producer pool.
+    # A task unpickles a copy, and its function may also be a copy. All copies belong to one producer pool.
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Tokens) and (self._name, self._config) == (other._name, other._config)
 
@@ -91,8 +92,8 @@ class Tokens:
             raise
         except Exception as error:
             raise RetriableError(
-                f"no token for SASL/OAUTHBEARER: {self._name} raised {type(error).__name__}: {error}. Nothing was written "
-                "with it. Correct the function, or what it depends on, and restart the query"
+                f"no token for SASL/OAUTHBEARER, because {self._name} raised {type(error).__name__}: {error}. Nothing was "
+                "written with it. Correct the function, or anything that it depends on, and restart the query"
             ) from error
         return self._checked(returned)
 
@@ -117,7 +118,7 @@ class Tokens:
         if left_s <= 0:
             raise RetriableError(
                 f"{self._name} returned a token for SASL/OAUTHBEARER that expired {-left_s:.0f} s ago. It must request a new "
-                "one at each call. Also check the clock of this host"
+                "token at each call. Also check the clock of this host"
             )
         return token, float(expires_s), principal, extensions
 
@@ -125,20 +126,20 @@ class Tokens:
 def require_token(config: Mapping[str, Any]) -> None:
     """Request a librdkafka client's token before the client is created.
 
-    The client would drop the error, wait for 10 s and give no reason.
+    The client itself would ignore the error, wait for 10 s and give no reason.
 
-    Raises as :meth:`Tokens.__call__`.
+    Raises the errors of :meth:`Tokens.__call__`.
     """
     if "oauth_cb" in config:
         config["oauth_cb"]()
 
 
 def failures() -> list[str]:
-    """Why this process has no new tokens; a client without a token reports only a timeout."""
+    """Say why this process has no new tokens, because a client without a token reports only a timeout."""
     return [tokens.failure for tokens in _failing.values()]
 
 
 def name_of(function: object) -> str:
-    """A callable's name for errors, the same for each of its copies."""
+    """Return a callable's name for errors. All copies of the callable have the same name."""
     kind = function if hasattr(function, "__qualname__") else type(function)
     return f"kafka.oauth_cb {getattr(kind, '__module__', '')}.{getattr(kind, '__qualname__', '')}"

@@ -32,7 +32,7 @@ _REQUIRED: Final = (_ENDPOINT, "sasl.oauthbearer.client.id", "sasl.oauthbearer.c
 
 @dataclass(frozen=True)
 class ClientCredentials:
-    """``sasl.oauthbearer.method=oidc``: OAuth's grant of client credentials (RFC 6749, section 4.4).
+    """``sasl.oauthbearer.method=oidc``: OAuth's client credentials grant (RFC 6749, section 4.4).
 
     Args:
         options: librdkafka's options.
@@ -56,7 +56,7 @@ class ClientCredentials:
 
         Raises:
             RetriableError: the endpoint does not respond.
-            ConfigurationError: it refuses the client, or responds without a token.
+            ConfigurationError: the endpoint refuses the client, or responds without a token.
         """
         began = time.time()
         answer = self._ask()
@@ -107,9 +107,9 @@ class _NoRedirect(urllib.request.HTTPRedirectHandler):
 
 
 def diagnose(config: Mapping[str, str]) -> None:
-    """Request a token like a librdkafka client with ``method=oidc``, to find out why the client timed out.
+    """Request a token as a librdkafka client with ``method=oidc`` does, to find out why the client timed out.
 
-    Raises as :class:`ClientCredentials`.
+    Raises the errors of :class:`ClientCredentials`.
     """
     if config.get("sasl.oauthbearer.method") == "oidc":
         ClientCredentials(config)(None)
@@ -121,7 +121,7 @@ def unsecured(config: str | None) -> Granted:
     ``config`` has the form of ``sasl.oauthbearer.config``: ``principal=admin scope=role1,role2 lifeSeconds=600``.
 
     Raises:
-        ConfigurationError: it names no principal.
+        ConfigurationError: ``config`` names no principal.
     """
     given = _pairs(config or "", " ")
     principal = given.get("principal")
@@ -148,7 +148,7 @@ def _encoded(value: Mapping[str, Any]) -> str:
 
 
 def _claims(token: object) -> dict[str, Any]:
-    """The claims of a JWT; empty for any other kind of token."""
+    """Return the claims of a JWT; empty for any other kind of token."""
     parts = token.split(".") if isinstance(token, str) else []
     try:
         claims = json.loads(base64.urlsafe_b64decode(f"{parts[1]}=="))

@@ -1,7 +1,7 @@
 """librdkafka's options as a user sets them, with the prefix ``kafka.`` as in Spark, for the two clients that share them.
 
 librdkafka writes rows and decisions; kafka-python commits transactions of other processes (``twopc.sinks.kafka.transactions``).
-Connection options must hold for both, so an option that kafka-python cannot honour is refused by name, not dropped.
+Connection options must hold for both, so an option that kafka-python cannot honour is refused by name, not ignored.
 
 Source of the names: librdkafka's CONFIGURATION.md.
 """
@@ -95,7 +95,7 @@ def check(options: Mapping[str, Any]) -> None:
     """Check the names of a user's options.
 
     Raises:
-        ConfigurationError: an option without the prefix, one that the sink itself sets, or a connection option that the
+        ConfigurationError: an option lacks the prefix, or the sink itself sets it, or it is a connection option that the
             committing client cannot honour.
     """
     for option, value in options.items():
@@ -128,7 +128,7 @@ def with_tokens(options: Mapping[str, Any]) -> dict[str, Any]:
     """Convert a user's ``oauth_cb``, a callable or its name ``module:function``, to :class:`Tokens`.
 
     Raises:
-        ConfigurationError: it is neither.
+        ConfigurationError: the value is neither.
     """
     callback = options.get(_CALLBACK)
     if callback is None or isinstance(callback, Tokens):

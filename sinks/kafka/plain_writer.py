@@ -1,11 +1,12 @@
-"""Rows without transactions, for the guarantees ``AT_LEAST_ONCE`` and ``NONE``: readers see them before anything is decided.
+"""Write rows without transactions, for ``AT_LEAST_ONCE`` and ``NONE``: readers see the rows before anything is decided.
 
-As in Flink's ``KafkaSink`` (``DeliveryGuarantee``, flink-connector-base; ``KafkaWriter.flush``, flink-connector-kafka): with
-``AT_LEAST_ONCE`` every record is acknowledged before the vote, with ``NONE`` nothing waits. There is no handle, so there is
-nothing to commit, sweep or repair. The driver still decides the batch: a restart after the decision does not write it again,
-and the other sinks of the query keep their guarantee.
+This follows Flink's ``KafkaSink`` (``DeliveryGuarantee``, flink-connector-base; ``KafkaWriter.flush``, flink-connector-kafka).
+With ``AT_LEAST_ONCE`` every record is acknowledged before the vote; with ``NONE`` nothing waits. A task hands over no handle, so
+nothing has to be committed, swept or repaired. The driver still decides the batch: a restart after the decision does not write
+it again, and the other sinks of the query keep their guarantee.
 
-Like Flink's, a producer serves one task after another in its process. A task that fails drops it with all unsent records.
+As in Flink, a producer serves one task after another in its process. A task that fails drops the producer with all unsent
+records.
 """
 
 from __future__ import annotations
@@ -39,7 +40,7 @@ _MOST_IDLE: Final = 16
 
 
 class PlainWriter(KafkaWriter):
-    """See :class:`KafkaWriter`: the same rows, the same errors, no transaction."""
+    """See :class:`KafkaWriter`. Writes the same rows and raises the same errors, but has no transaction."""
 
     def __init__(self, task: TaskAttempt, settings: KafkaSettings) -> None:
         super().__init__(task, settings)
@@ -50,7 +51,7 @@ class PlainWriter(KafkaWriter):
         return (os.getpid(), self._settings.name, tuple(sorted(self._config.items())))
 
     def begin_transaction(self) -> None:
-        """See :class:`SinkWriter`. There is no transaction."""
+        """See :class:`SinkWriter`. Begins no transaction."""
         self._ready = self._take()
 
     def _take(self) -> ReadyProducer:
@@ -63,7 +64,7 @@ class PlainWriter(KafkaWriter):
     def pre_commit(self) -> None:  # type: ignore[override]  # None, as SinkWriter allows: there is nothing to commit
         """See :class:`SinkWriter`.
 
-        A vote requires that there is no delivery error and, with ``AT_LEAST_ONCE``, a report on every row (rule 2).
+        A vote requires that no delivery has failed and, with ``AT_LEAST_ONCE``, a report on every row (rule 2).
         """
         if self._settings.guarantee == AT_LEAST_ONCE:
             self._flush(self._begun)
@@ -98,7 +99,7 @@ class PlainWriter(KafkaWriter):
 
 
 def release(settings: KafkaSettings) -> list[str]:
-    """Flush and drop this process's idle producers of a sink. Returns a message for each one that could not send everything."""
+    """Flush and drop this process's idle producers of a sink. Returns a message for each producer with unsent records."""
     unsent = []
     for key in [key for key in _idle if key[:2] == (os.getpid(), settings.name)]:
         ready = _idle.pop(key)
@@ -113,6 +114,6 @@ def release(settings: KafkaSettings) -> list[str]:
 
 
 def let_go(settings: KafkaSettings) -> None:
-    """Flush and drop the idle producers, and log what could not be sent."""
+    """Flush and drop the idle producers, and log the records that could not be sent."""
     for unsent in release(settings):
         logger.warning("sink %r, guarantee %s: %s", settings.name, settings.guarantee, unsent)

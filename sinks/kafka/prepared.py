@@ -22,16 +22,16 @@ logger = logging.getLogger(__name__)
 
 
 def confirm(client: TransactionClient, settings: KafkaSettings, handles: Sequence[KafkaHandle], age_ms: float) -> None:
-    """Check the tasks' votes: every transaction must be whole and open, and have enough time left.
+    """Check the tasks' votes: every transaction must be complete and open, and have enough time left.
 
     Raises:
         CheckpointExpiredError: too little of the transactions' time is left.
-        RetriableError: a transaction is not whole or not open.
+        RetriableError: a transaction is not complete or not open.
     """
     lives_ms = settings.transaction_timeout_ms
     if lives_ms - age_ms < settings.reserve_ms:
         raise CheckpointExpiredError(
-            f"sink {settings.name!r}: preparing took {age_ms:.0f} ms; its transactions expire after {lives_ms} ms. No part of "
+            f"sink {settings.name!r}: preparing took {age_ms:.0f} ms, but transactions expire after {lives_ms} ms. No part of "
             "this attempt is visible or decided. To allow more time, raise kafka.transaction.timeout.ms and the brokers' "
             "transaction.max.timeout.ms"
         )
@@ -57,14 +57,15 @@ def why_not(handle: KafkaHandle, found: Description, ledger: str) -> str | None:
     if missing:
         topics = sorted({where.rpartition(":")[0] for where in missing})
         return (
-            f"the coordinator's transaction lacks {', '.join(sorted(missing))}: it was ended and a new one begun, or "
-            f"the driver's principal may not see it; in that case allow Describe on the topic {' and '.join(topics)}"
+            f"the coordinator's transaction lacks {', '.join(sorted(missing))}. Either it was ended and a new one was begun, "
+            "or the driver's principal may not see these partitions; in that case, allow Describe on the topic "
+            f"{' and '.join(topics)}"
         )
     return None
 
 
 def end_all(client: TransactionClient, handles: Sequence[KafkaHandle], *, timeout_ms: float) -> dict[KafkaHandle, str]:
-    """Commit transactions, all in flight together: NONE proves a commit; an error's name proves nothing."""
+    """Commit transactions, all in flight together. NONE proves a commit; an error's name proves nothing."""
     by_id = {handle.transactional_id: handle for handle in handles}
 
     def end(ids: Sequence[str]) -> dict[str, str]:
@@ -78,9 +79,9 @@ def end_all(client: TransactionClient, handles: Sequence[KafkaHandle], *, timeou
 
 
 def await_visible(client: TransactionClient, committed: Sequence[KafkaHandle], *, timeout_ms: float) -> None:
-    """Wait until readers see committed transactions: the coordinator reports NONE before the commit reaches the partitions.
+    """Wait until readers see committed transactions, as the coordinator reports NONE before the commit reaches partitions.
 
-    Nothing is in doubt here. A partition without a leader shows its rows once it has one again.
+    Nothing is in doubt here. A partition without a leader shows its rows once it has a leader again.
     """
     by_id = {handle.transactional_id: handle for handle in committed}
 
@@ -101,7 +102,7 @@ def _visibility(handle: KafkaHandle, found: Description) -> str:
 def sweep(client: TransactionClient, settings: KafkaSettings, *, spared: Collection[KafkaHandle], below: int) -> int:
     """Fence every open task transaction from a driver epoch lower than ``below``, except those in ``spared``.
 
-    An incomplete sweep is logged. Returns the number proven to have ended.
+    An incomplete sweep is logged. Returns the number of transactions that are proven to have ended.
     """
     listing = client.list_open(id_prefix(settings.name))
     candidates = [
@@ -127,9 +128,9 @@ def sweep(client: TransactionClient, settings: KafkaSettings, *, spared: Collect
 
 
 def fence(client: TransactionClient, identities: Sequence[ProducerIdentity], *, timeout_ms: float) -> list[str]:
-    """Abort the transactions and stop their writers. Returns the ids for which that is not proven.
+    """Abort the transactions and stop their writers. Returns the ids for which this is not proven.
 
-    Uses InitProducerId rather than EndTxn, which also stops the writer wherever it still runs (rule 7).
+    Uses InitProducerId rather than EndTxn, because InitProducerId also stops a writer that still runs somewhere (rule 7).
     """
     by_id = {identity.transactional_id: identity for identity in identities}
     reports = until_final(by_id, lambda ids: client.fence([by_id[tid] for tid in ids]), timeout_ms=timeout_ms)

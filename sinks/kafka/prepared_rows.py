@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 def records_of(ready: ReadyProducer, topic: str | None, rows: pa.RecordBatch) -> Records:
-    """Prepare rows in the form that a producer takes; ``topic`` is the sink's, or None if each row has its own."""
+    """Prepare rows in the form that a producer takes. ``topic`` is the sink's topic, or None if each row names its own."""
     topics: list[Any] = [topic]
     which = None
     if topic is None:

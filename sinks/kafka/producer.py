@@ -1,4 +1,4 @@
-"""A task's producer: created, initialised and identified before its one transaction, and aborted or dropped after it."""
+"""A task's producer. It is created, initialised and identified before its only transaction, then aborted or dropped."""
 
 from __future__ import annotations
 
@@ -44,12 +44,12 @@ class ReadyProducer:
 
     Attributes:
         sequence: the number in its transactional id.
-        failures: each topic's first delivery error, preferably one that names the cause rather than one for a record that failed
-            because of another. A vote requires that there are none (rule 2).
+        failures: each topic's first delivery error, preferably an error that names the cause, not the error of a record that
+            failed because of another one. A vote requires that this is empty (rule 2).
         markers: how many partitions of the ledger hold markers.
-        native: the producer, if it takes records that are not Python objects and reports each one's delivery; otherwise it is
-            confluent-kafka's.
-        delivered: how many records each topic and partition has acknowledged, by each one's delivery report.
+        native: the producer, if it takes records that are not Python objects and reports each delivery; None if the producer
+            is confluent-kafka's.
+        delivered: how many records each topic and partition has acknowledged, according to the delivery reports.
         identity: the id and epoch that the producer itself reports, since the broker might describe another producer (rule 3).
         log: the producer's log.
     """
@@ -68,7 +68,7 @@ class ReadyProducer:
 def connect(producer: Producer | LibrdkafkaProducer, topic: str, *, timeout_s: float) -> int:
     """Connect a new producer, so that its ``init_transactions()`` takes 5 ms instead of 510. Returns the partition count.
 
-    librdkafka looks for the coordinator as soon as a broker *of the cluster* is connected, otherwise after a timer of
+    librdkafka looks for the coordinator as soon as a broker *of the cluster* is connected, otherwise after
     500 ms. The bootstrap address alone may answer the first request (6 of 55 producers); two requests always sufficed
     (112 of 112).
     """
@@ -85,11 +85,11 @@ def make_ready(
 ) -> ReadyProducer:
     """Create and initialise a producer.
 
-    ``topics`` are the ledger and the topic of the rows, if there is only one. They are a tuple because mypy accepts ``str`` as
-    ``Sequence[str]``, and a producer creates the topics that it asks for, if brokers allow that.
+    ``topics`` are the ledger and, if all rows have the same topic, that topic. They are a tuple because mypy accepts ``str`` as
+    ``Sequence[str]``, and a producer creates every topic that it asks for, if the brokers allow that.
 
     Raises:
-        ConfigurationError, RetriableError: it cannot be initialised.
+        ConfigurationError, RetriableError: the producer cannot be initialised.
     """
     require_token(config)
     for by_statistics in (False, True):
@@ -164,7 +164,7 @@ def new_producer(
     def on_delivery(error: KafkaError | None, record: Message) -> None:
         topic, partition = record.topic(), record.partition()
         if topic is None or partition is None:
-            raise AssertionError("a delivery report is of a record")
+            raise AssertionError("a delivery report belongs to a record")
         if error is not None:
             _note(failures, topic, error)
         else:
@@ -204,16 +204,16 @@ def _note(failures: dict[str, KafkaError], topic: str, error: KafkaError) -> Non
 
 
 def is_for_another(error: KafkaError) -> bool:
-    """Whether another record is to blame, one that failed the transaction or was refused in the same request."""
+    """Whether another record is to blame: one that failed the transaction, or was refused in the same request."""
     return error.code() in _FOR_ANOTHER
 
 
 def drop_quietly(ready: ReadyProducer, timeout_ms: float) -> None:
-    """Abort a producer's own transaction. Best effort: the sweep ends what stays open.
+    """Abort a producer's own transaction. Best effort: the sweep ends a transaction that stays open.
 
-    librdkafka waits for records in flight. Without an answer to them, the transaction stays open, and the sweep
-    fences them. They must not be purged: the abort would leave the epoch unchanged, and brokers before Kafka 3.6 accept a record
-    that arrives after it (KAFKA-14402).
+    librdkafka waits for records in flight. If no answer comes, the transaction stays open, and the sweep fences these
+    records. They must not be purged: the abort would leave the epoch unchanged, and brokers before Kafka 3.6 accept a record
+    that arrives after the abort (KAFKA-14402).
     """
     with suppress(*SERVING):
         ready.producer.abort_transaction(timeout_ms / 1000)

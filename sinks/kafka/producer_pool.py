@@ -1,8 +1,8 @@
-"""Producers prepared in advance in the idle Python worker. Each is used for one transaction (rule 5).
+"""Prepare producers in advance, in the idle Python worker. Each producer is used for one transaction (rule 5).
 
-A new producer's ``init_transactions()`` may take half a second; in the background it costs the next task nothing. An id
-is initialised again only when the batch that it last served is proven. Then its old epoch is no longer needed, and the new one
-fences any EndTxn for it that still arrives (a retry, a paused driver, KAFKA-17754).
+A new producer's ``init_transactions()`` may take half a second; in the background it costs the next task nothing. An id is
+initialised again only when the batch that it last served is proven. Then its old epoch is no longer needed, and the new epoch
+fences any late EndTxn for the old one (a retry, a paused driver, KAFKA-17754).
 """
 
 from __future__ import annotations
@@ -99,11 +99,11 @@ class ProducerPool:
             self._drop_ready()
         with self._lock:
             for ready in self._ready:
-                with suppress(*SERVING):  # a producer that has failed reports it to the task that takes it
+                with suppress(*SERVING):  # a failed producer reports its error to the task that takes it
                     ready.producer.poll(0)
 
     def close(self) -> None:
-        """Drop the ready producers, including one that is being created. A task that has taken one keeps it."""
+        """Drop the ready producers, including one that is being created. A task keeps a producer that it has taken."""
         self._is_closed = True
         self._drop_ready()
 
@@ -120,7 +120,7 @@ class ProducerPool:
         yield from count(len(self._served))
 
     def _make(self, sequence: int) -> ReadyProducer:
-        # Wait until the broker responds, if need be forever: a late InitProducerId aborts what is open under its id.
+        # Wait until the broker responds, if need be forever: a late InitProducerId aborts any transaction open under its id.
         self._served[sequence] = _NEVER_FREE
         tid = task_id(self.key.sink, self.key.driver_epoch, self._worker, sequence)
         topics = (self.key.ledger,) if self.key.topic is None else (self.key.ledger, self.key.topic)
@@ -131,7 +131,7 @@ class ProducerPool:
             try:
                 ready = self._make(sequence)
             except Exception as error:  # noqa: BLE001 - the task that needs a producer tries again and raises it
-                # As text: a log handler that keeps the error would keep its client alive, which keeps requesting the id.
+                # Logged as text: a handler that keeps the error would keep its client alive, which keeps requesting the id.
                 logger.warning(
                     "no producer could be prepared in advance; the next task creates its own. No data is at risk: %s",
                     str(error),
@@ -145,7 +145,7 @@ class ProducerPool:
 
 
 def _serve_all() -> None:
-    # One call for each round: a variable that outlives it would keep alive the producers of a pool that is dropped meanwhile.
+    # Each round is a call of its own, because a variable that outlived the round would keep a dropped pool's producers alive.
     for pool in list(_pools.values()):
         pool.serve_idle()
 
@@ -160,7 +160,7 @@ def _serve_idle() -> None:
 def _keep_serving_idle(pid: int) -> None:
     """Start the thread of this process that serves idle producers.
 
-    Their events (a lost broker, an expiring token) would pile up until a task takes them, which may be hours
+    Otherwise their events (a lost broker, an expiring token) would pile up until a task takes the producers, perhaps hours
     later.
     """
     threading.Thread(target=_serve_idle, args=(), name=f"twopc-idle-producers-{pid}", daemon=True).start()
@@ -168,13 +168,14 @@ def _keep_serving_idle(pid: int) -> None:
 
 #: The pools, in the order of their last use.
 _pools: dict[str, ProducerPool] = {}
-#: Needed because a driver has a thread for each of its queries.
+#: The lock is needed because a driver has a thread for each of its queries.
 _pools_lock: Final = threading.Lock()
 #: A limit, because a worker outlives many queries, and each idle producer costs some threads and MB. A driver drops the pools of
-#: queries that have ended; a worker drops those of queries that it has not served for long.
+#: queries that have ended; a worker drops those of queries that it has not served for a long time.
 _MOST_POOLS: Final = 64
 _SERVE_EVERY_S: Final = 5.0
-#: How long an unused producer is kept ready. By then the brokers have closed its connections (``connections.max.idle.ms``, ten
+# : An unused producer is kept ready for this long. By then the brokers have closed its connections
+# (``connections.max.idle.ms``, ten
 #: minutes by default), so it would save its task little.
 _KEEP_S: Final = 600.0
 

@@ -20,8 +20,8 @@ if TYPE_CHECKING:
 
     Requested = Mapping[TopicPartition, Any]  # one future each
 
-#: A request for offsets takes at most this part of the time: librdkafka waits for a dead leader even if there is a new
-#: one.
+#: A request for offsets takes at most the time divided by this number, because librdkafka waits for a dead leader even if a
+#: new one exists.
 _REQUESTS: Final = 8
 _SHORTEST_REQUEST_S: Final = 1.0
 
@@ -71,16 +71,16 @@ def offsets(  # noqa: PLR0913 - the same
     timeout_ms: float,
     committed: bool = False,
 ) -> dict[int, int]:
-    """Call :func:`request_offsets` until there is an answer, looking for new leaders in between."""
+    """Call :func:`request_offsets` until an answer arrives, looking for new leaders in between."""
 
     def request() -> dict[int, int]:
         requested = request_offsets(admin, topic, partitions, spec, timeout_ms=timeout_ms, committed=committed)
         return answered(requested, topic, timeout_ms=timeout_ms)
 
     def look_for_leaders(_: object) -> None:
-        # librdkafka itself does so only after NOT_LEADER_OR_FOLLOWER and LEADER_NOT_AVAILABLE. After silence or
+        # librdkafka itself looks for leaders only after NOT_LEADER_OR_FOLLOWER and LEADER_NOT_AVAILABLE. After silence or
         # FENCED_LEADER_EPOCH it stays with the same broker (2.16; rd_kafka_ListOffsets_handle_result in rdkafka_admin.c).
-        # All topics, because a request for one topic could create it.
+        # The request is for all topics, because a request for one topic could create it.
         with contextlib.suppress(KafkaException):
             admin.list_topics(timeout=_request_s(timeout_ms))
 
@@ -93,7 +93,7 @@ def _request_s(timeout_ms: float) -> float:
     return min(timeout_ms / 1000, max(_SHORTEST_REQUEST_S, timeout_ms / 1000 / _REQUESTS))
 
 
-#: How a consumer without a group reads existing committed records.
+#: The options with which a consumer without a group reads existing committed records.
 COMMITTED: Final = {
     "group.id": "twopc",  # librdkafka requires one; nothing is ever committed under it
     "enable.auto.commit": "false",
@@ -130,8 +130,8 @@ class CommittedReader:
             start: the first offset.
             last: returns whether to stop after a record; None stops at the last stable offset.
             timeout_ms: how long to wait for the next record, or for ``end``.
-            end: a last stable offset seen earlier. A broker with a lower one is behind, so reading continues. Only without
-                ``last``.
+            end: a last stable offset seen earlier. A broker with a lower offset is behind, so reading continues. Used only
+                without ``last``.
 
         Raises:
             RetriableError: time ran out, or the record at ``start`` was deleted. The records yielded so far are incomplete.
@@ -171,10 +171,10 @@ class CommittedReader:
                 self._consumer.unassign()
 
     def _connect(self, topic: str, timeout_ms: float) -> None:
-        """Send a request immediately. A new consumer that has been idle looks for a broker only once a second.
+        """Send a request immediately, because a new consumer that has been idle looks for a broker only once a second.
 
-        A query's consumer is idle from its start to its first batch (``tests/live/test_kafka_reader.py``). It asks again at
-        each read until it gets an answer, and takes only a part of the time: the read itself needs the rest.
+        A query's consumer is idle from the query's start to its first batch (``tests/live/test_kafka_reader.py``). Each read
+        sends this request again until one is answered. The request takes only part of the time: the read needs the rest.
         """
         if not self._is_connected:
             with contextlib.suppress(KafkaException):  # the next request gets the error, and reports it better

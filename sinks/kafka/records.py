@@ -1,4 +1,4 @@
-"""Rows on their way to librdkafka, here as Python objects, one by one; :mod:`twopc.sinks.kafka.arrow_records` needs none."""
+"""Pass rows to librdkafka one by one, as Python objects. :mod:`twopc.sinks.kafka.arrow_records` needs no Python objects."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class Records(Protocol):
     """Rows that are ready to be enqueued.
 
     Attributes:
-        stopped: whether :meth:`enqueue` accepts no row after the first refused one.
+        stopped: whether :meth:`enqueue` accepts no further row after it has refused one.
     """
 
     stopped: bool
@@ -32,10 +32,10 @@ class Records(Protocol):
         """The size in bytes of the largest row's key and value."""
 
     def enqueue(self, start: int) -> tuple[int, KafkaError | None]:
-        """Enqueue the rows from ``start`` on; return the first row that was not accepted, and why not."""
+        """Enqueue the rows from ``start`` on; return the first row that was not accepted, and the reason."""
 
     def topic_of(self, row: int) -> str:
-        """The row's topic."""
+        """Return the row's topic."""
 
 
 class OneByOne:
@@ -87,10 +87,10 @@ def messages_of(rows: pa.RecordBatch, topics: Sequence[str], which: Any) -> list
     """Convert rows to the arguments of ``produce``: topic, value, key, and then partition, two callbacks, timestamp, headers.
 
     Args:
-        rows: the rows, with the columns of :class:`twopc.sinks.kafka.writer.KafkaWriter`, and exact; see
-            :mod:`twopc.sinks.kafka.columns`.
+        rows: the rows, with the columns of :class:`twopc.sinks.kafka.writer.KafkaWriter`. They have passed
+            :func:`twopc.sinks.kafka.columns.require_exact`.
         topics: the topics of these rows.
-        which: an array with the index in ``topics`` of each row's topic; None if there is only one.
+        which: for each row, the index of its topic in ``topics``; None if there is only one topic.
     """
     count, names = rows.num_rows, rows.schema.names
     topic = [topics[0]] * count if which is None else [topics[place] for place in which.to_pylist()]

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from twopc.sinks.kafka.handle import KafkaHandle
 
 NONE: Final = "NONE"
-#: No response: it is unknown what the broker did.
+#: No response, so the outcome at the broker is unknown.
 NO_ANSWER: Final = "NO_ANSWER"
 CONCURRENT: Final = "ConcurrentTransactionsError"
 #: The transaction is in transition, or the response was lost: the next request may tell more.
@@ -25,8 +25,8 @@ NOT_FINAL: Final = frozenset({CONCURRENT, NO_ANSWER})
 FENCED: Final = frozenset({"ProducerFencedError", "InvalidProducerEpochError"})
 NOT_FOUND: Final = "TransactionalIdNotFoundError"
 NOT_AUTHORIZED: Final = "TransactionalIdAuthorizationFailedError"
-#: The first pause is about as long as a commit needs to reach its partitions. Pauses grow slowly, so that an outcome after
-#: 40 ms is not found only after 64 ms.
+#: The first pause is about as long as a commit needs to reach its partitions. Pauses grow slowly, so that an outcome
+#: available after 40 ms is not found only after 64 ms.
 _BACKOFF: Final = wait_exponential(0.001, exp_base=1.3, max=0.5)
 
 
@@ -38,8 +38,8 @@ class Description:
         error: ``NONE``, ``NO_ANSWER`` or kafka-python's name of the error; unless it is NONE, the other fields mean nothing.
         state: the transaction's state, such as ``Ongoing`` (``TransactionState`` in Kafka).
         partitions: ``topic:partition`` of the open transaction.
-        started_ms: when it began, by the coordinator's clock, in ms since 1970 UTC; -1 if none is open.
-        timeout_ms: how long the coordinator lets it stay open.
+        started_ms: when the transaction began, by the coordinator's clock, in ms since 1970 UTC; -1 if none is open.
+        timeout_ms: how long the coordinator lets the transaction stay open.
     """
 
     error: str
@@ -58,7 +58,7 @@ class Description:
 
 @dataclass(frozen=True)
 class Listing:
-    """Open transactions; ``complete`` is False when a broker did not respond, so that some may be missing."""
+    """Open transactions; ``complete`` is False if a broker did not respond, so that some may be missing."""
 
     transactional_ids: tuple[str, ...]
     complete: bool
@@ -69,7 +69,8 @@ def until_final(
 ) -> dict[str, str]:
     """Send the request for all ids together, then again with backoff for those whose report is in :data:`NOT_FINAL`.
 
-    Returns the last report by id when all are final, or when none has become final for ``timeout_ms``; all may take longer.
+    Returns the last report for each id once all are final, or once none has become final for ``timeout_ms``. The total time
+    may be longer.
     """
     reports = dict.fromkeys(transactional_ids, NO_ANSWER)
     deadline = time.monotonic() + timeout_ms / 1000

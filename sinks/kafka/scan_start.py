@@ -1,8 +1,8 @@
-"""Before the tasks of a decision start, record where the search for its markers begins, and the output's partition count.
+"""Before an attempt's tasks start, record where the search for their markers begins, and the output's partition count.
 
 No attempt waits for the brokers: it uses the offsets that were requested at the end of the previous batch. Last stable offsets
-only grow, so its markers are at or above them. A lagging leader may return a lower offset than the known one. The higher one
-counts, since records below an older start may be deleted.
+only grow, so the attempt's markers are at or above these offsets. A lagging leader may return a lower offset than the known
+one. The higher offset counts, since records below an older start may be deleted.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class ScanStart:
 
     Args:
         log: the sink's decision log.
-        output: the topic that gets the rows, if it is always the same one.
+        output: the topic of the rows, if all rows go to the same topic.
         timeout_ms: how long to wait for an answer if nothing was requested in advance.
     """
 
@@ -41,11 +41,11 @@ class ScanStart:
         self._known: dict[int, int] = {}
 
     def at_least(self, starts: Mapping[int, int]) -> None:
-        """Set lower bounds, by partition: the markers below them are about to be deleted."""
+        """Set lower bounds, by partition, because the markers below them are about to be deleted."""
         self._known |= {partition: max(start, self._known.get(partition, 0)) for partition, start in starts.items()}
 
     def request(self) -> None:
-        """Request the offsets for the next attempt, after a batch is over and its transactions have ended. Raises nothing."""
+        """Request the offsets for the next attempt, after a batch and its transactions have ended. Raises nothing."""
         if self._partitions:
             log, latest = self._log, OffsetSpec.latest()
             self._ahead = request_offsets(
@@ -64,7 +64,7 @@ class ScanStart:
 
     @cached_property
     def outputs(self) -> dict[str, int]:
-        """The output's partition count when this driver first asked. The next driver sees a later change."""
+        """The output's partition count when this driver first asked. Only the next driver sees a later change."""
         if self._output is None:
             return {}
         try:
@@ -74,14 +74,14 @@ class ScanStart:
         return {} if found is None else {self._output: len(found.partitions)}
 
     def _ask(self) -> dict[int, int]:
-        # Looked up once. A partition that is added later holds nothing older, and is searched from its first offset.
+        # Looked up once. A partition that is added later holds no older records, and is searched from its first offset.
         log, latest = self._log, OffsetSpec.latest()
         self._partitions = self._partitions or log.topic.marker_partitions()
         # The last stable offsets: they are never above the ends, and one request returns them all.
         return offsets(log.admin, log.name, self._partitions, latest, committed=True, timeout_ms=self._timeout_ms)
 
     def _answer(self) -> dict[int, int]:
-        """The prefetched offsets, or {} if none arrived."""
+        """Return the prefetched offsets, or {} if none arrived."""
         try:
             return answered(self._ahead, self._log.name, timeout_ms=self._timeout_ms)
         except TwoPhaseCommitError:

@@ -10,7 +10,7 @@ if TYPE_CHECKING:
 
 
 def by_topic(delivered: Mapping[tuple[str, int], int]) -> dict[str, dict[int, int]]:
-    """Counts of delivery reports, by topic and partition."""
+    """Arrange the counts of delivery reports by topic and partition."""
     sent: dict[str, dict[int, int]] = defaultdict(dict)
     for (topic, partition), count in delivered.items():
         sent[topic][partition] = count

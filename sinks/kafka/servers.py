@@ -17,7 +17,7 @@ def servers_of(text: str, protocol: str) -> tuple[str, ...]:
     so a different name is refused here.
 
     Raises:
-        ConfigurationError: it names no server, or an entry is not a server.
+        ConfigurationError: the list names no server, or an entry is not a server.
     """
     found = []
     for entry in filter(None, (part.strip() for part in text.split(","))):

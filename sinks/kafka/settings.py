@@ -1,4 +1,4 @@
-"""The arguments of a Kafka sink, checked, and its clients' options. :class:`twopc.sinks.kafka.KafkaSink` documents them."""
+"""Check a Kafka sink's arguments, and derive its clients' options. :class:`twopc.sinks.kafka.KafkaSink` documents them."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ _TOPIC_RULE: Final = "Use 1 to 249 letters, digits, '.', '_' or '-', and not '.'
 _TOPIC: Final = re.compile(r"(?!\.\.?$)[A-Za-z0-9._-]{1,249}")
 #: The prefix of every ledger's name, unless the user names the ledger.
 LEDGERS: Final = "twopc-ledger-"
-#: Kafka's own topics. It refuses their records, too, but only when they are sent.
+#: Kafka's own topics. Kafka also refuses rows for them, but only when the rows are sent.
 _INTERNAL: Final = frozenset({"__transaction_state", "__consumer_offsets"})
 #: The limit of Spark's own sink: Java's producer sends key and value of up to 1048494 bytes (max.request.size=1048576, of
 #: which it counts 82 for itself), and brokers accept that by default. librdkafka's default is 1000000.
 _MESSAGE_MAX_BYTES: Final = 1_048_494 + 36
-#: The brokers' default maximum (transaction.max.timeout.ms). With librdkafka's default of 60 s more transactions are lost
+#: The brokers' default maximum (transaction.max.timeout.ms). With librdkafka's default of 60 s, more transactions are lost
 #: (rule 9).
 _TRANSACTION_TIMEOUT_MS: Final = 900_000
 _SHORTEST_TRANSACTION_MS: Final = 2_000
@@ -80,12 +80,12 @@ class KafkaSettings:
         if self.transaction_timeout_ms < _SHORTEST_TRANSACTION_MS:
             raise ConfigurationError(
                 f"option 'kafka.transaction.timeout.ms'={self.transaction_timeout_ms} is too short: a batch must be written and "
-                f"committed within it. Set it to at least {_SHORTEST_TRANSACTION_MS} ms, preferably several minutes"
+                f"committed within that time. Set it to at least {_SHORTEST_TRANSACTION_MS} ms, preferably several minutes"
             )
         self.committing_config()
 
     def _require_accepted(self) -> None:
-        """Let librdkafka check the options, without a broker to connect to."""
+        """Let librdkafka check the options, without connecting to a broker."""
         try:
             config = options.without_network(self.producer_config())
             confluent_kafka.Producer({**config, "bootstrap.servers": "", "transactional.id": "check", "log_level": 0})
@@ -127,21 +127,21 @@ class KafkaSettings:
 
     @property
     def transaction_timeout_ms(self) -> int:
-        """How long the brokers let a transaction of the sink stay open."""
+        """How long the brokers let a transaction of the sink stay open, in ms."""
         return int(self.client_options.get("transaction.timeout.ms", _TRANSACTION_TIMEOUT_MS))
 
     @property
     def message_max_bytes(self) -> int:
-        """The largest record: key, value, headers, and 36 bytes, as librdkafka counts."""
+        """The size of the largest record, in bytes, as librdkafka counts it: key, value, headers, and 36 more bytes."""
         return int(self.client_options.get("message.max.bytes", _MESSAGE_MAX_BYTES))
 
     @property
     def reserve_ms(self) -> float:
-        """How much of the transaction timeout must be left when the batch is decided."""
+        """How much of the transaction timeout must be left when the batch is decided, in ms."""
         return min(_RESERVE_MAX_MS, self.transaction_timeout_ms / 4)
 
     def producer_config(self) -> dict[str, Any]:
-        """The options for librdkafka clients that write."""
+        """Return the options for librdkafka clients that write."""
         return {
             # The Java client's partitioner, so that keys stay in the partitions where Spark's own sink put them.
             "partitioner": "murmur2_random",
@@ -162,19 +162,19 @@ class KafkaSettings:
         }
 
     def servers(self) -> tuple[str, ...]:
-        """The servers in ``bootstrap_servers``; see :func:`~twopc.sinks.kafka.servers.servers_of`."""
+        """List the servers in ``bootstrap_servers``; see :func:`~twopc.sinks.kafka.servers.servers_of`."""
         return servers_of(self.bootstrap_servers, str(self.client_options.get("security.protocol", "PLAINTEXT")))
 
     def plain_config(self) -> dict[str, Any]:
-        """The options for librdkafka clients that write without transactions."""
+        """Return the options for librdkafka clients that write without transactions."""
         return {name: value for name, value in self.producer_config().items() if name != "transaction.timeout.ms"}
 
     def connection_config(self) -> dict[str, Any]:
-        """The options for librdkafka clients that read or administrate."""
+        """Return the options for librdkafka clients that read or administrate."""
         return {**options.for_librdkafka(self.client_options), "bootstrap.servers": ",".join(self.servers())}
 
     def committing_config(self) -> dict[str, Any]:
-        """The options for the client that commits prepared transactions, which is kafka-python."""
+        """Return the options for kafka-python, the client that commits prepared transactions."""
         return {
             **options.for_kafka_python(self.client_options),
             "bootstrap_servers": list(self.servers()),

@@ -24,21 +24,22 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class KafkaSink(KafkaSettings, TwoPhaseCommitSink[KafkaHandle]):
-    """Rows to Kafka, exactly once, committed by the driver after its decision.
+    """Writes rows to Kafka exactly once. The driver commits them after its decision.
 
     Args:
         name: the sink's name across restarts; the prefix of its transactional ids. Letters, digits, ``_`` and ``-``.
         bootstrap_servers: ``host:port``, several separated by commas.
         topic: the topic for the rows; overrides the ``topic`` column, as in Spark. None uses that column.
         options: librdkafka's options with the prefix ``kafka.``, for example ``{"kafka.compression.type": "zstd"}``.
-            ``kafka.transaction.timeout.ms`` (default 900000, the brokers' default maximum) limits how long a batch takes.
+            ``kafka.transaction.timeout.ms`` (default 900000, the brokers' default maximum) limits how long a batch may take.
         ledger_topic: the topic of decisions and markers; by default ``twopc-ledger-<name>``, created if absent.
         timeout_ms: how long one step may wait for the brokers.
-        other_ledgers: topics that no row may go to besides this sink's own ledger and all that are called ``twopc-ledger-…``;
-            :func:`twopc.integration.spark.exactly_once` names the ledgers of the query's other sinks.
-        guarantee: ``"EXACTLY_ONCE"``; ``"AT_LEAST_ONCE"``: no transactions, readers see rows early, and **a failure duplicates
-            rows**; ``"NONE"``: additionally, no task waits for the brokers, and **a failure loses or duplicates rows**.
-            Corresponds to Flink's ``DeliveryGuarantee``; see "A weaker guarantee" in ``docs/deployment.md``.
+        other_ledgers: further topics that may not receive rows. This sink's own ledger and all topics named ``twopc-ledger-…``
+            never may. :func:`twopc.integration.spark.exactly_once` adds the ledgers of the query's other sinks.
+        guarantee: ``"EXACTLY_ONCE"`` by default. With ``"AT_LEAST_ONCE"`` the sink has no transactions, readers see rows early,
+            and **a failure duplicates rows**. With ``"NONE"``, no task waits for the brokers either, and **a failure loses or
+            duplicates rows**. The values are those of Flink's ``DeliveryGuarantee``; see "A weaker guarantee" in
+            ``docs/deployment.md``.
 
     Raises:
         ConfigurationError: an argument or option is invalid. The message names it, its value, and what to set.
@@ -65,7 +66,7 @@ class KafkaSink(KafkaSettings, TwoPhaseCommitSink[KafkaHandle]):
         return replace(self, other_ledgers=self.other_ledgers | ledgers)
 
     def choose_columns(self, schema: pa.Schema) -> Sequence[SinkColumn]:
-        """See :class:`TwoPhaseCommitSink`: the columns of Spark's own Kafka writer, and ``timestamp``."""
+        """See :class:`TwoPhaseCommitSink`. Chooses the columns of Spark's own Kafka writer, and ``timestamp``."""
         from twopc.sinks.kafka.columns import kafka_columns  # noqa: PLC0415 - executors choose no columns
 
         return kafka_columns(schema, has_topic=self.topic is not None)
@@ -82,7 +83,7 @@ class KafkaSink(KafkaSettings, TwoPhaseCommitSink[KafkaHandle]):
             self.require_topics(rows.column("topic").unique().to_pylist())
 
     def create_writer(self, task: TaskAttempt) -> KafkaWriter:
-        """See :class:`TwoPhaseCommitSink`. Lost rows of a decision are written again as they were decided: in transactions."""
+        """See :class:`TwoPhaseCommitSink`. Lost rows of a decision are always written again in transactions, as decided."""
         if self.guarantee != EXACTLY_ONCE and not task.is_repair:
             from twopc.sinks.kafka.plain_writer import PlainWriter  # noqa: PLC0415 - most sinks do not need it
 
@@ -90,7 +91,7 @@ class KafkaSink(KafkaSettings, TwoPhaseCommitSink[KafkaHandle]):
         return KafkaWriter(task, self)
 
     def release(self, driver_epoch: int) -> None:
-        """See :class:`TwoPhaseCommitSink`: releases the ready producers."""
+        """See :class:`TwoPhaseCommitSink`. Releases the ready producers."""
         drop_pool(self.name, driver_epoch)
         if self.guarantee != EXACTLY_ONCE:
             from twopc.sinks.kafka.plain_writer import let_go  # noqa: PLC0415 - most sinks do not need it
@@ -104,7 +105,7 @@ class KafkaSink(KafkaSettings, TwoPhaseCommitSink[KafkaHandle]):
         return KafkaCommitter(self)
 
     def create_decision_log(self) -> KafkaDecisionLog:
-        """The sink's decision log, not yet acquired."""
+        """Create the sink's decision log, without acquiring it."""
         from twopc.sinks.kafka.decision_log import KafkaDecisionLog  # noqa: PLC0415 - the same
 
         return KafkaDecisionLog(self)

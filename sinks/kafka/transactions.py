@@ -1,8 +1,8 @@
 """Requests about transactions of other processes: describe, end, fence, list.
 
-Each goes to the broker that coordinates the transactional id. kafka-python's admin client has its own routing, but it never
-forgets a coordinator and raises at the first bad id. Each request is sent once; ``twopc.sinks.kafka.reports.until_final`` retries
-those without a final report.
+Each request goes to the broker that coordinates the transactional id. kafka-python's admin client has its own routing, but it
+never forgets a coordinator and raises at the first bad id. Each request is sent once;
+``twopc.sinks.kafka.reports.until_final`` repeats requests without a final report.
 
 Sources: Kafka ``TransactionCoordinator.scala``; KIP-98 (EndTxn, InitProducerId), KIP-664 (Describe/ListTransactions).
 """
@@ -32,8 +32,8 @@ if TYPE_CHECKING:
     #: Returns, from a response, the error code and the result by id; a response about one id has them under "".
     Read = Callable[[Any], Mapping[str, tuple[int, Any]]]
 
-#: Transactions V1, as librdkafka speaks them (its own EndTxn is <= v3): one family for a transaction's whole life, so that
-#: a retried commit is answered NONE. v5 (KIP-890) would answer INVALID_TXN_STATE for one that v3 has committed.
+#: librdkafka speaks transactions V1 (its own EndTxn is <= v3). All requests of a transaction use V1, so that a retried commit
+#: is answered NONE. v5 (KIP-890) would answer INVALID_TXN_STATE for a transaction that v3 has committed.
 _END_TXN_VERSION: Final = 3
 _INIT_PRODUCER_ID_VERSION: Final = 4
 #: The timeout of transactions that nobody begins; brokers refuse more than their transaction.max.timeout.ms.
@@ -41,7 +41,8 @@ _FENCING_TIMEOUT_MS: Final = 1_000
 _TRANSACTION_COORDINATOR: Final = 1
 #: The first version of FindCoordinator that takes several ids (KIP-699).
 _MANY_IDS_VERSION: Final = 4
-#: The first version that a partition's leader itself sends to the coordinator before it accepts a record (KIP-890, Kafka 3.6).
+# : The first version of AddPartitionsToTxn that a partition's leader itself sends before it accepts a record (KIP-890, Kafka
+# 3.6).
 _VERIFYING_VERSION: Final = 4
 #: The first version of ListTransactions that takes a pattern of ids (KIP-1152, Kafka 4.1).
 _PATTERN_VERSION: Final = 2
@@ -65,7 +66,7 @@ class BrokersTooOldError(ConfigurationError):
 class TransactionClient:
     """A client of a cluster's transaction coordinators. Thread-safe.
 
-    Raises as :class:`BrokerConnection` does, and BrokersTooOldError.
+    Raises the errors of :class:`BrokerConnection`, and BrokersTooOldError.
     """
 
     def __init__(self, config: Mapping[str, Any]) -> None:
@@ -78,7 +79,7 @@ class TransactionClient:
             self.close()
             raise BrokersTooOldError(
                 f"the brokers at {', '.join(config['bootstrap_servers'])} speak the protocol of Kafka {version}, which lacks "
-                f"{' and '.join(missing)} (KIP-664): a prepared transaction could be neither confirmed nor found after a "
+                f"{' and '.join(missing)} (KIP-664), so a prepared transaction could be neither confirmed nor found after a "
                 "crash. Nothing was written. Upgrade the brokers: Kafka 3.0 is the oldest version that works"
             )
 
@@ -98,7 +99,7 @@ class TransactionClient:
         return not self._connection.does_not_know(AddPartitionsToTxnRequest, min_version=_VERIFYING_VERSION)
 
     def coordinator_of(self, transactional_id: str) -> str:
-        """The broker that was last known to coordinate the id, for messages."""
+        """Name the broker that was last known to coordinate the id, for messages."""
         node = self._nodes.get(transactional_id)
         return "an unknown coordinator" if node is None else f"broker {node}"
 
@@ -114,19 +115,19 @@ class TransactionClient:
         return {tid: found if isinstance(found, Description) else Description(found) for tid, found in reports.items()}
 
     def end(self, identities: Sequence[ProducerIdentity], *, commit: bool = True) -> dict[str, str]:
-        """Send EndTxn for each, all in flight together. Returns NONE or the error's name, by transactional id."""
+        """Send EndTxn for each producer, all in flight together. Returns NONE or the error's name, by transactional id."""
         return self._each(
             identities,
             lambda identity: EndTxnRequest(**asdict(identity), committed=commit, max_version=_END_TXN_VERSION),
         )
 
     def fence(self, identities: Sequence[ProducerIdentity]) -> dict[str, str]:
-        """Send InitProducerId for each: it aborts what is open and bumps the epoch, which fences the writer wherever it runs.
+        """Send InitProducerId for each id, to abort its open transaction and to fence its writer, wherever that runs.
 
         If a newer producer has initialised the id, the broker leaves it alone and reports one of :data:`FENCED` (KIP-360), but
         only while the id has no open transaction: an open one is aborted at any epoch
-        (``prepareInitProducerIdTransit``). Without producer id and epoch, whichever producer
-        has the id is fenced, and an absent id is created. Returns as :meth:`end`.
+        (``prepareInitProducerIdTransit``). Without producer id and epoch, the request fences whichever producer
+        has the id, and creates an absent id. Returns the same as :meth:`end`.
         """
         return self._each(
             identities,
@@ -140,8 +141,8 @@ class TransactionClient:
     def list_open(self, prefix: str, *, producer_ids: Collection[int] = ()) -> Listing:
         """List transactional ids that start with ``prefix`` and have an open transaction, from all brokers.
 
-        With ``producer_ids``, only the ids of these producers. A broker leaves out ids without the Describe right and reports no
-        error: check the right beforehand.
+        With ``producer_ids``, list only the ids of these producers. If the Describe right on an id is missing, a broker omits
+        the id without an error, so check the right beforehand.
         """
         nodes, pattern = self._connection.nodes, self.pattern_of(prefix)
         wanted = {
@@ -159,7 +160,7 @@ class TransactionClient:
     def pattern_of(self, prefix: str) -> str | None:
         """Build the filter with which brokers list only ids with ``prefix``; None without a prefix or if brokers lack filters.
 
-        Without it, each sink would list the open transactions of all sinks in each batch.
+        Without this filter, each sink would list the open transactions of all sinks in each batch.
         """
         if not prefix or self._connection.does_not_know(ListTransactionsRequest, min_version=_PATTERN_VERSION):
             return None
@@ -185,7 +186,7 @@ class TransactionClient:
         """
         reports: dict[str, Any] = dict.fromkeys(transactional_ids, NO_ANSWER)
         waiting = list(transactional_ids)
-        for _ in range(2):  # the second time for ids whose coordinator has moved; the caller makes further retries
+        for _ in range(2):  # the second round is for ids whose coordinator has moved; the caller makes further retries
             if not waiting:
                 break
             reports.update(self._look_up(waiting))
@@ -221,7 +222,7 @@ class TransactionClient:
         return {tid: _error_name(row.error_code) for tid, row in found.items() if row.error_code not in {0, *_MOVED}}
 
     def _look_up_each(self, transactional_ids: Sequence[str]) -> dict[str, Any]:
-        """Send one request per id, for brokers that take only one, such as Redpanda; all requests are in flight together."""
+        """Send one request per id, for brokers that take only one id, such as Redpanda. All requests are in flight together."""
         requests = [
             (FindCoordinatorRequest(key_type=_TRANSACTION_COORDINATOR, key=tid, max_version=_MANY_IDS_VERSION - 1),)
             for tid in transactional_ids

@@ -1,4 +1,4 @@
-"""Pre-commit: a task's rows and its marker in one transaction of a producer that is used once and then dropped."""
+"""Write and pre-commit a task's rows and its marker, in the only transaction of a producer that is dropped afterwards."""
 
 from __future__ import annotations
 
@@ -46,9 +46,9 @@ if TYPE_CHECKING:
     from twopc.sinks.kafka.settings import KafkaSettings
 
 _ABORT_TIMEOUT_MS: Final = 5_000
-#: How often to look for an expected delivery report.
+#: How many times to look for an expected delivery report.
 _LOOKS: Final = 20
-#: The number of rows between two checks of the delivery reports, as Python objects, and as structures of 72 bytes.
+#: The number of rows between two checks of the delivery reports, for rows as Python objects and as structures of 72 bytes.
 _OBJECTS: Final = 1_000
 _STRUCTURES: Final = 10_000
 
@@ -58,7 +58,7 @@ class KafkaWriter(SinkWriter[KafkaHandle]):
 
     ``key``, ``value`` (binary, may be null), ``topic`` (string), ``partition`` (int32), ``headers``
     (list of struct ``key``, ``value``), ``timestamp`` (int64, ms since the epoch); only ``value`` is required. A row that
-    librdkafka would write differently is refused, see :func:`twopc.sinks.kafka.columns.require_exact`.
+    librdkafka would write differently is refused; see :func:`twopc.sinks.kafka.columns.require_exact`.
     """
 
     def __init__(self, task: TaskAttempt, settings: KafkaSettings) -> None:
@@ -117,7 +117,7 @@ class KafkaWriter(SinkWriter[KafkaHandle]):
             self._serve(ready, 0)
 
     def pre_commit(self) -> KafkaHandle:
-        """See :class:`SinkWriter`. A vote requires no delivery error, an empty queue, and every row transmitted (rule 2)."""
+        """See :class:`SinkWriter`. Votes only if no delivery failed, the queue is empty, and every row was sent (rule 2)."""
         ready = self._begun
         if ready.markers < 1:
             raise self._no_markers(ready)
@@ -174,7 +174,7 @@ class KafkaWriter(SinkWriter[KafkaHandle]):
     def _enqueue_all(self, ready: ReadyProducer, records: Records) -> None:
         done, deadline = 0, None
         look_up = LookUp(ready.producer, self._timeout_s)
-        while done < len(records):  # not a retry with pauses: serving the queue makes room
+        while done < len(records):  # not a retry with pauses: serving the queue empties it
             accepted, error = records.enqueue(done)
             if error is None:
                 return
@@ -205,8 +205,8 @@ class KafkaWriter(SinkWriter[KafkaHandle]):
         """Wait until every record has its report, or one has failed. Each acknowledgement restarts the timeout.
 
         Raises:
-            UnavailableError: none arrived in time.
-            CheckpointExpiredError: they arrived, but not for all records in the available time.
+            UnavailableError: no report arrived in time.
+            CheckpointExpiredError: reports arrived, but not for all records in the available time.
             BadRecordError, RetriableError: a record was not delivered.
         """
 
@@ -222,13 +222,11 @@ class KafkaWriter(SinkWriter[KafkaHandle]):
             return
         if LookUp(ready.producer, self._timeout_s).is_gone(self._ledger):
             raise ledger_is_gone(self._ledger)
-        open_ones = (
-            f"{ready.transactional_id}: {min(left, self._rows)} of {counted(self._rows, 'record')} not acknowledged"
-        )
+        open_ones = f"{ready.transactional_id}: {min(left, self._rows)} of {counted(self._rows, 'record')} were not acknowledged"
         if time.monotonic() >= self._ends_at:
             raise self._expired(open_ones)
         raise UnavailableError(
-            f"{open_ones}, none of them within {self._timeout_s:.0f} s: {SLOW_DELIVERY}{ready.log.said()}"
+            f"{open_ones}; no acknowledgement arrived for {self._timeout_s:.0f} s: {SLOW_DELIVERY}{ready.log.said()}"
         )
 
     def _no_markers(self, ready: ReadyProducer) -> TwoPhaseCommitError:
@@ -239,13 +237,13 @@ class KafkaWriter(SinkWriter[KafkaHandle]):
         return translate_in_task(refused, f"writing to {self._ledger}", on_topic("Write", self._ledger))
 
     def _expired(self, what: str) -> CheckpointExpiredError:
-        """Build the error for a vote that would come too late; ``what`` was not done by then."""
+        """Build the error for a vote that would come too late; ``what`` says what was still unfinished."""
         if self._ends_at >= self._task.ends_at:
             return CheckpointExpiredError(f"{what} when the batch's time ran out: {TOO_MUCH}")
         return CheckpointExpiredError(
             f"{what} when too little was left of the transaction timeout of {self._settings.transaction_timeout_ms} ms. "
             "No part of this attempt is visible or decided. Raise kafka.transaction.timeout.ms and the brokers' "
-            f"transaction.max.timeout.ms; and {TOO_MUCH}"
+            f"transaction.max.timeout.ms. Also {TOO_MUCH}"
         )
 
     def _serve(self, ready: ReadyProducer, wait_s: float) -> None:
@@ -283,7 +281,7 @@ class KafkaWriter(SinkWriter[KafkaHandle]):
         return f"{ready.transactional_id}: writing (of {counted(self._rows, 'row')})"
 
     def _written_to(self, ready: ReadyProducer, marker_partition: int) -> tuple[str, ...]:
-        """The partitions that hold the rows and the marker, according to each record's delivery report."""
+        """List the partitions that hold the rows and the marker, according to each record's delivery report."""
         sent = by_topic(ready.delivered)
         if not self._covers(sent, marker_partition):
             raise RetriableError(

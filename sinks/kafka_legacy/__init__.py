@@ -1,6 +1,7 @@
-"""The old way of writing rows to Kafka, as pipelines for 0.10 did it. It DUPLICATES rows after a crash.
+"""The old way of writing rows to Kafka, as pipelines for Kafka 0.10 did. It DUPLICATES rows after a crash.
 
-Kept to rehearse a migration and to show what it fixes; see `docs/migration.md`. New queries use ``twopc.sinks.kafka``.
+It is kept to rehearse a migration and to show the faults that a migration fixes; see `docs/migration.md`. New queries use
+``twopc.sinks.kafka``.
 """
 
 from twopc.sinks.kafka_legacy.sink import AtLeastOnceKafkaSink

@@ -26,11 +26,11 @@ _ROOM_S: Final = 0.05
 class AtLeastOnceKafkaSink:
     """The function that teams passed to ``foreachBatch`` when brokers had no transactions (Kafka 0.10).
 
-    After a crash between the flush and Spark's record, the batch is written again, with duplicate rows. A crash
-    during the flush duplicates the rows that were sent. Nothing on such a broker can prevent it.
+    After a crash between the flush and Spark's record of the batch, the batch is written again, with duplicate rows. A crash
+    during the flush duplicates the rows that were sent. Nothing on such a broker can prevent this.
 
     Attributes:
-        bootstrap_servers: host:port of a broker; several separated by commas.
+        bootstrap_servers: host:port of a broker; separate several with commas.
         topic: the topic for every row.
         options: librdkafka's options, without a prefix.
         timeout_ms: how long the flush at the end of a task may take.
@@ -42,7 +42,7 @@ class AtLeastOnceKafkaSink:
     timeout_ms: int = 60_000
 
     def __call__(self, batch: DataFrame, batch_id: int) -> None:
-        """Write a batch; returns when the brokers have acknowledged every row. Spark calls it."""
+        """Write a batch, and return when the brokers have acknowledged every row. Spark calls this."""
         logger.warning("batch %d is written at least once: after a crash it is written again", batch_id)
         names = [name for name in ("key", "value") if name in batch.columns]
         batch.selectExpr(*(f"CAST({name} AS BINARY)" for name in names)).foreachPartition(self.write)
@@ -51,7 +51,7 @@ class AtLeastOnceKafkaSink:
         """Write the rows of one task, with its own producer, and flush.
 
         Raises:
-            RetriableError: a row was not acknowledged; the task's other rows are in the topic, and stay there.
+            RetriableError: a row was not acknowledged. The task's other rows are in the topic and stay there.
         """
         errors: list[KafkaError] = []
         producer = Producer(self._config())
@@ -62,7 +62,7 @@ class AtLeastOnceKafkaSink:
         if errors or left:
             cause = KafkaException(errors[0]) if errors else None
             raise RetriableError(
-                f"{self.topic}: {counted(len(errors), 'row')} failed, and {left} not acknowledged"
+                f"{self.topic}: {counted(len(errors), 'row')} failed, and {left} were not acknowledged"
             ) from cause
 
     def _enqueue(self, producer: Producer, fields: dict[str, Any], report: Callable[[Any, Any], None]) -> None:

@@ -1,6 +1,6 @@
-"""Arrow arrays of text, made without ``pa.array`` and ``pa.scalar``.
+"""Make Arrow arrays of text without ``pa.array`` and ``pa.scalar``.
 
-These two import pandas, which takes a second in every new Python worker.
+These two functions import pandas, which takes a second in every new Python worker.
 """
 
 from __future__ import annotations
@@ -41,20 +41,20 @@ def number(value: int) -> Any:
 
 
 def joined(*parts: Any, separator: str = "") -> Texts:
-    """Join the parts of each row; a row with a null part is null."""
+    """Join the parts of each row. A row with a null part is null."""
     found: Texts = pc.binary_join_element_wise(*parts, text(separator))
     return found
 
 
 def replaced(column: Texts, pairs: Sequence[tuple[str, str]]) -> Texts:
-    """Replace each first text by the second, one pair after the other."""
+    """Replace the first text of each pair by the second, one pair after the other."""
     for old, new in pairs:
         column = pc.replace_substring(column, pattern=old, replacement=new)
     return column
 
 
 def hexadecimal(column: pa.Array[Any]) -> Texts:
-    """The two hexadecimal digits of each byte of a binary column, without a loop over the rows."""
+    """Write each byte of a binary column as two hexadecimal digits, without a loop over the rows."""
     column = column.cast(pa.binary())
     validity, offsets, data = column.buffers()
     digits = (data.to_pybytes() if data else b"").hex().encode()

@@ -1,7 +1,7 @@
-"""The rules for each type: which Arrow types a PostgreSQL column takes, how a value is written, and which values never fit.
+"""Define which Arrow types a PostgreSQL column takes, how a value is written, and which values never fit.
 
-A value is written as the text from which PostgreSQL's own input function makes the value that ``INSERT`` would store. Where
-PostgreSQL would have to guess (a time zone, the digits of a double), the column is refused, and the query casts it.
+A value is written as the text from which PostgreSQL's own input function makes the value that ``INSERT`` would store. If
+PostgreSQL would have to guess (a time zone, the digits of a double), the column is refused, and the query must cast it.
 """
 
 from __future__ import annotations
@@ -31,10 +31,10 @@ _FLOATS: Final = {"float4": pa.float32(), "float8": pa.float64()}
 
 @dataclass(frozen=True)
 class Rule:
-    """How values of some Arrow types are written to columns of some kinds.
+    """A rule for writing values of some Arrow types to columns of some kinds.
 
     Attributes:
-        fits: whether an Arrow type is one of them.
+        fits: whether the rule covers an Arrow type.
         kinds: see :attr:`ColumnType.kind`.
         write: makes the text of each value.
         checks: find the values that the column can never hold.
@@ -47,7 +47,7 @@ class Rule:
 
 
 def rule_for(kind: Any, target: ColumnType) -> Rule | None:
-    """The rule for an Arrow type and a column, or for the elements of both; None if the column cannot take it."""
+    """Find the rule for an Arrow type and a column, or for the elements of both; None if the column cannot take the type."""
     if target.is_array != is_list(kind):
         return None
     element = kind.value_type if is_list(kind) else kind
@@ -60,19 +60,19 @@ def is_list(kind: Any) -> bool:
 
 
 def advice(target: ColumnType) -> str:
-    """What the column takes, in Spark's words, and what the query must do with everything else."""
+    """Name the types that the column takes, in Spark's words, and tell what the query must do with all others."""
     for kinds, wanted in _WANTED:
         if target.kind in kinds:
             wanted = f"array<{wanted}>" if target.is_array else wanted  # noqa: PLW2901 - the sentence about the array
-            return f"it takes {wanted}: cast or convert the column in the query"
+            return f"A column of this type takes {wanted}: cast or convert the column in the query"
     return (
-        "the sink does not know that type: leave the column out, or write to a table whose column has a type such as text or "
-        "jsonb, from which the database makes it"
+        "The sink does not know that type: leave the column out, or write to another table with a column of type text or "
+        "jsonb, and let the database convert it"
     )
 
 
 def array_text(column: Any, elements: Texts) -> Texts:
-    """Make the text of each array from that of its elements."""
+    """Make the text of each array from the text of its elements."""
     quoted = joined(text('"'), replaced(elements, (("\\", "\\\\"), ('"', '\\"'))), text('"'))
     quoted = pc.coalesce(quoted, text("NULL"))
     kind = pa.LargeListArray if pa.types.is_large_list(column.type) else pa.ListArray
@@ -88,8 +88,8 @@ def _plain(column: pa.Array[Any], _: ColumnType) -> Texts:
 
 
 def _float(column: pa.Array[Any], target: ColumnType) -> Texts:
-    # First the column's own width, as PostgreSQL's cast does: the shortest text of a double may round to another float4, and
-    # that of a float is not the same number in a float8.
+    # First cast to the column's own width, as PostgreSQL does. The shortest text of a double may round to another float4, and
+    # the shortest text of a float is a different number in a float8.
     return column.cast(_FLOATS[target.kind]).cast(pa.string())
 
 
@@ -102,7 +102,7 @@ def _instant(column: pa.Array[Any], _: ColumnType) -> Texts:
 
 
 def _interval(column: pa.Array[Any], _: ColumnType) -> Texts:
-    """As Spark prints it, with days apart from hours: PostgreSQL keeps them apart, too. Division is towards zero."""
+    """Write an interval as Spark prints it, with days separate from hours, as PostgreSQL keeps them. Division truncates."""
     left = column.cast(pa.duration("us")).cast(pa.int64())
     parts: list[Any] = []
     for size, unit in ((_DAY_US, " days "), (_SECOND_US, " seconds "), (1, " microseconds")):
@@ -156,9 +156,9 @@ def _rules() -> Iterator[Rule]:
     yield Rule(pa.types.is_duration, frozenset({"interval"}), _interval)
 
 
-#: PostgreSQL alone knows what these accept. It checks each value when the task stages it.
+#: Only PostgreSQL knows the values that these types accept. It checks each value when the task stages it.
 _CHECKED_BY_THE_SERVER: Final = ("inet", "cidr", "macaddr", "macaddr8")
-#: What a column takes, in Spark's words.
+#: The types that a column takes, in Spark's words.
 _WANTED: Final[Sequence[tuple[frozenset[str], str]]] = (
     (frozenset({"bool"}), "boolean"),
     (frozenset(values.INTEGERS), "tinyint, smallint, int, bigint, and decimal with scale 0"),

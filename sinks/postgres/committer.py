@@ -1,4 +1,4 @@
-"""The driver's side of the PostgreSQL sink: one transaction publishes a whole batch."""
+"""Commit batches to PostgreSQL from the driver: one transaction publishes all rows of a batch."""
 
 from __future__ import annotations
 
@@ -29,11 +29,11 @@ if TYPE_CHECKING:
     Connection = psycopg.Connection[Any]
 
 _PROOFS: Final = {"committed": Evidence.COMMITTED, "aborted": Evidence.ABORTED}
-#: Nobody waits for a stage to be dropped.
+#: Short, because nobody waits for a stage to be dropped.
 _DROP_LOCK_TIMEOUT_MS: Final = 1_000
-#: How many stages one transaction drops, since each takes a lock: ``max_locks_per_transaction`` is 64 by default.
+#: How many stages one transaction drops. Each takes a lock, and ``max_locks_per_transaction`` is 64 by default.
 _DROPPED_AT_ONCE: Final = 50
-#: The beginnings of SQLSTATEs after which a repetition may succeed at once.
+#: The beginnings of SQLSTATEs after which an immediate retry may succeed.
 _PASSING: Final = ("40", "57P01", "57P02")
 #: The client's words for a connection that the other side has closed.
 _BROKEN: Final = "closed the connection"
@@ -44,8 +44,8 @@ _OLDEST: Final = 150_000
 class PostgresCommitter(FencedCommitter[PostgresHandle, "Connection"]):
     """See :class:`FencedCommitter`.
 
-    A step is a transaction. It begins with the lock of the control record, and so waits for a previous step, even for one whose
-    driver is gone while its backend is still in COMMIT. What the step then finds is final.
+    A step is a transaction that first locks the control record. So a step waits for the previous one, even if the previous
+    driver has died while its backend is still in COMMIT. So everything that the step finds is final.
     """
 
     failures = FAILURES
@@ -57,7 +57,7 @@ class PostgresCommitter(FencedCommitter[PostgresHandle, "Connection"]):
         self._transfer = Transfer(settings, self._statements)
         self._database = settings.database()
         self._has_objects = False
-        self._may_have_votes = True  # of any driver, whatever its settings: a late one may come after the first sweep
+        self._may_have_votes = True  # of any driver, with any settings: a late vote may come after the first sweep
 
     # -- the store's hooks ----------------------------------------------------------------------------------------------
 
@@ -74,21 +74,21 @@ class PostgresCommitter(FencedCommitter[PostgresHandle, "Connection"]):
         return text_of(error)
 
     def check_store(self, step: Connection) -> None:
-        """See :class:`FencedCommitter`. The first batch's columns decide the rest, see :meth:`PostgresSink.check_schema`."""
-        read_table(step, self._settings.table)
+        """See :class:`FencedCommitter`. The other checks need a batch's columns; see :meth:`PostgresSink.check_schema`."""
+        read_table(step, self._settings.table, locked=False)
         is_standby, _, version, slots = self._facts(step)
         self._may_have_votes = slots > 0
         if is_standby:
             raise ConfigurationError(
-                f"sink {self.name!r}: the dsn points to a standby; pass the address of the primary"
+                f"sink {self.name!r}: the dsn points to a standby. Pass the address of the primary"
             )
         if version < _OLDEST:
             raise ConfigurationError(f"sink {self.name!r}: PostgreSQL {version // 10_000} is too old: use 15 or newer")
         if self._settings.vote == "prepared" and not slots:
             raise ConfigurationError(
                 f"sink {self.name!r}: vote='prepared' needs a prepared transaction, and the server allows none "
-                "(max_prepared_transactions is 0). Nothing was written. ALTER SYSTEM SET max_prepared_transactions = 10, at "
-                "least one for each such sink, and restart the server"
+                "(max_prepared_transactions is 0). Nothing was written. Run ALTER SYSTEM SET max_prepared_transactions = "
+                "10 (at least one for each such sink), and restart the server"
             )
 
     def load(self, step: Connection) -> bytes | None:
@@ -117,8 +117,8 @@ class PostgresCommitter(FencedCommitter[PostgresHandle, "Connection"]):
     ) -> Iterator[PostgresHandle]:
         """See :class:`FencedCommitter`: all transactions with one statement."""
         whole = self._transfer.whole(step, handles)
-        # Under the lock of the owner, so the slice of a decided transaction can only be published, or lost for good. But the
-        # markers of a decision before the newest one may be forgotten, and then it only looks lost.
+        # This step holds the owner's lock, so the slice of a decided transaction is either published or permanently lost. But
+        # the markers of a decision before the newest one may be forgotten, and then its slices only look lost.
         if control.decode(self.load(step)).decided == version:
             gone = [handle.transaction for handle in handles if handle not in whole]
             step.execute(self._statements.insert_markers(gone, version=version, state="aborted"))
@@ -134,15 +134,15 @@ class PostgresCommitter(FencedCommitter[PostgresHandle, "Connection"]):
         return _PROOFS.get(_one(step, self._statements.find_marker(handle.transaction)), Evidence.UNKNOWN)
 
     def roll_back(self, step: Connection, transaction: str, version: int) -> None:
-        """See :class:`FencedCommitter`. The stage is dropped later, see :meth:`_drop_stages`."""
+        """See :class:`FencedCommitter`. The stage is dropped later; see :meth:`_drop_stages`."""
         step.execute(self._statements.insert_markers([transaction], version=version, state="aborted"))
 
     def pending(self, step: Connection) -> list[str]:
-        """See :class:`FencedCommitter`. A task that has not committed its slice yet is not seen; a later sweep finds it."""
+        """See :class:`FencedCommitter`. A slice that its task has not committed yet is invisible; a later sweep finds it."""
         return [name for (name,) in step.execute(self._statements.find_slices_without_marker())]
 
     def forget_before(self, step: Connection, version: int) -> None:
-        """See :class:`FencedCommitter`. What is forgotten is below the newest decision, see :meth:`publish_all`."""
+        """See :class:`FencedCommitter`. Forgets only markers below the newest decision; see :meth:`publish_all`."""
         newest = control.decode(self.load(step)).decided
         step.execute(self._statements.forget_markers(below=min(version, newest)))
 
@@ -154,10 +154,10 @@ class PostgresCommitter(FencedCommitter[PostgresHandle, "Connection"]):
     # -- for callers ----------------------------------------------------------------------------------------------------
 
     def binding(self) -> Mapping[str, str]:
-        """See :class:`FencedCommitter`: also the server and the table; a recreated table counts as a different one."""
+        """See :class:`FencedCommitter`: adds the server and the table. A recreated table counts as a different one."""
         with self._try("reading the table's identity"), self.step() as step:
             _, server, _, _ = self._facts(step)
-            self._transfer.oid = read_table(step, self._settings.table).oid
+            self._transfer.oid = read_table(step, self._settings.table, locked=False).oid
         return {**super().binding(), "server": server, "table": str(self._transfer.oid)}
 
     def acquire(self, claim: Claim, seen: Owner | None) -> int:
@@ -169,7 +169,7 @@ class PostgresCommitter(FencedCommitter[PostgresHandle, "Connection"]):
         return super().acquire(claim, seen)
 
     def confirm(self, handles: Sequence[PostgresHandle], age_ms: float) -> None:
-        """See :class:`FencedCommitter`: also that the table will take the rows, because after the decision it must."""
+        """See :class:`FencedCommitter`: also checks that the table will take the rows, because after the decision it must."""
         super().confirm(handles, age_ms)
         with self._try("checking the table"), self.driving() as step:
             table = self._transfer.table(step)
@@ -193,10 +193,10 @@ class PostgresCommitter(FencedCommitter[PostgresHandle, "Connection"]):
         return found
 
     def commit_once(self, handles: Sequence[PostgresHandle], version: int) -> None:
-        """See :class:`FencedCommitter`. First the votes; a batch whose vote is gone is published from its stages."""
+        """See :class:`FencedCommitter`. Commits the votes first. A batch without its vote is published from its stages."""
         if votes := _votes_of(handles):
-            # Nobody's lock is held while a vote is committed. So the decision comes first: after it, a fenced driver gets no
-            # further, and one that starts from an older checkpoint sees it.
+            # Nobody holds a lock while a vote is committed. So the decision is recorded first: after that, a fenced driver
+            # can do nothing more, and a driver that starts from an older checkpoint sees the decision.
             self._record_decision(version)
             for _ in finish_votes(self._database, votes, "COMMIT"):
                 crash_point("driver.committing")
@@ -204,7 +204,7 @@ class PostgresCommitter(FencedCommitter[PostgresHandle, "Connection"]):
 
     def abort(self, handles: Sequence[PostgresHandle]) -> None:
         """See :class:`FencedCommitter`."""
-        # Even if this driver is fenced: nobody else has a transaction of this name.
+        # Do this even if this driver is fenced, because nobody else has a transaction of this name.
         with self._tidy("rolling back a vote"):
             for _ in finish_votes(self._database, _votes_of(handles), "ROLLBACK"):
                 pass
@@ -214,7 +214,7 @@ class PostgresCommitter(FencedCommitter[PostgresHandle, "Connection"]):
     def initialize_state(
         self, decided: Sequence[PostgresHandle], scan_start: Mapping[str, Any]
     ) -> Mapping[PostgresHandle, Evidence]:
-        """See :class:`FencedCommitter`. Votes are swept first, since they hold locks that the commit may need."""
+        """See :class:`FencedCommitter`. Votes are swept first, because they hold locks that the commit may need."""
         self._sweep_votes(decided)
         return super().initialize_state(decided, scan_start)
 
@@ -231,22 +231,24 @@ class PostgresCommitter(FencedCommitter[PostgresHandle, "Connection"]):
     # -- the small parts ------------------------------------------------------------------------------------------------
 
     def _vote(self, vote: str, handles: Sequence[PostgresHandle]) -> None:
-        """Publish slices in a prepared transaction. It does not lock the control record, because a new driver needs that."""
+        """Publish slices in a prepared transaction. Leaves the control record unlocked, because a new driver needs it."""
         names = [handle.transaction for handle in handles]
         with self._database.transaction(prepared_as=vote) as step:
             insert = self._statements.insert_markers(names, version=self._highest_version, state="committed")
             marked = len(step.execute(insert).fetchall())
             if min(marked, len(self._transfer.whole(step, handles))) < len(names):
-                raise RetriableError(self._named("a slice is gone. Nothing was decided, and a new attempt rewrites it"))
+                raise RetriableError(
+                    self._named("a slice is missing. Nothing was decided, and a new attempt rewrites it")
+                )
             self._transfer.insert(step, handles)
 
     def _sweep_votes(self, decided: Collection[PostgresHandle]) -> None:
-        """Roll back every vote of this driver and of previous ones that is not decided."""
+        """Roll back every undecided vote of this driver and of previous ones."""
         if not self._may_have_votes:
             return
         with self._tidy("rolling back votes"):
             spared = _votes_of(decided)
-            with self.driving() as step:  # so none of them is a successor's
+            with self.driving() as step:  # so that none of the votes is a successor's
                 found = find_votes(step, self.name, control.decode(self.load(step)))
             for _ in finish_votes(self._database, [name for name in found if name not in spared], "ROLLBACK"):
                 pass
@@ -262,7 +264,7 @@ class PostgresCommitter(FencedCommitter[PostgresHandle, "Connection"]):
                 pass
 
     def _drop_some(self) -> bool:
-        """Drop some of them; return whether there may be more."""
+        """Drop some published or rolled-back stages; return whether there may be more."""
         with self._database.transaction() as connection:
             find = self._statements.find_slices_with_marker(limit=_DROPPED_AT_ONCE)
             names = [name for (name,) in connection.execute(find)]

@@ -1,4 +1,4 @@
-"""Connections to one database, and one transaction at a time on them."""
+"""Connect to one database, and run one transaction at a time."""
 
 from __future__ import annotations
 
@@ -18,9 +18,10 @@ if TYPE_CHECKING:
 
     Connection = psycopg.Connection[Any]
 
-#: For one transaction: how long a statement waits for a lock, and that COMMIT returns when it is on the disk, not before. The
-#: sink's own timeout counts, not that of the role: a publish that the role's timeout ends would be ended at every restart.
-#: A transaction of the driver holds the owner's lock: if its host dies, the server must not wait for it for hours.
+#: The settings of one transaction. They limit how long a statement waits for a lock, and make COMMIT return only when it is
+#: on disk. The sink's own timeout counts and not the role's, because the role's timeout would end a slow publish again at
+#: every restart. A driver's transaction holds the owner's lock, so if the driver's host dies, the server must not wait for it
+#: for hours.
 _SETTINGS: Final = """
 SELECT set_config('lock_timeout', %(lock)s, true), set_config('statement_timeout', %(all)s, true),
   set_config('synchronous_commit', CASE
@@ -33,11 +34,11 @@ SELECT set_config('lock_timeout', %(lock)s, true), set_config('statement_timeout
 
 
 class Database:
-    """A connection that is opened when it is needed and thrown away after an error. Used by one thread at a time.
+    """A connection that is opened when it is needed and discarded after an error. Used by one thread at a time.
 
     Args:
-        address: where it is.
-        name: of the sink, for the server's own views.
+        address: the database's address.
+        name: the sink's name, for the server's own views.
         timeout_ms: how long connecting, or one transaction, may take.
     """
 
@@ -50,10 +51,10 @@ class Database:
 
     @contextlib.contextmanager
     def transaction(self, *, prepared_as: str = "") -> Iterator[Connection]:
-        """A transaction that commits if the body ends, all within the timeout.
+        """Run the body in a transaction and commit it, all within the timeout.
 
         Args:
-            prepared_as: prepare the transaction under this name instead: any session can commit it later.
+            prepared_as: if set, prepare the transaction under this name instead. Any session can commit it later.
 
         Raises:
             psycopg.Error: the server rejected a statement, or did not answer in time. The outcome of the COMMIT is unknown.
@@ -73,13 +74,13 @@ class Database:
         """Begin a READ COMMITTED transaction whose COMMIT is durable. :meth:`close` rolls it back.
 
         Args:
-            is_short: whether the server, too, ends it after the timeout, even between two statements.
+            is_short: whether the server also ends the transaction after the timeout, even between two statements.
 
         Raises:
             psycopg.Error: see :meth:`transaction`.
         """
         if self._connection is not None:
-            # While nobody used it, a pool, a firewall or a restart of the server may have ended it.
+            # A pool, a firewall or a restart of the server may have ended the idle connection.
             with contextlib.suppress(psycopg.OperationalError):
                 return self._begun(self._connection, is_short=is_short)
             self.close()
@@ -93,7 +94,7 @@ class Database:
         """The connection with the transaction that :meth:`begin` began.
 
         Raises:
-            psycopg.OperationalError: it is gone, and the transaction with it.
+            psycopg.OperationalError: the connection was lost, and the transaction with it.
         """
         if self._connection is None:
             raise psycopg.OperationalError("the connection was lost")
@@ -108,7 +109,7 @@ class Database:
         self._end(sql.SQL("COMMIT"), "COMMIT")
 
     def execute_alone(self, statement: sql.Composed) -> None:
-        """Execute a statement that must not be in a transaction, on the connection of the last one.
+        """Execute a statement that must not be in a transaction, on the last transaction's connection.
 
         Raises:
             psycopg.Error: see :meth:`transaction`.
@@ -125,7 +126,7 @@ class Database:
         """Break the connection if the body takes longer than the timeout: nothing else ends the wait for a silent server.
 
         Raises:
-            psycopg.OperationalError: it took longer.
+            psycopg.OperationalError: the body took longer.
         """
         self._is_late = False
         timer = threading.Timer(self._timeout_ms / 1000, self._break)
@@ -150,14 +151,14 @@ class Database:
     def _begun(self, connection: Connection, *, is_short: bool) -> Connection:
         self._require_time()
         connection.execute("BEGIN ISOLATION LEVEL READ COMMITTED READ WRITE")
-        # The server's own error about a lock says more than a broken connection, so it comes first.
+        # The server's own error about a lock says more than a broken connection, so its timeout is shorter.
         limits = {"lock": f"{max(1, self._timeout_ms // 2)}ms", "all": f"{self._timeout_ms}ms", "is_short": is_short}
         connection.execute(_SETTINGS, limits)
         return connection
 
     def _end(self, statement: sql.SQL | sql.Composed, expected: str) -> None:
         done = self.connection.execute(statement).statusmessage
-        if done != expected:  # so the server answers for a transaction in which a statement has failed
+        if done != expected:  # the server answers ROLLBACK if a statement of the transaction has failed
             raise psycopg.InternalError(f"the server answered {done} to {expected}")
 
     def _require_time(self) -> None:

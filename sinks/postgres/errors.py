@@ -1,4 +1,4 @@
-"""What PostgreSQL's errors mean for a batch that is not decided yet: by SQLSTATE, see its manual, appendix A."""
+"""Translate PostgreSQL's errors for a batch that is not decided yet, by SQLSTATE (appendix A of PostgreSQL's manual)."""
 
 from __future__ import annotations
 
@@ -29,16 +29,16 @@ _MEANINGS: Final[dict[str, tuple[type[TwoPhaseCommitError], str]]] = {
     ),
     "25P03": (
         UnavailableError,
-        "Raise idle_in_transaction_session_timeout for this role: a task waits for its rows, too",
+        "Raise idle_in_transaction_session_timeout for this role, because a task also waits for its rows",
     ),
     "25P04": (
         UnavailableError,
-        "Raise transaction_timeout for this role: a task's transaction lasts as long as the task",
+        "Raise transaction_timeout for this role, because a task's transaction lasts as long as the task",
     ),
     "28": (ConfigurationError, "Check the user and the password in the dsn, and the server's pg_hba.conf"),
     "3D": (ConfigurationError, "Check the database in the dsn"),
     "40": (UnavailableError, "PostgreSQL asks for another attempt"),
-    "42501": (ConfigurationError, "Grant the sink's role what docs/postgres.md lists"),
+    "42501": (ConfigurationError, "Grant the sink's role the rights that docs/postgres.md lists"),
     "42P01": (
         ConfigurationError,
         "The target table or one of the sink's own tables was dropped or renamed: restore it",
@@ -58,16 +58,14 @@ _MEANINGS: Final[dict[str, tuple[type[TwoPhaseCommitError], str]]] = {
     "54": (BadRecordError, "A row is too large for the table or for one of its indexes"),
     "55P03": (
         UnavailableError,
-        (
-            "Another session or a prepared transaction holds the lock: see pg_stat_activity, pg_locks and pg_prepared_xacts. If "
-            "an ALTER TABLE or the like waits for a vote of this sink, cancel it"
-        ),
+        "Another session or a prepared transaction holds the lock: see pg_stat_activity, pg_locks and pg_prepared_xacts",
     ),
     "57": (UnavailableError, "The server ended the statement or the connection, or is starting or stopping"),
     "P0001": (BadRecordError, "A trigger or a function of the table rejects a row"),
     "57014": (UnavailableError, "Raise timeout_ms, unless someone cancelled the statement by hand"),
 }
-#: The client does not say which SQLSTATE ended an attempt to connect, only the text, in the language of the server's lc_messages.
+#: If an attempt to connect fails, the client does not give the SQLSTATE, but only a text in the language of the server's
+#: lc_messages.
 _REFUSALS: Final = {
     "authentication failed|no password supplied|pg_hba.conf|permitted to log in|role .* does not exist": "28",
     "permission denied for database|certificate|server does not support SSL": "28",
@@ -79,7 +77,7 @@ _REFUSALS: Final = {
 
 
 class TableGoneError(psycopg.ProgrammingError):
-    """The table is gone, or another table has its name."""
+    """The table does not exist any more, or another table has its name."""
 
     sqlstate = "42P01"
 
@@ -91,16 +89,16 @@ class RowsLeftOutError(psycopg.DataError):
 
 
 def explained(error: Exception, what: str) -> TwoPhaseCommitError:
-    """Build the error for a failure before the decision; its message begins with ``what``."""
+    """Build the error for a failure before the decision. The message begins with ``what``."""
     state = getattr(error, "sqlstate", None)
-    if state is None:  # the client's own: it was not let in, it never reached the server, or lost it
+    if state is None:  # the client's own error: the server refused it, or was never reached, or was lost
         state = next((state for words, state in _REFUSALS.items() if re.search(words, text_of(error))), "08")
     kind, advice = _MEANINGS[max((code for code in _MEANINGS if state.startswith(code)), key=len)]
     return kind(f"{what}: {text_of(error)}. {advice}. No part of the batch is decided or visible")
 
 
 def text_of(error: Exception) -> str:
-    """The first line of the message, without a period: the others quote the statement."""
+    """Return the first line of the message, without a period. The other lines quote the statement."""
     diagnosed = getattr(getattr(error, "diag", None), "message_primary", None)
     detail = getattr(getattr(error, "diag", None), "message_detail", None)
     lines = (diagnosed or str(error) or type(error).__name__).strip().splitlines()

@@ -1,4 +1,4 @@
-"""What the driver needs to publish a task's rows."""
+"""The handle that the driver needs to publish a task's rows."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ class PostgresHandle(Prepared):
 
     Attributes:
         columns: the table's columns that the rows have.
-        filled: those whose default the stage has filled in.
+        filled: the columns whose default the stage has filled in.
         table: a fingerprint of the table's definition when the slice was staged.
-        vote: with ``vote="prepared"``: the name of the server's prepared transaction that publishes the slice; the same for
-            every task of an attempt.
+        vote: with ``vote="prepared"``, the name of the server's prepared transaction that publishes the slice. All tasks of
+            an attempt have the same vote.
     """
 
     columns: tuple[str, ...]

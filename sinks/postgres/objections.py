@@ -1,9 +1,9 @@
-"""What a stage cannot check, found at the start: a publish that the table rejects after the decision would block the query.
+"""Find at the start all that a stage cannot check. A publish that the table rejects after the decision would block a query.
 
 The stage has the table's column types, CHECK constraints, NOT NULLs, defaults, generated columns and indexes, so a task finds
-each row that these reject. What depends on other rows, or on code, is refused by name, unless the driver publishes before it
-votes (``vote="prepared"``). Two things are left to the author of the table: a CHECK or an index whose function reads other rows,
-and a change of the table while the query runs.
+each row that these reject. Anything that depends on other rows, or on code, is refused by name, unless the driver publishes
+before it votes (``vote="prepared"``). Two things are left to the author of the table: a CHECK or an index whose function
+reads other rows, and a change of the table while the query runs.
 """
 
 from __future__ import annotations
@@ -36,14 +36,14 @@ _RIGHTS: Final = {"append": frozenset({"INSERT", "SELECT"}), "upsert": frozenset
 
 
 def find_objections(publishing: Publishing) -> Iterator[str]:
-    """Find what may reject a publish after the decision, or makes one impossible. Each message says what to do.
+    """Find everything that may reject a publish after the decision or make it impossible. Each message says what to do.
 
-    The first ones are those that explain the others.
+    The first messages explain the later ones.
     """
     yield from _impossible(publishing)
     yield from _key(publishing)
     if publishing.vote == "staged":
-        yield from (f"{objection}; or pass {_INSTEAD}" for objection in _not_staged(publishing))
+        yield from (f"{objection}. Or pass {_INSTEAD}" for objection in _not_staged(publishing))
 
 
 def _impossible(publishing: Publishing) -> Iterator[str]:
@@ -68,8 +68,8 @@ def _impossible(publishing: Publishing) -> Iterator[str]:
         )
     for name in table.rules:
         yield (
-            f"the rule {name!r} rewrites statements on {table.title}, so what is stored is not what was staged: drop it, or "
-            "write to another table"
+            f"the rule {name!r} rewrites statements on {table.title}, so the stored rows would differ from the staged ones: "
+            "drop it, or write to another table"
         )
     for name in table.foreign:
         yield (
@@ -91,7 +91,7 @@ def _key(publishing: Publishing) -> Iterator[str]:
         same = [index for index in table.indexes if index.is_unique and set(index.columns) == set(key)]
         reason = "".join(f" ({why})" for index in same[:1] for why in [_unusable(index)])
         yield (
-            f"{table.title} has no unique index on exactly its columns ({columns}) that ON CONFLICT can use{reason}: CREATE "
+            f"{table.title} has no unique index on exactly the columns ({columns}) that ON CONFLICT can use{reason}: CREATE "
             f"UNIQUE INDEX ON {table.title} ({columns}), or correct key"
         )
 
@@ -151,19 +151,22 @@ def _unique(index: Index, publishing: Publishing) -> str:
 
 
 def _is_numbered(index: Index, publishing: Publishing) -> bool:
-    """Whether the table gives each row another value in one of the index's columns."""
+    """Whether the table gives each row a different value in one of the index's columns."""
     columns = [publishing.table.column(name) for name in index.columns if name not in publishing.written]
     return any(column.is_identity or (column.default or "").startswith(_EACH_ONCE) for column in columns)
 
 
 def _constraint(constraint: Constraint, publishing: Publishing) -> str:
     table = publishing.table
-    where = f"{constraint.name} of {constraint.table}, {constraint.definition},"
+    where = f"{constraint.name} of {constraint.table}"
     is_own = constraint.table_oid == table.oid
-    if constraint.definition.endswith("NOT ENFORCED") or (constraint.is_inherited and not is_own):
+    if not constraint.is_enforced or (constraint.is_inherited and not is_own):
         return ""
     if constraint.kind == "f":
-        return f"the foreign key {where} may reject a row after the decision, because the row that it names is gone: drop it"
+        return (
+            f"the foreign key {where} may reject a row after the decision, because the row that it refers to may be missing "
+            "then: drop it"
+        )
     if constraint.kind == "x":
         return f"the exclusion constraint {where} may reject a row after the decision, because of another row: drop it"
     return _check(constraint, publishing) if constraint.kind == "c" else ""  # constraint triggers are triggers, too
@@ -171,7 +174,7 @@ def _constraint(constraint: Constraint, publishing: Publishing) -> str:
 
 def _check(constraint: Constraint, publishing: Publishing) -> str:
     table = publishing.table
-    where = f"{constraint.name} of {constraint.table}, {constraint.definition},"
+    where = f"{constraint.name} of {constraint.table}"
     if constraint.table_oid != table.oid:
         return f"the constraint {where} belongs to a single partition, so a stage does not have it: add it to {table.title}"
     late = {column.name for column in publishing.left_to_the_table} & set(constraint.columns)
@@ -182,8 +185,8 @@ def _check(constraint: Constraint, publishing: Publishing) -> str:
         )
     if _is_mixed(constraint.columns, publishing):
         return (
-            f"the constraint {where} is about columns that an upsert changes and columns that it keeps, so the two may not fit "
-            "each other after the decision: select all of them, or drop the constraint"
+            f"the constraint {where} is about columns that an upsert changes and columns that it keeps, so their values may "
+            "not fit each other after the decision: select all of them, or drop the constraint"
         )
     return ""  # the stage has it
 
@@ -198,7 +201,7 @@ def _computed(publishing: Publishing) -> Iterator[str]:
 
 
 def _is_mixed(columns: Iterable[str], publishing: Publishing) -> bool:
-    """Whether the stage has only a part of these columns' values in the row that an upsert leaves behind."""
+    """Whether the stage has only some of these columns' values for the row that results from an upsert."""
     used = set(columns)
     for column in publishing.table.columns:
         used |= set(column.sources) if column.name in used else set()
@@ -208,8 +211,7 @@ def _is_mixed(columns: Iterable[str], publishing: Publishing) -> bool:
 def _partitioned(table: Table) -> Iterator[str]:
     if table.is_partition:
         yield (
-            f"{table.title} is a partition, and its bounds may reject a row after the decision: write to the table that it "
-            "is a partition of"
+            f"{table.title} is a partition, and its bounds may reject a row after the decision: write to its parent table"
         )
     for name in table.unrouted:
         yield (

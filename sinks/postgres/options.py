@@ -1,7 +1,7 @@
-"""The connection string of a PostgreSQL sink: checked, and shown without its password.
+"""Check the connection string of a PostgreSQL sink, and show it without its password.
 
-libpq quotes what it cannot read. In a string with an unescaped password that may be a part of the password, so this module finds
-such mistakes first, and shows no value.
+libpq quotes the text that it cannot read. If a password is not escaped, that text may be a part of the password. So this module
+finds such mistakes first, and shows no value.
 """
 
 from __future__ import annotations
@@ -19,10 +19,12 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
 _SCHEMES: Final = ("postgresql://", "postgres://")
-_ESCAPES: Final = "in a user name or password of a url write '/' as %2F, '@' as %40, ':' as %3A, '?' as %3F, '%' as %25"
+_ESCAPES: Final = (
+    "In a user name or password of a url, write '/' as %2F, '@' as %40, ':' as %3A, '?' as %3F, '%' as %25"
+)
 _SECRETS: Final = ("password", "sslpassword", "oauth_client_secret")
 _HIDDEN: Final = "…"
-#: Parameters that the sink sets itself, or that would change what its statements mean.
+#: Parameters that the sink sets itself, or that would change the meaning of its statements.
 _OWNED: Final = {
     "client_encoding": "the sink writes UTF-8",
     "connect_timeout": "timeout_ms sets the timeouts",
@@ -30,20 +32,20 @@ _OWNED: Final = {
     "fallback_application_name": "the sink sets it to its own name",
 }
 _PORTS: Final = range(1, 65_536)
-#: A shorter secret also occurs in other words.
+#: A shorter secret is not hidden, because it also occurs in other words.
 _SHORTEST_HIDDEN: Final = 3
 _LEAST_TIMEOUT_S: Final = 2
 
 
 @dataclass(frozen=True)
 class Address:
-    """Where the database is, and who connects.
+    """The address of the database, and the user who connects.
 
     Args:
         dsn: a url, or ``name=value`` pairs, as libpq reads them.
 
     Raises:
-        ConfigurationError: it is invalid. The message shows none of its values.
+        ConfigurationError: the dsn is invalid. The message shows none of its values.
     """
 
     dsn: str = field(repr=False)  # may hold a password
@@ -69,11 +71,11 @@ class Address:
         """Connect to a server that takes writes. The connection begins a transaction with its first statement.
 
         Args:
-            name: of the sink, for the server's own views.
+            name: the sink's name, for the server's own views.
             timeout_ms: how long connecting may take; at least 2 s.
 
         Raises:
-            psycopg.OperationalError: it failed. The message shows no password.
+            psycopg.OperationalError: the attempt failed. The message shows no password.
         """
         given: Mapping[str, Any] = {"target_session_attrs": "read-write", **self._parameters()}
         try:
@@ -82,7 +84,7 @@ class Address:
                 client_encoding="UTF8",
                 connect_timeout=max(timeout_ms // 1000, _LEAST_TIMEOUT_S),
                 fallback_application_name=f"twopc/{name}",
-                # A connection pool between client and server may answer each transaction by another session.
+                # A connection pool between client and server may serve each transaction with a different session.
                 prepare_threshold=None,
             )
         except psycopg.OperationalError as error:
@@ -101,8 +103,8 @@ class Address:
         try:
             return conninfo_to_dict(self.dsn)
         except (psycopg.Error, UnicodeError):
-            # The client's message quotes what it cannot read.
-            raise _wrong(f"it is neither a url nor name=value pairs as libpq reads them; {_ESCAPES}") from None
+            # The client's message quotes the text that it cannot read.
+            raise _wrong(f"it is neither a url nor name=value pairs as libpq reads them. {_ESCAPES}") from None
 
 
 def _objections(dsn: str, found: Mapping[str, Any]) -> Iterator[str]:
@@ -112,9 +114,9 @@ def _objections(dsn: str, found: Mapping[str, Any]) -> Iterator[str]:
     is_url = dsn.startswith(_SCHEMES)
     ports = str(found.get("port", "")).split(",")
     if not all(port == "" or (port.isdecimal() and int(port) in _PORTS) for port in ports):
-        yield f"its port is not a number up to {_PORTS.stop - 1}; {_ESCAPES}"
+        yield f"its port is not a number up to {_PORTS.stop - 1}. {_ESCAPES}"
     if is_url and any("@" in str(found.get(name, "")) for name in ("host", "dbname")):
-        yield f"there is an '@' in its host or database; {_ESCAPES}"
+        yield f"its host or database contains an '@'. {_ESCAPES}"
 
 
 def _wrong(advice: str) -> ConfigurationError:

@@ -1,4 +1,4 @@
-"""How staged rows get into the table: the mode, its key, and the columns that are written."""
+"""Describe how staged rows get into the table: the mode, its key, and the columns that are written."""
 
 from __future__ import annotations
 
@@ -9,21 +9,21 @@ if TYPE_CHECKING:
     from twopc.sinks.postgres.target import Column, Index, Table
 
 Mode = Literal["append", "upsert"]
-#: When a task or the driver says yes: once the rows are staged, or once their publish is prepared.
+#: When a batch may be decided: once its rows are staged, or once their publish is prepared.
 Vote = Literal["staged", "prepared"]
 
 
 @dataclass(frozen=True)
 class Publishing:
-    """How staged rows get into the table.
+    """Describes how staged rows get into the table.
 
     Attributes:
         table: the table.
         mode: ``append`` inserts every row; ``upsert`` updates the row that has the same key.
         written: the table's columns that the batch has.
-        key: of ``upsert``: the columns of one of the table's unique indexes.
-        order_by: of ``upsert``: if several rows have the same key, the one with the greatest values in these columns is kept.
-        vote: ``prepared``: the driver runs the publish before it votes, so that nothing can reject it after the decision.
+        key: with ``upsert``, the columns of one of the table's unique indexes.
+        order_by: with ``upsert``, if several rows have the same key, the one with the greatest values in these columns is kept.
+        vote: with ``prepared``, the driver runs the publish before it votes, so that nothing can reject it after the decision.
     """
 
     table: Table
@@ -41,7 +41,7 @@ class Publishing:
 
     @property
     def left_to_the_table(self) -> tuple[Column, ...]:
-        """The identity columns that the batch lacks. Only the table's own sequence can fill them, at the publish."""
+        """The identity columns that the batch lacks. Only the table's own sequence can fill such columns, at the publish."""
         return tuple(column for column in self.table.columns if column.is_identity and column.name not in self.written)
 
     @property
@@ -51,7 +51,7 @@ class Publishing:
 
     @property
     def kept(self) -> tuple[str, ...]:
-        """The columns that such a row keeps, except what the table computes from others."""
+        """The columns whose values such a row keeps, except those that the table computes from others."""
         names = (column.name for column in self.table.columns if column.generated != "EXPRESSION")
         return tuple(name for name in names if name not in self.written) if self.changed else ()
 

@@ -1,4 +1,4 @@
-"""The rows of a batch as COPY takes them: which column goes where, which rows can never be written, and their text."""
+"""Convert the rows of a batch for COPY: match the columns, find rows that can never be written, and make the text."""
 
 from __future__ import annotations
 
@@ -29,12 +29,12 @@ _SHOWN: Final = 60
 
 @dataclass(frozen=True)
 class RowFormat:
-    """How rows become text for ``COPY table (columns) FROM STDIN``. Frozen and picklable.
+    """Converts rows to text for ``COPY table (columns) FROM STDIN``. Frozen and picklable.
 
     Attributes:
         table: the table's name in messages.
-        columns: for each of the table's columns that is written: the name of the batch's column, and that of the table's column.
-        key: the table's columns that must not be null although the table allows it.
+        columns: for each column that is written, the name of the batch's column, and the table's column.
+        key: the table's columns that must not be null although the table allows nulls.
     """
 
     table: str
@@ -47,7 +47,7 @@ class RowFormat:
         return tuple(column.name for _, column in self.columns)
 
     def check(self, rows: pa.RecordBatch) -> None:
-        """Require that each row could be written.
+        """Require that each row can be written.
 
         Raises:
             SchemaError: a column is missing, or has a type that the table cannot take.
@@ -59,7 +59,7 @@ class RowFormat:
             raise BadRecordError(f"{problems[row]}, in row {row} of an Arrow batch of {rows.num_rows}")
 
     def bad_rows(self, rows: pa.RecordBatch) -> dict[int, str]:
-        """Find the rows that can never be written: the index of each, and what is wrong with it.
+        """Find the rows that can never be written, by index, with the reason for each.
 
         Raises:
             SchemaError: see :meth:`check`.
@@ -71,7 +71,7 @@ class RowFormat:
         return found
 
     def copy_text(self, rows: pa.RecordBatch) -> Iterator[memoryview]:
-        """Make the text of the rows, in pieces. Bad rows are not found here: PostgreSQL rejects some, and cannot see others.
+        """Yield the text of the rows, in pieces. This does not find bad rows: PostgreSQL rejects some, and cannot see others.
 
         Raises:
             SchemaError: see :meth:`check`.
@@ -123,7 +123,7 @@ class RowFormat:
 
 
 def fit_rows(schema: pa.Schema, table: Table, *, key: Collection[str] = ()) -> RowFormat:
-    """Match the columns of a batch with those of the table, by name; the case counts only if the table has both.
+    """Match the columns of a batch with those of the table, by name. Case matters only if the table has both names.
 
     Args:
         schema: the batch's columns.
@@ -132,7 +132,7 @@ def fit_rows(schema: pa.Schema, table: Table, *, key: Collection[str] = ()) -> R
 
     Raises:
         SchemaError: a column has no counterpart, is computed by the table, or has a type that the table cannot take; or the
-            table needs one that the batch lacks. The message names it, both types, and what to do.
+            table needs one that the batch lacks. The message names the column and both types, and says what to do.
     """
     found: dict[str, tuple[str, Column]] = {}
     for name in schema.names:
@@ -164,7 +164,7 @@ def fit_rows(schema: pa.Schema, table: Table, *, key: Collection[str] = ()) -> R
     for source, column in found.values():
         field = schema.field(source)
         if pa.types.is_null(field.type):
-            # An engine offers a type that Arrow does not have as null, with its own name.
+            # For a type that Arrow lacks, an engine offers null, with the type's own name.
             if field.metadata and field.metadata.get(TYPE_NAME, b"void").decode() not in _VOID:
                 raise _misfit(table.title, source, type_name(field), column)
         elif rule_for(_decoded(field.type), column.type) is None:
@@ -174,8 +174,8 @@ def fit_rows(schema: pa.Schema, table: Table, *, key: Collection[str] = ()) -> R
 
 def _misfit(table: str, source: str, kind: str, column: Column) -> SchemaError:
     return SchemaError(
-        f"column {source!r} is {kind}, but {table}.{column.name} is {column.type.sql}. Nothing was written. For "
-        f"{column.type.sql}, {advice(column.type)}"
+        f"column {source!r} is {kind}, but {table}.{column.name} is {column.type.sql}. Nothing was written. "
+        f"{advice(column.type)}"
     )
 
 
@@ -210,7 +210,7 @@ def _is_tame(kind: Any) -> bool:
 
 
 def _contents(lines: Any) -> memoryview:
-    """The characters of all strings of an array, which are behind each other, without a copy."""
+    """Return the characters of all strings of an array, one after another, without a copy."""
     _, offsets, data = lines.buffers()
     ends: Sequence[int] = memoryview(offsets).cast("i")
     return memoryview(data)[ends[lines.offset] : ends[lines.offset + len(lines)]]

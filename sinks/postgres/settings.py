@@ -1,4 +1,4 @@
-"""The arguments of a PostgreSQL sink, checked. :class:`twopc.sinks.postgres.PostgresSink` documents them."""
+"""Check the arguments of a PostgreSQL sink, which :class:`twopc.sinks.postgres.PostgresSink` documents."""
 
 from __future__ import annotations
 
@@ -25,7 +25,8 @@ if TYPE_CHECKING:
     from twopc.sinks.postgres.rows import RowFormat
     from twopc.sinks.postgres.target import Table
 
-#: After someone has altered the table, rows that fit it now must not go to the dead letters for hours.
+#: How long a table's definition is reused. After someone has altered the table, rows that fit it now must not become dead
+#: letters for hours.
 _FRESH_S: Final = 30
 
 
@@ -34,7 +35,7 @@ class PostgresSettings:
     """The settings that a writer and a committer need.
 
     Raises:
-        ConfigurationError: an argument is invalid. The message names it and what to pass instead.
+        ConfigurationError: an argument is invalid. The message names the argument and says what to pass instead.
     """
 
     name: str
@@ -64,14 +65,14 @@ class PostgresSettings:
         Address(self.dsn)
 
     def database(self) -> Database:
-        """A connection for the caller, not yet open."""
+        """Return a connection for the caller, not yet open."""
         return Database(Address(self.dsn), self.name, timeout_ms=self.timeout_ms)
 
     def publishing(self, table: Table, columns: tuple[str, ...]) -> Publishing:
-        """How rows with these columns get into the table.
+        """Describe how rows with these columns get into the table.
 
         Raises:
-            ConfigurationError: the table may reject them after the decision. The message says why, and what to do.
+            ConfigurationError: the table may reject the rows after the decision. The message says why, and what to do.
         """
         publishing = self.decided(table, columns)
         for objection in find_objections(publishing):
@@ -79,7 +80,7 @@ class PostgresSettings:
         return publishing
 
     def decided(self, table: Table, columns: tuple[str, ...]) -> Publishing:
-        """The same after the decision: objections come too late then, and the table may well take the rows."""
+        """Describe this after the decision, when objections come too late, and the table may still take the rows."""
         return Publishing(table, self.mode, columns, _names(self.key), _names(self.order_by), self.vote)
 
     def _require(self, is_valid: object, argument: str, advice: str) -> None:
@@ -88,7 +89,7 @@ class PostgresSettings:
 
 
 def row_format(settings: PostgresSettings, schema: pa.Schema) -> RowFormat:
-    """How a batch's rows are written. Reads the table at most every 30 s; tasks and the driver read it again for each batch.
+    """Return the format of a batch's rows. Reads the table at most every 30 s; tasks and the driver read it for each batch.
 
     Raises:
         SchemaError: the columns do not fit the table.
@@ -102,7 +103,7 @@ def _read_row_format(settings: PostgresSettings, schema: pa.Schema, _: float) ->
     database = settings.database()
     try:
         with database.transaction() as connection:
-            table = read_table(connection, settings.table)
+            table = read_table(connection, settings.table, locked=False)
     except psycopg.Error as error:
         raise explained(error, f"sink {settings.name!r}, reading table {settings.table}") from error
     finally:

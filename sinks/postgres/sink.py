@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class PostgresSink(PostgresSettings, TwoPhaseCommitSink[PostgresHandle]):
-    """Rows to a PostgreSQL table. Readers see a whole batch at one instant.
+    """Writes rows to a PostgreSQL table. All rows of a batch become visible at the same instant.
 
     Each task copies its rows into a table of its own, where nobody reads them. After the decision, one transaction of the driver
     moves them all.
@@ -29,20 +29,21 @@ class PostgresSink(PostgresSettings, TwoPhaseCommitSink[PostgresHandle]):
         dsn: a connection string of libpq: ``postgresql://user:password@host:port/database?sslmode=verify-full``, or
             ``host=… dbname=…``.
         table: the table, as SQL writes its name: ``schema.table``, and ``"…"`` around a name with capital letters. The rows'
-            columns must have the names of its columns.
-        mode: ``append`` inserts every row. ``upsert`` updates the row that has the same key, and inserts the others.
+            columns must have the names of the table's columns.
+        mode: ``append`` inserts every row. ``upsert`` updates the row that has the same key, and inserts all others.
         key: with ``upsert``, the columns of one of the table's unique indexes.
-        order_by: with ``upsert``: if several rows of a batch have the same key, the one with the greatest values in these columns
-            is kept. Without it, a batch with such rows is refused.
+        order_by: with ``upsert``, if several rows of a batch have the same key, the one with the greatest values in these
+            columns is kept. Without ``order_by``, a batch with such rows is refused.
         vote: ``staged``: a batch may be decided once its rows are staged, and a table that could still reject them is refused.
             ``prepared``: the driver runs the publish before the decision and prepares its transaction on the server, so any
             table will do. The server needs ``max_prepared_transactions``, one for each such sink.
-        schema: the schema for the sink's own tables. Several sinks may share it. It is created if the role may do so.
+        schema: the schema for the sink's own tables. Several sinks may share a schema. The sink creates the schema if the
+            role may do so.
         timeout_ms: how long one transaction of the driver may take, such as the one that publishes a batch, and how long a task
             waits for one answer.
 
     Raises:
-        ConfigurationError: an argument is invalid. The message names it and what to pass instead.
+        ConfigurationError: an argument is invalid. The message names the argument and says what to pass instead.
     """
 
     handle_type = PostgresHandle

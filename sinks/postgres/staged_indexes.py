@@ -1,7 +1,7 @@
-"""The indexes that a stage needs, too: a row that they cannot hold would be rejected by the table's at the publish.
+"""Find the table's indexes that a stage also needs, because they may reject a row at the publish.
 
-An index rejects a row that is too wide for it, and one for which an expression or a predicate of it fails. The same index on the
-stage, without uniqueness, rejects it before the vote.
+An index rejects a row that is too wide for it, or for which its expression or predicate fails. The same index on the stage,
+without uniqueness, rejects that row before the vote.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 #: The largest entry that a B-tree accepts, about a third of a page, less headers.
 _ALWAYS_FITS_BYTES: Final = 2_000
-#: These keep a hash, or a summary of many rows.
+#: These access methods keep only a hash, or a summary of many rows.
 _ANY_WIDTH: Final = frozenset({"hash", "brin"})
 _BYTES_PER_CHARACTER: Final = 4
 #: More than any value of a type with a fixed width, and more than a decimal of Spark.
@@ -29,7 +29,7 @@ _FIXED: Final = frozenset(
 
 
 def staged_indexes(table: Table) -> tuple[str, ...]:
-    """What follows ``CREATE INDEX ON stage USING`` for each index that may reject a row."""
+    """Return the text after ``CREATE INDEX ON stage USING`` for each index that may reject a row."""
     return tuple(index.definition for index in table.indexes if index.is_own and may_reject(index, table))
 
 
@@ -42,7 +42,7 @@ def may_reject(index: Index, table: Table) -> bool:
 
 
 def _widest(kind: ColumnType) -> int:
-    """The most bytes that a value may have; more than any index takes if there is no limit."""
+    """Return the most bytes that a value may have. Without a limit, that is more than any index takes."""
     if kind.is_array or (kind.kind not in _FIXED and kind.length is None):
         return _ALWAYS_FITS_BYTES + 1
     return _FIXED_BYTES if kind.length is None else _BYTES_PER_CHARACTER * kind.length

@@ -1,11 +1,10 @@
-"""The SQL of the sink: its own objects, a slice's stage, and the publish of a batch. Every function is pure.
+"""Build the SQL of the sink: its own objects, a slice's stage, and the publish of a batch. Every function is pure.
 
 The objects are in a schema of their own, which several sinks may share:
 
-* ``control``: each sink's control record;
-* ``slice``: each staged slice, with its sink and its rows;
-* ``marker``: for each slice that has been published or given up, which of the two, and the version of the decision;
-* ``stage_<uuid>``: the rows of one slice. It is logged, because a crash empties an unlogged table.
+* ``control``: each sink's control record; * ``slice``: each staged slice, with its sink and its rows; * ``marker``: for each
+finished slice, whether it was published or given up, and the version of the decision; * ``stage_<uuid>``: the rows of one
+slice. The table is logged, because a crash empties an unlogged one.
 """
 
 from __future__ import annotations
@@ -56,12 +55,12 @@ class Statements:
     # -- the sink's own objects -----------------------------------------------------------------------------------------
 
     def find_objects(self) -> sql.Composed:
-        """Whether the schema and the tables in it exist."""
+        """Find out whether the schema and the tables in it exist."""
         return self._format("SELECT to_regclass(format('%I.marker_of_sink', {schema_name}::text)) IS NOT NULL")
 
     def create(self) -> Iterator[sql.Composed]:
-        """Create what does not exist yet, except stages. The schema needs a right on the database, so it may exist already."""
-        # Two drivers that do so at once would get an error without this lock.
+        """Create the missing objects, except stages. Only a role with a right on the database can create the schema."""
+        # Without this lock, two drivers that create the objects at the same time would get an error.
         yield self._format("SELECT pg_advisory_xact_lock(hashtext('twopc ' || {schema_name}))")
         yield self._format(
             "DO $do$ BEGIN IF to_regnamespace(quote_ident({schema_name})) IS NULL THEN CREATE SCHEMA {schema}; END IF; END $do$"
@@ -69,12 +68,12 @@ class Statements:
         yield from (self._format(statement) for statement in _OBJECTS)
 
     def load_control(self, *, locked: bool = False) -> sql.Composed:
-        """Read the control record; ``locked``: wait for a step that still runs, and let none begin."""
+        """Read the control record. With ``locked``, wait for a step that still runs, and let no other begin."""
         statement = self._format("SELECT record FROM {schema}.control WHERE sink = {sink}")
         return statement + sql.SQL(" FOR UPDATE") if locked else statement
 
     def swap_control(self, old: bytes | None, new: bytes) -> sql.Composed:
-        """Write the record if the stored one is still ``old``; changes one row if it was."""
+        """Write the record if the stored one is still ``old``. The statement then changes one row."""
         if old is None:
             return self._format(
                 "INSERT INTO {schema}.control (sink, record) VALUES ({sink}, {new}) ON CONFLICT (sink) DO NOTHING",
@@ -89,8 +88,8 @@ class Statements:
     def create_stage(self, txn: str, publishing: Publishing) -> Iterator[sql.Composed]:
         """Create the stage of a slice: it rejects every row that the table itself would reject because of its own values.
 
-        It also fills in the defaults of columns that the batch lacks. An identity is left to the table: the stage would count
-        on its own.
+        The stage also fills in the defaults of columns that the batch lacks. It leaves identities to the table, because the
+        stage would have a counter of its own.
         """
         stage = self.stage(txn)
         yield sql.SQL(
@@ -101,7 +100,7 @@ class Statements:
             yield sql.SQL("ALTER TABLE {} ALTER {} DROP NOT NULL").format(stage, sql.Identifier(column.name))
         if publishing.vote == "staged":
             for definition in staged_indexes(publishing.table):
-                # As the server itself prints it.
+                # The server itself has printed this definition.
                 yield sql.SQL("CREATE INDEX ON {} USING ").format(stage) + sql.SQL(definition)
 
     def copy(self, txn: str, columns: Sequence[str]) -> sql.Composed:
@@ -117,7 +116,7 @@ class Statements:
         )
 
     def find_slices(self, txns: Sequence[str], *, unmarked: bool = False) -> sql.Composed:
-        """Find slices whose stages exist, with their rows; ``unmarked``: only those that are neither published nor given up."""
+        """Find slices whose stages exist, with their rows. ``unmarked`` excludes slices that are published or given up."""
         statement = self._format(
             "SELECT s.txn, s.rows FROM {schema}.slice s WHERE txn = ANY({txns}) AND sink = {sink} "
             "AND to_regclass({stage}) IS NOT NULL",
@@ -140,7 +139,7 @@ class Statements:
         )
 
     def find_slices_with_marker(self, *, limit: int) -> sql.Composed:
-        """Find slices that are published or given up, whose stages nobody needs, and nobody reads at the moment."""
+        """Find slices that are published or given up. Nobody needs their stages, and nobody is reading them."""
         return self._format(
             "SELECT s.txn FROM {schema}.slice s JOIN {schema}.marker m USING (txn) WHERE s.sink = {sink} AND NOT EXISTS ("
             "SELECT FROM pg_locks l WHERE l.relation = to_regclass({stage})::oid AND l.pid <> pg_backend_pid()"
@@ -158,7 +157,7 @@ class Statements:
     # -- the publish ----------------------------------------------------------------------------------------------------
 
     def insert_markers(self, txns: Sequence[str], *, version: int, state: str) -> sql.Composed:
-        """Mark slices; returns those that had no marker. Only these may be published."""
+        """Mark slices. The statement returns those that had no marker, and only these may be published."""
         return self._format(
             "INSERT INTO {schema}.marker (txn, sink, version, state) "
             "SELECT txn, {sink}, {version}, {state} FROM unnest({txns}::text[]) txn ON CONFLICT (txn) DO NOTHING RETURNING txn",
@@ -190,11 +189,12 @@ class Statements:
         """Copy the rows of stages into the table.
 
         Args:
-            txns: whose stages.
-            publishing: how.
-            filled: the columns whose default the stages have filled in, if the table may have others by now.
+            txns: the transactions whose stages are copied.
+            publishing: the way in which rows get into the table.
+            filled: the columns whose default the stages have filled in, if the table may have other defaults by now.
         """
-        # If the table has lost a column of the batch, the server reports it: rename it back. Nobody misses a default.
+        # If the table has lost a column of the batch, the server reports that, and somebody must rename it back. A lost
+        # column with a default does no harm.
         names = (*publishing.written, *(name for name in publishing.filled if filled is None or name in filled))
         insert = sql.SQL("INSERT INTO {} ({}) ").format(place(publishing.table), _names(names))
         staged = self._staged(txns, names)
@@ -217,7 +217,7 @@ class Statements:
         return insert + staged + sql.SQL(" ON CONFLICT ({}) DO UPDATE SET {}").format(key, values)
 
     def stage(self, txn: str) -> sql.Identifier:
-        """The name of a slice's stage."""
+        """Return the name of a slice's stage."""
         return sql.Identifier(self.schema, _STAGE + txn[-_DIGITS:])
 
     def _staged(self, txns: Sequence[str], names: Sequence[str]) -> sql.Composed:
@@ -241,7 +241,7 @@ def read_facts() -> sql.SQL:
 
 
 def place(table: Table) -> sql.Identifier:
-    """The table's name, with its schema."""
+    """Return the table's name, with its schema."""
     return sql.Identifier(table.schema, table.name)
 
 

@@ -1,4 +1,4 @@
-"""Read from the catalog everything that matters about the table that a sink writes to."""
+"""Read everything that matters about a sink's table from the catalog."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _GENERATED: Final[Mapping[str, Generated]] = {"a": "ALWAYS", "d": "BY DEFAULT", 
 _EVENTS: Final = {4: "INSERT", 8: "DELETE", 16: "UPDATE", 32: "TRUNCATE"}
 _VARIABLE_HEADER: Final = 4
 
-#: Of the table itself. A right on each column is as good as one on the table, except for ON CONFLICT, which the sink asks later.
+#: The facts about the table itself. Only rights on the whole table count, not those on single columns.
 _TABLE: Final = """
 SELECT c.oid::int8 AS oid, n.nspname AS schema, c.relname AS name, c.relkind::text AS kind,
   c.relpersistence::text AS persistence, c.relispartition AS is_partition, row_security_active(c.oid) AS has_row_security,
@@ -65,7 +65,7 @@ _COLUMNS: Final = """
 SELECT a.attnum AS number, a.attname AS name, a.atttypid::int8 AS type, a.atttypmod AS typmod,
   format_type(a.atttypid, a.atttypmod) AS sql, a.attnotnull AS is_required, a.attidentity::text AS identity,
   a.attgenerated::text AS generated,
-  CASE WHEN a.attgenerated = '' THEN pg_get_expr(d.adbin, d.adrelid) END AS default,
+  CASE WHEN a.attgenerated = '' THEN pg_get_expr(d.adbin, 0) END AS default, -- with the table's oid, it would lock the table
   ARRAY(
     SELECT s.attname::text FROM pg_depend p JOIN pg_attribute s ON s.attrelid = a.attrelid AND s.attnum = p.refobjsubid
     WHERE a.attgenerated <> '' AND p.classid = 'pg_attrdef'::regclass AND p.objid = d.oid
@@ -91,7 +91,7 @@ SELECT t.oid::int8 AS oid, t.typname AS name, t.typtype::text AS kind, t.typnotn
   ARRAY(SELECT e.enumlabel::text FROM pg_enum e WHERE e.enumtypid = t.oid ORDER BY e.enumsortorder) AS labels
 FROM used JOIN pg_type t ON t.oid = used.oid JOIN pg_namespace n ON n.oid = t.typnamespace
 """
-#: A partition's indexes that belong to one of the table's are left out.
+#: This leaves out a partition's indexes that belong to an index of the table.
 _INDEXES: Final = """
 SELECT i.indexrelid::regclass::text AS name, m.amname AS method, i.indisunique AS is_unique, i.indisprimary AS is_primary,
   i.indimmediate AS is_immediate, i.indisvalid AS is_valid, i.indpred IS NOT NULL AS is_partial,
@@ -108,11 +108,11 @@ SELECT i.indexrelid::regclass::text AS name, m.amname AS method, i.indisunique A
     JOIN pg_attribute a ON a.attrelid = i.indrelid AND a.attnum = k.number
     WHERE k.place <= i.indnkeyatts ORDER BY k.place
   ) AS columns,
-  substr(pg_get_indexdef(i.indexrelid), length(
+  CASE WHEN %(locked)s THEN substr(pg_get_indexdef(i.indexrelid), length(
     'CREATE ' || CASE WHEN i.indisunique THEN 'UNIQUE ' ELSE '' END || 'INDEX ' || quote_ident(x.relname) || ' ON '
     || CASE WHEN x.relkind = 'I' THEN 'ONLY ' ELSE '' END
     || quote_ident(n.nspname) || '.' || quote_ident(c.relname) || ' USING '
-  ) + 1) AS definition
+  ) + 1) ELSE '' END AS definition
 FROM tree JOIN pg_index i ON i.indrelid = tree.oid AND i.indislive
   AND (i.indrelid = %(oid)s::oid OR NOT EXISTS (SELECT FROM pg_inherits h WHERE h.inhrelid = i.indexrelid))
 JOIN pg_class x ON x.oid = i.indexrelid JOIN pg_am m ON m.oid = x.relam
@@ -122,7 +122,9 @@ ORDER BY i.indrelid <> %(oid)s::oid, 1
 _CONSTRAINTS: Final = """
 SELECT k.contype::text AS kind, quote_ident(k.conname) AS name, k.conrelid::regclass::text AS table,
   k.conrelid::int8 AS table_oid,
-  pg_get_constraintdef(k.oid) AS definition, (k.coninhcount > 0 OR k.conparentid <> 0) AS is_inherited,
+  CASE WHEN %(locked)s THEN pg_get_constraintdef(k.oid) ELSE '' END AS definition,
+  coalesce((to_jsonb(k) ->> 'conenforced')::bool, true) AS is_enforced, -- PostgreSQL 18 has the column
+  (k.coninhcount > 0 OR k.conparentid <> 0) AS is_inherited,
   ARRAY(
     SELECT a.attname::text FROM unnest(k.conkey) WITH ORDINALITY c(number, place)
     JOIN pg_attribute a ON a.attrelid = k.conrelid AND a.attnum = c.number ORDER BY c.place
@@ -139,12 +141,15 @@ ORDER BY t.tgrelid <> %(oid)s::oid, 1
 """
 
 
-def read_table(connection: psycopg.Connection[Any], name: str) -> Table:
-    """Read a table, in one snapshot if the caller has begun one.
+def read_table(connection: psycopg.Connection[Any], name: str, *, locked: bool = True) -> Table:
+    """Read a table's definition, in one snapshot if the caller has begun one.
 
     Args:
         connection: to the table's database.
-        name: the name as SQL writes it: with or without the schema, quoted where needed.
+        name: the name as SQL writes it, with or without the schema, quoted if needed.
+        locked: whether the definitions of indexes and constraints are read, for which PostgreSQL locks the table. Before
+            recovery, an ``ALTER TABLE`` may wait for the previous driver's vote, and hold up everybody who wants a lock.
+            Without these definitions, there is no :func:`fingerprint`.
 
     Raises:
         ConfigurationError: the table does not exist.
@@ -153,11 +158,11 @@ def read_table(connection: psycopg.Connection[Any], name: str) -> Table:
     try:
         found = connection.execute("SELECT to_regclass(%s)::oid::int8", [name]).fetchone()
     except (psycopg.errors.InvalidName, psycopg.errors.SyntaxError, psycopg.errors.FeatureNotSupported):
-        found = None  # PostgreSQL 15 rejects what is not a name
+        found = None  # PostgreSQL 15 rejects a text that is not a name
     if found is None or found[0] is None:
         raise ConfigurationError(
-            f"table {name!r} does not exist, or the role may not see its schema: create it, or correct the name. Write it as in "
-            "SQL: 'schema.table', and \"…\" around a name with capital letters"
+            f"table {name!r} does not exist, or the role may not see its schema: create it, or correct the name. Write the "
+            "name as in SQL: 'schema.table', and \"…\" around a name with capital letters"
         )
     oid = found[0]
     [own] = _query(connection, _TABLE, oid)
@@ -170,8 +175,8 @@ def read_table(connection: psycopg.Connection[Any], name: str) -> Table:
         kind=own["kind"],
         persistence=own["persistence"],
         columns=tuple(_column(row, types) for row in _query(connection, _COLUMNS, oid)),
-        indexes=tuple(map(_index, _query(connection, _TREE + _INDEXES, oid))),
-        constraints=tuple(map(_constraint, _query(connection, _TREE + _CONSTRAINTS, oid))),
+        indexes=tuple(map(_index, _query(connection, _TREE + _INDEXES, oid, locked=locked))),
+        constraints=tuple(map(_constraint, _query(connection, _TREE + _CONSTRAINTS, oid, locked=locked))),
         triggers=tuple(map(_trigger, _query(connection, _TREE + _TRIGGERS, oid))),
         rules=tuple(own["rules"]),
         is_partition=own["is_partition"],
@@ -186,13 +191,15 @@ def read_table(connection: psycopg.Connection[Any], name: str) -> Table:
 
 
 def fingerprint(table: Table) -> str:
-    """A short text that changes whenever the table's definition does."""
+    """Return a short text that changes whenever the table's definition does."""
     return hashlib.sha1(repr(table).encode(), usedforsecurity=False).hexdigest()
 
 
-def _query(connection: psycopg.Connection[Any], statement: LiteralString, oid: int) -> list[dict[str, Any]]:
+def _query(
+    connection: psycopg.Connection[Any], statement: LiteralString, oid: int, **arguments: object
+) -> list[dict[str, Any]]:
     with connection.cursor(row_factory=dict_row) as cursor:
-        return cursor.execute(statement, {"oid": oid}).fetchall()
+        return cursor.execute(statement, {"oid": oid, **arguments}).fetchall()
 
 
 def _column(row: Row, types: Mapping[int, Row]) -> Column:
@@ -237,13 +244,13 @@ def _type(oid: int, typmod: int, sql: str, types: Mapping[int, Row]) -> ColumnTy
 def _kind(row: Row) -> str:
     if row["kind"] == "e":
         return "enum"
-    # An extension is in a schema of the user's choice. A type of the user's own with that name has another kind of input.
+    # An extension may be in any schema. A user's own type with the same name may take a different input.
     is_known = row["kind"] == "b" and (row["is_built_in"] or row["name"] == "citext")
     return row["name"] if is_known else ""
 
 
 def _digits(typmod: int) -> tuple[int, int]:
-    """Precision and scale of a ``numeric``; from PostgreSQL 15 on, the scale may be negative."""
+    """Return precision and scale of a ``numeric``. From PostgreSQL 15 on, the scale may be negative."""
     packed = typmod - _VARIABLE_HEADER
     return packed >> 16 & 0xFFFF, (packed & 0x7FF ^ 0x400) - 0x400
 

@@ -1,4 +1,4 @@
-"""What the catalog says about the table that a sink writes to. Frozen and picklable: the driver reads it, and tasks use it."""
+"""Describe a sink's table as the catalog shows it, in frozen and picklable form: the driver reads it, and tasks use it."""
 
 from __future__ import annotations
 
@@ -57,12 +57,12 @@ class Column:
 
     @property
     def is_identity(self) -> bool:
-        """Whether a sequence of the table itself fills it."""
+        """Whether a sequence of the table itself fills the column."""
         return self.generated in {"ALWAYS", "BY DEFAULT"}
 
     @property
     def may_be_omitted(self) -> bool:
-        """Whether a row without it can be inserted."""
+        """Whether a row without the column can be inserted."""
         return self.is_nullable or self.default is not None or bool(self.generated)
 
 
@@ -71,19 +71,20 @@ class Index:
     """An index of the table, or of one of its partitions.
 
     Attributes:
-        name: with its schema, quoted where needed.
+        name: its name with the schema, quoted if needed.
         method: the access method, such as ``btree``.
         columns: the names of its key columns, in order; an expression has no name and is left out.
         is_unique: whether it forbids two rows with equal keys.
         is_primary: whether it belongs to the primary key.
         is_immediate: whether it is checked at once; a deferrable constraint is not.
-        is_valid: whether it covers every row. ``CREATE INDEX CONCURRENTLY`` may have left one that does not.
+        is_valid: whether it covers every row. ``CREATE INDEX CONCURRENTLY`` may have left an index that does not.
         is_partial: whether it has a predicate.
         has_expressions: whether a key is an expression.
-        compares_otherwise: whether values that differ for their column may be equal for it: it has an operator class that is not
-            the type's own, or another collation than the column, and one of the two is not deterministic.
+        compares_otherwise: whether values that differ in the column may be equal in the index. Such an index has an operator
+            class that is not the type's own, or its collation is not the column's and one of the two is not deterministic.
         is_own: whether it belongs to the table itself, and not only to a partition.
-        definition: what follows ``USING`` in the statement that creates it, without what only a unique index may have.
+        definition: the text after ``USING`` in the statement that creates it, without clauses that only a unique index may
+            have; empty if it was not read.
     """
 
     name: str
@@ -107,11 +108,12 @@ class Constraint:
     Attributes:
         kind: as in ``pg_constraint.contype``: ``c`` for CHECK, ``f`` for a foreign key, ``x`` for an exclusion, ``t`` for a
             constraint trigger.
-        name: quoted where needed.
+        name: its name, quoted if needed.
         table: the table that has it, with its schema if it is not in the search path.
         table_oid: that table's object id.
         columns: the names of its columns.
-        definition: as SQL states it.
+        definition: as SQL states it; empty if it was not read, see :func:`twopc.sinks.postgres.table.read_table`.
+        is_enforced: whether the server applies it.
         is_inherited: whether a partition has it from its parent.
     """
 
@@ -121,15 +123,16 @@ class Constraint:
     table_oid: int
     columns: tuple[str, ...]
     definition: str
+    is_enforced: bool = True
     is_inherited: bool = False
 
 
 @dataclass(frozen=True)
 class Trigger:
-    """A trigger of the user that fires for this session.
+    """A user's trigger that fires for this session.
 
     Attributes:
-        name: quoted where needed.
+        name: its name, quoted if needed.
         table: the table that has it, with its schema.
         events: those of INSERT, UPDATE, DELETE and TRUNCATE at which it fires.
     """
@@ -156,12 +159,12 @@ class Table:
         rules: the names of its rewrite rules.
         is_partition: whether it is a partition of another table.
         unrouted: partitioned tables in it that have no default partition, so that they reject some rows.
-        stricter: its partitions with a column that must not be null, but may be in the table.
+        stricter: its partitions that forbid nulls in a column that the table allows to be null.
         foreign: its partitions that are on another server.
-        rejects_updates: whether it is published with its updates, but has no replica identity, so that each of them fails.
+        rejects_updates: whether its updates are published although it has no replica identity, so that each update fails.
         has_row_security: whether row-level security applies to the current role.
         role: the current role.
-        missing_rights: the privileges that the role lacks, of INSERT, SELECT and UPDATE on the table.
+        missing_rights: those of INSERT, SELECT and UPDATE on the table that the role lacks.
     """
 
     oid: int

@@ -1,4 +1,4 @@
-"""How a batch's rows get from its stages into the table, and what must be true before that."""
+"""Move a batch's rows from its stages into the table, and check the conditions for that."""
 
 from __future__ import annotations
 
@@ -34,18 +34,18 @@ class Transfer:
         self.oid: int | None = None
 
     def staged(self, step: Connection, handles: Sequence[PostgresHandle], *, unmarked: bool = False) -> dict[str, int]:
-        """How many rows each slice has that still exists, as its task entered them."""
+        """Return the number of rows of each slice that still exists, as its task recorded it."""
         names = [handle.transaction for handle in handles]
         return dict(step.execute(self._statements.find_slices(names, unmarked=unmarked)).fetchall())
 
     def table(self, step: Connection) -> Table:
-        """The table, which must be the one that the checkpoint is bound to."""
+        """Read the table, which must be the one that the checkpoint is bound to."""
         table = read_table(step, self._settings.table)
         if self.oid not in {None, table.oid}:
             raise ConfigurationError(
                 f"sink {self._settings.name!r}: {self._settings.table} was dropped and recreated, so the rows of earlier "
-                "batches are gone. Nothing was decided. Rename the original table back; or use a new checkpoint and a new sink "
-                "name"
+                "batches are missing. Nothing was decided. Rename the original table back, or use a new checkpoint and a "
+                "new sink name"
             )
         return table
 
@@ -55,7 +55,8 @@ class Transfer:
             table = self.table(step)
         except ConfigurationError as error:
             raise TableGoneError(
-                f"{self._settings.table} is gone, or another table has its name: rename the original table back"
+                f"{self._settings.table} does not exist any more, or another table has its name: rename the original table "
+                "back"
             ) from error
         publishing = self._settings.decided(table, handles[0].columns)
         names = [handle.transaction for handle in handles]
@@ -67,7 +68,7 @@ class Transfer:
             )
 
     def whole(self, step: Connection, handles: Sequence[PostgresHandle]) -> list[PostgresHandle]:
-        """The transactions whose rows are all there."""
+        """Return the transactions whose rows are all present."""
         names = list(self.staged(step, handles))
         counted = dict(step.execute(self._statements.count(names)).fetchall()) if names else {}
         return [handle for handle in handles if counted.get(handle.transaction) == handle.rows]
@@ -76,7 +77,7 @@ class Transfer:
         """Require that no two rows of a batch have the same key.
 
         Raises:
-            BadRecordError: two have.
+            BadRecordError: two rows have the same key.
         """
         publishing = self._settings.publishing(table, handles[0].columns)
         names = [handle.transaction for handle in handles]

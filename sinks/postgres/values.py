@@ -1,7 +1,8 @@
-"""Find the values that a column can never hold, a column at a time: by its extremes, or with one vectorised test.
+"""Find the values that a column can never hold, one column at a time: by its extremes, or with one vectorised test.
 
-Each check gives a mask of the bad values, and why they are bad. On good rows it makes no mask. It accepts what PostgreSQL's input
-function accepts; what only the server can know is left to the server, which checks every value when the task stages it.
+Each check yields a mask of the bad values, and the reason. For good rows, a check makes no mask. A check accepts all values
+that PostgreSQL's input function accepts. Anything that only the server can know is left to the server, which checks every
+value when the task stages it.
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ class Problem(NamedTuple):
 
     Attributes:
         mask: true for each of them.
-        reason: what is wrong, as the end of "column x holds …".
+        reason: the end of the sentence "column x holds …".
     """
 
     mask: Any
@@ -45,13 +46,13 @@ class Problem(NamedTuple):
 
 
 def out_of_integers(column: pa.Array[Any], target: ColumnType) -> Iterator[Problem]:
-    """Integers beyond the column's width."""
+    """Find integers beyond the column's width."""
     highest = 2 ** (INTEGERS[target.kind] - 1) - 1
     yield from _outside(column, -highest - 1, highest, f"a number that {target.sql} cannot hold")
 
 
 def out_of_numeric(column: pa.Array[Any], target: ColumnType) -> Iterator[Problem]:
-    """Numbers that have too many digits before the point once PostgreSQL has rounded them to the column's scale."""
+    """Find numbers with too many digits before the point, once PostgreSQL has rounded them to the column's scale."""
     if target.precision is None:
         return
     half = Decimal(5).scaleb(-target.scale - 1)
@@ -68,7 +69,7 @@ def out_of_numeric(column: pa.Array[Any], target: ColumnType) -> Iterator[Proble
 
 
 def out_of_float4(column: pa.Array[Any], target: ColumnType) -> Iterator[Problem]:
-    """Doubles that overflow or vanish in a ``real``. Infinities and NaN stay what they are."""
+    """Find doubles that overflow or vanish in a ``real``. Infinities and NaN stay unchanged."""
     if target.kind != "float4" or not pa.types.is_float64(column.type):
         return
     narrow: Any = column.cast(pa.float32()).cast(pa.float64())
@@ -84,7 +85,7 @@ def out_of_float4(column: pa.Array[Any], target: ColumnType) -> Iterator[Problem
 
 
 def not_text(column: pa.Array[Any], _: ColumnType) -> Iterator[Problem]:
-    """Strings with a NUL character, or with bytes that are not UTF-8, as Spark's strings may have."""
+    """Find strings with a NUL character, or with bytes that are not UTF-8, as Spark's strings may have."""
     try:
         column.validate(full=True)
     except pa.ArrowInvalid:
@@ -96,7 +97,7 @@ def not_text(column: pa.Array[Any], _: ColumnType) -> Iterator[Problem]:
 
 
 def too_long(column: Any, target: ColumnType) -> Iterator[Problem]:
-    """Strings with more characters than the column has. PostgreSQL cuts off surplus spaces, and only those."""
+    """Find strings with more characters than the column allows. PostgreSQL cuts off surplus spaces, and only those."""
     if target.length is None or (pc.max(pc.utf8_length(column)).as_py() or 0) <= target.length:
         return
     limit = target.length
@@ -105,12 +106,12 @@ def too_long(column: Any, target: ColumnType) -> Iterator[Problem]:
 
 
 def not_uuid(column: pa.Array[Any], _: ColumnType) -> Iterator[Problem]:
-    """Strings that are not a UUID in any of the forms that PostgreSQL reads."""
+    """Find strings that are not a UUID in any of the forms that PostgreSQL reads."""
     yield from _matching(pc.invert(pc.match_substring_regex(column, _UUID)), "a string that is not a UUID")
 
 
 def not_label(column: pa.Array[Any], target: ColumnType) -> Iterator[Problem]:
-    """Strings that are not a label of the enumeration."""
+    """Find strings that are not a label of the enumeration."""
     unknown = pc.is_null(pc.index_in(column, value_set=texts(target.labels).cast(column.type)))
     shown = ", ".join(map(repr, target.labels[:10])) + (", …" if len(target.labels) > 10 else "")  # noqa: PLR2004
     yield from _matching(
@@ -119,13 +120,13 @@ def not_label(column: pa.Array[Any], target: ColumnType) -> Iterator[Problem]:
 
 
 def not_json(column: pa.Array[Any], target: ColumnType) -> Iterator[Problem]:
-    """Strings that are not JSON, or that hold what ``jsonb`` cannot: a NUL character, or half of a surrogate pair."""
+    """Find strings that are not JSON, or that ``jsonb`` cannot hold: with a NUL character, or half of a surrogate pair."""
     is_bad = _is_no_jsonb if target.kind == "jsonb" else _is_no_json
     yield from _where(column, is_bad, f"a string that {target.kind} cannot hold")
 
 
 def out_of_calendar(column: pa.Array[Any], _: ColumnType) -> Iterator[Problem]:
-    """Dates and times outside the years 1 to 9999, which is Spark's own range and that of every client."""
+    """Find dates and times outside the years 1 to 9999, the range of Spark and of every client."""
     first, last = _DAYS
     if pa.types.is_timestamp(column.type):
         per_day = 86_400 * _UNITS[column.type.unit]

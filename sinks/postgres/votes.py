@@ -1,11 +1,11 @@
-"""The votes of ``vote="prepared"``: the publish of a batch, run before the decision as a prepared transaction of the server.
+"""Handle the votes of ``vote="prepared"``: the publish of a batch, prepared as a transaction of the server before the decision.
 
-A prepared transaction outlives its session and a crash of the server, keeps its locks, and can no longer be rejected by
-the table. It contains the markers of its slices. So whether it was committed is proven like every other publish, and it
-excludes every other publish of the same slices.
+A prepared transaction outlives its session and a crash of the server, keeps its locks, and can no longer be rejected by the
+table. The transaction contains the markers of its slices. So its commit is proven like that of any other publish, and it
+excludes any other publish of the same slices.
 
-Nobody prepares the same name twice. A name that is not listed is therefore committed, and then its markers are visible, or it
-is rolled back for ever.
+Nobody prepares the same name twice. So a transaction that the server does not list any more is either committed, and then its
+markers are visible, or permanently rolled back.
 """
 
 from __future__ import annotations
@@ -29,9 +29,9 @@ _PREFIX: Final = "twopc-{sink}-{id}-"
 
 
 def vote_name(connection: Connection, sink: str, record: Control, attempt: Attempt) -> str:
-    """The name of an attempt's vote. It has at most 199 bytes, as the server demands.
+    """Return the name of an attempt's vote, with at most 199 bytes, as the server demands.
 
-    It is unique on the whole server: a copy of the database has the same control record, but its own oid.
+    The name is unique on the server: a copy of the database has the same control record, but its own oid.
     """
     database = connection.execute("SELECT oid FROM pg_database WHERE datname = current_database()").fetchone()
     if database is None:
@@ -46,7 +46,7 @@ def find_votes(connection: Connection, sink: str, record: Control) -> list[str]:
 
 
 def finish_votes(database: Database, names: Collection[str], how: Literal["COMMIT", "ROLLBACK"]) -> Iterator[str]:
-    """Commit prepared transactions, or roll them back; yield each when it is done. Those that are not listed are left out.
+    """Commit prepared transactions, or roll them back. Yield each name when its transaction is done. Skip unlisted names.
 
     Raises:
         psycopg.Error: the server rejected one of them, or did not answer. The outcome is unknown. If it only rejected one, all

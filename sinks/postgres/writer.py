@@ -1,4 +1,4 @@
-"""The executor's side of the PostgreSQL sink: a task's rows go into a table of their own, in one transaction."""
+"""Write a task's rows into a table of their own, in one transaction."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 
 class PostgresWriter(SinkWriter[PostgresHandle]):
-    """See :class:`SinkWriter`. Nobody sees the stage before its transaction is committed, so a task that dies leaves nothing."""
+    """See :class:`SinkWriter`. Nobody sees the stage before its COMMIT, so a task that dies leaves nothing behind."""
 
     def __init__(self, task: TaskAttempt, settings: PostgresSettings) -> None:
         self._task = task

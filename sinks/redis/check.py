@@ -1,8 +1,9 @@
-"""Check before the decision that every chunk exists as it was staged, and that Redis will execute its commands.
+"""Check before the decision that every chunk exists unchanged, and that Redis will execute its commands.
 
 A command that failed after the decision would stop the query permanently. Reading every chunk once is enough for almost all
 batches. If a counter is so near its limit that the batch could exceed it, or holds a number that Lua and the command may read
-differently, the batch's increments are rehearsed: executed on copies, in the order in which they will be applied.
+differently, the driver rehearses the batch's increments: it executes them on copies, in the order in which they will be
+applied.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ _ADVICE: Final = "Delete, rename or correct the key, or use a different key in t
 
 
 class Check:
-    """The check for one sink; ``client`` belongs to the driver."""
+    """Checks the slices of one sink. ``client`` belongs to the driver."""
 
     def __init__(self, client: RedisClient, sink: str) -> None:
         self._client = client
@@ -39,8 +40,8 @@ class Check:
 
         Raises:
             BadRecordError: a command cannot be applied to its key.
-            ConfigurationError: the user may not run a command, or not on a certain key.
-            RetriableError: the server does not execute writes now.
+            ConfigurationError: the user may not run a command, or may not run it on a certain key.
+            RetriableError: the server does not execute writes at the moment.
             Exception: one of the client's ``failures``.
         """
         chunks = [(handle, *chunk) for handle in handles for chunk in _chunks(handle)]
@@ -57,7 +58,7 @@ class Check:
         for (handle, *_), answer in zip(chunks, answers, strict=True):
             if isinstance(answer, Exception):
                 failed.setdefault(handle, answer)
-            elif answer:  # empty: the chunk is gone
+            elif answer:  # an empty answer means that the chunk is missing
                 if answer[2]:
                     raise self._refusal(answer[1], answer[2])
                 found[handle].append(text_of(answer[0]))
@@ -81,10 +82,10 @@ class Check:
                         _, key, error, command, held = answer
                         raise self._refusal(key, error, f"{text_of(command)} on {text_of(held)!r} answers ")
                     if answer and answer[0] == b"LOST":
-                        what = "Redis lost what the check before the decision had written. Nothing was decided"
-                        raise RetriableError(f"sink {self._sink!r}: {what}; a new attempt checks again")
+                        what = "Redis lost data that the check before the decision had written. Nothing was decided"
+                        raise RetriableError(f"sink {self._sink!r}: {what}. A new attempt checks again")
         finally:
-            # The next rehearsal removes what a failure leaves behind.
+            # If this fails, the next rehearsal removes the copies.
             self._client.execute([Call(slot, ("UNLINK", keys.rehearsal(self._sink, slot))) for slot in positions])
 
     def _staged(self, handle: RedisHandle, slot: int) -> str:
@@ -101,12 +102,12 @@ class Check:
 
 
 def refused(key: bytes, reason: bytes, where: str = "") -> str:
-    """The key that a command could not be applied to, and the reason."""
+    """Describe the key that a command could not be applied to, with the reason."""
     return f"key {text_of(key)!r}: {where}{text_of(reason)}"
 
 
 def text_of(answer: bytes) -> str:
-    """An answer's text for messages: keys and values may be any bytes."""
+    """Return an answer's text for messages. Keys and values may be any bytes."""
     return answer.decode("utf-8", "backslashreplace")
 
 
@@ -118,7 +119,7 @@ def _chunks(handle: RedisHandle) -> Iterator[tuple[int, int, int]]:
 
 
 def _may_pass(answer: Any) -> bool:
-    """Whether a retry may get a different answer; the error is Redis' own, or that of the rehearsed command."""
+    """Whether a retry may get a different answer. The error may be Redis' own, or that of the rehearsed command."""
     if isinstance(answer, Exception):
         return is_transient(answer)
     return bool(answer and answer[2] and is_transient_text(text_of(answer[2])))

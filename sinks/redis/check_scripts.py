@@ -1,9 +1,9 @@
-"""Scripts that determine, before the decision, whether Redis will execute the staged commands.
+"""Define the scripts that determine, before the decision, whether Redis will execute the staged commands.
 
-Nothing here hard-codes what a command accepts: Lua reads ``007``, ``0x10`` or 2^63 as numbers, and ``INCRBY`` does not.
-Where Lua and the command could differ, the command itself answers, on a scratch key.
+Nothing here hard-codes the numbers that a command accepts: Lua reads ``007``, ``0x10`` or 2^63 as numbers, and ``INCRBY`` does
+not. If Lua and the command could differ, the command itself answers, on a scratch key.
 
-Only the slice is a declared key: while its hash slot moves to another node, Redis rejects a call with another key that is absent.
+Only the slice is a declared key, because Redis rejects a call with another, absent key while the hash slot moves to another node.
 """
 
 from __future__ import annotations
@@ -12,14 +12,14 @@ from typing import Final
 
 from twopc.sinks.redis.scripts import READ_CHUNK, script
 
-#: KEYS slice; ARGV chunk, scratch. Answers nothing if the chunk is gone, else the chunk's SHA-1; the first key that its command
-#: cannot be applied to, with the reason, or two empty texts; and for counters two numbers, in units of what is certainly safe:
-#: the farthest from 0 that a value could be after this chunk, and the most that the chunk moves a value. The former is ``inf``
-#: if a value is not one that Lua and every command read alike.
+#: KEYS slice; ARGV chunk, scratch. Answers nothing if the chunk is missing. Otherwise it answers with the chunk's SHA-1, then
+#: with the first key that the command cannot be applied to and the reason, or two empty texts. For counters, it adds two
+#: numbers, as fractions of the range that is certainly safe: the farthest from 0 that a value could be after this chunk, and
+#: the most that the chunk moves a value. The former is ``inf`` if Lua and the commands might read a value differently.
 #:
-#: The first row is executed on the scratch key: that shows a command that the user may not run, that has a different name here,
-#: or that a full or read-only server does not execute. From Redis 7 on, the rights to read and to write a key are separate, so
-#: ``acl_check_cmd`` is asked about each key, unless the user may write all of them.
+#: The script executes the first row on the scratch key. That reveals a command that the user may not run, that has a
+#: different name here, or that a full or read-only server does not execute. From Redis 7 on, the rights to read and to write
+#: a key are separate, so the script asks ``acl_check_cmd`` about each key, unless the user may write all keys.
 CHECK: Final = script(
     READ_CHUNK,
     """
@@ -100,9 +100,9 @@ return {sha, '', '', string.format('%.17g', top / safe), string.format('%.17g', 
 
 #: KEYS slice; ARGV chunk, position, rehearsal, values, scratch. Executes a chunk's increments on copies, which the hash
 #: ``values`` keeps from chunk to chunk, so that they see the results of the earlier chunks. ``rehearsal`` identifies the
-#: rehearsal that the hash belongs to; ``position`` counts the chunks in the order of application. May be called again. Answers
-#: nothing if the chunk is gone, ``LOST`` if the copies are, ``FITS``, or ``REFUSED`` with the key, the command's own error,
-#: what it would add, and to what.
+#: rehearsal that the hash belongs to; ``position`` counts the chunks in the order of application. May be called again.
+#: Answers nothing if the chunk is missing, ``LOST`` if the copies are missing, ``FITS``, or ``REFUSED`` with the key, the
+#: command's own error, the command with its increment, and the value that it would change.
 REHEARSE: Final = script(
     READ_CHUNK,
     """

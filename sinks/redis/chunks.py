@@ -1,7 +1,7 @@
-r"""Chunks: the stored form of a slice's commands, which the scripts read.
+r"""Pack a slice's commands into chunks, the stored form that the scripts read.
 
-``<command> <words> <commands>\n``, the lengths of all words as 32-bit big-endian integers, then the words. A chunk names its
-command, so that a decided chunk is applied as intended even if the query's code has changed since.
+A chunk consists of ``<command> <words> <commands>\n``, the lengths of all words as 32-bit big-endian integers, and the words.
+A chunk names its command, so that a decided chunk is applied as intended even if the query's code has changed since.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ class Commands:
 
 
 def cut(commands: Commands, *, max_commands: int, max_bytes: int) -> Iterator[tuple[int, bytes]]:
-    """Split into chunks of limited size, each with its count of commands; a larger command is a chunk by itself."""
+    """Split into chunks of limited size, each with its count of commands. A larger command is a chunk by itself."""
     every = range(commands.count)
     for start in every[::max_commands]:
         for part, data in halve(every[start : start + max_commands], commands.pack, max_bytes=max_bytes):

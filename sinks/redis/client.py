@@ -1,7 +1,7 @@
-"""A client for standalone Redis, Redis behind Sentinel, or a cluster.
+"""Talk to standalone Redis, to Redis behind Sentinel, or to a cluster.
 
-redis-py retries a command after a lost answer, which would apply an ``INCRBY`` twice. Its retries are switched off; only
-:meth:`RedisClient.execute` retries, and it takes only calls that may be repeated.
+redis-py retries a command after a lost answer, which would apply an ``INCRBY`` twice. So redis-py's retries are switched off.
+Only :meth:`RedisClient.execute` retries, and it takes only calls that may be repeated.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class Call(NamedTuple):
         words: the command, or the keys and arguments of ``script``.
         script: the script to run.
         keys: how many of the words are keys.
-        weight: its cost, in single commands, approximately.
+        weight: its approximate cost, in single commands.
         durable: whether it counts as answered only when it is as safe as :class:`Safety` demands.
     """
 
@@ -64,7 +64,7 @@ class Safety:
     timeout_ms: int = 1_000
 
     def command(self) -> tuple[str | int, ...] | None:
-        """The command that waits; None if the primary's answer is enough."""
+        """Return the command that waits; None if the primary's answer is enough."""
         if self.aof:
             return ("WAITAOF", 1, self.replicas, self.timeout_ms)
         return ("WAIT", self.replicas, self.timeout_ms) if self.replicas else None
@@ -85,7 +85,8 @@ class RedisClient(StoreClient[Call]):
     oldest = "Redis 6.2, Valkey 7.2"
     failures = FAILURES
     remedies = REMEDIES
-    #: The weight sent before an answer is read. Redis serves no other client while it executes one read from a socket.
+    #: The weight that is sent before an answer is read. While Redis executes the commands of one read from a socket, it
+    #: serves no other client.
     limits = (4_000,)
     backoff = wait_exponential(multiplier=0.01, max=0.5)
     is_transient = staticmethod(is_transient)
@@ -101,7 +102,7 @@ class RedisClient(StoreClient[Call]):
         return [node.info() for node in self._primaries()]
 
     def largest_argument_bytes(self) -> int:
-        """The longest argument that a command may have; Redis' default if the user has no right to read the setting."""
+        """Return the maximum size of a command's argument; Redis' default if the user has no right to read the setting."""
         with contextlib.suppress(*FAILURES, KeyError):
             return min(int(str(node.config_get(_LARGEST)[_LARGEST])) for node in self._primaries())
         return _LARGEST_BYTES

@@ -1,4 +1,4 @@
-"""The driver's side of a Redis sink: the steps of the staged committer. Control record and list of slices share a hash slot."""
+"""Implement the staged committer's steps for Redis. The control record and the list of slices share a hash slot."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 #: How long a swept slice stays listed, so that later writes of its task are also swept.
 _LISTED_MS: Final = 3_600_000
-#: In the list, the time of the sweep follows this.
+#: Precedes the time of the sweep in the list of slices.
 _SWEPT_AT: Final = "@"
 #: A command that passed the check before the decision now fails.
 _CHANGED: Final = "Another client has changed the key since the check before the decision: correct, rename or delete it"

@@ -1,4 +1,4 @@
-"""Redis' errors: those that call for a retry, and the advice for the others."""
+"""Tell which of Redis' errors call for a retry, and give advice for the others."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from redis.exceptions import RedisError
 from twopc.errors import BadRecordError, ConfigurationError, RetriableError
 from twopc.sinks.staged.client import remedies
 
-#: All errors that redis-py raises; some of a cluster's errors are not a RedisError.
+#: All errors that redis-py raises. With a cluster, it also raises errors that do not derive from RedisError.
 FAILURES: Final = (RedisError, exceptions.RedisClusterException, OSError)
 #: Matched by text, because an error inside a script has no class.
 REMEDIES: Final = remedies(
@@ -23,7 +23,7 @@ REMEDIES: Final = remedies(
     (
         r"NOPERM|[Pp]ermission",
         ConfigurationError,
-        "Allow the user the mapping's command and TYPE on its data, and what docs/redis.md lists on 'twopc:*'",
+        "Allow the user the mapping's command and TYPE on its data, and the commands that docs/redis.md lists on 'twopc:*'",
     ),
     (r"\bOOM\b|maxmemory", RetriableError, "Staged rows need memory in addition to the data: raise maxmemory"),
     (
@@ -39,7 +39,7 @@ class NotReplicatedError(RedisError):
     """Fewer replicas or disks have the write than the sink's settings require; a failover may lose it."""
 
 
-#: These, and the classes derived from them.
+#: Errors that a retry may clear, with the classes derived from them.
 _TRANSIENT: Final = (
     NotReplicatedError,
     OSError,

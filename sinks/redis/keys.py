@@ -1,4 +1,4 @@
-"""The names of the sink's own keys in Redis, and the handle of a slice. All keys begin with ``twopc:<sink>:``.
+"""Name the sink's own keys in Redis, and describe the handle of a slice. All keys begin with ``twopc:<sink>:``.
 
 The part in braces is a hash tag: in a cluster it puts a key into the hash slot of its data, so that one
 script can change both together.
@@ -29,8 +29,8 @@ class RedisHandle(StagedHandle):
     """A prepared slice; its checksum is the SHA-1 of the chunks' SHA-1 digests, slot by slot.
 
     Attributes:
-        groups: for each hash slot its number (-1 without a cluster), its chunks, and its weight, the approximate number of small
-            commands that they amount to, by count or size. The driver limits the weight that it sends together.
+        groups: for each hash slot, its number (-1 without a cluster), the number of its chunks, and their weight. The weight
+            is the approximate cost in small commands, by count or size. The driver limits the weight that it sends together.
     """
 
     groups: tuple[tuple[int, int, int], ...]
@@ -42,42 +42,42 @@ class RedisHandle(StagedHandle):
 
 
 def control(sink: str) -> str:
-    """A hash whose field ``record`` is the control record (:mod:`twopc.control`)."""
+    """Return the key of the hash whose field ``record`` is the control record (:mod:`twopc.control`)."""
     return f"{PREFIX}{sink}:{{{sink}}}:control"
 
 
 def slices(sink: str) -> str:
-    """A hash that the sweep searches: ``<driver_epoch>:<uuid>`` -> the hash slots of that slice."""
+    """Return the key of the hash that the sweep searches: ``<driver_epoch>:<uuid>`` -> the hash slots of that slice."""
     return f"{PREFIX}{sink}:{{{sink}}}:slices"
 
 
 def applied(sink: str, slot: int) -> str:
-    """The key of a hash, one for each hash slot: the fence (``base``), and how much of each slice is applied in that slot."""
+    """Return the key of a hash in one hash slot: the fence (``base``), and the progress of each slice in that slot."""
     return f"{PREFIX}{sink}:{{{_tag(sink, slot)}}}:applied"
 
 
 def staged(sink: str, slot: int, entry: str) -> str:
-    """A hash in one hash slot: chunk number -> chunk. ``entry`` is the slice's field in :func:`slices`."""
+    """Return the key of a hash in one hash slot: chunk number -> chunk. ``entry`` is the slice's field in :func:`slices`."""
     return f"{PREFIX}{sink}:{{{_tag(sink, slot)}}}:slice:{entry}"
 
 
 def scratch(sink: str, slot: int) -> str:
-    """A key in one hash slot on which the check before the decision tries commands; every script removes it afterwards."""
+    """Return the key on which the check before the decision tries commands in one hash slot. Every script removes it again."""
     return f"{PREFIX}{sink}:{{{_tag(sink, slot)}}}:scratch"
 
 
 def rehearsal(sink: str, slot: int) -> str:
-    """A hash in one hash slot: the copies of counters on which a batch's increments are tried out."""
+    """Return the key of a hash in one hash slot: the copies of counters on which a batch's increments are tried out."""
     return f"{PREFIX}{sink}:{{{_tag(sink, slot)}}}:rehearsal"
 
 
 def slot_of_control(sink: str) -> int:
-    """The hash slot of :func:`control` and :func:`slices`."""
+    """Return the hash slot of :func:`control` and :func:`slices`."""
     return key_slot(sink.encode())
 
 
 def unstage(sink: str, entry: str, slots: Iterable[int]) -> list[Call]:
-    """Build the calls that remove a slice. Its entry goes last, because the sweep finds a slice only by its entry."""
+    """Build the calls that remove a slice. The entry goes last, because the sweep finds a slice only by its entry."""
     calls = [Call(slot, ("UNLINK", staged(sink, slot, entry))) for slot in slots]
     return [*calls, remove_entry(sink, entry)]
 

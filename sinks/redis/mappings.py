@@ -26,8 +26,8 @@ if TYPE_CHECKING:
 #: Lua passes at most about 8000 arguments to a command.
 _MAX_FIELDS: Final = 1000
 _INT64: Final = range(-(2**63), 2**63)
-#: Redis adds the time of day to a time to live and rejects a sum over 64 bits. A row may be applied at any time; this leaves room
-#: for every day up to the end of the year 9999.
+#: Redis adds the time of day to a time to live and rejects a sum over 64 bits. A row may be applied at any time. With this
+#: limit, the sum fits on every day up to the end of the year 9999.
 MAX_EXPIRE_MS: Final = 2**63 - 1 - 253_402_300_799_999
 _EXPIRY_MS: Final = range(1, MAX_EXPIRE_MS + 1)
 
@@ -61,7 +61,7 @@ def _expiries(rows: pa.RecordBatch, number: str | int) -> Column:
     return found
 
 
-#: How a mapping's argument becomes a word of each command.
+#: These convert a mapping's argument to a word of each command.
 _TEXT: Final = {"encode": texts}
 _NUMBER: Final = {"encode": numbers}
 _INTEGER: Final = {"encode": _integers}
@@ -112,7 +112,7 @@ class Mapping:
         return Commands(self.command, width or len(words), list(chain.from_iterable(zip(*words, strict=True))))
 
     def _arguments(self, rows: pa.RecordBatch) -> list[Column]:
-        """The words after the key, a column for each."""
+        """Return the words after the key, a column for each."""
         return [one.metadata["encode"](rows, getattr(self, one.name)) for one in fields(self)[1:]]
 
 
@@ -233,7 +233,7 @@ class StreamAdd(_FieldsMapping):
 
 @dataclass(frozen=True)
 class Expire(Mapping):
-    """``PEXPIRE key expire_ms``: ``expire_ms`` is a column of integers, or a number. The time begins when it is applied.
+    """``PEXPIRE key expire_ms``: ``expire_ms`` is a column of integers, or a number. The time begins when the row is applied.
 
     As in Redis, a row whose time is 0 or less deletes the key.
     """

@@ -1,7 +1,7 @@
 """Check the options of redis-py, from a sink's ``options`` and from its url's query.
 
-redis-py itself lets a url override everything. It passes unknown options to a constructor without such an argument, or drops
-them (in a cluster), and it reads ``/prod`` as database 0.
+redis-py itself lets a url override everything. The library passes unknown options to a constructor that does not have them,
+or drops them (in a cluster), and it reads ``/prod`` as database 0.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 _CONNECTIONS: Final = {"redis": Connection, "rediss": SSLConnection, "unix": UnixDomainSocketConnection}
 _RETRIES: Final = "redis-py's retries would apply a command twice"
 _ANSWERS: Final = "the sink reads and writes bytes"
-#: Options that the protocol sets itself, or that would change what commands and answers mean.
+#: Options that the protocol sets itself, or that would change the meaning of commands and answers.
 _OWNED: Final = {
     **dict.fromkeys(("retry", "retry_on_timeout", "retry_on_error", "cluster_error_retry_attempts"), _RETRIES),
     **dict.fromkeys(("decode_responses", "encoding", "encoding_errors", "parser_class", "command_packer"), _ANSWERS),
@@ -52,16 +52,17 @@ _TEXTS: Final = frozenset(
 )  # fmt: skip
 #: The options of a cluster's client besides those of its connections.
 _OF_CLUSTER: Final = frozenset(inspect.signature(RedisCluster.__init__).parameters) - {"self", "kwargs"}
-#: In the signatures, but not meant for users.
+#: Parameters in the signatures that are not meant for users.
 _PRIVATE: Final = frozenset({"self", "args", "kwargs", "connection_kwargs"})
-_ESCAPES: Final = "in a user name or password write '/' as %2F, '#' as %23, '?' as %3F, '@' as %40, ':' as %3A"
+_ESCAPES: Final = "In a user name or password, write '/' as %2F, '#' as %23, '?' as %3F, '@' as %40, ':' as %3A"
 
 
 def require_valid(url: str, options: Mapping[str, Any], *, cluster: bool) -> None:
     """Check a sink's url and options. No message shows a value, because it may contain a part of a password.
 
     Raises:
-        ConfigurationError: an option is invalid. The message names the argument and the option, and what to pass instead.
+        ConfigurationError: an option is invalid. The message names the argument and the option, and says what to pass
+            instead.
     """
     scheme = urlsplit(url).scheme
     if scheme not in _CONNECTIONS:
@@ -91,14 +92,14 @@ def _options_of(url: str) -> dict[str, str]:
     try:
         parts.port  # noqa: B018 - the library checks it when it is read
     except ValueError:
-        # The library's message shows what may be a part of a password.
-        raise _wrong("url", f"its port is not a number up to 65535; {_ESCAPES}") from None
+        # The library's message may show a part of a password.
+        raise _wrong("url", f"its port is not a number up to 65535. {_ESCAPES}") from None
     if parts.fragment:
-        raise _wrong("url", f"nothing can follow a '#'; {_ESCAPES}")
+        raise _wrong("url", f"nothing can follow a '#'. {_ESCAPES}")
     query = parse_qs(parts.query, keep_blank_values=True)
     database = parts.path.strip("/") if parts.scheme != "unix" else ""
     if database and not database.isdecimal():
-        raise _wrong("url", f"its path is not the number of a database; {_ESCAPES}")
+        raise _wrong("url", f"its path is not the number of a database. {_ESCAPES}")
     elsewhere = {"username": parts.username, "password": parts.password, "db": database}
     for name, value in elsewhere.items():
         if value:
@@ -113,16 +114,16 @@ def _options_of(url: str) -> dict[str, str]:
 
 @cache
 def _known(scheme: str, *, cluster: bool) -> frozenset[str]:
-    """The options that redis-py passes on to a connection, and those of the object that creates connections."""
+    """Return the options that redis-py passes on to a connection, and those of the object that creates connections."""
     found = {
         name for kind in (*_CONNECTIONS[scheme].__mro__, ConnectionPool) for name in inspect.signature(kind).parameters
     }
-    # Of the options that it does not know, a cluster keeps only these, and silently drops the others.
+    # A cluster's client keeps only these of the options that it does not know, and silently drops the others.
     return frozenset((found & set(REDIS_ALLOWED_KEYS)) | _OF_CLUSTER if cluster else found) - _PRIVATE
 
 
 def _objection(name: str, scheme: str, *, cluster: bool, is_text: bool) -> str:
-    """Say what is wrong with an option's name; empty if nothing is."""
+    """Return the objection to an option's name; empty if there is none."""
     if name in _OWNED:
         return f"is set by the sink: {_OWNED[name]}. Remove it"
     if name not in _known(scheme, cluster=cluster):

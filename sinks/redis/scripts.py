@@ -1,7 +1,7 @@
-"""Scripts that run inside Redis: each is one atomic step on keys of one hash slot, and may be called again.
+"""Define the scripts that run inside Redis. Each is one atomic step on keys of one hash slot, and may be called again.
 
-They are ``EVAL`` scripts, because Redis 6.2 has no functions. Redis does not roll a failed script back, so :data:`APPLY` never
-ends with an error once it has written: it records the row that it has reached.
+All of them are ``EVAL`` scripts, because Redis 6.2 has no functions. Redis does not roll a failed script back, so
+:data:`APPLY` never ends with an error once it has written: it records the row that it has reached.
 """
 
 from __future__ import annotations
@@ -23,7 +23,8 @@ def script(*parts: str) -> Script:
     return Script(text, hashlib.sha1(text.encode(), usedforsecurity=False).hexdigest())
 
 
-#: A chunk as :mod:`twopc.sinks.redis.chunks` packs it: its command, the number of rows, and a function that returns the next row.
+#: Reads a chunk that :mod:`twopc.sinks.redis.chunks` has packed. Returns its command, the number of rows, and a function that
+#: returns the next row.
 READ_CHUNK: Final = """
 local function open_chunk(chunk)
   local head, command, words, count = string.match(chunk, '^((%u+) (%d+) (%d+)\\n)')

@@ -1,4 +1,4 @@
-"""The arguments of a Redis sink, checked, and the server that it needs. :class:`twopc.sinks.redis.RedisSink` documents them."""
+"""Check the arguments of a Redis sink, which :class:`twopc.sinks.redis.RedisSink` documents, and the server that it needs."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ class RedisSettings(StagedSettings):
         return RedisClient(self.connect, timeout_ms=self.timeout_ms, safety=safety)
 
     def connect(self) -> redis.Redis | RedisCluster:
-        """A client of redis-py that never retries, because a retry after a lost answer would apply an ``INCRBY`` twice."""
+        """Return a client of redis-py that never retries: a retry after a lost answer would apply an ``INCRBY`` twice."""
         # A socket must outlive the WAIT that it carries.
         timeout_s = (self.timeout_ms + self.wait_timeout_ms) / 1000
         common = {"socket_timeout": timeout_s, "socket_connect_timeout": timeout_s, **self.options}

@@ -1,4 +1,4 @@
-"""The Redis sink, as its user describes it. It serves Redis and Valkey, alone, behind Sentinel, or as a cluster."""
+"""The Redis sink, as its user describes it. The sink writes to Redis and Valkey, standalone, behind Sentinel, or as a cluster."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class RedisSink(RedisSettings, TwoPhaseCommitSink[RedisHandle]):
-    """Rows to Redis, each applied once, after the decision.
+    """Writes rows to Redis, each applied once, after the decision.
 
     Tasks stage their commands under ``twopc:<name>:``, where nobody reads them. After the decision, scripts inside Redis
     apply them chunk by chunk, each chunk in one atomic step with its marker.
@@ -42,7 +42,7 @@ class RedisSink(RedisSettings, TwoPhaseCommitSink[RedisHandle]):
         timeout_ms: how long one step may wait for Redis.
 
     Raises:
-        ConfigurationError: an argument is invalid. The message names it and what to pass instead.
+        ConfigurationError: an argument is invalid. The message names the argument and says what to pass instead.
     """
 
     handle_type = RedisHandle

@@ -1,4 +1,4 @@
-"""The executor's side of a Redis sink: a task's commands, chunk by chunk, in each hash slot."""
+"""Stage a task's commands in Redis, chunk by chunk, in each hash slot."""
 
 from __future__ import annotations
 
@@ -90,6 +90,6 @@ class RedisWriter(StagedWriter[RedisHandle]):
         self._largest_bytes = self._client.largest_argument_bytes()
         if len(data) > self._largest_bytes:
             raise BadRecordError(
-                f"sink {self._sink!r}: a row has {len(data)} bytes with its key; Redis takes at most "
-                f"{self._largest_bytes}. Raise its proto-max-bulk-len, or make the row smaller"
+                f"sink {self._sink!r}: a row has {len(data)} bytes with its key, but Redis takes at most "
+                f"{self._largest_bytes}. Raise Redis' proto-max-bulk-len, or make the row smaller"
             )

@@ -1,4 +1,4 @@
-"""The part of a store's client that does not depend on the store: retries, and the translation of errors to ours."""
+"""Implement the part of a store's client that does not depend on the store: retries, and the translation of errors."""
 
 from __future__ import annotations
 
@@ -38,8 +38,8 @@ class StoreClient(ABC, Generic[CallT]):
         system: the store's name, for messages.
         oldest: the oldest supported versions, for messages.
         failures: every error that a call may raise or get as its answer.
-        remedies: the advice for them.
-        limits: the maximum that is sent together, in the units of :meth:`_sizes`.
+        remedies: the advice for these errors.
+        limits: the maximum size of the calls that are sent together, in the units of :meth:`_sizes`.
         backoff: the pauses between retries.
     """
 
@@ -54,10 +54,10 @@ class StoreClient(ABC, Generic[CallT]):
         self._timeout_s = timeout_s
 
     def execute(self, calls: Sequence[CallT], *, retry_if: Callable[[Any], bool] | None = None) -> list[Any]:
-        """Execute repeatable calls, keeping their order within one atomic place of the store.
+        """Execute repeatable calls, and keep their order within one atomic place of the store.
 
-        Retries those that ``retry_if`` names, by default after transient errors, until no call has been answered for the timeout;
-        every answer restarts it.
+        Retries the calls for whose answers ``retry_if`` is true, by default after transient errors. Gives up when no call has
+        been answered for the length of the timeout. Every answer restarts the timeout.
 
         Returns:
             the last answer to each call; an error is an answer.
@@ -94,7 +94,7 @@ class StoreClient(ABC, Generic[CallT]):
         return answers
 
     def _windows(self, calls: Sequence[CallT], places: Sequence[int]) -> Iterator[list[int]]:
-        """Group the calls that are sent together, within each of ``limits``; a call that exceeds one of them is sent alone."""
+        """Group the calls that are sent together, within each of ``limits``. A call that exceeds one of them is sent alone."""
         window: list[int] = []
         used: tuple[int, ...] = (0,) * len(self.limits)
         for place in places:
@@ -113,7 +113,7 @@ class StoreClient(ABC, Generic[CallT]):
         return checked(self.execute([call]))[0]
 
     def translate(self, error: Exception, what: str) -> TwoPhaseCommitError:
-        """Build the error for a failure before the decision; its message begins with ``what``: sink and step."""
+        """Build the error for a failure before the decision. The message begins with ``what``: the sink and the step."""
         text = f"{what}: {str(error) or type(error).__name__}"
         if remedy := self.remedy(f"{getattr(error, 'kind', type(error).__name__)} {error}"):
             kind, advice = remedy
@@ -133,7 +133,7 @@ class StoreClient(ABC, Generic[CallT]):
         deadline = time.monotonic() + self._timeout_s
         for at in window:
             if failure is not None and time.monotonic() > deadline:
-                answers[at] = failure  # the same silence; no further call needs to wait for it
+                answers[at] = failure  # nothing answers, so no further call has to wait
                 continue
             try:
                 server, place = self._find(calls[at], answers[at])
@@ -159,7 +159,7 @@ class StoreClient(ABC, Generic[CallT]):
 
     @abstractmethod
     def _sizes(self, call: CallT) -> Sequence[int]:
-        """How much a call counts towards each of ``limits``."""
+        """Return how much a call counts towards each of ``limits``."""
 
     @abstractmethod
     def _find(self, call: CallT, last: Any) -> tuple[Any, Any]:
@@ -171,7 +171,7 @@ class StoreClient(ABC, Generic[CallT]):
 
     @abstractmethod
     def _recover(self, calls: Sequence[CallT], answers: Sequence[Any]) -> None:
-        """Look up again, before a retry, which servers these calls belong to."""
+        """Before a retry, look up again which servers these calls belong to."""
 
 
 AnswersT = TypeVar("AnswersT", bound="Collection[Any]")

@@ -1,4 +1,4 @@
-"""The driver's side of a staged sink: stage, decide, apply under a fence with markers, prove by the markers, sweep."""
+"""Commit staged slices from the driver: apply them under a fence with markers, prove by the markers, and sweep."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ if TYPE_CHECKING:
 class StagedCommitter(ControlCommitter[StagedHandleT, "StoreClient[Any]"]):
     """See :class:`SinkCommitter`. A subclass supplies a store's own steps.
 
-    Each of them must be repeatable, and may raise one of the client's ``failures``. The store compares the attempt's version
-    in each of its atomic operations, so a step is no more than the client.
+    Each step must be repeatable, and may raise one of the client's ``failures``. The store compares the attempt's version in
+    each of its atomic operations, so a step needs only the client.
     """
 
     def __init__(self, settings: StagedSettings, client: StoreClient[Any]) -> None:
@@ -100,7 +100,7 @@ class StagedCommitter(ControlCommitter[StagedHandleT, "StoreClient[Any]"]):
     def initialize_state(
         self, decided: Sequence[StagedHandleT], scan_start: Mapping[str, Any]
     ) -> Mapping[StagedHandleT, Evidence]:
-        """See :class:`SinkCommitter`. Later versions are above every one that the last decision used."""
+        """See :class:`SinkCommitter`. Makes later versions higher than any that the last decision used."""
         self._highest_version = max(self._highest_version, self._top(decided, version_of(scan_start or NO_ATTEMPT)))
         return super().initialize_state(decided, scan_start)
 
@@ -136,13 +136,13 @@ class StagedCommitter(ControlCommitter[StagedHandleT, "StoreClient[Any]"]):
         if state is SliceState.STALE:
             self._owned(control.decode(self.load(self._client)))
             self._block(
-                f"{handle.transaction} cannot be proven: {system} has applied a decision newer than version "
-                f"{version}. This checkpoint is older than the output; restore the newest one"
+                f"{handle.transaction} cannot be proven: {system} has applied a decision newer than version {version}. This "
+                "checkpoint is older than the output. Restore the newest checkpoint"
             )
         if state is SliceState.TORN:
             self._block(
-                f"{handle.transaction} is partly applied, and the rest is gone from {system}: some of its rows are lost. "
-                f"Restore {system} from a backup"
+                f"{handle.transaction} is partly applied, and the rest is missing in {system}. So some of the slice's rows "
+                f"are lost. Restore {system} from a backup"
             )
         return Evidence.UNKNOWN
 
@@ -160,14 +160,14 @@ class StagedCommitter(ControlCommitter[StagedHandleT, "StoreClient[Any]"]):
 
     @abstractmethod
     def _describe(self) -> Iterable[Any]:
-        """Read what the settings' ``objections`` needs to know about each server. Read-only."""
+        """Read the facts about each server that the settings' ``objections`` needs. Changes nothing."""
 
     @abstractmethod
     def _checksums(self, handles: Sequence[StagedHandleT]) -> Mapping[StagedHandleT, str | Exception]:
-        """Compute the current checksum of each slice's staged data; raise BadRecordError if it cannot be applied."""
+        """Compute the current checksum of each slice's staged data. A BadRecordError means that the slice cannot be applied."""
 
     def _top(self, handles: Sequence[StagedHandleT], version: int) -> int:
-        """The highest version that applying these slices may use."""
+        """Return the highest version that applying these slices may use."""
         del handles
         return version
 
@@ -175,18 +175,18 @@ class StagedCommitter(ControlCommitter[StagedHandleT, "StoreClient[Any]"]):
     def _look(
         self, handles: Sequence[StagedHandleT], version: int, *, durable: bool
     ) -> Mapping[StagedHandleT, SliceState]:
-        """Read the state of each slice; ``durable``: COMMITTED only if it is as safe as the sink's settings demand."""
+        """Read the state of each slice. With ``durable``, COMMITTED means as safe as the sink's settings demand."""
 
     @abstractmethod
     def _apply(self, handle: StagedHandleT, version: int) -> Sequence[str]:
-        """Apply the rest of a slice, each chunk once; return what blocks it, as text."""
+        """Apply the rest of a slice, each chunk once; return its blockers, as text."""
 
     def _apply_each(
         self, handles: Sequence[StagedHandleT], version: int
     ) -> Generator[tuple[StagedHandleT, Sequence[str]]]:
-        """Apply slices in order; yield each one with what blocks it.
+        """Apply slices in order; yield each one with its blockers.
 
-        Closing the iterator starts no further slice, and waits for those that have started.
+        If the iterator is closed, it starts no further slice, and waits for those that have started.
         """
         for handle in handles:
             yield handle, self._apply(handle, version)
@@ -214,4 +214,4 @@ class StagedCommitter(ControlCommitter[StagedHandleT, "StoreClient[Any]"]):
 
     @abstractmethod
     def _sweep(self, orphans: Mapping[str, str]) -> int:
-        """Remove undecided slices; some of their tasks may still be writing. Returns how many are new to the sweep."""
+        """Remove undecided slices, whose tasks may still be writing. Return the number of those that are new to the sweep."""

@@ -1,4 +1,4 @@
-"""The arguments of all staged sinks, and the check of any argument."""
+"""Check the arguments that all staged sinks share."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 class RowMapping(Protocol):
-    """The conversion of rows to a store's commands."""
+    """Converts rows to a store's commands."""
 
     @property
     def columns(self) -> frozenset[str]:
@@ -31,7 +31,7 @@ class StagedSettings(ABC):
         positive: the arguments that must be positive numbers.
 
     Raises:
-        ConfigurationError: an argument is invalid. The message names it and what to pass instead.
+        ConfigurationError: an argument is invalid. The message names the argument and says what to pass instead.
     """
 
     positive: ClassVar[tuple[str, ...]] = ("chunk_rows", "chunk_bytes", "timeout_ms")
@@ -58,9 +58,9 @@ class StagedSettings(ABC):
 
     @abstractmethod
     def objections(self, found: Any) -> Iterator[tuple[bool, str]]:
-        """List what may be wrong with a store that reports these facts, and what to set.
+        """List the possible objections to a store that reports these facts, each with advice on the setting to change.
 
-        The caller stops at the first one that holds.
+        The caller stops at the first objection that holds.
         """
 
     def _require(self, is_valid: object, argument: str, advice: str) -> None:

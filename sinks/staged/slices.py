@@ -1,4 +1,4 @@
-"""A slice: its handle, and its states after the decision."""
+"""Describe slices: their handles, and their states after the decision."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ StagedHandleT = TypeVar("StagedHandleT", bound=StagedHandle)
 
 
 def entry_of(driver_epoch: int, uuid: str) -> str:
-    """A slice's id in the sink's list of slices."""
+    """Return a slice's id in the sink's list of slices."""
     return f"{driver_epoch}:{uuid}"
 
 
@@ -53,7 +53,7 @@ def epoch_of(entry: str) -> int:
 
 
 def halve(rows: range, pack: Callable[[range], bytes], *, max_bytes: int) -> Iterator[tuple[range, bytes]]:
-    """Split rows until each part takes at most ``max_bytes`` in the store; a single larger row is a part by itself."""
+    """Split rows until each part takes at most ``max_bytes`` in the store. A single larger row is a part by itself."""
     data, middle = pack(rows), len(rows) // 2
     if len(data) <= max_bytes or not middle:
         yield rows, data
@@ -63,18 +63,18 @@ def halve(rows: range, pack: Callable[[range], bytes], *, max_bytes: int) -> Ite
 
 
 class SliceState(Enum):
-    """How far a decided slice is applied, and whether the rest of it still exists."""
+    """Tells how far a decided slice is applied, and whether the rest of it still exists."""
 
     PREPARED = "PREPARED"  #: nothing is applied; every chunk is there
     APPLYING = "APPLYING"  #: some chunks may be applied; the others are there
     COMMITTED = "COMMITTED"  #: every chunk is applied
-    LOST = "LOST"  #: nothing is applied; chunks are gone, or a tombstone keeps them from being applied
-    TORN = "TORN"  #: some chunks may be applied; others are gone
-    STALE = "STALE"  #: a newer decision was applied; the markers of this one are gone
+    LOST = "LOST"  #: nothing is applied; chunks are missing, or a tombstone keeps them from being applied
+    TORN = "TORN"  #: some chunks may be applied; others are missing
+    STALE = "STALE"  #: a newer decision was applied; the markers of this one are missing
     UNANSWERED = "UNANSWERED"  #: the store did not answer
 
 
-#: Only whole slices are applied: one that has lost a chunk may be proven lost and written again.
+#: Only complete slices are applied. One that has lost a chunk may be proven lost and written again.
 APPLICABLE: Final = frozenset({SliceState.PREPARED, SliceState.APPLYING})
 
 

@@ -1,4 +1,4 @@
-"""The executor's side of a staged sink: a task's rows become an immutable slice that nobody reads."""
+"""Write on the executor's side of a staged sink: a task's rows become an immutable slice that nobody reads."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ logger = logging.getLogger(__name__)
 
 
 class StagedWriter(SinkWriter[StagedHandleT]):
-    """See :class:`SinkWriter`. Rows have the DataFrame's own columns; the mapping picks those it needs."""
+    """See :class:`SinkWriter`. Rows have the DataFrame's own columns, and the mapping picks those it needs."""
 
     def __init__(self, task: TaskAttempt, sink: str, client: StoreClient[Any]) -> None:
         self._task = task
@@ -48,7 +48,8 @@ class StagedWriter(SinkWriter[StagedHandleT]):
         failed = [answer for answer in self._remove() if isinstance(answer, Exception)]
         if failed:
             logger.warning(
-                "sink %r: slice %s could not be removed; the driver's sweep will remove it. No data is at risk: %s",
+                "sink %r: slice %s could not be removed. The driver's sweep will remove it. No data is at risk. The cause: "
+                "%s",
                 self._sink,
                 self._entry,
                 failed[0],

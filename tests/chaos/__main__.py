@@ -1,7 +1,7 @@
 """``python -m tests.chaos --trials 300``: kill drivers and writers on a real Kafka, without Spark, at every step.
 
 ``--trials`` counts per crash point. Afterwards the checkers (``twopc.testing.checkers``) judge every query, and a table
-shows what was injected, how often, and what zero failures mean.
+shows which faults were injected, how often, and what zero failures mean.
 """
 
 # ruff: noqa: T201 - a command line
@@ -95,7 +95,7 @@ def plan(points: Sequence[str], trials: int, seed: int, bootstrap_servers: str, 
     played = []
     for kind, faults in drawn.items():
         chance.shuffle(faults)
-        # A sweep needs orphans, and only a driver that dies before its decision leaves any.
+        # A sweep needs orphans, which only a driver that dies before its decision leaves.
         ordered = [
             trial
             for point, action in faults
@@ -162,7 +162,7 @@ def _judge(query: Query, batches: int, watcher: Watcher) -> list[str]:
 
 
 def report(games: Sequence[Played], points: Sequence[str], seed: int, seconds: float) -> int:
-    """Print what was injected and found; returns the number of queries that broke a promise."""
+    """Print the injected faults and the findings. Return the number of queries that broke a promise."""
     hits: Counter[str] = Counter()
     missed: Counter[str] = Counter()
     for game in games:

@@ -1,6 +1,6 @@
 """One lane: runs the trials of one query. ``python -m tests.chaos.lane '<JSON>'`` prints one line of JSON per trial.
 
-A trial is one driver: it finishes what the driver before it left, adds batches, and meets a fault at one of the protocol's
+A trial is one driver: it finishes the previous driver's work, adds batches, and meets a fault at one of the protocol's
 steps. This process has no client and no thread, so that it can fork.
 """
 
@@ -58,7 +58,7 @@ class Lane:
     sleeping: list[tuple[list[int], Connection[Any, Any]]] = field(default_factory=list)  #: stopped in an earlier trial
 
     def trial(self, point: str, action: str) -> dict[str, Any]:
-        """Run a driver with a fault; returns the outcome."""
+        """Run a driver with a fault, and return the outcome."""
         if point == "driver.barred":
             self._end_decided_transactions()
         passage = self.chance.choice((1, 1, 2)) if point in _EVERY_BATCH else 1
@@ -154,7 +154,7 @@ def main() -> int:
     for point, action in given["trials"]:
         print(json.dumps(lane.trial(point, action)), flush=True)
     print(json.dumps(lane.trial("", "")), flush=True)
-    # The second extra trial cleans up what stopped and losing processes left, and must leave nothing itself.
+    # The second extra trial cleans up after stopped and losing processes, and must itself leave nothing.
     lane.query = dataclasses.replace(lane.query, speculates=False)
     print(json.dumps(lane.trial("", "")), flush=True)
     print(json.dumps({"batches": lane.batch}), flush=True)

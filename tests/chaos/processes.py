@@ -82,7 +82,7 @@ def await_change(pid: int, timeout_s: float = LIFETIME_S + 5) -> Exit:
 
 
 def serve_tasks(connection: Connection, sink: KafkaSink, staging: str | None, fault: str) -> bool:
-    """Run tasks as a writer until the driver is gone; returns whether the fault has struck."""
+    """Run tasks as a writer until the driver has ended. Return whether the fault has struck."""
     crash_points.disarm()
     crash_points.arm_from(fault)
     with contextlib.suppress(EOFError, OSError):

@@ -156,7 +156,7 @@ def test_a_transaction_ended_in_one_partition_only_is_reported() -> None:
     [
         (DECIDED, SEEN[:2], ["uuid-one"], ["3 rows decided, 2 visible"]),
         ([], SEEN, [], ["visible rows are named by no decision"]),
-        (DECIDED, SEEN, [], ["decided, and its marker is not visible"]),
+        (DECIDED, SEEN, [], ["decided, but its marker is not visible"]),
         (DECIDED, SEEN, ["uuid-one", "uuid-two"], ["a visible marker belongs to no decision"]),
         (DECIDED, SEEN, ["uuid-one"] * 2, ["a visible marker belongs to no decision"]),
         (
@@ -165,7 +165,7 @@ def test_a_transaction_ended_in_one_partition_only_is_reported() -> None:
             ["uuid-one"] * 2,
             ["several decided transactions share the same producer epoch"],
         ),
-        (DECIDED, [*SEEN, row(7, 0, "0:2")], ["uuid-one"], ["was read, and is not in the log"]),
+        (DECIDED, [*SEEN, row(7, 0, "0:2")], ["uuid-one"], ["was read, but is not in the log"]),
         ([*DECIDED, Decided("uuid-two", TWO, 2)], SEEN, ["uuid-one", "uuid-two"], ["2 rows decided, 0 visible"]),
     ],
 )

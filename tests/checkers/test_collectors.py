@@ -1,4 +1,4 @@
-"""The collectors on a real broker report what is there, including what no reader can see."""
+"""The collectors report everything on a real broker, including records that no reader can see."""
 
 from __future__ import annotations
 

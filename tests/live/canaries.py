@@ -1,4 +1,4 @@
-"""Canaries in the place of secrets, and the search for them in everything that a run leaves."""
+"""Put canaries in the place of secrets, and search for them in everything that a run leaves behind."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 TOKEN = unsecured_token(CANARY_USER, 6 * 3_600)  # longer than `make whole` takes
-#: The token's middle, which is what is secret in one that is signed.
+#: The middle of the token: in a signed token, this part is secret.
 CANARIES = (CANARY_PASSWORD, KEY_PASSWORD, TOKEN[0].split(".")[1][:40])
 
 

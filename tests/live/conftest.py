@@ -76,7 +76,7 @@ def secured(authority: tuple[Path, Path]) -> Iterator[LocalKafka]:
         add_user(kafka, USER, PASSWORD)
         add_user(kafka, CANARY_USER, CANARY_PASSWORD)
         yield kafka
-        # A client that outlives its broker logs errors: one that is still being made, or that a refusal's traceback holds.
+        # A client that outlives its broker logs errors: it is still being made, or the traceback of a refusal holds it.
         for thread in threading.enumerate():
             if thread.name == "twopc-producers":
                 thread.join()

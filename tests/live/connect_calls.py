@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tests.live.spark_query import Options, planned, session, source
+from twopc.checkpoint_config import CheckpointConfig
 from twopc.integration.spark import exactly_once
 from twopc.sinks.kafka import KafkaSink
 
@@ -29,7 +30,10 @@ OUTCOME = "outcome: "
 
 def _object(options: Options) -> ExactlyOnce:
     sink = KafkaSink(name=options.name, bootstrap_servers=options.bootstrap_servers, topic=options.topic)
-    return exactly_once(sink, checkpoint_location=options.checkpoint, **options.settings)
+    settings = dict(options.settings)
+    if isinstance(config := settings.get("checkpoints"), dict):
+        settings["checkpoints"] = CheckpointConfig(**config)
+    return exactly_once(sink, checkpoint_location=options.checkpoint, **settings)
 
 
 def _start(spark: SparkSession, options: Options, function: Any, location: str) -> Any:
@@ -92,6 +96,32 @@ def two_of_one_session(spark: SparkSession, options: Options) -> str:
     first = _start(spark, options, _ignore, f"{options.checkpoint}-of-another")
     first.processAllAvailable()
     return _error(_start(spark, options, _object(options), options.checkpoint).processAllAvailable)
+
+
+def a_limit_of_a_stateful_batch(spark: SparkSession, options: Options) -> str:
+    """Every second batch is cut; then the state of the next one must be complete."""
+    each = _object(options)
+
+    def function(batch: DataFrame, batch_id: int) -> None:
+        each(batch.limit(1) if batch_id % 2 else batch, batch_id)
+
+    return _error(_update(spark, options, function, source(spark, options)))
+
+
+def a_stateful_plan_that_is_cut(spark: SparkSession, options: Options) -> str:
+    """The query's own plan joins a table with the counts. Where the table has no row, Spark does not look at the counts."""
+    table = spark.createDataFrame([("0",)], "key STRING")
+    return _error(_update(spark, options, _object(options), source(spark, options), table))
+
+
+def _update(spark: SparkSession, options: Options, function: Any, rows: DataFrame, table: Any = None) -> Any:
+    spark.conf.set("spark.sql.shuffle.partitions", "3")
+    counts = rows.selectExpr("CAST(key AS STRING) AS key").groupBy("key").count()
+    counts = counts.selectExpr("key", "CAST(count AS STRING) AS value")
+    counts = counts if table is None else table.hint("merge").join(counts, "key")
+    writer = counts.writeStream.outputMode("update").foreachBatch(function)
+    query = writer.option("checkpointLocation", options.checkpoint).trigger(availableNow=True).start()
+    return query.awaitTermination
 
 
 def main() -> int:

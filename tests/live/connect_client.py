@@ -1,7 +1,7 @@
 """A client of Spark Connect, as a script: ``python connect_client.py '<options as JSON>'``. It needs ``pyspark-client`` only.
 
-It processes the input of a topic, in batches of 20 records, and ends. It starts its query when there is a file ``go``, if one is
-given, and stops it when there is a file ``<gate>.stop``. The process of the function waits at the crash point
+It processes a topic in batches of 20 records, and ends. It starts its query when there is a file ``go``, if one is given, and
+stops it when there is a file ``<gate>.stop``. The process that runs the function waits at the crash point
 ``waits_at``, if there is one, until there is a file ``gate``. It writes its id to ``<gate>.reached`` and its error to
 ``<gate>.error``. The last line of the client's output is ``done`` or ``failed: `` and the error.
 """

@@ -13,7 +13,7 @@ import psutil
 
 from twopc.testing.crash_points import DAEMON_MODULE
 
-#: PySpark's own: py4j's threads that the JVM calls, and connections to it. Of each, one is left for each query.
+#: PySpark's own leftovers: py4j's threads that the JVM calls, and connections to the JVM. Each query leaves one of each.
 THREAD_OF_SPARK = "a thread of py4j"
 SOCKET_OF_SPARK = "a socket, not to the broker"
 
@@ -79,7 +79,7 @@ def _files() -> collections.Counter[str]:
 def workers_of(parent: psutil.Process, variable: str = "") -> list[int]:
     """Python workers under a process, with a variable in their environment; they stay for the next task.
 
-    Not the programs that Spark starts for its own files: they end at any moment.
+    This omits the programs that Spark starts for its own files, which may end at any moment.
     """
     found = []
     for process in parent.children(recursive=True):

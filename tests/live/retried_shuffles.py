@@ -1,7 +1,7 @@
-"""A query without this toolkit, as a script: what its function gets from a shuffle whose executor dies.
+"""A query without this toolkit, as a script. It shows which rows its function gets from a shuffle whose executor dies.
 
 ``python retried_shuffles.py '<options as JSON>'``. Each row goes to a random place, and Spark does not know that. Chosen tasks
-stop themselves as long as there is no file ``gate`` in the working directory. The last line is ``rows: `` and a list for
+stop themselves as long as the working directory has no file ``gate``. The last line is ``rows: `` and a list for
 each job of the function, or ``failed: `` and the error.
 """
 
@@ -36,7 +36,7 @@ _PARTITIONS = 4
 
 @dataclass(frozen=True, kw_only=True)
 class Options:
-    """What the query does.
+    """The steps of the query.
 
     ``plan``: ``one`` shuffle, ``two`` shuffles, or a ``cache`` of one, which a job has filled. ``stops``: the partitions that
     stop, of the stage after the first shuffle. ``jobs``: how many jobs read the rows; the program stops itself before the

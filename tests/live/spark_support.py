@@ -65,7 +65,7 @@ def wait_until(condition: Callable[[], bool], what: str, timeout_s: float = _TIM
 
 
 def finish(query: StreamingQuery, each: ExactlyOnce) -> None:
-    """Let a query process all its input, and close what it wrote with. Raises the error that stops it."""
+    """Let a query process all its input, and close its sinks. Raise the error that stops the query."""
     try:
         query.awaitTermination()
     finally:
@@ -98,7 +98,7 @@ class Run:
 
     @property
     def session(self) -> int:
-        """The session of everything it starts, including orphans and processes with their own group."""
+        """The session of all its processes, including orphans and processes with their own group."""
         return self._group  # the guard has led both group and session since its start
 
     @property

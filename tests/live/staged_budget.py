@@ -44,7 +44,7 @@ class Steps(OneTask):
         self.counted: Counter[str] = Counter()
 
     def note(self, step: str) -> None:
-        """Everything sent since the last step belongs to this one."""
+        """Count all requests since the last step for this step."""
         self.counted[step] += len(self._sent) - self._before
         self._before = len(self._sent)
 

@@ -67,7 +67,7 @@ class Replicated(Play):
         return [[f"{task}:{_ROWS * batch + n}" for n in range(_ROWS)] for task in range(_TASKS)]
 
     def operate(self, batch: int) -> list[str]:
-        """Process the batch, restarting after each error that allows it; returns those errors."""
+        """Process the batch, and restart after each error that allows it. Return those errors."""
         errors: list[str] = []
         while True:
             try:
@@ -141,7 +141,7 @@ def watched(play: Replicated) -> Iterator[list[str]]:
 
 
 def strike(play: Replicated, role: str, point: str, action: str) -> list[str]:
-    """Strike the node in this role when the driver passes the point of the middle batch; returns the errors it caused."""
+    """Strike the node in this role when the driver passes the point of the middle batch. Return the resulting errors."""
 
     def act() -> None:
         node = play.cluster[ROLES[role](play)]

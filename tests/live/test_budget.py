@@ -47,7 +47,7 @@ __all__ = ["spark"]
 
 WARM_UP, BATCHES = 4, 8
 TASKS = 2
-#: What the driver asks of brokers for a batch of two tasks that write to so many sinks, in one decision, and its own calls.
+#: The driver's requests and own calls for a batch of two tasks, by the number of sinks in one decision.
 DRIVER = {
     sinks: {
         "DESCRIBE_TRANSACTIONS": 3 * sinks,  # confirm, and visible: the coordinator may have to be asked twice
@@ -61,8 +61,8 @@ DRIVER = {
     }
     for sinks, size, calls in ((1, 2_500, 1_250), (2, 3_500, 2_100))
 }
-#: What each task asks: it writes two partitions of its output, and its marker. Its producer is made in the background, so this
-#: is an average.
+#: The requests of each task, which writes two partitions of its output and its marker. Its producer is made in the background,
+#: so these are averages.
 TASK = {
     "API_VERSIONS": 3.6,  # once for each connection
     "METADATA": 5.5,
@@ -86,7 +86,7 @@ OUTPUT = 4
 ROWS, KEYS = 400, 200
 #: A few batches are enough, because these counts do not vary. The first batch also starts the query.
 FEW = 6
-#: What a run of a query asks at its start, and what it asks for each of its transactions.
+#: The requests of a run of a query at its start, and for each of its transactions.
 RUN = {CONNECTIONS: (20, 3.6), "METADATA": (50, TASK["METADATA"]), "INIT_PRODUCER_ID": (5, TASK["INIT_PRODUCER_ID"])}
 
 
@@ -154,7 +154,7 @@ def counted_batches(
     proxy: CountingProxy,
     given: Callable[[DataFrame], Any] = lambda frame: frame,
 ) -> list[Counter[str]]:
-    """Run a query to its end; returns what was counted during each of its batches."""
+    """Run a query to its end. Return the counts of each of its batches."""
     batches: list[Counter[str]] = []
 
     def counted(frame: DataFrame, batch_id: int) -> None:

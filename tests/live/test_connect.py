@@ -1,4 +1,4 @@
-"""``exactly_once`` under Spark Connect, into Kafka: the function runs in a process of the server's, not in the client."""
+"""``exactly_once`` under Spark Connect, into Kafka: the function runs in a process of the server, not in the client."""
 
 from __future__ import annotations
 
@@ -185,16 +185,3 @@ def test_one_shuffle_is_written_if_spark_compares_its_rows(kafka: KafkaService, 
     finally:
         pipeline.close()
     pipeline.require_exactly_once()
-
-
-@pytest.mark.whole
-def test_a_query_that_keeps_state_is_refused_by_name(kafka: KafkaService, tmp_path: Path) -> None:
-    pipeline = pipeline_of(kafka, tmp_path, plan="update")
-    try:
-        pipeline.feed(20)
-        run = pipeline.process()
-        assert run.ended(_TIMEOUT_S) == 1, run.text[-3000:]
-        assert "belongs to a query that keeps state" in run.text, run.text[-3000:]
-        assert not pipeline.visible()
-    finally:
-        pipeline.close()

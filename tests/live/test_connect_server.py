@@ -1,4 +1,4 @@
-"""A client and a server of Spark Connect as separate processes: either dies, and the process of the function lives on.
+"""A client and a server of Spark Connect are separate processes. One of them dies, and the process of the function lives on.
 
 ``TWOPC_CONNECT_CLIENT`` names another interpreter for the client, for example one with ``pyspark-client`` only.
 """

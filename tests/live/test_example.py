@@ -1,4 +1,4 @@
-"""The example that users copy does what it says."""
+"""The example that users copy works as its text says."""
 
 from __future__ import annotations
 

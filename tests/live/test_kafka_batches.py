@@ -23,7 +23,7 @@ SMALL = {"max.message.bytes": str(LIMIT)}
 
 
 def rows(count: int = 500, size: int = ROW_BYTES, **columns: Any) -> pa.RecordBatch:
-    """Rows that go into one partition, and cannot be compressed."""
+    """Rows that go to one partition, and cannot be compressed."""
     key = pa.array([b"k"] * count, pa.binary())
     value = pa.array([os.urandom(size) for _ in range(count)], pa.binary())
     return pa.record_batch({"key": key, "value": value, **columns})
@@ -82,7 +82,7 @@ def test_a_topic_that_rows_choose_later_makes_the_next_attempt_send_smaller_batc
 def test_a_limit_that_is_lowered_while_the_query_runs_makes_the_next_attempt_send_smaller_batches(
     kafka: KafkaService, monkeypatch: pytest.MonkeyPatch, *, native: bool
 ) -> None:
-    """Caught mutations: what was learned is never learned again; the record is blamed."""
+    """Caught mutations: a learned limit is never updated; the record is blamed."""
     way = Way(kafka, monkeypatch, native=native)
     way.write([rows(10)])
     topic = picky(way)

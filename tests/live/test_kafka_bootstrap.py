@@ -62,7 +62,7 @@ def refusing() -> str:
 
 
 def connect(servers: list[str]) -> float:
-    """How long it takes, in seconds."""
+    """The time until the call ends, in seconds."""
     sink = KafkaSink(name="s", bootstrap_servers=",".join(servers), topic="t", timeout_ms=TIMEOUT_MS)
     began = time.monotonic()
     with contextlib.closing(BrokerConnection(sink.committing_config())) as connection:

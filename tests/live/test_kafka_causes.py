@@ -53,7 +53,7 @@ def test_a_ledger_that_was_deleted_is_not_taken_for_a_bad_record(
     writer = way.writer()
     writer.write(rows())
     delete(way.servers, way.sink.ledger)
-    with pytest.raises(ConfigurationError, match=f"the ledger {way.sink.ledger} is gone.*Restart the query"):
+    with pytest.raises(ConfigurationError, match=f"the ledger {way.sink.ledger} no longer exists.*Restart the query"):
         writer.pre_commit()
     writer.abort()
 

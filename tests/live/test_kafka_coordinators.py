@@ -30,10 +30,10 @@ _STATE = "__transaction_state"
 _TIMEOUT_S = 120
 
 
-def test_a_coordinator_on_a_broker_that_came_back_later_is_found(
+def test_a_coordinator_on_a_broker_that_returned_later_is_found(
     cluster: LocalKafkaCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As in a rolling restart. A request that misses the broker asks for the metadata: this one has no other cause to."""
+    """As in a rolling restart, a request that misses the broker asks for the metadata. Here it has no other reason to ask."""
     monkeypatch.setattr(broker_connection, "_METADATA_MAX_AGE_MS", 300_000)
     tid = uuid.uuid4().hex
     late = coordinator(cluster, tid)
@@ -47,7 +47,7 @@ def test_a_coordinator_on_a_broker_that_came_back_later_is_found(
         assert client.coordinator_of(tid) == f"broker {late}"
 
 
-def test_a_broker_that_came_back_later_is_asked_for_its_open_transactions(cluster: LocalKafkaCluster) -> None:
+def test_a_broker_that_returned_later_is_asked_for_its_open_transactions(cluster: LocalKafkaCluster) -> None:
     """A sweep that assumes it has asked all brokers would leave its transactions open until they run out."""
     late = next(iter(cluster))
     with connected_while_away(cluster, late) as (client, admin):
@@ -57,7 +57,7 @@ def test_a_broker_that_came_back_later_is_asked_for_its_open_transactions(cluste
 
 @contextlib.contextmanager
 def connected_while_away(cluster: LocalKafkaCluster, late: int) -> Iterator[tuple[TransactionClient, AdminClient]]:
-    """A client that connected while a broker was down, which starts again then; and one that knows all brokers."""
+    """A client that connected while a broker was down, which then starts again, and a client that knows all brokers."""
     admin = AdminClient({"bootstrap.servers": cluster.bootstrap_servers, "log_level": 0})
     cluster[late].kill()
     assert until(lambda: late not in admin.list_topics(timeout=_TIMEOUT_S).brokers, _TIMEOUT_S)

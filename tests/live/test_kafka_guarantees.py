@@ -1,4 +1,4 @@
-"""A Kafka sink's weaker guarantees: what a failure duplicates, exactly; switching between them loses and duplicates no more."""
+"""A Kafka sink's weaker guarantees: exactly which rows a failure duplicates. A switch between them loses nothing more."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ _SAMPLE = {"driver.confirmed", "driver.decided"}
 
 
 def each(points: list[str]) -> list[Any]:
-    """A sample of the points in ``make test``, all in ``make whole``."""
+    """Return a sample of the points in ``make test``, and all of them in ``make whole``."""
     return [pytest.param(point, marks=() if point in _SAMPLE else pytest.mark.whole) for point in points]
 
 

@@ -1,4 +1,4 @@
-"""Producers that are prepared in advance: their cost while idle, and that nothing is left of them afterwards."""
+"""Producers that are prepared in advance cost little while idle, and leave nothing behind."""
 
 from __future__ import annotations
 
@@ -96,7 +96,7 @@ def test_nothing_is_left_of_a_pool_that_was_dropped(
 
 
 def test_a_producer_in_the_making_ends_with_its_pool(kafka: KafkaService, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The query ends immediately after its last batch. Caught mutation: a producer made for a dropped pool is kept."""
+    """The query ends immediately after its last batch. Caught mutation: a producer for a dropped pool is kept."""
     gc.collect()
     before = clients()
     sink = sink_of(kafka)
@@ -136,7 +136,7 @@ def test_a_producer_that_nobody_wants_for_long_is_dropped(kafka: KafkaService, m
 
 @BOTH
 def test_an_idle_producer_logs_nothing(kafka: KafkaService, monkeypatch: pytest.MonkeyPatch, *, native: bool) -> None:
-    """Caught mutation: it collects statistics, whose size grows with the partitions of the output."""
+    """Caught mutation: the idle producer collects statistics, whose size grows with the partitions of the output."""
     monkeypatch.setattr("twopc.sinks.kafka.producer.librdkafka.library", librdkafka.library if native else lambda: None)
     pool = prepare(sink_of(kafka, partitions=100))
     [ready] = pool._ready
@@ -162,7 +162,7 @@ def test_a_librdkafka_that_logs_other_words_is_asked_for_its_statistics(
 def test_the_client_logs_what_its_user_asks_for(
     kafka: KafkaService, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, *, native: bool
 ) -> None:
-    """Its debug line with the id is read, and not passed on."""
+    """The client's debug line with the id is read, and not passed on."""
     monkeypatch.setattr("twopc.sinks.kafka.producer.librdkafka.library", librdkafka.library if native else lambda: None)
     caplog.set_level("DEBUG", "twopc.librdkafka")
     sink = sink_of(kafka)

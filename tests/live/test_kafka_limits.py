@@ -58,7 +58,7 @@ def test_a_transaction_longer_than_the_brokers_maximum_is_refused_with_both_sett
 def test_a_ledger_is_not_made_weak_because_brokers_are_down_and_can_be_made_by_hand(
     strict: KafkaService, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Caught mutation: it permanently gets as many replicas as brokers are up."""
+    """Caught mutation: the ledger permanently gets as many replicas as brokers are up."""
     with playing(strict, tmp_path, options=SHORT) as play:
         with monkeypatch.context() as patched:
             patched.setattr(ledger_topic, "TRANSACTION_LOG", "a-transaction-log-that-is-not-shown")

@@ -44,7 +44,7 @@ def grow(way: Way, topic: str) -> None:
 def test_a_row_goes_to_a_partition_that_was_added_since(
     kafka: KafkaService, monkeypatch: pytest.MonkeyPatch, guarantee: str, *, chosen: bool, native: bool
 ) -> None:
-    """Caught mutation: what the producer knew when it was made ready is the last word."""
+    """Caught mutation: the producer never looks up a partition that it did not know when it was made ready."""
     way = Way(kafka, monkeypatch, native=native, topic=not chosen, guarantee=guarantee)
     topic = way.topics[0]
     partitions = [None, 0, AFTER - 1, 1, BEFORE, AFTER - 1]

@@ -23,7 +23,7 @@ def test_a_reader_that_was_idle_reads_at_once(kafka: KafkaService) -> None:
     producer.produce(topic, b"record", partition=0)
     assert producer.flush(30) == 0
     readers = [CommittedReader({"bootstrap.servers": kafka.bootstrap_servers}) for _ in range(9)]
-    time.sleep(0.5)  # nothing is waited for: to be idle before the first batch is what is tested
+    time.sleep(0.5)  # this waits for nothing: the test needs an idle reader before the first batch
     took_s = []
     for reader in readers:
         began = time.monotonic()

@@ -1,4 +1,4 @@
-"""A partition that takes nothing: librdkafka retries, and knows only that time ran out. The error names what to look at."""
+"""A partition accepts no record: librdkafka retries, and knows only that time ran out. The error says what to check."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The kill loop finds what is wrong with a sink, every time, and finds nothing wrong with ours."""
+"""The kill loop always finds the fault of a wrong sink, and finds no fault in ours."""
 
 from __future__ import annotations
 

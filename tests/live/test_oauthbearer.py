@@ -1,4 +1,4 @@
-"""A broker with an OAUTHBEARER listener: tasks, driver and the committing client all use tokens, however they get them.
+"""A broker with an OAUTHBEARER listener: tasks, driver and the committing client all use tokens, from any source.
 
 The tokens have no signature, for Kafka's own validator. Where a token is the user ``ann``, her ACLs show that each client
 sent it.
@@ -84,7 +84,7 @@ class Callback:
 
 
 def oauth_cb(_config: str | None) -> tuple[str, float]:
-    """As a user writes it."""
+    """The options as a user writes them."""
     return unsecured_token(USER, 30)
 
 

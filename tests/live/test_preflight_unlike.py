@@ -1,4 +1,4 @@
-"""Brokers that answer otherwise than Kafka: each difference has its line. The broker is real, one answer is changed."""
+"""Brokers that answer differently from Kafka: each difference has its line. The broker is real, and one answer is changed."""
 
 from __future__ import annotations
 

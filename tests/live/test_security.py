@@ -196,7 +196,7 @@ def test_a_right_that_is_lost_before_the_commit_is_named_with_the_time_that_is_l
 def test_without_the_rights_to_delete_or_to_see_the_transaction_log_a_start_warns_and_works(
     secured: LocalKafka, tmp_path: Path, authority: tuple[Path, Path], caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Caught mutations: what cannot be described is refused; the right to delete is first tried after 200 batches."""
+    """Caught mutations: a topic that cannot be described is refused; the right to delete is first tried after 200 batches."""
     query = secure_query(secured, tmp_path, authority)
     create_topic(secured.bootstrap_servers, query.sink.ledger, 9, dict(ledger_topic._REQUIRED))
     allow(secured, *(right for right in documented_rights(query) if right[3] != AclOperation.DELETE))

@@ -33,7 +33,7 @@ NESTED = (
     "MAP<STRING, ARRAY<BIGINT>>",
     "STRUCT<`a.b`: STRING, deep: STRUCT<more: ARRAY<ARRAY<STRING>>>>",
 )
-#: Of columns, and of what the expression of their bytes calls its own.
+#: The names of columns, and the names that the expression of their bytes uses itself.
 NAMES = "value", "sum", "one", "a.b", "a`b", "ключ"
 #: Of a table of files and of one that the plan contains.
 PLANS = (
@@ -184,7 +184,7 @@ def test_under_any_plan_no_row_is_missing_unless_those_that_came_are_over_the_bu
 
 
 def test_rows_that_were_held_back_are_missed_although_those_that_came_are_few_bytes(spark: SparkSession) -> None:
-    """To Arrow a boolean is a bit. So what a task has passed may be within the limit, once it is here."""
+    """Arrow stores a boolean as a bit. So the rows that a task has passed may be within the limit once they arrive."""
     frame = spark.range(0, 1_000, 1, 1).selectExpr(*(f"id % {number} = 0 AS b{number}" for number in range(2, 10)))
     columns = tuple(TakenColumn(name, st.BooleanType(), Form.AS_IS) for name in frame.columns)
     rows = Rows("", frame, (), frame, columns, {}, is_hashed=False)

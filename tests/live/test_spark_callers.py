@@ -1,4 +1,4 @@
-"""The run, the query and the batch of a call. Nothing that users set may hide them."""
+"""The run, the query and the batch of a call. No setting of a user may hide them."""
 
 from __future__ import annotations
 

@@ -169,7 +169,7 @@ def test_a_stage_between_two_shuffles_is_run_again_as_a_whole(tmp_path: Path) ->
 
 def after_a_loss_before_the_last_job(root: Path, **options: Any) -> tuple[Counter[str], list[Counter[str]]]:
     """Kill an executor that has a part of the shuffle, before the last job. Returns the input, and the rows of each job."""
-    apart = {"spark.scheduler.minRegisteredResourcesRatio": "1.0", "spark.shuffle.reduceLocality.enabled": "false"}
+    apart = {"spark.shuffle.reduceLocality.enabled": "false"}
     with program(root, are_on=True, spark=apart, **options) as run:
         executor_of(run.stopped_between()).kill()
         wait_until(lambda: "Lost executor" in run.text, "Spark has noticed")

@@ -48,7 +48,7 @@ __all__ = ["redis_server", "spark"]
 pytestmark = pytest.mark.filterwarnings("ignore:unclosed:ResourceWarning")
 
 DIRECT = {"write_by": "driver"}
-#: Of both roles: the driver is the writer, too. The first one is passed at the first start only.
+#: The crash points of both roles, because the driver is also the writer. Only the first start passes the first point.
 STEPS = ["driver.bound", *POINTS]
 SAMPLE = {"task.flushed", "task.handed_over", "driver.prepared", "driver.decided", "driver.bound"}
 
@@ -60,7 +60,7 @@ def decided(sink: KafkaSink) -> list[Decision | Repair]:
 
 
 def ways(sink: KafkaSink) -> list[list[bool]]:
-    """Of each decision and repair: which of its tasks the driver was."""
+    """For each decision and repair, the task that the driver ran."""
     return [[task.is_direct for task in record.tasks] for record in decided(sink)]
 
 

@@ -32,6 +32,8 @@ _SWEPT = "sweeping transactions that nobody has decided"
 _CLUSTER = {
     "spark.master": "local-cluster[2,1,1024]",
     "spark.executor.extraJavaOptions": "-XX:+UseSerialGC -XX:TieredStopAtLevel=1",
+    # Both executors have a part of each shuffle, even if one of them starts late.
+    "spark.scheduler.minRegisteredResourcesRatio": "1.0",
 }
 
 
@@ -172,7 +174,6 @@ def test_a_cache_of_which_an_executor_had_a_part_and_all_of_the_shuffle_is_not_d
     """Each stage runs once in each job, and none is skipped. But the second job writes the lost shuffle again."""
     apart = {
         **_CLUSTER,
-        "spark.scheduler.minRegisteredResourcesRatio": "1.0",
         "spark.locality.wait": "0s",
         "spark.shuffle.reduceLocality.enabled": "false",
     }

@@ -176,7 +176,7 @@ def test_a_declined_checkpoint_names_the_task_and_its_reason(
 def test_a_task_that_spark_tries_again_does_not_fail_its_checkpoint_and_is_named_in_the_history(
     kafka: KafkaService, tmp_path: Path, spark: SparkSession
 ) -> None:
-    """Flink's region failover. The first attempt has written all of its rows; what it wrote is aborted."""
+    """Flink's region failover. The first attempt has written all of its rows, which are aborted."""
     pipeline = Pipeline(kafka.bootstrap_servers, tmp_path, plan="failing", partitions=2)
     pipeline.feed(20)
     pipeline.run(spark, settings={"write_by": "tasks"})

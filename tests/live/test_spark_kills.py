@@ -89,7 +89,7 @@ def test_drivers_killed_at_random_times_lose_and_duplicate_nothing(
 ) -> None:
     """Kills either the driver alone, whose JVM and workers outlive it for a while, or everything together.
 
-    The runs write their batches in the driver, by tasks, or as it suits.
+    The driver writes the batches of a run, or tasks do, or the run chooses.
     """
     kills = int(os.environ.get("TWOPC_KILLS", "2"))
     seed = int(os.environ.get("TWOPC_SEED", str(random.SystemRandom().randrange(1 << 32))))

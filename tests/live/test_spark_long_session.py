@@ -1,4 +1,4 @@
-"""Spark forgets its oldest stages: a query in a long session is not refused because of what others ran."""
+"""Spark forgets its oldest stages, but jobs of other queries must not make a long session refuse a query."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Many queries in one driver, at the same time: each keeps its guarantee, and what each holds is given back."""
+"""Many queries run in one driver at the same time. Each keeps its guarantee, and releases everything that it holds."""
 
 from __future__ import annotations
 

@@ -97,7 +97,8 @@ def test_a_third_of_sixty_transactions_over_a_thousand_partitions_is_repaired(
     decision, repair = log_of(pipeline)
     assert isinstance(decision, Decision)
     assert isinstance(repair, Repair)
-    assert (len(decision.tasks), len(repair.replaces), len(repair.tasks)) == (60, 20, 7)
+    assert (len(decision.tasks), len(repair.replaces)) == (60, 20)
+    assert 1 < len(repair.tasks) <= 7  # Spark groups the partitions, and may leave a writer without any that was lost
 
 
 @pytest.mark.parametrize("store", ["", pytest.param("RocksDBStateStoreProvider", marks=pytest.mark.whole)])

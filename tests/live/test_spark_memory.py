@@ -29,7 +29,7 @@ __all__ = ["spark"]
 pytestmark = pytest.mark.filterwarnings("ignore:unclosed:ResourceWarning")
 
 _GROWTH_MIB = 100
-#: What the driver collects of a batch by default, and how often a JVM with two tasks may hold it.
+#: The bytes that the driver collects of a batch by default, and how many copies a JVM with two tasks may hold.
 _LIMIT_MIB, _JVM_LIMITS = 16, 12
 _ROWS = 3_000_000
 
@@ -74,7 +74,7 @@ def test_a_batch_a_thousand_times_larger_than_expected_fits_where_tasks_would(
 
 
 def peaks_of(kafka: KafkaService, directory: Path, way: str, records: int) -> tuple[int, int, int]:
-    """Process one batch that grows; returns what its driver, its largest worker and its JVM have needed at most, in MiB."""
+    """Process one batch that grows. Return the peak memory of its driver, its largest worker and its JVM, in MiB."""
     directory.mkdir()
     growth = _ROWS // records  # of more than 100 bytes each
     pipeline = Pipeline(

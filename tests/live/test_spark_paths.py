@@ -1,4 +1,4 @@
-"""A checkpoint is where Spark has it, however its path is spelled, and on shares that have no hard links."""
+"""A checkpoint is where Spark has it, for every spelling of its path, even on shares without hard links."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ __all__ = ["spark"]
 
 #: SPARK-26824: Spark itself has taken a path's escaped text for the path.
 ALL = "a b%20c%#d[e]{f}+g&h=é~"
-#: What a glob, a scheme, an escape, a query or a string would be.
+#: Names that look like a glob, a scheme, an escape, a query or a string.
 QUOTED = """it's "q"?x=*:y\\z^|<>,;@$!`"""
 
 

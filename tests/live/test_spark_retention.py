@@ -60,7 +60,7 @@ def test_decisions_are_kept_as_long_as_the_user_or_spark_wants(
 
 
 @pytest.mark.whole
-def test_of_a_query_that_was_stopped_everything_is_kept_and_once_all_is_deleted_its_name_is_free(
+def test_a_stopped_query_keeps_everything_and_its_name_is_free_once_all_is_deleted(
     kafka: KafkaService, tmp_path: Path, spark: SparkSession
 ) -> None:
     pipeline = Pipeline(kafka.bootstrap_servers, tmp_path)

@@ -1,6 +1,6 @@
 """A process that runs many queries, one after another: nothing is left of ended ones in it, or in its workers.
 
-PySpark itself leaves a thread and a socket for each query that has called Python. What else there is must be exactly what
+PySpark itself leaves a thread and a socket for each query that has called Python. Everything else must be exactly what
 was there before.
 """
 
@@ -91,7 +91,7 @@ class Session:
         writer.trigger(availableNow=True).start().awaitTermination()
 
     def write(self, *sinks: KafkaSink, **settings: Any) -> ExactlyOnce:
-        """Run a query to its end; return what must still be closed."""
+        """Run a query to its end. Return the objects that must still be closed."""
         each = exactly_once(*sinks, checkpoint_location=(location := self.location()), **settings)
         self.run(location, each)
         self.written["row"] += BATCHES * len(sinks)
@@ -140,7 +140,7 @@ def made_for_each_batch(session: Session, **settings: Any) -> None:
     session.written["row"] += BATCHES
 
 
-#: For each thing that may be left behind, a query that leaves it behind unless the toolkit removes it.
+#: For each kind of leftover, a query that leaves it behind unless the toolkit removes it.
 SHORT = (not_closed, stopped_by_an_error, made_for_each_batch, two_sinks, watched)
 VARIANTS = (closed, without_transactions, *SHORT)
 

@@ -264,7 +264,7 @@ def test_a_call_with_other_dataframes_after_a_failed_one_is_an_error(
         message = query.refused()
     finally:
         crash_points.disarm()
-    assert "different DataFrames from the first one" in message
+    assert "different DataFrames from the first call" in message
 
 
 @pytest.mark.parametrize(

@@ -62,7 +62,7 @@ def _static_side(batch: DataFrame) -> DataFrame:
     return table.hint("merge").join(batch, "id").select("key", "value")
 
 
-#: What a function makes of a batch, and how many rows that is.
+#: A function's result for a batch, and its number of rows.
 CUTS: dict[str, tuple[Callable[[DataFrame], DataFrame], int]] = {
     "none": (lambda batch: batch.limit(0), 0),
     "some": (lambda batch: batch.limit(2), 2),

@@ -1,4 +1,4 @@
-"""``twopc verify`` on a real broker: it finds what is wrong and changes nothing."""
+"""``twopc verify`` on a real broker: it finds every fault and changes nothing."""
 
 from __future__ import annotations
 
@@ -422,8 +422,8 @@ def test_a_query_that_writes_during_the_checks_causes_no_errors(play: Play) -> N
         (("--sink", "nobody"), "topic twopc-ledger-nobody does not exist"),
         (("--topic", "no-such-topic"), "has not written to no-such-topic but to"),
         (("--key", "json:n"), "'json:n' is not an expression"),
-        (("--by", "key"), "add --sequence"),
-        (("--config", "ssl.ca.location"), "an option is not key=value"),
+        (("--by", "key"), "--by needs --sequence"),
+        (("--config", "ssl.ca.location"), "an option is not in the form key=value"),
         (("--config", "sasl.jaas.config=x"), "'kafka.sasl.jaas.config' belongs to Java's clients"),
         (("--checkpoint", "/no/such/path"), "does not exist"),
         (("--bootstrap-servers", "127.0.0.1:1", "--timeout", "1"), "no Kafka broker responds at 127.0.0.1:1"),

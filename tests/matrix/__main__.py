@@ -103,7 +103,7 @@ class Cell:
     kafka: str | None = None
 
     def run(self) -> subprocess.CompletedProcess[str]:
-        """Run the tests; what they print is captured."""
+        """Run the tests, and capture their output."""
         chosen = {} if self.kafka is None else {"TWOPC_KAFKA": self.kafka}
         command = [self.interpreter, *_PYTEST, *(_LENIENT if self.kafka is None else ()), *self.tests]
         return subprocess.run(
@@ -121,7 +121,7 @@ def environment(spark: Spark, python: str, uv: str) -> Path:
 
 
 def cells(options: argparse.Namespace) -> Iterator[Cell]:
-    """The runs to make; an option for only Spark leaves out Kafka, and the other way round; --connect leaves out both."""
+    """The runs to make. An option for Spark alone leaves out Kafka, and vice versa; --connect leaves out all other cells."""
     tests = tuple(options.tests.split())
     for spark in SPARKS if options.kafka is None else ():
         for python in spark.pythons:
@@ -137,7 +137,7 @@ def cells(options: argparse.Namespace) -> Iterator[Cell]:
 
 
 def _told(output: str) -> str:
-    """Without what clients say that outlive their broker."""
+    """Remove the lines of clients that outlive their broker."""
     return "\n".join(line for line in output.splitlines() if "|rdkafka#" not in line)
 
 

@@ -53,7 +53,7 @@ class Verdict:
 
     Attributes:
         seed: plays it again.
-        shape: what the query looked like.
+        shape: the shape of the query.
         violation: the broken promise; None if none was broken.
         in_doubt: whether a batch had to be abandoned in the end, which is allowed for a shuffled plan without staging.
         drivers: how many were started.
@@ -187,7 +187,7 @@ class History:
         return [strand.error]
 
     def _take_way_out(self, error: BaseException, *, patience: float) -> bool:
-        """Set what the error names, as its user does; the setting stays in the code. False if it names nothing, or later."""
+        """Set the override that the error names, as its user does; it stays in the code. Return False if the error names none."""
         found = _WAY_OUT.search(str(error))
         if found is None or not isinstance(error, TwoPhaseCommitError):
             return False
@@ -226,10 +226,10 @@ class History:
     # -- the end -------------------------------------------------------------------------------------------------------
 
     def finish(self) -> bool:
-        """Without faults, one last driver finishes the rest and one more batch; or the one after it, with what errors name.
+        """Without faults, let a last driver finish the rest and one more batch. If it is in doubt, the next uses its override.
 
         Returns:
-            False if one was in doubt.
+            False if a driver was in doubt.
         """
         self.nemesis.rest()
         self.simulation.end()

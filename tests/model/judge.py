@@ -45,7 +45,7 @@ class Judge:
             raise ModelViolation(f"{known.transactional_id} is committed without a decision")
 
     def _learn(self, known: Transaction) -> None:
-        """Learn what the driver's transaction decides. It holds once the coordinator accepts it, before it can be read."""
+        """Learn the decision in the driver's transaction. It holds once the coordinator accepts it, before it can be read."""
         log = self._cluster.logs[LEDGER, 0]
         if known.producer_id not in log.open:
             return

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 _LOST_AFTER_MS: Final = 500.0
 _STALL_MS: Final = 2_000.0
 _STALE: Final = 0.3
-#: How often what is interrupted has happened.
+#: The probability that an interrupted act has taken effect.
 _DONE: Final = 0.5
 
 
@@ -81,7 +81,7 @@ class Nemesis:
         self._rate = rate
         self.budget = budget
         self.struck: Counter[Fault] = Counter()
-        #: Each gets the request, and may let it happen.
+        #: Each fault gets the request, and may let it happen.
         self._strikes: dict[Fault, Callable[[Callable[[], Any]], None]] = {
             Fault.CRASH: lambda _: simulation.crash(),
             Fault.CRASH_AFTER: self._crash_after,

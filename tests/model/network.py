@@ -18,7 +18,7 @@ RESEND_S: Final = 0.1
 
 
 class Network:
-    """The simulation that the clients belong to, and what the nemesis has prepared for their next requests."""
+    """The simulation to which the clients belong, and the faults that the nemesis has prepared for their next requests."""
 
     simulation: Simulation
     #: Kinds of requests that can be lost. A client sends a producer's own requests again by itself.

@@ -1,6 +1,6 @@
 """librdkafka's transactional producer against the model's cluster.
 
-Observed on the real one: ``commit_transaction()`` sends a lost EndTxn again by itself, and may then report success whatever
+The real one was observed: ``commit_transaction()`` sends a lost EndTxn again by itself, and may then report success whatever
 became of the record (rule 12).
 """
 

@@ -26,7 +26,7 @@ class Link:
         broker: the broker's end.
         address: the broker's address.
         judge: returns the rule that acts on a request, and records the request.
-        rewrite: makes what the client receives of a response.
+        rewrite: turns a response into the one that the client receives.
         bytes_per_s: how fast it carries requests; None: as fast as it can.
     """
 

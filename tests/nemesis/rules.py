@@ -1,4 +1,4 @@
-"""Which requests a schedule hits, and what happens to them."""
+"""Define which requests a schedule hits, and what happens to them."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class Exchange:
         request: as the client sent it.
         broker: the ``(host, port)`` it went to.
         response: the broker's answer, whether or not the client got it; None until it answers.
-        fault: what the proxy did to it; None for nothing.
+        fault: the proxy's fault for this request; None for none.
     """
 
     request: Request
@@ -130,7 +130,7 @@ class Rule:
         self._released.set()
 
     def disarm(self) -> None:
-        """Act on nothing from now on; what it holds stays held."""
+        """Act on no request from now on. Held requests stay held."""
         with self._changed:
             self._is_over = True
 
@@ -185,11 +185,11 @@ class Selection:
         return self._arm(Rule(self, Fault.DROP_RESPONSE))
 
     def delay(self, seconds: float) -> Rule:
-        """The request arrives so much later, even if its client has given up by then."""
+        """The request arrives after this delay, even if its client has given up by then."""
         return self._arm(Rule(self, Fault.HOLD_REQUEST, seconds, is_delay=True))
 
     def delay_response(self, seconds: float) -> Rule:
-        """The answer arrives so much later."""
+        """The answer arrives after this delay."""
         return self._arm(Rule(self, Fault.HOLD_RESPONSE, seconds, is_delay=True))
 
     def hold(self, *, longest_s: float = LONGEST_HOLD_S) -> Rule:

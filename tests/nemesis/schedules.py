@@ -40,7 +40,7 @@ def rivals(play: Play) -> tuple[Coordinator, Coordinator]:
 def process(
     driver: Coordinator, play: Play, batch: int, *, between: Callable[[int], None] = lambda _: None
 ) -> tuple[int, int]:
-    """Process one batch; returns how often it was prepared and how often it was only evaluated."""
+    """Process one batch. Return how often it was prepared, and how often it was only evaluated."""
     tasks = Tasks(play, rows_of(batch), between=between)
     driver.process(play.batch(batch), tasks)
     return tasks.prepared, tasks.evaluated

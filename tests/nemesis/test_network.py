@@ -94,7 +94,7 @@ def test_a_tasks_request_that_arrives_twice_changes_nothing(play: Play, proxy: K
     "api", [Api.INIT_PRODUCER_ID, Api.ADD_PARTITIONS_TO_TXN, Api.PRODUCE], ids=lambda api: api.name
 )
 def test_a_drivers_request_that_arrives_twice_stops_it_at_worst(play: Play, proxy: KafkaProxy, api: Api) -> None:
-    """Its producer keeps one epoch, so it may be stopped; it decides nothing wrong, and a restart continues.
+    """The driver's producer keeps one epoch, so the driver may stop. It makes no wrong decision, and a restart continues.
 
     A late InitProducerId fences it. After a late Produce, itself refused, Kafka 4.3 refuses the next as out of order.
     """

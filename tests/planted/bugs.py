@@ -13,6 +13,7 @@ from tests.planted.checkpointing_bugs import CHECKPOINTING_BUGS
 from tests.planted.connect_bugs import CONNECT_BUGS
 from tests.planted.delta_bugs import DELTA_BUGS
 from tests.planted.iceberg_bugs import ICEBERG_BUGS
+from tests.planted.lake_bugs import LAKE_BUGS
 from tests.planted.operate_bugs import OPERATE_BUGS
 from tests.planted.proof_bugs import PROOF_BUGS
 from tests.planted.sink_bugs import SINK_BUGS
@@ -375,8 +376,8 @@ BUGS: Final = (
         "an unanswered decision counts as failed",
         12,
         _DRIVER,
-        '            raise DecisionInDoubtError(\n                f"the ledger {self._ledger} did not answer',
-        '            raise RetriableError(\n                f"the ledger {self._ledger} did not answer',
+        '            raise DecisionInDoubtError(\n                f"the commit of a record to the ledger',
+        '            raise RetriableError(\n                f"the commit of a record to the ledger',
     ),
     _bug(
         "a slow commit is not read back",
@@ -771,6 +772,7 @@ BUGS: Final = (
     ),
     *PROOF_BUGS,
     *SINK_BUGS,
+    *LAKE_BUGS,
     *ICEBERG_BUGS,
     *DELTA_BUGS,
     *OPERATE_BUGS,

@@ -7,10 +7,9 @@ from typing import Final
 from tests.planted.bug import Bug, Edit, one_edit
 
 _COMMIT: Final = "tests/unit/test_iceberg_commit.py"
+_SHARED: Final = "tests/unit/test_lake_commit.py"
 _BOUNDS: Final = "tests/unit/test_iceberg_bounds.py"
-_SWEEP: Final = "tests/unit/test_iceberg_sweep.py"
 _TABLES: Final = "tests/unit/test_iceberg_tables.py"
-_VALUES: Final = "tests/unit/test_iceberg_values.py"
 _PARTITIONS: Final = "tests/unit/test_iceberg_partitions.py"
 _RESTORED: Final = "tests/unit/test_iceberg_restored.py"
 
@@ -32,7 +31,7 @@ ICEBERG_BUGS: Final[tuple[Bug, ...]] = (
         "            transaction._stage(*transaction._set_ref_snapshot(append.snapshot_id, tag, 'tag'))\n"
         "            transaction.commit_transaction()\n",
         model=False,
-        protocol=f"{_COMMIT} -k held_back",
+        protocol=f"{_SHARED} -k held_back",
     ),
     one_edit(
         "Iceberg: a commit does not require that the tag has not moved",
@@ -50,7 +49,7 @@ ICEBERG_BUGS: Final[tuple[Bug, ...]] = (
         "        requirements.append(_unmoved(MAIN_BRANCH, parent_id))\n",
         "        pass\n",
         model=False,
-        protocol=f"{_COMMIT} -k without_snapshots",
+        protocol=f"{_SHARED} -k new_table",
     ),
     one_edit(
         "Iceberg: a late start sets the table's sequence number back",
@@ -77,35 +76,33 @@ ICEBERG_BUGS: Final[tuple[Bug, ...]] = (
         "    moves_branch = bool(change.additions) or not metadata.snapshots\n",
         "    moves_branch = bool(change.additions)\n",
         model=False,
-        protocol=f"{_COMMIT} -k without_snapshots",
+        protocol=f"{_SHARED} -k new_table",
     ),
     one_edit(
         "Iceberg: a commit of others is rebased although the tag has moved",
         0,
         "sinks/iceberg/step.py",
-        "        if now != before:\n",
+        "        if now != self._tagged:\n",
         "        if False:\n",
         model=False,
-        protocol=_COMMIT,
+        protocol=f"{_SHARED} -k new_table",
     ),
     one_edit(
         "Iceberg: a commit whose answer is lost is not looked for",
         0,
         "sinks/iceberg/step.py",
-        "        if landed := next((proposal for proposal in tried if proposal.snapshot_id == now), None):\n"
-        "            return landed\n",
+        "        if self._landed is not None:\n            return True\n",
         "",
         model=False,
-        protocol=f"{_COMMIT} -k answer_is_lost",
+        protocol=f"{_SHARED} -k answer_is_lost",
     ),
     one_edit(
         "Iceberg: a try counts as failed because the tag has moved on",
         0,
         "sinks/iceberg/step.py",
-        "        self._tidy(proposal for proposal in tried if proposal is not landed)\n",
-        "        if len(tried) > 1:\n"
-        "            tag = read_tag(self._store.load().metadata, self._sink)\n"
-        "            self._tidy(proposal for proposal in tried if tag and proposal.snapshot_id != tag.snapshot_id)\n",
+        "                for path in () if proposal is self._landed else proposal.paths:\n",
+        "                tag = read_tag(self._store.load().metadata, self.sink) if len(self._tried) > 1 else None\n"
+        "                for path in proposal.paths if tag and proposal.snapshot_id != tag.snapshot_id else ():\n",
         model=False,
         protocol=f"{_COMMIT} -k successor",
     ),
@@ -113,12 +110,14 @@ ICEBERG_BUGS: Final[tuple[Bug, ...]] = (
         "Iceberg: a commit without an answer deletes its files",
         0,
         "sinks/iceberg/step.py",
-        "            failure = self._commit(tried[-1])\n",
-        "            failure = self._commit(tried[-1])\n"
-        "            for path in tried[-1].paths if failure else ():\n"
-        "                delete(self.table, path)\n",
+        "        except StoreError as error:\n            return error\n        self._landed",
+        "        except StoreError as error:\n"
+        "            for path in proposal.paths:\n"
+        "                self.view.files.delete(path)\n"
+        "            return error\n"
+        "        self._landed",
         model=False,
-        protocol=f"{_COMMIT} -k answer",
+        protocol=f"{_SHARED} -k answer",
     ),
     one_edit(
         "Iceberg: the retention of references removes the tag",
@@ -157,123 +156,6 @@ ICEBERG_BUGS: Final[tuple[Bug, ...]] = (
         protocol=f"{_COMMIT} -k was_moved",
     ),
     one_edit(
-        "Iceberg: an older table is believed at a start",
-        0,
-        "sinks/iceberg/committer.py",
-        "        if newest < decided_before(known) or record.driver_epoch < version_of(known) >> _VERSIONS_OF_A_DRIVER:\n",
-        "        if False:\n",
-        model=False,
-        protocol=_RESTORED,
-    ),
-    one_edit(
-        "Iceberg: an older table is believed while a query runs",
-        0,
-        "sinks/iceberg/committer.py",
-        "        if revision < self._revision:\n",
-        "        if False:\n",
-        model=False,
-        protocol=_RESTORED,
-    ),
-    one_edit(
-        "Iceberg: a decision whose files are gone is committed without them, and nobody hears of it",
-        0,
-        "sinks/iceberg/committer.py",
-        "    return Evidence.ABORTED if handle.transaction in published.lost else Evidence.COMMITTED\n",
-        "    return Evidence.COMMITTED\n",
-        model=False,
-        protocol=f"{_COMMIT} -k gone",
-    ),
-    one_edit(
-        "Iceberg: a file is not looked for before it is added",
-        0,
-        "sinks/iceberg/prepared.py",
-        "        return entries if all(size_of(table, entry.path) == entry.size for entry in entries) else None\n",
-        "        return entries\n",
-        model=False,
-        protocol=f"{_COMMIT} -k another_size",
-    ),
-    one_edit(
-        "Iceberg: a repair adds the whole batch again",
-        0,
-        "sinks/iceberg/committer.py",
-        "[handle for handle in handles if handle.attempt not in published.attempts]",
-        "list(handles)",
-        model=False,
-        protocol=f"{_COMMIT} -k repair",
-    ),
-    one_edit(
-        "Iceberg: a transaction counts as committed with its attempt",
-        0,
-        "sinks/iceberg/committer.py",
-        "    if asked > published.attempts.get(handle.attempt, 0):\n",
-        "    if handle.attempt not in published.attempts:\n",
-        model=False,
-        protocol=f"{_COMMIT} -k not_in_the_commit",
-    ),
-    one_edit(
-        "Iceberg: the versions of two drivers clash",
-        0,
-        "sinks/iceberg/committer.py",
-        "max(above + 1, self._driver_epoch << _VERSIONS_OF_A_DRIVER)",
-        "above + 1",
-        model=False,
-        protocol=f"{_COMMIT} -k clash",
-    ),
-    one_edit(
-        "Iceberg: a sweep takes the files of the newest batch for orphans",
-        0,
-        "sinks/iceberg/orphans.py",
-        "            if place > newest or (place == newest and place in self._decided):\n",
-        "            if place >= newest:\n",
-        model=False,
-        protocol=_SWEEP,
-    ),
-    one_edit(
-        "Iceberg: a sweep takes the files of earlier batches for orphans",
-        0,
-        "sinks/iceberg/orphans.py",
-        "            if place > newest or (place == newest and place in self._decided):\n",
-        "            if True:\n",
-        model=False,
-        protocol=_SWEEP,
-    ),
-    one_edit(
-        "Iceberg: a sweep takes the files of a repair for orphans",
-        0,
-        "sinks/iceberg/committer.py",
-        "            epoch, batch = max((published.epoch, published.batch), *places)\n",
-        "            epoch, batch = min(places)\n",
-        model=False,
-        protocol=_SWEEP,
-    ),
-    one_edit(
-        "Iceberg: a sweep looks at the files of another table",
-        0,
-        "sinks/iceberg/layout.py",
-        "twopc-{sink}/{sink_id}",
-        "twopc-{sink}",
-        model=False,
-        protocol=_SWEEP,
-    ),
-    one_edit(
-        "Iceberg: orphans of failed attempts stay until the next start",
-        0,
-        "sinks/iceberg/orphans.py",
-        "                yield own_epoch, batch + 1\n",
-        "",
-        model=False,
-        protocol=_SWEEP,
-    ),
-    one_edit(
-        "Iceberg: a table may be altered before the decision",
-        0,
-        "sinks/iceberg/committer.py",
-        "        if any((handle.schema_id, handle.spec_id) != now for handle in handles):\n",
-        "        if False:\n",
-        model=False,
-        protocol=f"{_COMMIT} -k altered_before",
-    ),
-    one_edit(
         "Iceberg: files are added with the newest partitioning",
         0,
         "sinks/iceberg/proposal.py",
@@ -286,8 +168,8 @@ ICEBERG_BUGS: Final[tuple[Bug, ...]] = (
         "Iceberg: files whose partitioning is gone block the query for good",
         0,
         "sinks/iceberg/committer.py",
-        "            if not has_definitions(step.table, handle.schema_id, handle.spec_id):\n",
-        "            if False:\n",
+        "entries if has_definitions(step.view.table, handle.schema_id, handle.spec_id) else None",
+        "entries",
         model=False,
         protocol=f"{_COMMIT} -k partitioning_was_removed",
     ),
@@ -295,37 +177,10 @@ ICEBERG_BUGS: Final[tuple[Bug, ...]] = (
         "Iceberg: files are not looked for in the table before a start adds them",
         0,
         "sinks/iceberg/committer.py",
-        "        return added_already(step.table, paths) if paths else set()\n",
+        "        return added_already(step.view.table, paths) if paths else set()\n",
         "        return set()\n",
         model=False,
         protocol=_RESTORED,
-    ),
-    one_edit(
-        "Iceberg: files older than maintenance allows are decided",
-        0,
-        "sinks/iceberg/committer.py",
-        "        if age_ms > limit_ms:\n",
-        "        if False:\n",
-        model=False,
-        protocol=f"{_COMMIT} -k too_long",
-    ),
-    one_edit(
-        "Iceberg: a task of a former driver writes",
-        0,
-        "sinks/iceberg/writer.py",
-        "        if record.driver_epoch != task.driver_epoch:\n",
-        "        if False:\n",
-        model=False,
-        protocol=f"{_COMMIT} -k former_driver",
-    ),
-    one_edit(
-        "Iceberg: what a null struct holds is written",
-        0,
-        "sinks/iceberg/values.py",
-        "    children = values.flatten()  # unlike field(), without what a null struct holds\n",
-        "    children = [values.field(index) for index in range(values.type.num_fields)]\n",
-        model=False,
-        protocol=_VALUES,
     ),
     one_edit(
         "Iceberg: the bounds of some row groups count for the whole file",
@@ -344,15 +199,6 @@ ICEBERG_BUGS: Final[tuple[Bug, ...]] = (
         "        counted = set()\n",
         model=False,
         protocol=_BOUNDS,
-    ),
-    one_edit(
-        "Iceberg: a null in a required part is not found",
-        0,
-        "sinks/iceberg/values.py",
-        "    if values.null_count and not field.nullable:\n",
-        "    if False:\n",
-        model=False,
-        protocol=f"{_TABLES} -k cannot_be_written",
     ),
     one_edit(
         "Iceberg: a path is cut, and files overwrite each other",

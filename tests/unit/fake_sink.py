@@ -54,7 +54,7 @@ class Transaction:
 
 @dataclass
 class Store:
-    """What one sink stores outside of any process."""
+    """The data that one sink stores outside of any process."""
 
     transactions: dict[str, Transaction] = field(default_factory=dict)
     driver_epoch: int = 0

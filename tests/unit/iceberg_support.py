@@ -2,29 +2,28 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
+import sqlite3
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from pyiceberg.exceptions import CommitFailedException
 from pyiceberg.partitioning import UNPARTITIONED_PARTITION_SPEC
 from pyiceberg.schema import Schema
+from pyiceberg.transforms import BucketTransform
 from pyiceberg.types import LongType, NestedField, StringType
 
-from tests.faulty_catalog import faulty
+from tests.faulty_catalog import faulty, next_commits
 from tests.warehouse import Warehouse
 from twopc import IcebergSink
-from twopc.attempt import Attempt, TaskAttempt
-from twopc.testing.contract import numbers
-from twopc.testing.contract.drivers import QUERY_ID, Driver, run_task
+from twopc.sinks.iceberg.view import IcebergView
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from contextlib import AbstractContextManager
 
     from pyiceberg.partitioning import PartitionSpec
     from pyiceberg.table import Table
-
-    from twopc.attempt import Evidence
-    from twopc.sinks.iceberg.handle import IcebergHandle
 
 TABLE = "shop.orders"
 TAG = "twopc-orders"
@@ -32,7 +31,10 @@ SCHEMA = Schema(NestedField(1, "value", LongType(), required=True), NestedField(
 
 
 class Shop:
-    """See above."""
+    """See :class:`tests.unit.lake_support.LakeShop`."""
+
+    refused = CommitFailedException
+    next_commits = staticmethod(next_commits)
 
     def __init__(
         self, place: Path | Warehouse, spec: PartitionSpec = UNPARTITIONED_PARTITION_SPEC, **properties: str
@@ -51,7 +53,7 @@ class Shop:
     def table(self) -> Table:
         return self.warehouse.table(TABLE)
 
-    def snapshots(self) -> int:
+    def commits(self) -> int:
         return len(self.table().metadata.snapshots)
 
     def sequence_numbers(self) -> tuple[int, int]:
@@ -76,24 +78,43 @@ class Shop:
         rows = self.table().schema().as_arrow().empty_table()
         self.change(lambda table: table.append(rows.from_pylist([{"value": v} for v in values], schema=rows.schema)))
 
+    def named_files(self) -> set[str]:
+        return {task.file.file_path.rpartition("/")[2] for task in self.table().scan().plan_files()}
+
+    def view(self) -> IcebergView:
+        return IcebergView(self.sink.store(), self.sink)
+
+    def commit_as_spark(self, query_id: str, batch: int) -> None:
+        rows = self.table().schema().as_arrow().empty_table()
+        properties = {"spark.sql.streaming.queryId": query_id, "spark.sql.streaming.epochId": str(batch)}
+        self.change(lambda table: table.append(rows, snapshot_properties=properties))
+
+    def alter(self) -> None:
+        self.change(lambda table: table.update_spec().add_field("value", BucketTransform(4), "bucket").commit())
+
+    def roll_back(self) -> None:
+        older = self.table().metadata.snapshot_log[-2].snapshot_id
+        self.change(lambda table: table.manage_snapshots().rollback_to_snapshot(older).commit())
+
+    def recreate(self) -> None:
+        with self.warehouse.catalog() as catalog:
+            catalog.drop_table(TABLE)
+        self.warehouse.create(TABLE, SCHEMA)
+
+    def backup(self) -> str:
+        """The place of the newest metadata."""
+        return self.table().metadata_location
+
+    def restore(self, backup: str) -> None:
+        """Make the catalog name an older state of the table, as a restored backup of the catalog does."""
+        with contextlib.closing(sqlite3.connect(self.warehouse.directory / "catalog.db")) as db:
+            db.execute("UPDATE iceberg_tables SET metadata_location = ?", (backup,))
+            db.commit()
+
+    def silent(self) -> AbstractContextManager[None]:
+        return self.warehouse.silent()
+
     def files(self, pattern: str = "*") -> list[Path]:
         """The sink's own files."""
         data = self.warehouse.directory / "shop" / "orders" / "data"
         return sorted(path for path in data.rglob(pattern) if path.is_file() and "twopc-" in str(path))
-
-
-def prepare(driver: Driver, sink: IcebergSink, *values: int, batch: int = 0, attempt: int = 1) -> IcebergHandle:
-    """Run one task of an attempt at a batch."""
-    handle: IcebergHandle = run_task(sink, task_of(driver, batch, attempt), numbers(values))
-    return handle
-
-
-def evidence(driver: Driver, handles: Sequence[IcebergHandle], scan_start: Mapping[str, Any]) -> list[Evidence]:
-    """Commit, and return the evidence in the order of the handles."""
-    found = driver.committer.commit(handles, scan_start)
-    return [found[handle] for handle in handles]
-
-
-def task_of(driver: Driver, batch: int = 0, attempt: int = 1) -> TaskAttempt:
-    """A task of an attempt at a batch."""
-    return TaskAttempt(QUERY_ID, batch, Attempt(driver.driver_epoch, attempt), 0, driver.driver_epoch, -1)

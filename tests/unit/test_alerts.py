@@ -95,7 +95,7 @@ def test_failures_in_a_row_fire_at_once_and_a_completed_checkpoint_ends_them() -
     assert [_said(episodes.ended(_bad(minute))) for minute in (10, 11, 12)] == [[], [], [("broken", "firing")]]
 
 
-def test_no_completed_checkpoint_for_a_time_counts_from_the_last_one_or_from_the_beginning() -> None:
+def test_the_time_without_a_completed_checkpoint_counts_from_the_last_one_or_from_the_beginning() -> None:
     episodes = _episodes(STALLED)
     assert _at(episodes, 10) == []
     assert _at(episodes, 10.1) == [("stalled", "firing")]

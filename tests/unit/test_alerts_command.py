@@ -45,7 +45,7 @@ def _told(endpoint: Endpoint) -> list[tuple[str, str]]:
 
 
 def _watch(checkpoint: Path, rules: Path, *steps: Callable[[], object], state: Path | None = None) -> int:
-    """Look, do the first step instead of the pause, look again …; each pause takes a minute."""
+    """Check, do the first step instead of the pause, check again, and so on. Each pause takes a minute."""
     now, left = [T0 / 1000 + 10], list(steps)
 
     def pause(_: float) -> None:

@@ -51,6 +51,7 @@ def sampled(name: str, samples: dict[str, list[float]]) -> Case:
 
 def results(*cases: Case) -> Results:
     heading: dict[str, Any] = {"date": "2026-01-01", "commit": "abc", "cores": 2, "processor": "p", "memory GiB": 24}
+    heading |= {"system": "s", "load at the start": 0.1, "python": "3", "settings": "the defaults"}
     return Results(group="streaming", title="T", heading=heading, rounds=3, cases=list(cases), x_label="rows")
 
 
@@ -150,15 +151,14 @@ def test_a_block_is_replaced_and_the_text_around_it_kept(tmp_path: Path) -> None
 
 
 def test_a_brief_block_shows_the_times_and_not_what_was_measured_beside_them(tmp_path: Path) -> None:
-    facts = {"ms of the whole trigger": {TWOPC: 1_234.0}}
+    facts = {"trigger time, ms": {TWOPC: 1_234.0}}
     results(Case(name="100 rows", unit="ms", samples={TWOPC: [12, 30, 10]}, facts=facts)).write(tmp_path)
     whole, brief = (filled(f"<!-- bench:streaming{part} -->\n<!-- /bench -->", tmp_path) for part in ("", " brief"))
     for text in (whole, brief):
-        assert "2026-01-01, " in text
-        assert "commit abc" in text
+        assert "Measured on 2026-01-01 at commit abc, in 3 rounds." in text
         assert "| 100 rows | twopc | 12 (10-30) ms |" in text
-    assert "| ms of the whole trigger | twopc | 1 234 |" in whole
-    assert "whole trigger" not in brief
+    assert "| trigger time, ms | twopc | 1 234 |" in whole
+    assert "trigger time" not in brief
 
 
 def test_the_text_of_a_chart_says_what_it_measures_and_of_whom(tmp_path: Path) -> None:
@@ -168,16 +168,17 @@ def test_the_text_of_a_chart_says_what_it_measures_and_of_whom(tmp_path: Path) -
     kept.write(tmp_path)
     draw(kept, tmp_path)
     page = filled("<!-- bench:streaming -->\n<!-- /bench -->", tmp_path)
-    assert f"The chart shows the time (ms) by {kept.x_label} for {TWOPC}; {SPARK}.](results/streaming.svg)" in page
+    assert f"The chart plots T (ms) against the {kept.x_label} for {TWOPC} and {SPARK}.](results/streaming.svg)" in page
     memory = (
-        f"The chart shows driver memory (MiB) by {kept.x_label} for {TWOPC}.](results/streaming-driver-memory-mib.svg)"
+        f"The chart plots driver memory (MiB) against the {kept.x_label} for {TWOPC}."
+        "](results/streaming-driver-memory-mib.svg)"
     )
     assert memory in page
 
 
-def test_one_round_is_a_round(tmp_path: Path) -> None:
+def test_the_text_for_one_round_is_singular(tmp_path: Path) -> None:
     msgspec.structs.replace(results(case()), rounds=1).write(tmp_path)
-    assert "; 1 round." in filled("<!-- bench:streaming -->\n<!-- /bench -->", tmp_path)
+    assert ", in 1 round." in filled("<!-- bench:streaming -->\n<!-- /bench -->", tmp_path)
 
 
 def test_a_block_of_an_unknown_group_is_an_error(tmp_path: Path) -> None:
@@ -191,7 +192,7 @@ def test_only_names_groups_and_parts_of_cases() -> None:
     assert [(group.name, parts) for group, parts in chosen(["streaming:2000", "streaming:100rows"])] == [
         ("streaming", ("2000", "100rows"))
     ]
-    with pytest.raises(ValueError, match="no group 'other': there are streaming"):
+    with pytest.raises(ValueError, match="no group 'other': the groups are streaming"):
         chosen(["other"])
     assert Settings(only=("2000",)).wants("2 000 rows")
     assert not Settings(only=("2000",)).wants("100 rows")

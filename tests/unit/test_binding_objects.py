@@ -86,7 +86,7 @@ def test_a_binding_that_no_decision_followed_does_not_count(files: Objects) -> N
 
 
 def test_a_checkpoint_copied_from_a_file_system_keeps_its_bindings(files: Objects) -> None:
-    """They are numbered one by one; the epoch of the first driver on the store is higher than their number."""
+    """The old bindings are numbered one by one. The first driver's epoch on the store is higher than their number."""
     files.content = {f"binding-{number:06d}.json": seal(bound) for number, bound in ((1, BOUND), (2, WITH_REDIS))}
     files.show()
     Binding(files).check(WITH_REDIS, add_sink=None)

@@ -146,7 +146,7 @@ def test_a_store_that_is_older_than_the_decisions_lacks_them_unless_only_the_new
     assert found == [True, True, False]
 
 
-def test_who_came_back_to_a_sink_that_another_query_had_is_not_taken_for_a_loss(store: Store) -> None:
+def test_a_query_that_returns_to_a_sink_after_another_query_is_not_taken_for_a_loss(store: Store) -> None:
     """The record forgets a query's decisions with the query, but no version."""
     owner = Committer(store)
     owner.acquire(FIRST, NOBODY)

@@ -125,7 +125,7 @@ def test_a_batch_is_not_given_up_by_the_run_that_decides_it(cluster: Cluster) ->
 
 @pytest.mark.parametrize("first", [0, 1], ids=["replayed", "left behind"])
 @pytest.mark.parametrize("point", DRIVER_POINTS)
-def test_a_crash_while_a_batch_is_given_up_ends_as_without_it(point: str, first: int, cluster: Cluster) -> None:
+def test_a_crash_while_a_batch_is_given_up_changes_nothing(point: str, first: int, cluster: Cluster) -> None:
     kept = lose_some(cluster)
     arm(point, cluster.world.crash)
     with contextlib.suppress(Crash):

@@ -160,7 +160,7 @@ def test_an_engine_that_writes_more_than_the_lost_tasks_is_caught_before_the_dec
     query = cluster.start()
     prepare = query.engine.prepare
     query.engine.prepare = lambda work: prepare(replace(work, mode=Write()))  # type: ignore[method-assign]
-    with pytest.raises(AssertionError, match="exactly what was lost"):
+    with pytest.raises(AssertionError, match="exactly the lost rows"):
         query.run(0)
     assert (records(cluster, Repair), cluster.store.visible()) == ([], all_rows(0)[:4])
 

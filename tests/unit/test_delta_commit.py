@@ -1,4 +1,4 @@
-"""A decided batch is in the table once: after lost answers, late commits, other drivers, and whatever users do to the table."""
+"""A decided batch is in a Delta table once: the cases that need its pointer, its log, or its definition."""
 
 from __future__ import annotations
 
@@ -11,8 +11,9 @@ from deltalake import CommitProperties, DeltaTable, Field, QueryBuilder, Transac
 from deltalake.exceptions import CommitFailedError, DeltaError
 from deltalake.schema import PrimitiveType
 
-from tests.unit.delta_support import APP, Shop, evidence, lost_answer, lost_request, next_commits, prepare
-from twopc import ConfigurationError, FencedError, RetriableError
+from tests.unit.delta_support import APP, Shop, next_commits
+from tests.unit.lake_support import evidence, lost_request, prepare
+from twopc import ConfigurationError, FencedError
 from twopc.attempt import Claim, Evidence
 from twopc.testing import crash_points
 from twopc.testing.contract.drivers import Driver, close_opened
@@ -30,7 +31,7 @@ def shop(tmp_path: Path) -> Iterator[Shop]:
     close_opened()
 
 
-# -- what the sink relies on, and no document of deltalake promises ----------------------------------------------------
+# -- behaviour of deltalake that the sink relies on and no document promises ---------------------------------------------
 
 
 def set_app_version(table: DeltaTable, version: int) -> None:
@@ -48,10 +49,10 @@ def test_deltalake_refuses_a_commit_if_a_later_version_has_set_the_same_app_id(s
 
 
 def test_deltalake_does_not_compare_the_numbers_of_an_app_id(shop: Shop) -> None:
-    """So the table that was looked at must be the one that is committed to."""
+    """So the sink must commit with the same table object that it has examined."""
     for version in (2, 2, 1):
         set_app_version(shop.table(), version)
-    assert shop.version() == 3
+    assert shop.commits() == 3
 
 
 def test_deltalake_refuses_a_commit_whose_rivals_are_no_longer_in_the_log(shop: Shop) -> None:
@@ -60,7 +61,7 @@ def test_deltalake_refuses_a_commit_whose_rivals_are_no_longer_in_the_log(shop: 
     set_app_version(shop.table(), 1)
     shop.append(9)
     shop.table().create_checkpoint()
-    for version in range(shop.version()):
+    for version in range(shop.commits()):
         (shop.path / "_delta_log" / f"{version:020}.json").unlink()
     shop.append(9)
     with pytest.raises(DeltaError):
@@ -73,16 +74,16 @@ def test_deltalake_refuses_a_commit_whose_rivals_are_no_longer_in_the_log(shop: 
 
 def test_a_batch_is_one_version_and_a_start_is_another(shop: Shop) -> None:
     driver = Driver(shop.sink)
-    assert shop.version() == 1
+    assert shop.commits() == 1
     for batch in range(3):
         scan_start = driver.begin()
         handles = [prepare(driver, shop.sink, batch, batch=batch, attempt=batch) for _ in range(2)]
         assert driver.commit(handles, scan_start) == [COMMITTED, COMMITTED]
         driver.committer.recover_and_abort(handles)
         driver.committer.forget(scan_start)
-        assert shop.version() == 2 + batch
+        assert shop.commits() == 2 + batch
     Driver(shop.sink)
-    assert shop.version() == 5
+    assert shop.commits() == 5
     assert shop.values() == [0, 0, 1, 1, 2, 2]
     assert len(shop.records()) == 2, "a record is deleted at the second commit after it"
 
@@ -93,16 +94,6 @@ def test_the_history_names_the_sink_and_the_batch(shop: Shop) -> None:
     driver.commit([prepare(driver, shop.sink, 1, 2, batch=7)], scan_start)
     [newest] = shop.table().history(1)
     assert (newest["twopc.sink"], newest["twopc.batch"], newest["isBlindAppend"]) == ("orders", 7, True)
-
-
-def test_two_sinks_may_write_to_one_table(shop: Shop) -> None:
-    other = shop.named("others")
-    mine, theirs = Driver(shop.sink), Driver(other)
-    for driver, sink, value in ((mine, shop.sink, 1), (theirs, other, 2), (mine, shop.sink, 3)):
-        scan_start = driver.begin()
-        assert driver.commit([prepare(driver, sink, value)], scan_start) == [COMMITTED]
-        driver.committer.recover_and_abort([])
-    assert shop.values() == [1, 2, 3]
 
 
 def test_a_pointer_only_grows(shop: Shop) -> None:
@@ -118,84 +109,18 @@ def test_a_pointer_only_grows(shop: Shop) -> None:
 # -- lost answers and late commits -------------------------------------------------------------------------------------
 
 
-def test_a_commit_whose_answer_is_lost_is_found_in_the_table(shop: Shop) -> None:
-    driver = Driver(shop.sink)
-    scan_start = driver.begin()
-    handle = prepare(driver, shop.sink, 1, 2)
-    with next_commits(lost_answer):
-        assert evidence(driver, [handle], scan_start) == [COMMITTED]
-    assert shop.values() == [1, 2]
-    assert shop.version() == 2
-
-
-def test_a_commit_that_never_arrives_is_repeated(shop: Shop) -> None:
-    driver = Driver(shop.sink)
-    scan_start = driver.begin()
-    handle = prepare(driver, shop.sink, 1, 2)
-    with next_commits(lost_request, lost_request):
-        assert evidence(driver, [handle], scan_start) == [COMMITTED]
-    assert shop.values() == [1, 2]
-
-
-def test_a_commit_that_arrives_after_its_repetition_is_refused(shop: Shop) -> None:
-    driver = Driver(shop.sink)
-    scan_start = driver.begin()
-    handle = prepare(driver, shop.sink, 1, 2)
-    late: list[Callable[[], None]] = []
-
-    def held_back(send: Callable[[], None]) -> None:
-        late.append(send)
-        raise OSError("no answer")
-
-    with next_commits(held_back):
-        assert evidence(driver, [handle], scan_start) == [COMMITTED]
-    shop.append(9)
-    with pytest.raises(CommitFailedError):
-        late[0]()
-    assert shop.values() == [1, 2, 9]
-
-
-def test_a_commit_that_arrives_before_its_repetition_counts(shop: Shop) -> None:
-    driver = Driver(shop.sink)
-    scan_start = driver.begin()
-    handle = prepare(driver, shop.sink, 1, 2)
-    late: list[Callable[[], None]] = []
-
-    def held_back(send: Callable[[], None]) -> None:
-        late.append(send)
-        raise OSError("no answer")
-
-    def second(send: Callable[[], None]) -> None:
-        late[0]()
-        send()
-
-    with next_commits(held_back, second):
-        assert evidence(driver, [handle], scan_start) == [COMMITTED]
-    assert shop.values() == [1, 2]
-
-
-@pytest.mark.parametrize("foreign", [0, 1], ids=["alone", "with a foreign append"])
-@pytest.mark.parametrize("recommits", [True, False], ids=["which commits the batch", "which only starts"])
-def test_a_commit_held_back_past_a_change_of_driver_is_refused(shop: Shop, foreign: int, *, recommits: bool) -> None:
+def test_a_commit_that_a_successor_refuses_leaves_no_record(shop: Shop) -> None:
     loser = Driver(shop.sink)
     scan_start = loser.begin()
     handle = prepare(loser, shop.sink, 1, 2)
 
     def overtaken(send: Callable[[], None]) -> None:
-        winner = Driver(shop.sink)
-        if recommits:
-            assert winner.committer.initialize_state([handle], scan_start) == {handle: COMMITTED}
-        for _ in range(foreign):
-            shop.append(9)
+        Driver(shop.sink)
         send()
 
     with next_commits(overtaken), pytest.raises(FencedError):
         loser.committer.commit([handle], scan_start)
-    assert shop.values() == [1, 2] * recommits + [9] * foreign
     assert len(shop.records()) == 2
-    restarted = Driver(shop.sink)
-    assert restarted.committer.initialize_state([handle], scan_start) == {handle: COMMITTED}
-    assert shop.values() == [1, 2] + [9] * foreign
 
 
 def test_a_driver_that_is_replaced_between_its_look_and_its_commit_adds_nothing(shop: Shop) -> None:
@@ -216,39 +141,7 @@ def test_a_driver_that_is_replaced_between_its_look_and_its_commit_adds_nothing(
     assert shop.values() == [1, 2]
 
 
-def test_without_any_answer_the_outcome_is_unknown_until_the_table_can_be_read(shop: Shop, tmp_path: Path) -> None:
-    driver = Driver(shop.sink)
-    scan_start = driver.begin()
-    handle = prepare(driver, shop.sink, 1, 2)
-
-    def silent(send: Callable[[], None]) -> None:
-        send()
-        shop.path.rename(tmp_path / "away")
-        raise OSError("no answer")
-
-    with next_commits(silent):
-        assert evidence(driver, [handle], scan_start) == [UNKNOWN]
-    assert "orders" in driver.committer.blockers()[0]
-    (tmp_path / "away").rename(shop.path)
-    assert shop.files(), "nothing is deleted after an unclear answer"
-    assert evidence(driver, [handle], scan_start) == [COMMITTED]
-    assert shop.values() == [1, 2]
-
-
 # -- several drivers ---------------------------------------------------------------------------------------------------
-
-
-def test_of_two_drivers_that_start_on_a_new_table_one_is_fenced(shop: Shop) -> None:
-    loser = shop.sink.create_committer()
-    seen = loser.inspect()
-
-    def overtaken(send: Callable[[], None]) -> None:
-        Driver(shop.sink)
-        send()
-
-    with next_commits(overtaken), pytest.raises(FencedError):
-        loser.acquire(Claim("query-a", "loser", "registers"), seen)
-    loser.close()
 
 
 def test_of_many_drivers_that_start_at_once_one_has_the_sink(shop: Shop) -> None:
@@ -270,26 +163,7 @@ def test_of_many_drivers_that_start_at_once_one_has_the_sink(shop: Shop) -> None
     assert won == [1]
 
 
-def test_versions_of_two_drivers_never_clash(shop: Shop) -> None:
-    first = Driver(shop.sink)
-    older = [first.begin()["base"] for _ in range(3)]
-    second = Driver(shop.sink)
-    newer = [second.begin()["base"] for _ in range(3)]
-    assert sorted({*older, *newer}) == older + newer
-    with pytest.raises(FencedError):
-        first.begin()
-
-
-def test_a_task_of_a_driver_that_was_replaced_writes_nothing(shop: Shop) -> None:
-    former = Driver(shop.sink)
-    former.begin()
-    Driver(shop.sink)
-    with pytest.raises(RetriableError, match="a newer driver has replaced the one of this task"):
-        prepare(former, shop.sink, 1)
-    assert shop.files() == []
-
-
-# -- what others do meanwhile ------------------------------------------------------------------------------------------
+# -- acts of others meanwhile ------------------------------------------------------------------------------------------
 
 
 def _compact(shop: Shop) -> None:
@@ -303,12 +177,8 @@ def _delete(shop: Shop) -> None:
     shop.table().delete("value = 10")
 
 
-@pytest.mark.parametrize(
-    "meanwhile", [lambda shop: shop.append(8, 9), _compact, _delete], ids=["append", "optimize", "delete"]
-)
-def test_a_commit_of_somebody_else_in_between_costs_no_more_than_a_try(
-    shop: Shop, meanwhile: Callable[[Shop], None]
-) -> None:
+@pytest.mark.parametrize("meanwhile", [_compact, _delete], ids=["optimize", "delete"])
+def test_maintenance_in_between_costs_no_more_than_a_try(shop: Shop, meanwhile: Callable[[Shop], None]) -> None:
     driver = Driver(shop.sink)
     scan_start = driver.begin()
     handle = prepare(driver, shop.sink, 1, 2)
@@ -330,7 +200,7 @@ def test_the_evidence_survives_checkpoints_and_the_clean_up_of_the_log(tmp_path:
     driver.commit([handle], scan_start)
     shop.append(9)
     shop.table().create_checkpoint()
-    for version in range(shop.version()):  # what cleanup_metadata does once a day has passed
+    for version in range(shop.commits()):  # what cleanup_metadata does once a day has passed
         (shop.path / "_delta_log" / f"{version:020}.json").unlink()
     restarted = Driver(shop.sink)
     assert restarted.committer.initialize_state([handle], scan_start) == {handle: COMMITTED}
@@ -351,40 +221,7 @@ def test_the_evidence_survives_the_rewriting_of_all_files(shop: Shop) -> None:
     assert shop.values() == [1, 2]
 
 
-def test_a_rollback_of_the_table_is_respected(shop: Shop) -> None:
-    driver = Driver(shop.sink)
-    scan_start = driver.begin()
-    handle = prepare(driver, shop.sink, 1, 2)
-    driver.commit([handle], scan_start)
-    shop.table().restore(1)
-    assert shop.values() == []
-    assert evidence(driver, [handle], scan_start) == [COMMITTED]
-    restarted = Driver(shop.sink)
-    assert restarted.committer.initialize_state([handle], scan_start) == {handle: COMMITTED}
-    assert shop.values() == []
-    restarted.commit([prepare(restarted, shop.sink, 3, batch=1)], restarted.begin())
-    assert shop.values() == [3]
-
-
-# -- files that are gone -----------------------------------------------------------------------------------------------
-
-
-def test_a_file_that_is_gone_before_the_decision_voids_the_attempt(shop: Shop) -> None:
-    driver = Driver(shop.sink)
-    driver.begin()
-    handle = prepare(driver, shop.sink, 1, 2)
-    shop.files()[0].unlink()
-    with pytest.raises(RetriableError, match="no longer whole"):
-        driver.committer.confirm([handle], 0)
-
-
-def test_a_file_that_was_cut_short_before_the_decision_voids_the_attempt(shop: Shop) -> None:
-    driver = Driver(shop.sink)
-    driver.begin()
-    handle = prepare(driver, shop.sink, 1, 2)
-    shop.files()[0].write_bytes(shop.files()[0].read_bytes()[:-1])
-    with pytest.raises(RetriableError, match="no longer whole"):
-        driver.committer.confirm([handle], 0)
+# -- files that are missing --------------------------------------------------------------------------------------------
 
 
 def test_a_file_that_vacuum_deletes_after_the_decision_is_proven_lost(shop: Shop) -> None:
@@ -406,27 +243,6 @@ def test_a_file_that_vacuum_deletes_after_the_decision_is_proven_lost(shop: Shop
     assert shop.values() == [1, 2, 3]
 
 
-def test_a_lost_file_that_comes_back_stays_lost(shop: Shop) -> None:
-    """ABORTED must be final: its rows were written again."""
-    driver = Driver(shop.sink)
-    scan_start = driver.begin()
-    handle = prepare(driver, shop.sink, 1, 2)
-    [path] = shop.files()
-    content = path.read_bytes()
-    path.unlink()
-    assert evidence(driver, [handle], scan_start) == [ABORTED]
-    path.write_bytes(content)
-    assert evidence(driver, [handle], scan_start) == [ABORTED]
-    assert shop.values() == []
-
-
-def test_an_outcome_that_the_record_does_not_have_is_unknown(shop: Shop) -> None:
-    driver = Driver(shop.sink)
-    scan_start = driver.begin()
-    handle = prepare(driver, shop.sink, 1)
-    assert driver.committer.prove([handle], scan_start) == {handle: UNKNOWN}
-
-
 # -- a table that was altered ------------------------------------------------------------------------------------------
 
 
@@ -436,15 +252,6 @@ def _add_column(shop: Shop) -> None:
 
 def _replace_columns(shop: Shop) -> None:
     write_deltalake(str(shop.path), pa.table({"other": [1]}), mode="overwrite", schema_mode="overwrite")
-
-
-def test_a_table_that_is_altered_before_the_decision_voids_the_attempt(shop: Shop) -> None:
-    driver = Driver(shop.sink)
-    driver.begin()
-    handle = prepare(driver, shop.sink, 1)
-    _add_column(shop)
-    with pytest.raises(RetriableError, match="was altered while this batch was written"):
-        driver.committer.confirm([handle], 0)
 
 
 @pytest.mark.parametrize("within", [True, False], ids=["within the commit", "before the commit"])
@@ -509,7 +316,7 @@ def test_a_table_with_a_constraint_is_refused_at_the_start_and_in_a_task(shop: S
 
 @pytest.mark.parametrize("is_last", [True, False])
 def test_files_that_are_deleted_between_two_tries_of_a_commit_are_lost(shop: Shop, *, is_last: bool) -> None:
-    """The table must never name a file that is gone: nobody could read it any more."""
+    """The table must never name a missing file: nobody could read the table any more."""
     driver = Driver(shop.sink)
     scan_start = driver.begin()
     kept, lost = prepare(driver, shop.sink, 1), prepare(driver, shop.sink, 2)

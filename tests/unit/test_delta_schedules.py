@@ -16,7 +16,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from deltalake import DeltaTable
 
-from tests.unit.delta_support import Shop, prepare
+from tests.unit.delta_support import Shop
+from tests.unit.lake_support import prepare
 from twopc import TwoPhaseCommitError
 from twopc.attempt import Evidence
 from twopc.testing.contract.drivers import Driver, close_opened
@@ -33,7 +34,7 @@ _STEPS = 14
 
 @dataclass
 class Decision:
-    """What the checkpoint knows of the newest batch: each task's handle, and its rows."""
+    """The checkpoint's knowledge of the newest batch: each task's handle, and its rows."""
 
     batch: int
     scan_start: Mapping[str, Any]
@@ -156,7 +157,7 @@ class World:
                     driver.committer.recover_and_abort(list(self.decision.tasks))
 
     def former(self) -> None:
-        """A driver that was replaced wakes up, and commits and sweeps what it knows."""
+        """A replaced driver wakes up, and commits and sweeps the transactions that it knows."""
         driver = self.rng.choice(self.drivers)
         if driver is self.drivers[-1] or not self.decision.tasks:
             return
@@ -192,7 +193,7 @@ class World:
                     (self.shop.path / "_delta_log" / f"{version:020}.json").unlink(missing_ok=True)
 
     def deliver(self) -> None:
-        """A commit arrives that was held back."""
+        """A commit that was held back arrives."""
         if self.late:
             send = self.late.pop(self.rng.randrange(len(self.late)))
             with contextlib.suppress(Exception):

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from deltalake import DeltaTable
 
-from tests.unit.delta_support import SCHEMA, Shop, evidence, prepare
+from tests.unit.delta_support import SCHEMA, Shop
+from tests.unit.lake_support import evidence, prepare
 from twopc import ConfigurationError, DeltaSink
 from twopc.attempt import Evidence
 from twopc.sinks.delta.objections import retention_ms
@@ -136,7 +137,7 @@ def test_a_table_that_the_sink_does_not_understand_is_refused(how: dict[str, Any
     ],
     ids=str,
 )
-def test_what_asks_nothing_of_an_append_is_accepted(how: dict[str, Any], tmp_path: Path) -> None:
+def test_settings_that_do_not_concern_an_append_are_accepted(how: dict[str, Any], tmp_path: Path) -> None:
     Driver(made(tmp_path, **how))
     assert DeltaTable(str(tmp_path)).version() == 1
 

@@ -19,10 +19,11 @@ from hypothesis import strategies as st
 
 from twopc import BadRecordError, DeltaSink, SchemaError
 from twopc.attempt import Evidence
+from twopc.sinks.delta.data_files import NewFiles
 from twopc.sinks.delta.moments import time_text
-from twopc.sinks.delta.rolling import Limits, RollingFiles
 from twopc.sinks.delta.stats import FileStats
 from twopc.sinks.delta.table import definition_of
+from twopc.sinks.lake.rolling import Limits, RollingFiles
 from twopc.testing.contract.drivers import Driver, close_opened
 
 if TYPE_CHECKING:
@@ -380,14 +381,15 @@ def test_a_nan_is_found_by_a_filter(kind: Any, condition: str, tmp_path: Path) -
 def test_files_are_closed_when_they_are_large_or_too_many(tmp_path: Path) -> None:
     fields: list[Any] = [("row", pa.int64()), ("part", pa.int64())]
     DeltaTable.create(str(tmp_path), pa.schema(fields), partition_by=["part"])
-    definition = definition_of(DeltaTable(str(tmp_path)))
     store = DeltaSink(name="orders", table_uri=str(tmp_path)).store()
-    files = RollingFiles(store, definition, "twopc-orders/1/0", "t", Limits(file_size=1, waiting=0, open=2))
+    definition = definition_of(DeltaTable(str(tmp_path)))
+    small = NewFiles(store, definition, file_size=1)
+    files = RollingFiles(store, small, "twopc-orders/1/0", "t", Limits(waiting=0, open=2))
     for _ in range(2):
         files.write(pa.table({"row": list(range(10)), "part": [n % 5 for n in range(10)]}))
     entries = files.finish()
     assert sorted(entry.rows for entry in entries) == [2] * 10
-    many = RollingFiles(store, definition, "twopc-orders/1/0", "u", Limits(waiting=0, open=2))
+    many = RollingFiles(store, NewFiles(store, definition), "twopc-orders/1/0", "u", Limits(waiting=0, open=2))
     for _ in range(2):
         many.write(pa.table({"row": list(range(10)), "part": [n % 5 for n in range(10)]}))
     entries = many.finish()

@@ -136,7 +136,7 @@ def test_the_board_is_one_that_grafana_can_import() -> None:
     shutil.which("promtool") is None, reason="promtool is not installed; Debian's package prometheus has it"
 )
 @pytest.mark.parametrize("arguments", [("check", "rules", "alerts.yml"), ("test", "rules", "alerts_test.yml")])
-def test_prometheus_own_tool_agrees(arguments: tuple[str, ...]) -> None:
+def test_the_tool_of_prometheus_accepts_the_rules(arguments: tuple[str, ...]) -> None:
     done = subprocess.run(["promtool", *arguments], cwd=PROMETHEUS, capture_output=True, text=True, check=False)  # noqa: S607
     assert done.returncode == 0, done.stdout + done.stderr
 

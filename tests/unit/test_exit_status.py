@@ -18,7 +18,7 @@ _TABLE = (
 
 
 def _status_of(name: str) -> int:
-    """As Spark raises it: the class is gone, and the name is in the text."""
+    """The error as Spark raises it: the class is lost, and the name is in the text."""
     text = f"[STREAM_FAILED] Query [id = q] terminated with exception: Traceback …\ntwopc.errors.{name}: batch 3 …\n\nat java …"
     return exit_status(RuntimeError(text))
 
@@ -57,5 +57,5 @@ def test_a_query_that_was_asked_to_stop_is_not_restarted() -> None:
     )
 
 
-def test_it_is_public() -> None:
+def test_exit_status_is_public() -> None:
     assert twopc.exit_status is exit_status

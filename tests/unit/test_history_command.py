@@ -58,7 +58,7 @@ def test_show_names_tasks_that_were_tried_again_orphans_and_how_large_the_state_
         "State when it was triggered: stateStoreSave with 1,000 rows, 65,536 bytes in memory, rocksdbSstFileSize 12,345; "
         "committed in 40 ms." in shown
     )
-    assert "Orphaned transactions ended (of a dead driver or a failed attempt): 3." in shown
+    assert "Orphaned transactions ended (from a dead driver or a failed attempt): 3." in shown
     assert _json("show", tmp_path, 0)["ended"][0]["state"][0]["sizes"] == sizes
     plain = _run("show", tmp_path, 1).stdout
     assert "Orphans" not in plain
@@ -95,7 +95,7 @@ def test_history_as_json_has_counts_durations_and_what_is_in_progress(checkpoint
     assert found["checkpoints"][-1]["cause"]["error"] == "BadRecordError"
 
 
-def test_show_says_everything_of_one(checkpoint: Path) -> None:
+def test_show_prints_the_details_of_a_checkpoint(checkpoint: Path) -> None:
     output = _run("show", checkpoint, 9).stdout
     assert "Checkpoint 9 was triggered at 2026-09-21T14:14:05Z and completed at" in output
     assert "The slowest of 4 tasks that acknowledged: 2 on a, 10,000 rows in 1.9 s" in output

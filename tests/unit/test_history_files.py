@@ -95,7 +95,7 @@ def test_a_clock_that_was_set_back_keeps_the_order(tmp_path: Path, monkeypatch: 
     assert _batches(tmp_path) == [0, 1]
 
 
-def test_where_nothing_can_be_appended_an_object_has_many_and_a_failure_is_written_at_once(
+def test_without_append_an_object_has_many_checkpoints_and_a_failure_is_written_at_once(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setattr(writer, "OBJECT_CHECKPOINTS", 3)
@@ -120,7 +120,7 @@ def test_a_local_checkpoint_has_a_history_and_another_only_if_it_is_asked_for(tm
     assert [type(one).__name__ for one in found] == ["NoneType", "ObjectWriter", "NoneType"]
 
 
-def test_one_that_is_planned_and_not_done_is_in_progress(tmp_path: Path) -> None:
+def test_a_checkpoint_that_is_planned_and_not_done_is_in_progress(tmp_path: Path) -> None:
     write(tmp_path, [ended(0)])
     for directory, names in {"offsets": ("0", "1", ".1.crc"), "commits": ("0",)}.items():
         (tmp_path / directory).mkdir()
@@ -136,12 +136,12 @@ def test_one_that_is_planned_and_not_done_is_in_progress(tmp_path: Path) -> None
 @pytest.mark.parametrize(
     ("lines", "says"),
     [
-        ([b"PAR1 no history", b"\x00\xff\xfe"], "contains no line of a history"),
+        ([b"PAR1 no history", b"\x00\xff\xfe"], "does not contain a history"),
         (
             [with_check(b'{"format":"twopc-history/2","batch":1}')],
             "has the format twopc-history/2, which this release cannot read",
         ),
-        ([], "has no history: |contains no line"),
+        ([], "has no history: |does not contain a history"),
     ],
     ids=["foreign", "newer", "empty"],
 )

@@ -1,4 +1,4 @@
-"""What a file's entry says of its columns never makes a reader skip a row, or a DELETE take one that it does not match."""
+"""A file's column bounds never make a reader skip a row, or a DELETE remove a row that it does not match."""
 
 from __future__ import annotations
 

@@ -45,10 +45,10 @@ from pyiceberg.types import (
     UUIDType,
 )
 
-from tests.unit.iceberg_support import task_of
+from tests.unit.lake_support import task_of
 from tests.warehouse import Warehouse
 from twopc import IcebergSink
-from twopc.sinks.iceberg import rolling, writer
+from twopc.sinks.lake import rolling, writer
 from twopc.testing.contract.drivers import Driver, close_opened
 
 if TYPE_CHECKING:
@@ -241,7 +241,7 @@ def some_rows(count: int, parts: int, seed: int) -> pa.RecordBatch:
 
 
 def test_many_partitions_need_few_open_files_and_little_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(rolling.RollingFiles.__init__, "__kwdefaults__", {"most_waiting": 2_000, "most_open": 3})
+    monkeypatch.setattr(rolling.Limits.__new__, "__defaults__", (2_000, 3))
     warehouse, sink = many(tmp_path, 20)
     batches = [some_rows(200, 20, seed) for seed in range(3)]
     write(sink, *batches)
@@ -253,7 +253,7 @@ def test_many_partitions_need_few_open_files_and_little_memory(tmp_path: Path, m
 
 
 def test_a_file_that_is_large_enough_is_continued_in_another(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(rolling.RollingFiles.__init__, "__kwdefaults__", {"most_waiting": 2_000, "most_open": 3})
+    monkeypatch.setattr(rolling.Limits.__new__, "__defaults__", (2_000, 3))
     warehouse, sink = many(tmp_path, 0, **{"write.target-file-size-bytes": "20000"})
     batches = [some_rows(500, 20, seed) for seed in range(5)]
     write(sink, *batches)

@@ -19,7 +19,8 @@ from pyiceberg.table.update import AssertRefSnapshotId
 
 from tests.unit.iceberg_support import TAG, Shop
 from twopc import IcebergSink, UnavailableError
-from twopc.sinks.iceberg.private import Listing, ParquetFile
+from twopc.sinks.iceberg.files import TableFiles
+from twopc.sinks.iceberg.private import ParquetFile
 from twopc.testing.contract.drivers import Driver, close_opened
 
 if TYPE_CHECKING:
@@ -91,12 +92,11 @@ def test_a_directory_is_listed(kind: type[PyArrowFileIO], tmp_path: Path) -> Non
     (root / "1" / "7").mkdir(parents=True)
     (root / "1" / "7" / "a.parquet").write_text("")
     (root / "2").mkdir()
-    listing = Listing(kind({}), root.as_uri())
-    assert listing.is_possible
-    assert listing.directories() == ["1", "2"]
-    assert listing.directories("1") == ["7"]
-    assert listing.files("1/7") == [f"{root.as_uri()}/1/7/a.parquet"]
-    assert listing.files("3/1") == [] == listing.directories("3")
+    files = TableFiles(kind({}))
+    assert files.listed(root.as_uri(), directories=True) == ["1", "2"]
+    assert files.listed(f"{root.as_uri()}/1", directories=True) == ["7"]
+    assert files.listed(f"{root.as_uri()}/1/7") == ["a.parquet"]
+    assert files.listed(f"{root.as_uri()}/3/1") == [] == files.listed(f"{root.as_uri()}/3", directories=True)
 
 
 @pytest.mark.parametrize("kind", [{"type": "rest"}, {}])

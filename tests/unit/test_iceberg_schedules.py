@@ -19,8 +19,9 @@ from pyiceberg.exceptions import CommitFailedException, NotInstalledError, Valid
 from pyiceberg.transforms import BucketTransform, IdentityTransform, TruncateTransform
 from pyiceberg.types import StringType
 
-from tests.faulty_catalog import lost_answer, lost_request, some_commits, undisturbed
-from tests.unit.iceberg_support import TAG, Shop, prepare
+from tests.faulty_catalog import some_commits, undisturbed
+from tests.unit.iceberg_support import TAG, Shop
+from tests.unit.lake_support import lost_answer, lost_request, prepare
 from twopc import FencedError, RetriableError
 from twopc.attempt import Evidence
 from twopc.testing.contract.drivers import Driver, close_opened
@@ -127,7 +128,7 @@ class Schedule:
             self._driver.committer.forget(scan_start)
 
     def restart(self, *, is_calm: bool = False) -> None:
-        """A new driver; the former one may still be alive."""
+        """Start a new driver. The previous one may still be alive."""
         with self.faults(is_calm=is_calm):
             try:
                 driver = Driver(self._shop.sink)

@@ -26,7 +26,8 @@ from pyiceberg.types import (
     UUIDType,
 )
 
-from tests.unit.iceberg_support import TABLE, Shop, prepare
+from tests.unit.iceberg_support import TABLE, Shop
+from tests.unit.lake_support import prepare
 from tests.warehouse import Warehouse
 from twopc import BadRecordError, ConfigurationError, IcebergSink, SchemaError
 from twopc.attempt import Evidence
@@ -113,7 +114,7 @@ def test_a_table_with_what_the_sink_does_not_support_is_refused(
             ConfigurationError, match=f"sink 'orders': table shop.orders {message}.*Nothing was written"
         ):
             refused()
-    assert shop.snapshots() == 0
+    assert shop.commits() == 0
 
 
 @pytest.mark.parametrize("place", ["write.data.path", "write.metadata.path", "location"])
@@ -186,7 +187,7 @@ def test_files_and_metadata_go_where_the_table_says(tmp_path: Path) -> None:
     Driver(shop.sink).committer.recover_and_abort([])
     [file] = [path.relative_to(data) for path in data.rglob("*.parquet")]
     assert (file.parts[0], *file.parts[2:4]) == ("twopc-orders", "1", "0")
-    assert len(list(metadata.glob("snap-*.avro"))) == shop.snapshots()
+    assert len(list(metadata.glob("snap-*.avro"))) == shop.commits()
     assert shop.values() == [1]
 
 
@@ -200,6 +201,7 @@ COLUMNS: dict[str, Any] = {
     "at": TimestampType(),
     "key": UUIDType(),
     "code": FixedType(3),
+    "note": StringType(),
     "address": ADDRESS,
     "tags": ListType(0, StringType(), element_required=True),
     "counts": MapType(0, StringType(), 0, IntegerType(), value_required=True),
@@ -288,7 +290,9 @@ def test_a_required_column_must_be_there(sink: IcebergSink) -> None:
         ("id", pa.array([1, None], pa.int64()), "column 'id' is null, but the table requires a value"),
         ("id", pa.nulls(2), "column 'id' is null, but the table requires a value"),
         ("key", pa.array([None, "f79c3e09"]), "column 'key' holds a text that is no UUID: 'f79c3e09'"),
+        ("key", pa.array([None, b"\xff"]).view(pa.string()), r"column 'key' holds a text that is no UUID: b'\\xff'"),
         ("code", pa.array([b"abc", b"ab"]), "column 'code' holds bytes that are not 3 long: b'ab'"),
+        ("note", pa.array([b"a", b"\xff"]).view(pa.string()), "column 'note' holds bytes that are not UTF-8"),
         ("day", pa.array([0, 2_932_897], pa.int32()).cast(pa.date32()), "a date outside the years 1 to 9999: 2932897"),
         ("at", pa.array([0, -(2**62)], pa.int64()).cast(pa.timestamp("us")), "a time outside the years 1 to 9999"),
         (
@@ -320,6 +324,18 @@ def test_rows_within_slices_and_null_parents_are_found(sink: IcebergSink) -> Non
     sink.check_rows(bad.slice(0, 4))
     with pytest.raises(BadRecordError, match="in row 1 of an Arrow batch of 2"):
         sink.check_rows(bad.slice(3))
+
+
+@pytest.mark.parametrize("name", ["a b", "A B"])
+def test_a_field_whose_name_is_another_one_in_a_file_is_written(tmp_path: Path, name: str) -> None:
+    """A Parquet file has ``a_x20b``. The case of the DataFrame's name does not matter."""
+    warehouse = Warehouse(tmp_path / "warehouse")
+    warehouse.create(TABLE, Schema(NestedField(0, "address", StructType(NestedField(0, "a b", LongType())))))
+    one = IcebergSink(name="orders", catalog=warehouse.properties, table=TABLE)
+    driver = Driver(one)
+    scan_start = driver.begin()
+    driver.commit([driver.prepare(pa.record_batch({"address": pa.array([{name: 1}])}))], scan_start)
+    assert warehouse.column(TABLE, "address") == [{"a b": 1}]
 
 
 def test_the_limits_of_dates_and_times_are_written(tmp_path: Path) -> None:

@@ -29,7 +29,7 @@ def _nobody_to_ask(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def reporting(*reports: Sequence[tuple[str, KafkaError]], cause: KafkaError | None = None) -> ReadyProducer:
-    """A producer that has one of these groups of failed records at each look."""
+    """A producer that reports one of these groups of failed records each time it is asked."""
     left = list(reports)
     failures: dict[str, KafkaError] = {}
 

@@ -50,7 +50,7 @@ def lanes_over(first: Any, connect: Any) -> Lanes:
 
 
 def opened_all(lanes: Lanes) -> None:
-    """Wait until nothing is being opened."""
+    """Wait until no connection is being opened."""
     assert lanes._opening is not None
     lanes._opening.join(30)
     assert not lanes._opening.is_alive()

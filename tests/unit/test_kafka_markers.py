@@ -73,7 +73,7 @@ def test_a_single_deleted_record_may_have_been_the_marker(
 
 
 def test_why_a_partition_cannot_be_read_is_quoted_and_the_others_are_not_tried(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each could take as long, while transactions expire."""
+    """Each partition could take as long, while transactions expire."""
     tried = []
 
     def offsets(_admin: object, _topic: str, partitions: list[int], *_: Any, **__: Any) -> dict[int, int]:

@@ -101,7 +101,7 @@ def test_before_the_first_attempt_nothing_is_requested(scan_start: ScanStart, br
     assert (brokers.looked_up, brokers.requested) == (0, [])
 
 
-def test_after_an_error_it_asks_again(scan_start: ScanStart, brokers: Brokers) -> None:
+def test_after_an_error_the_ends_are_requested_again(scan_start: ScanStart, brokers: Brokers) -> None:
     scan_start.take()
     brokers.answers_at_once = False
     scan_start.request()

@@ -36,9 +36,12 @@ for what, step in (("hbase", lambda: sink.create_client().cluster and "made"), (
         (
             {},
             "",
-            ["hbase: HBaseSink(user=''): the user id 1000650000", "cache: there is no directory for downloads: "],
+            [
+                "hbase: HBaseSink(user=''): the user id 1000650000",
+                "cache: the directory for downloads cannot be created: ",
+            ],
         ),
-        ({"HOME": "/"}, "spark", ["hbase: made", "cache: there is no directory for downloads: [Errno 13]"]),
+        ({"HOME": "/"}, "spark", ["hbase: made", "cache: the directory for downloads cannot be created: [Errno 13]"]),
         ({"HADOOP_USER_NAME": "spark", "HOME": "/tmp"}, "", ["hbase: made", "cache: /tmp/.cache/twopc"]),  # noqa: S108
         ({"USER": "spark"}, "", ["hbase: made", "Set TWOPC_CACHE_DIR to a directory"]),
     ],

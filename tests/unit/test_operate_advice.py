@@ -1,4 +1,4 @@
-"""The meaning of a sink's state, and what an operator may do about it. Pure."""
+"""The meaning of a sink's state, and the acts that an operator may take. These tests need no server."""
 
 from __future__ import annotations
 
@@ -190,7 +190,7 @@ def test_a_checkpoint_that_does_not_fit_is_reported(
         assert what in found.what and found.anchor == "the-start-is-refused"
 
 
-def test_every_step_that_recovery_may_need_a_person_for_has_its_words() -> None:
+def test_every_recovery_step_that_may_need_a_person_has_its_advice() -> None:
     assert set(resolve_module._NEXT) == set(Step) - {Step.ABANDON, Step.REFUSE, Step.DAMAGED}
 
 

@@ -99,7 +99,7 @@ def grouped(parts: list[Part], sizes: list[int], *, first: int = 0) -> list[Task
 def test_after_a_repair_each_decided_partition_is_in_one_transaction_of_each_sink(
     contents: list[int], decided_sizes: list[int], replayed_sizes: list[int], chance: Random
 ) -> None:
-    """Whichever partitions Spark gives to one task now, in whichever places they are: none is lost, none comes twice."""
+    """Spark may give any partitions to one task, in any order: none is lost, and none comes twice."""
     parts = [Part(index, 1, content) for index, content in enumerate(contents)]
     tasks = [
         msgspec.structs.replace(one, handles={sink: {"parts": [part.index for part in one.parts]} for sink in SINKS})

@@ -232,7 +232,7 @@ for step in kill_at_each_step(("fsync", "mkdir", "rename"), lambda name: act(sou
 
 
 @pytest.mark.parametrize("act", ["create", "restore"])
-def test_a_process_that_is_killed_at_any_step_leaves_a_good_one_or_none(
+def test_a_process_that_is_killed_at_any_step_leaves_a_good_savepoint_or_none(
     checkpoint: Path, tmp_path: Path, act: str
 ) -> None:
     source = checkpoint if act == "create" else create_savepoint(checkpoint, tmp_path / "kept").path

@@ -26,7 +26,7 @@ _ROOT = Path(__file__).parents[2]
 
 
 def taken(source: Path, kept: Path, count: int) -> list[Savepoint]:
-    """Make a number of periodic savepoints, each of another batch; the newest first."""
+    """Make this number of periodic savepoints, each of a different batch. Return them with the newest first."""
     for batch in range(4, 4 + count):
         add_batch(source, batch)
         create_savepoint(source, kept, is_periodic=True)
@@ -37,7 +37,7 @@ def batches(kept: Path) -> list[int]:
     return [one.manifest.batch_id for one in savepoints_in(kept)[0]]
 
 
-def test_a_query_keeps_its_newest_ones(checkpoint: Path, tmp_path: Path) -> None:
+def test_a_query_keeps_its_newest_savepoints(checkpoint: Path, tmp_path: Path) -> None:
     kept = tmp_path / "kept"
     asked = create_savepoint(checkpoint, kept)
     each = saving(
@@ -52,7 +52,7 @@ def test_a_query_keeps_its_newest_ones(checkpoint: Path, tmp_path: Path) -> None
     assert newest_good(kept).manifest.batch_id == 10
 
 
-def test_one_that_is_damaged_does_not_count(checkpoint: Path, tmp_path: Path) -> None:
+def test_a_damaged_savepoint_does_not_count(checkpoint: Path, tmp_path: Path) -> None:
     kept = tmp_path / "kept"
     five = taken(checkpoint, kept, 5)
     for one, text in ((five[0], "x"), (five[1], None), (five[2], "delta 4")):
@@ -65,7 +65,7 @@ def test_one_that_is_damaged_does_not_count(checkpoint: Path, tmp_path: Path) ->
     assert {one.path.name for one in five[:4]} <= {path.name for path in kept.iterdir()}
 
 
-def test_the_last_good_one_stays_and_so_do_those_of_other_queries(checkpoint: Path, tmp_path: Path) -> None:
+def test_the_last_good_savepoint_stays_and_so_do_those_of_other_queries(checkpoint: Path, tmp_path: Path) -> None:
     kept = tmp_path / "kept"
     three = taken(checkpoint, kept, 3)
     assert Retention(kept, 1).apply("another") == []
@@ -105,7 +105,9 @@ for step in kill_at_each_step(("fsync", "rename", "unlink", "rmdir"), act):
 """
 
 
-def test_a_process_that_is_killed_while_it_deletes_leaves_good_ones_whole(checkpoint: Path, tmp_path: Path) -> None:
+def test_a_process_that_is_killed_while_it_deletes_leaves_good_savepoints_intact(
+    checkpoint: Path, tmp_path: Path
+) -> None:
     taken(checkpoint, tmp_path / "kept", 4)
     done = subprocess.run(
         [sys.executable, "-c", _KILLED, tmp_path / "kept", tmp_path / "killed"],

@@ -120,7 +120,7 @@ def test_a_job_whose_rows_were_collected_is_checked_once_a_mark_behind_it_is_rep
 
 
 def test_the_jobs_of_collected_rows_are_read_once_their_mark_is_reported() -> None:
-    """Everything that is read before it may lack a stage that ran again."""
+    """Anything that is read before the mark may lack a stage that ran again."""
     store, asked = Store(dict(ONE_JOB)), list[str]()
     reports = iter([False, False, True])
     read = store.jobs_with_tag

@@ -57,7 +57,7 @@ def test_a_staged_file_that_is_deleted_before_it_is_read_says_who_may_have_delet
     staging = Staging(str(tmp_path))
     assert staging.has(name)
     Staging(str(tmp_path)).release(4, 6)
-    with pytest.raises(FatalError, match=f"{name} are gone.*a newer driver has proven their batch.*restart the query"):
+    with pytest.raises(FatalError, match=f"{name} are missing.*a newer driver has proven the batch.*Restart the query"):
         next(staging.read(name, "s"))
 
 

@@ -154,7 +154,7 @@ def test_a_task_writes_only_what_was_requested_and_reports_all_rows(world: World
 
 
 def test_a_task_of_a_replay_writes_the_rows_of_lost_partitions_only(world: World) -> None:
-    """It may have others now, and the rows of two in one Arrow batch."""
+    """The task may have other partitions now, and rows of two partitions in one Arrow batch."""
     sinks = FakeSink(world, "one"), FakeSink(world, "other")
     lost = {"one": frozenset({("", 4), ("", 9)}), "other": frozenset({("", 6), ("elsewhere", 4)})}
     rows = [

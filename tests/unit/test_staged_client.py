@@ -36,7 +36,7 @@ HBASE = HBaseClient(Cluster("h:1", user="u", timeout_s=1), timeout_s=1)
         (REDIS, exceptions.MovedError("1 h:1"), UnavailableError, "1 h:1"),
         (REDIS, exceptions.MasterDownError("link with MASTER is down"), UnavailableError, "MASTER"),
         (REDIS, exceptions.ResponseError("unknown command"), ConfigurationError, "Redis 6.2, Valkey 7.2 or newer"),
-        (HBASE, AbsentTableError("there is no table 't'"), ConfigurationError, "Create it"),
+        (HBASE, AbsentTableError("there is no table 't'"), ConfigurationError, "Create the table"),
         (HBASE, RemoteError("o.a.h.AccessDeniedException", "no\n at x"), ConfigurationError, "no. Grant .*docs/hbase.md"),
         (HBASE, RemoteError("o.a.h.NotServingRegionException", ""), UnavailableError, "NotServingRegionException"),
         (HBASE, RemoteError("o.a.h.DoNotRetryIOException", "exceeds limit of 10"), BadRecordError, "maxsize"),

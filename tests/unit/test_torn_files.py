@@ -136,7 +136,7 @@ def test_a_damaged_decision_duplicates_and_loses_nothing_and_the_error_says_whic
         assert re.search(r"Restore it from a backup|write its 32 digits into the file", said)
         assert cluster.store.visible() == visible
         assert _content(cluster.files) == {**kept.files, name: data}
-    # What is altered in the checksum's own name, or cut off with it, leaves the rest whole.
+    # A change in the checksum's own name, or a cut there, leaves the rest intact.
     harmless = {"newest": 0, "id": 0, "binding": 0}[file]
     assert stopped >= 2 * len(kept.files[name]) - harmless
 
@@ -161,7 +161,7 @@ def test_a_handover_that_is_damaged_is_never_taken_for_another_one() -> None:
     for data in _damaged(whole):
         files.remove("handover-000001.json")
         files.put_if_absent("handover-000001.json", data)
-        with pytest.raises(ConfigurationError, match=r"cannot be read|left it half-written"):
+        with pytest.raises(ConfigurationError, match=r"cannot be read|left the batch half-written"):
             require_taken_over(files, batch)
         said = _error_of(lambda: _require_equal(Handovers(files).newest(), kept))
         assert said is None or re.search(r"handover-000001\.json cannot be read.*`twopc migrate cutover` again", said)

@@ -80,7 +80,8 @@ def test_decisions_are_not_kept_where_two_drivers_could_both_write_them(tmp_path
 def test_a_full_file_system_is_named_and_nothing_stays(small: Path) -> None:
     (small / "filler").write_bytes(bytes(os.statvfs(small).f_bavail * os.statvfs(small).f_frsize))
     with pytest.raises(
-        ConfigurationError, match=r"small/twopc.*creating a file failed.*No space left.*Nothing was written.*make room"
+        ConfigurationError,
+        match=r"small/twopc.*creating a file failed.*No space left.*Nothing was written.*free some space",
     ):
         tried(LocalFiles(small / "twopc"))
     (small / "filler").unlink()

@@ -1,4 +1,4 @@
-"""The report of a series of checks, however it ends."""
+"""The report of a series of checks, for every way in which the series ends."""
 
 from __future__ import annotations
 

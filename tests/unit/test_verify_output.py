@@ -142,7 +142,7 @@ def test_the_verdict_names_what_was_not_compared() -> None:
     report(not_compared).show(Console(file=shown, width=100))
     last = shown.getvalue().splitlines()[-1]
     assert last == (
-        "No errors found in what was compared. Not compared: t: the number of records (7, for 2 decided rows): the ledger is "
+        "The comparisons found no errors. Not compared: t: the number of records (7, for 2 decided rows): the ledger is "
         "short."
     )
     facts = report(not_compared).facts()
@@ -167,7 +167,7 @@ def test_connection_options_on_the_command_line_override_the_file(tmp_path: Path
 
 
 def test_an_invalid_option_is_not_shown_because_it_may_be_a_password(tmp_path: Path) -> None:
-    with pytest.raises(ConfigurationError, match="not key=value") as caught:
+    with pytest.raises(ConfigurationError, match="not in the form key=value") as caught:
         connection_options(["secret"], None)
     assert "secret" not in str(caught.value)
     with pytest.raises(ConfigurationError, match="cannot be read"):

@@ -124,7 +124,7 @@ def test_reading_resumes_after_an_error(tmp_path: Path) -> None:
 
 def test_records_deleted_before_they_were_read_prevent_the_comparison(tmp_path: Path) -> None:
     output = opened(tmp_path, sequence="value")
-    with pytest.raises(RetriableError, match="deleted while they were read"):
+    with pytest.raises(RetriableError, match="retention deleted records before they were read"):
         read_new(output, [at(0, 0)], [at(0, -1, KafkaError._AUTO_OFFSET_RESET)])
     output.update_bounds(cast("Cluster", Offsets({0: 7, 1: 0})), frozenset({"out"}))
     read_new(output, [at(0, 9), at(1, 3, END)])

@@ -1,4 +1,4 @@
-"""Compares what the product did with what the reference saw."""
+"""Compare the product's results with those of the reference."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from tests.users.reference import Call, Rows
     from tests.users.runner import Expected, Outcome
 
-#: What tells somebody what to do.
+#: Phrases that tell somebody what to do.
 _ADVICE: Final = re.compile(
     r"\b(add|allow|await|call|cast|change|correct|create|fill|filter|give|join|keep|leave|let|look|make|pass|persist|put|raise|read|remove|rename|"
     r"omit|repeat|replace|rerun|restart|return|run|select|set|start|stop|unset|use|wait|wrap|write)\b",

@@ -1,4 +1,4 @@
-"""A piece of a program: a few lines that people write, and what the judge has to know about them."""
+"""A piece of a program: a few lines that people write, and the facts that the judge needs about them."""
 
 from __future__ import annotations
 

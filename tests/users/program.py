@@ -1,4 +1,4 @@
-"""One program of a user: its text, its input, its interruptions, and what the judge has to know."""
+"""One program of a user: its text, its input, its interruptions, and the facts that the judge needs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Records what happens to a program, and lets it "die" at a crash point.
+"""Record the events of a program, and let it "die" at a crash point.
 
 In a process that is killed, no part of the program runs on. Where a test raises an error instead, the program could catch it
 and continue. So after an injected fault every call of the program fails, and so does its function, even if it catches the error.

@@ -31,7 +31,7 @@ SCHEMA: Final = "id STRING, tenant STRING, n BIGINT, at TIMESTAMP"
 _FIRST_FILE_AT: Final = 1_600_000_000
 _NAMES: Final = ("one", "two")
 _PARTITIONS: Final = 2
-#: How long the coordinator may take for what was answered already.
+#: How long the coordinator may take to finish a request that it has already answered.
 _REST_S: Final = 5.0
 
 
@@ -83,12 +83,12 @@ class World:
         }
 
     def open_transactions(self) -> list[str]:
-        """Find what holds back readers: transactions that are not at rest, and partitions whose stable offset is behind."""
+        """Find what holds back readers: open transactions, and partitions whose last stable offset is behind."""
         found = [violation.what for violation in left_open(states_of(self.bootstrap_servers, self.name))]
         return found + [behind for topic in self.topics for behind in self._behind(topic)]
 
     def at_rest(self) -> list[str]:
-        """Find what is still open after the coordinator has had time to end transactions."""
+        """Find the transactions that are still open after the coordinator has had time to end them."""
         deadline = time.monotonic() + _REST_S
         while found := self.open_transactions():
             if time.monotonic() > deadline:

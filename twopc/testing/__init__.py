@@ -1,4 +1,4 @@
-"""Tools that break a sink on purpose and check what is left. See docs/test-your-sink.md.
+"""Tools that break a sink on purpose and check the result. See docs/test-your-sink.md.
 
 - :mod:`twopc.testing.contract`: the test suite that every sink behind this toolkit passes
 - :mod:`twopc.testing.kill_loop`: run any streaming query, kill it repeatedly, and compare its output with its input

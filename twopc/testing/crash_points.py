@@ -1,4 +1,4 @@
-"""Crash points for tests: the actions, and how text or the environment arms a process that opts in.
+"""Crash points for tests: their actions, and functions that arm this process from text or from the environment.
 
 ``point[@passage]=action[,…]``, for example ``driver.decided@3=kill``. A passage counts from the moment of arming.
 
@@ -8,7 +8,7 @@ action     effect at the point
 kill       SIGKILL to this process
 stop       SIGSTOP to this process, until it receives SIGCONT
 raise      :class:`InjectedFault`, an error that the product does not expect
-drop       :class:`InjectedLoss`, an error that may be retried: the answer was lost
+drop       :class:`InjectedLoss`, an error that may be retried, as if an answer was lost
 delay:MS   a pause of this many milliseconds
 ========== =============================================================================
 
@@ -69,7 +69,7 @@ def _drop() -> None:
 
 _ACTIONS: Final[dict[str, Callable[[], None]]] = {
     "kill": lambda: os.kill(os.getpid(), signal.SIGKILL),
-    # Signal this thread. The main thread would take a signal to the process, and this one would continue for milliseconds.
+    # Signal this thread. The main thread would take a signal to the process, and this thread would run on for milliseconds.
     "stop": lambda: signal.pthread_kill(threading.get_ident(), signal.SIGSTOP),
     "raise": _fail,
     "drop": _drop,

@@ -1,6 +1,6 @@
 """The pytest plugin: the fixtures ``kill_loop`` and ``crash_points``, and options that reproduce a kill loop.
 
-It imports neither Spark nor any client until a test uses a fixture.
+The plugin imports neither Spark nor any client until a test uses a fixture.
 """
 
 from __future__ import annotations

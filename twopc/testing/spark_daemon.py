@@ -2,7 +2,7 @@
 
 Spark starts ``python -m MODULE pyspark.worker`` and reads the daemon's port from its standard output
 (PythonWorkerFactory.scala, pyspark/daemon.py in Spark 4.0). Each worker is a fork of the daemon, so every point is armed again
-in each one. Spark starts another daemon when the environment of the query's Python functions changes.
+in each worker. Spark starts another daemon when the environment of the query's Python functions changes.
 """
 
 from __future__ import annotations

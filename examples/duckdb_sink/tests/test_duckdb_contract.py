@@ -1,4 +1,4 @@
-"""The contract suite against the DuckDB sink, with a real file and a real second process that holds it."""
+"""The contract suite for the DuckDB sink, with a real file, and a real second process that holds the file open."""
 
 import os
 import signal
@@ -31,19 +31,19 @@ HOLD = "import duckdb, sys; db = duckdb.connect(sys.argv[1]); print('held', flus
 
 
 def rows(values: Sequence[int]) -> pa.RecordBatch:
-    """Make events of numbers."""
+    """Turn numbers into events."""
     return pa.record_batch({"key": [f"key-{value}" for value in values], "number": pa.array(values, pa.int64())})
 
 
 def numbers_in(path: Path) -> list[int]:
-    """Read what a reader sees."""
+    """Read the numbers that a reader sees."""
     with closing(connect(str(path), read_only=True)) as db:
         return [number for (number,) in run(db, "SELECT number FROM events ORDER BY number")]
 
 
 @contextmanager
 def held(path: Path) -> Iterator[None]:
-    """Let another process have the file open. In this process, a second connection would not lock anybody out."""
+    """Let another process open the file. A second connection in this process would not lock anybody out."""
     command = [sys.executable, "-c", HOLD, str(path)]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as holder:
         assert holder.stdin is not None
@@ -60,7 +60,7 @@ class TestDuckDbSink(SinkContract):
 
     @pytest.fixture
     def case(self, tmp_path: Path) -> Case:
-        """Make a sink with a file of its own."""
+        """Make a sink with its own file."""
         path = tmp_path / "events.db"
         create_tables(path)
         sink = DuckDbSink("events", str(path), timeout_ms=300)
@@ -76,12 +76,12 @@ def path(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def sink(path: Path) -> DuckDbSink:
-    """Make a sink into this file."""
+    """Make a sink for this file."""
     return DuckDbSink("events", str(path), timeout_ms=300)
 
 
 def test_two_steps_never_overlap(sink: DuckDbSink) -> None:
-    """The file's lock keeps other processes out, but not another thread of this one."""
+    """The file's lock keeps other processes out, but not another thread of this process."""
     with sink.step(), pytest.raises(UnavailableError, match="another step"), replace(sink, timeout_ms=50).step():
         pytest.fail("the second step saw the first one's snapshot")
 
@@ -109,7 +109,7 @@ def test_a_swept_task_cannot_vote(sink: DuckDbSink) -> None:
 
 
 def test_a_vote_for_rows_that_are_not_all_there_is_not_confirmed(sink: DuckDbSink) -> None:
-    """Someone has cleared the table of staged rows, say."""
+    """For example, somebody has deleted staged rows."""
     driver = Driver(sink)
     scan_start = driver.begin()
     handle = driver.prepare(rows([1, 2]))
@@ -152,7 +152,7 @@ def test_a_kill_in_the_middle_of_a_commit_leaves_no_trace(
 
 
 def test_a_wrong_path_or_a_file_without_the_tables_is_refused(sink: DuckDbSink, tmp_path: Path) -> None:
-    """DuckDB would create the file, and the rows would go to where nobody looks for them."""
+    """DuckDB would create the file, and the rows would go into a file that nobody reads."""
     wrong = tmp_path / "wrong.db"
     with pytest.raises(RetriableError, match="no such file"):
         replace(sink, path=str(wrong)).create_committer().inspect()

@@ -13,7 +13,7 @@ POINTS = ["task.prepared", "driver.decided", "driver.committing"]
 
 
 def test_a_killed_query_writes_every_row_once(kill_loop: Callable[..., Any], tmp_path: Path) -> None:
-    """The reader waits for its turn at the file, as the query's tasks and its driver do."""
+    """The reader waits until the file is free, as the query's tasks and its driver do."""
     path = tmp_path / "events.db"
     create_tables(path)
 

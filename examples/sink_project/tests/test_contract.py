@@ -20,17 +20,17 @@ if TYPE_CHECKING:
 
 
 def numbers_in(sink: FilesSink) -> list[int]:
-    """What a reader sees."""
+    """Read the numbers that a reader sees."""
     files = Path(sink.directory).glob("committed/*")
     return sorted(json.loads(line)["value"] for file in files for line in file.read_text().splitlines())
 
 
 class TestFilesSink(SinkContract):
-    """The suite, over this sink."""
+    """The contract suite for this sink."""
 
     @pytest.fixture
     def case(self, tmp_path: Path) -> Case:
-        """A new sink in a new directory."""
+        """Make a new sink in a new directory."""
         sink = FilesSink("sample", str(tmp_path / "output"), timeout_ms=200)
 
         @contextlib.contextmanager
@@ -43,7 +43,7 @@ class TestFilesSink(SinkContract):
 
     @pytest.mark.parametrize("step", ["write", "vote"])
     def test_a_swept_task_can_neither_write_nor_vote(self, step: str, case: Case) -> None:
-        """Its file is in another directory; a new one would have only the rows after the sweep."""
+        """The sweep has moved its file to another directory. A new file would have only the rows after the sweep."""
         driver = Driver(case.sink)
         writer = case.sink.create_writer(
             TaskAttempt("query-a", 0, Attempt(driver.driver_epoch, 1), 0, driver.driver_epoch, -1)

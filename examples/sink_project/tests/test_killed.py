@@ -22,12 +22,12 @@ if TYPE_CHECKING:
 
 
 def numbers_in(directory: Path) -> list[int]:
-    """What a reader of a directory of JSON lines sees."""
+    """Read the numbers in a directory of JSON lines, as a reader sees them."""
     return [json.loads(line)["number"] for file in directory.iterdir() for line in file.read_text().splitlines()]
 
 
 def test_the_sink_is_exactly_once(kill_loop: Callable[..., Outcome], tmp_path: Path) -> None:
-    """Killed in the middle of a batch, and between a batch's end and Spark's note of it."""
+    """The loop kills it in the middle of a batch, and between the end of a batch and Spark's record of it."""
     sink = FilesSink("sample", str(tmp_path / "output"))
 
     def query(frame: DataFrame, _checkpoint: str) -> DataStreamWriter:
@@ -38,7 +38,7 @@ def test_the_sink_is_exactly_once(kill_loop: Callable[..., Outcome], tmp_path: P
 
 
 def test_a_function_that_appends_is_not(kill_loop: Callable[..., Outcome], tmp_path: Path) -> None:
-    """Spark calls it again with a batch that it has already written."""
+    """Spark calls the function again with a batch that it has already written."""
     output = tmp_path / "output"
     output.mkdir()
     directory = str(output)

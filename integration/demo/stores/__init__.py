@@ -1,4 +1,4 @@
-"""The stores that the demo's queries can write to. Each is imported only if it is chosen, because it needs its own extra."""
+"""The stores that the demo's queries can write to. A store is imported only if it is chosen, because it needs its own extra."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from twopc.integration.services import ServiceError
 if TYPE_CHECKING:
     from twopc.integration.demo.stores.store import Store
 
-#: Where each store is, by the words of the option ``--sinks``.
+#: The module and the class of each store, by its name in the option ``--sinks``.
 _STORES: Final = {
     "kafka": ("twopc.integration.demo.stores.kafka", "KafkaStore"),
     "iceberg": ("twopc.integration.demo.stores.iceberg", "IcebergStore"),
@@ -23,7 +23,7 @@ def store_of(name: str) -> type[Store]:
     """Import a store.
 
     Raises:
-        ServiceError: what it needs is not installed.
+        ServiceError: a package that it needs is not installed.
     """
     module, of_class = _STORES[name]
     try:

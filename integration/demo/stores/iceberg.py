@@ -41,7 +41,7 @@ class IcebergStore(Store):
 
     Attributes:
         uri: its address.
-        directory: everything that is in it, and scratch space.
+        directory: holds its data, and scratch files.
     """
 
     uri: str
@@ -77,9 +77,9 @@ class IcebergOutput(TableOutput):
     """A table.
 
     Attributes:
-        uri: the catalog.
-        table: the namespace and its name.
-        directory: scratch space.
+        uri: the catalog's address.
+        table: its name, with the namespace.
+        directory: a place for scratch files.
     """
 
     title = "Iceberg"
@@ -113,7 +113,7 @@ class IcebergOutput(TableOutput):
         return int(summary.get("total-records", 0))
 
     def _read(self) -> Any:
-        """Let a Spark of its own read the table."""
+        """Read the table with Spark in a separate process."""
         into, scratch = Path(self.directory) / f"{self.table}.parquet", Path(self.directory) / "reader"
         scratch.mkdir(exist_ok=True)
         given = json.dumps({"uri": self.uri, "table": self.table, "into": str(into), "scratch": str(scratch)})
@@ -131,7 +131,7 @@ class IcebergOutput(TableOutput):
 
 
 def catalog_settings(uri: str) -> dict[str, str]:
-    """Spark's settings for the catalog."""
+    """Return Spark's settings for the catalog."""
     prefix = f"spark.sql.catalog.{_CATALOG}"
     return {
         prefix: "org.apache.iceberg.spark.SparkCatalog",
@@ -142,5 +142,5 @@ def catalog_settings(uri: str) -> dict[str, str]:
 
 
 def full_name(table: str) -> str:
-    """A table's name in Spark."""
+    """Return a table's name in Spark."""
     return f"{_CATALOG}.{table}"

@@ -33,7 +33,7 @@ _READABLE_TIMEOUT_S: Final = 5.0
 
 @dataclass(frozen=True)
 class KafkaStore(Store):
-    """The demo's broker, which also has the source.
+    """The demo's broker, which also holds the source topic.
 
     Attributes:
         bootstrap_servers: its address.
@@ -45,7 +45,7 @@ class KafkaStore(Store):
     @contextlib.contextmanager
     def started(cls, directory: Path, bootstrap_servers: str) -> Iterator[KafkaStore]:
         """See :class:`Store`."""
-        del directory  # the broker runs already
+        del directory  # the broker is already running
         yield cls(bootstrap_servers)
 
     def output(self, name: str, partitions: int) -> KafkaOutput:
@@ -60,7 +60,7 @@ class KafkaOutput(Output):
     Attributes:
         bootstrap_servers: the broker.
         topic: its name.
-        partitions: how many it has.
+        partitions: the number of its partitions.
     """
 
     title = "Kafka"
@@ -121,7 +121,7 @@ class KafkaOutput(Output):
         return {where.partition: future.result().offset for where, future in futures.items()}
 
     def _connection(self) -> dict[str, str | int | float | bool]:
-        # librdkafka would log to the console; everything that matters raises an error.
+        # Without this, librdkafka would log to the console. Everything that matters raises an error.
         return {"bootstrap.servers": self.bootstrap_servers, "log_level": 0}
 
 

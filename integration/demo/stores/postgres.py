@@ -28,7 +28,7 @@ class PostgresStore(Store):
     """A server.
 
     Attributes:
-        dsn: how to connect to it.
+        dsn: its connection string.
     """
 
     dsn: str
@@ -36,7 +36,7 @@ class PostgresStore(Store):
     @classmethod
     @contextlib.contextmanager
     def started(cls, directory: Path, bootstrap_servers: str) -> Iterator[PostgresStore]:
-        """See :class:`Store`. As root it needs a directory of its own, because it runs as another user."""
+        """See :class:`Store`. The server has its own directory, because under root it runs as another user."""
         del directory, bootstrap_servers
         with LocalPostgres() as server:
             yield cls(server.dsn)
@@ -57,7 +57,7 @@ class PostgresOutput(TableOutput):
     """A table.
 
     Attributes:
-        dsn: how to connect to its server.
+        dsn: the connection string of its server.
         table: its name, not quoted.
     """
 

@@ -1,4 +1,4 @@
-"""What the demo must know of a store."""
+"""Define the interface between the demo and a store."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ if TYPE_CHECKING:
 
 
 class Output(ABC):
-    """What one query writes to. It is pickled into the query's process, so it has no connection of its own.
+    """The place that one query writes to. The object is pickled into the query's process, so it has no connection.
 
     Attributes:
-        title: what a reader sees, for the report.
+        title: its name in the report.
         has_order: whether the reader returns the records of a key in the order in which they were written.
-        columns: the expressions that turn the query's rows, with the columns of Spark's Kafka source, into the store's.
+        columns: the expressions that make the store's columns from those of Spark's Kafka source.
     """
 
     title: ClassVar[str]
@@ -35,11 +35,11 @@ class Output(ABC):
 
     @abstractmethod
     def create(self) -> None:
-        """Create it, empty."""
+        """Create the output, which is empty at first."""
 
     @abstractmethod
     def sink(self) -> TwoPhaseCommitSink[Any]:
-        """This toolkit's sink for it."""
+        """Return this toolkit's sink for the output."""
 
     @abstractmethod
     def append(self, batch: DataFrame) -> None:
@@ -59,10 +59,10 @@ class Output(ABC):
 
     @abstractmethod
     def written(self) -> int:
-        """How many records it has, whether readers see them or not."""
+        """Return the number of its records, whether readers see them or not."""
 
     def unfinished(self) -> int:
-        """How much of it readers cannot reach because something was left open."""
+        """Return the number of offsets that readers cannot reach because a transaction was left open."""
         return 0
 
 
@@ -71,7 +71,7 @@ class TableOutput(Output):
 
     @abstractmethod
     def rows(self) -> Sequence[tuple[Any, ...]]:
-        """The number and the key of every row that a reader sees."""
+        """Return the number and the key of every row that a reader sees."""
 
     def numbers(self, rows: int, on_progress: Callable[[int], object] = lambda _: None) -> Iterator[int]:
         """See :class:`Output`."""
@@ -101,19 +101,19 @@ class Store(ABC):
 
     @abstractmethod
     def output(self, name: str, partitions: int) -> Output:
-        """The output of a query.
+        """Return the output of a query.
 
         Args:
             name: the query's name.
-            partitions: of a topic.
+            partitions: the number of partitions, if the output is a topic.
         """
 
     @property
     def jars(self) -> list[Path]:
-        """What Spark's own writer needs."""
+        """The jars that Spark's own writer needs."""
         return []
 
     @property
     def settings(self) -> dict[str, str]:
-        """The settings of the Spark session that its own writer needs."""
+        """The session settings that Spark's own writer needs."""
         return {}

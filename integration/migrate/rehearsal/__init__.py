@@ -1,1 +1,1 @@
-"""``twopc migrate rehearse`` migrates on real local brokers, from Kafka 0.10 to transactional sinks and back, and counts."""
+"""``twopc migrate rehearse`` migrates from Kafka 0.10 to transactional sinks and back on real local brokers, and counts."""

@@ -1,4 +1,4 @@
-"""The queries of a rehearsal, which share one checkpoint. Each run is a separate process, so each query has its own imports."""
+"""Define the queries of a rehearsal, which share one checkpoint. Each run is a separate process, so each has its own imports."""
 
 from __future__ import annotations
 

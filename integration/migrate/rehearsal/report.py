@@ -1,4 +1,4 @@
-"""The result of a rehearsal, for people and for programs."""
+"""Report the result of a rehearsal to people and to programs."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def is_passed(ways: Mapping[str, Sequence[Step]]) -> bool:
 
 
 def facts(scale: Scale, ways: Mapping[str, Sequence[Step]], seconds: float) -> dict[str, Any]:
-    """The result as a JSON object."""
+    """Build the result as a JSON object."""
     return {
         "passed": is_passed(ways),
         **asdict(scale),
@@ -35,7 +35,7 @@ def facts(scale: Scale, ways: Mapping[str, Sequence[Step]], seconds: float) -> d
 
 
 def show(console: Console, scale: Scale, ways: Mapping[str, Sequence[Step]], seconds: float) -> None:
-    """Print a table for each way, what was not run, and the verdict."""
+    """Print a table for each way, the cases that were not run, and the verdict."""
     for name, steps in ways.items():
         table = Table(title=f"twopc migrate rehearse: {name}, seed {scale.seed}", title_justify="left")
         for column in ("step", "what was done"):
@@ -52,8 +52,8 @@ def show(console: Console, scale: Scale, ways: Mapping[str, Sequence[Step]], sec
     for what, why in NOT_RUN.items():
         console.print(f"- {what}: {why}.", markup=False)
     verdict = (
-        "[green]Passed:[/] after the cut-over and after the way back, nothing is lost and nothing is duplicated."
+        "[green]Passed:[/] after the cut-over and after the rollback, no record is lost and none is duplicated."
         if is_passed(ways)
-        else f"[bold red]FAILED.[/] Rerun it with --seed {scale.seed}, and please report it."
+        else f"[bold red]FAILED.[/] Run it again with --seed {scale.seed}, and please report it."
     )
     console.print(f"{verdict} {seconds:.0f} s")

@@ -1,4 +1,4 @@
-"""Run ``twopc migrate rehearse`` with parsed options: take each way, print the report, return the exit status."""
+"""Run ``twopc migrate rehearse`` with parsed options: rehearse each way, print the report, and return the exit status."""
 
 from __future__ import annotations
 
@@ -29,12 +29,12 @@ if TYPE_CHECKING:
 
 
 def main(names: Sequence[str], scale: Scale, *, as_json: bool) -> int:
-    """Rehearse; return the exit status.
+    """Rehearse, and return the exit status.
 
     Args:
         names: the names of the ways to rehearse.
-        scale: how much to do.
-        as_json: print one JSON object to stdout, everything else to stderr.
+        scale: the scale of the rehearsal.
+        as_json: whether to print one JSON object to stdout and everything else to stderr.
     """
     stderr = Console(stderr=True, highlight=False)
     console = stderr if as_json else Console(highlight=False)
@@ -54,7 +54,7 @@ def main(names: Sequence[str], scale: Scale, *, as_json: bool) -> int:
 
 
 def _rehearse(names: Sequence[str], scale: Scale, console: Console) -> dict[str, list[Step]]:
-    """Rehearse the ways one after another. Everything that it started has ended when it returns or raises."""
+    """Rehearse the ways one after another. On return or error, every process of the rehearsal has ended."""
     ways: dict[str, list[Step]] = {}
     console.print(
         f"twopc migrate rehearse: {', '.join(names)}; {counted(scale.kills, 'kill')} of each sink, seed {scale.seed}"

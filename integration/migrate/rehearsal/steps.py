@@ -1,4 +1,4 @@
-"""The steps of a rehearsal: one query with one checkpoint goes from the old sink to the new one and back, with counts."""
+"""The steps of a rehearsal: one query with one checkpoint moves from the old sink to the new one and back."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 PARTITIONS: Final = 4
 _NAME: Final = "rehearsal"
-#: Without this setting, which makes it use its consumer, Spark's connector sends a request that 0.10 does not have.
+#: Makes Spark's connector look up offsets with its consumer. By default it sends a request that 0.10 does not know.
 _FETCHING: Final = "spark.sql.streaming.kafka.useDeprecatedOffsetFetching"
 _COMMAND_TIMEOUT_S: Final = 300
 
@@ -41,12 +41,12 @@ class Step:
 
     Attributes:
         name: the step's name.
-        done: what was done and found, in words.
-        records: the number of records that readers get from the output; None: not counted.
-        lost: the number of input records that are missing; None: not counted, because more must still be written.
+        done: what the step did and found, in words.
+        records: the number of records that readers get from the output; None if not counted.
+        lost: the number of missing input records; None if not counted, because some must still be written.
         doubled: the number of records beyond the expected number.
         problem: the checks that failed, in words; "" if all passed.
-        seconds: how long the step took, in s.
+        seconds: how long the step took, in seconds.
     """
 
     name: str
@@ -65,10 +65,10 @@ class Rehearsal:
     Attributes:
         directory: the directory of the checkpoint and logs.
         source: the source that the query reads.
-        output: the output that the query writes; changes when the output moves.
+        output: the output that the query writes. It changes when the output moves to another cluster.
         seed: the seed of the kills.
         batch_rows: the number of records in a batch.
-        on_step: called with each step when it has ended.
+        on_step: called with each step after the step has ended.
         steps: the steps so far.
     """
 
@@ -100,7 +100,7 @@ class Rehearsal:
 
     def run_old(self, kills: int) -> None:
         """Run the old query, and kill it several times. It loses nothing, and duplicates the rows that it wrote before a kill."""
-        # The first kill comes when a batch is written but not recorded, so some rows are certainly duplicated.
+        # The first kill comes when a batch is written but not recorded, which guarantees duplicates.
         happened = self._run("old", self._old(), planned(self.seed, kills, moments=(Moment.AFTER,), crash_points=()))
         found = numbers_of(self.output.records())
         lost, doubled = difference(Counter(range(self.source.fed)), found)
@@ -119,7 +119,7 @@ class Rehearsal:
     def leave_half_a_batch(self) -> None:
         """Kill the old query in the middle of a batch, and do not start it again."""
         before = self.output.written()
-        # One of its tasks has not written its rows when it is killed.
+        # At the kill, one of its tasks has not yet written its rows.
         happened = self._run("half", self._old(), [Kill(moment=Moment.DURING)], ends=False)
         written = self.output.written() - before
         half = 0 < written < self.batch_rows
@@ -146,7 +146,7 @@ class Rehearsal:
         )
 
     def cut_over(self) -> None:
-        """Run ``twopc migrate cutover``: first a dry run, which writes nothing, then twice for real, which records it once."""
+        """Run ``twopc migrate cutover`` as a dry run, which writes nothing, and then twice, which records it only once."""
         words = ("migrate", "cutover", "--topic", self.output.topic)
         status, dry = self._command(*words)
         first, recorded = self._command(*words, "--apply")
@@ -156,7 +156,7 @@ class Rehearsal:
             problem = f"status {status}, {first}, {second}; {dry} {recorded} {again}"
         elif recorded["handover"]["kind"] != "rest":
             problem = "no batch is unfinished"
-        # After this, each number is expected once, or as often as it is in the output now.
+        # From now on, each number is expected once, or as often as it is in the output now.
         self._expected = numbers_of(self.output.records())
         self._batch = dry.get("handover", {}).get("batch_id", -1)
         done = f"batch {self._batch}: {dry.get('output_records')} of its {dry.get('source_records')} records are there"
@@ -173,7 +173,7 @@ class Rehearsal:
         status, report = self._command("verify", "--topic", self.output.topic, checkpoint=False)
         self.add("twopc verify", "no error found", problem="" if status == 0 else f"status {status}: {report}")
 
-    # -- the way back --------------------------------------------------------------------------------------------------
+    # -- the rollback --------------------------------------------------------------------------------------------------
 
     def roll_back(self) -> None:
         """Kill the new query when a batch is decided or prepared, and hand the checkpoint back."""
@@ -224,13 +224,13 @@ class Rehearsal:
         return new_query(self.output.servers, self.output.topic, _NAME, query_id)
 
     def _run(self, name: str, query: Query, kills: Sequence[Kill], *, ends: bool = True) -> str:
-        """Run a query until it has processed its input, or, with ``ends=False``, until its last kill.
+        """Run a query until it has processed its input or, with ``ends=False``, until its last kill.
 
         Returns:
-            how it was killed, in words.
+            A description of the kills.
         """
         self.source.next_step()
-        # Each run gets its share of the rows. A query that is not restarted gets one batch.
+        # Each run gets an equal number of rows. A query that is not restarted gets one batch.
         batches = BATCHES_A_KILL * (len(kills) + 1) if ends else len(kills) + 1
         loop = KillLoop(
             read=list,
@@ -250,7 +250,7 @@ class Rehearsal:
         return f"killed {', '.join(loop.kills)}" if loop.kills else ""
 
     def _command(self, *words: str, checkpoint: bool = True) -> tuple[int, dict[str, Any]]:
-        """Run ``twopc …`` as a user does; return its exit status and the JSON that it prints."""
+        """Run ``twopc …`` as a user does. Return its exit status and the JSON that it prints."""
         given = ["--bootstrap-servers", self.output.servers, "--sink", _NAME, "--json"]
         given += ["--checkpoint", str(self.checkpoint)] if checkpoint else []
         done = subprocess.run(

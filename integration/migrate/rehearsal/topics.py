@@ -1,4 +1,4 @@
-"""Topics of a rehearsal: the query's input, and its output as any ``read_committed`` reader finds it."""
+"""Topics of a rehearsal: the query's input, and its output as any ``read_committed`` reader sees it."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class Record(NamedTuple):
 
 @dataclass(frozen=True)
 class Output:
-    """A topic on brokers of any version, as a reader sees it without knowing how it was written.
+    """A topic on brokers of any version, as a reader sees it.
 
     Attributes:
         servers: the addresses of the topic's cluster.
@@ -67,7 +67,7 @@ class Output:
             raise ServiceError(f"the topic {self.topic} did not appear on {self.servers} within {_TIMEOUT_S} s")
 
     def written(self) -> int:
-        """Count the topic's offsets, whether readers can reach them or not."""
+        """Count the topic's offsets, including those that readers cannot reach yet."""
         return sum(self.ends("read_uncommitted").values())
 
     def held_back(self) -> int:
@@ -81,7 +81,7 @@ class Output:
             ServiceError: the topic does not exist.
         """
         with _consumer(self.servers, isolation_level) as consumer:
-            self._await_leaders(consumer)  # a broker that has just started learns of its topics a little later
+            self._await_leaders(consumer)  # a broker learns of its topics a little after its start
             found: dict[int, int] = {}
             if not wait_until(lambda: self._ask(consumer, found), _TIMEOUT_S):
                 raise ServiceError(
@@ -90,7 +90,7 @@ class Output:
             return found
 
     def _ask(self, consumer: Consumer, found: dict[int, int]) -> bool:
-        """Fill in missing ends; return whether all are known. The metadata may name a leader that does not lead yet."""
+        """Fill in missing ends, and return whether all are known. The metadata may name a leader that does not lead yet."""
         for number in set(range(self.partitions)) - found.keys():
             try:
                 found[number] = consumer.get_watermark_offsets(TopicPartition(self.topic, number), _TIMEOUT_S)[1]
@@ -103,7 +103,7 @@ class Output:
         """Return every readable record.
 
         Raises:
-            ServiceError: the broker does not answer, or the query never received one of the records.
+            ServiceError: the broker does not answer, or a record was never in the query's input.
         """
         connection = {"bootstrap.servers": self.servers, "log_level": 0}
         ends = self.ends()
@@ -127,7 +127,7 @@ class LiveReader:
         self._thread.start()
 
     def finish(self) -> list[Record]:
-        """Let the reader reach the end; return everything that it has received, in order.
+        """Wait until the reader reaches the end, and return every record it has received, in order.
 
         Raises:
             ServiceError: the reader failed, or did not reach the end in time.
@@ -141,7 +141,7 @@ class LiveReader:
         return self._seen
 
     def close(self) -> None:
-        """End the reader, wherever it is."""
+        """End the reader, even before it reaches the end."""
         self._ends = {}
         self._thread.join(_TIMEOUT_S)
 
@@ -176,7 +176,7 @@ class OldTopic(KafkaTopic):
             ServiceError: the broker did not accept every record.
         """
         refused: list[object] = []
-        one_by_one = {"max.in.flight.requests.per.connection": 1}  # a retried request may not overtake the next
+        one_by_one = {"max.in.flight.requests.per.connection": 1}  # so that a retry cannot change the order of requests
         producer = Producer({"bootstrap.servers": self.bootstrap_servers, "acks": "all", "log_level": 0, **one_by_one})
         for number in numbers:
             producer.produce(
@@ -192,11 +192,11 @@ class OldTopic(KafkaTopic):
 
 @dataclass
 class Continued:
-    """A source that continues its numbers where the previous step ended.
+    """A source whose numbers continue where the previous step ended.
 
     Attributes:
-        source: the source that gets the records.
-        fed: the number of records it was fed in all steps.
+        source: the source that receives the records.
+        fed: the number of records that it has received in all steps.
     """
 
     source: OldTopic
@@ -204,7 +204,7 @@ class Continued:
     _first: int = field(default=0, repr=False)
 
     def next_step(self) -> None:
-        """Begin a step, whose number 0 stands for the next number."""
+        """Begin a step: from now on, number 0 stands for the next number."""
         self._first = self.fed
 
     def feed(self, numbers: range) -> None:
@@ -219,7 +219,7 @@ class Continued:
 
 
 def numbers_of(records: Iterable[Record]) -> Counter[int]:
-    """Count how many times each number is in the records."""
+    """Count how often each number occurs in the records."""
     return Counter(record.number for record in records)
 
 
@@ -251,5 +251,5 @@ def _record(message: Any) -> Record:
     number = int(value) if value.isdigit() else _NOWHERE
     record = Record(message.partition(), message.offset(), key.decode(errors="replace"), number)
     if record.number == _NOWHERE or record.key != key_of(number):
-        raise ServiceError(f"{message.topic()} has a record that the query never received: {key!r}, {value!r}")
+        raise ServiceError(f"{message.topic()} has a record that was never in the query's input: {key!r}, {value!r}")
     return record

@@ -1,4 +1,4 @@
-"""The ways in which a rehearsal gets from 0.10 brokers to current ones, each from its first broker to its last count."""
+"""The ways in which a rehearsal gets from 0.10 brokers to current ones. Each starts its own brokers, and ends with a count."""
 
 from __future__ import annotations
 
@@ -28,14 +28,14 @@ _MIRROR_TIMEOUT_S: Final = 120
 #: The cases that a rehearsal does not run, and why. The report prints them.
 NOT_RUN: Final = {
     "the source moves to another cluster, too": (
-        "its offsets change there, so a checkpoint of the old cluster does not fit. Move the output first. Then move the source "
-        "with a new checkpoint, or with a copy that keeps offsets"
+        "its offsets change there, so a checkpoint from the old cluster does not fit. Move the output first. Then move the "
+        "source with a new checkpoint, or copy it with a tool that keeps offsets"
     ),
     "MirrorMaker 2, Confluent Replicator, Cluster Linking": (
         "MirrorMaker 2 needs features of the source's brokers that 0.10 lacks; the others are not available as packages"
     ),
     "brokers older than 0.10.2, several brokers, other vendors' brokers": (
-        "no packages exist, or this machine has too little room"
+        "no packages exist, or this machine does not have enough memory"
     ),
 }
 
@@ -79,7 +79,7 @@ def to_another_cluster(directory: Path, scale: Scale, on_step: Callable[[Step], 
 
 
 def upgraded_in_place(directory: Path, scale: Scale, on_step: Callable[[Step], object]) -> list[Step]:
-    """Upgrade the brokers, release by release, in place. Topics and offsets stay.
+    """Upgrade the brokers in place, release by release. Topics and offsets stay.
 
     Raises:
         ServiceError: a server or a query fails.
@@ -135,7 +135,7 @@ def _mirror(rehearsal: Rehearsal, target: Output, directory: Path) -> None:
     with MirrorMaker(previous.servers, target.servers, previous.topic, data_dir=directory) as mirror:
         if not wait_until(lambda: target.written() >= wanted, _MIRROR_TIMEOUT_S):
             raise ServiceError(
-                f"MirrorMaker did not copy {wanted} records within {_MIRROR_TIMEOUT_S} s; see {mirror.log_path}"
+                f"MirrorMaker did not copy {wanted} records within {_MIRROR_TIMEOUT_S} s. Read its log: {mirror.log_path}"
             )
     there, here = previous.records(), target.records()
     lost, doubled = difference(numbers_of(there), numbers_of(here))
@@ -153,7 +153,7 @@ def _mirror(rehearsal: Rehearsal, target: Output, directory: Path) -> None:
 
 
 def _cut_over_and_back(rehearsal: Rehearsal, scale: Scale, stack: contextlib.ExitStack) -> None:
-    """Run the steps that all ways share, while a reader reads continuously."""
+    """Run the steps that every way shares, while a reader reads continuously."""
     reader = stack.enter_context(contextlib.closing(LiveReader(rehearsal.output)))
     rehearsal.preflight()
     rehearsal.cut_over()

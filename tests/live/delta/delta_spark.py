@@ -1,4 +1,4 @@
-"""Delta Lake's own implementation, in a Spark of its own, which executes a statement for each line of its input.
+"""Run Delta Lake's own implementation in a separate Spark, which executes a statement for each line of its input.
 
 Each line, in and out, is JSON: a statement, and its rows. A session that exists cannot load jars, so this is another process.
 """
@@ -13,7 +13,7 @@ import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from tests.live.delta.jars import delta_jars
+from twopc.integration.services.jars import spark_delta_jars
 from twopc.integration.services.java import java_home
 
 if TYPE_CHECKING:
@@ -65,7 +65,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as directory:
         builder = (
             SparkSession.builder.master("local[1]")
-            .config("spark.jars", ",".join(map(str, delta_jars())))
+            .config("spark.jars", ",".join(map(str, spark_delta_jars())))
             .config("spark.driver.bindAddress", "127.0.0.1")
             .config("spark.driver.host", "127.0.0.1")
             .config("spark.ui.enabled", "false")

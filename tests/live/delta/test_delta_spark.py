@@ -11,7 +11,8 @@ import pyarrow as pa
 import pytest
 
 from tests.live.delta.delta_spark import delta_spark
-from tests.unit.delta_support import next_commits, prepare
+from tests.unit.delta_support import next_commits
+from tests.unit.lake_support import prepare
 from twopc.attempt import Evidence
 from twopc.sinks.delta import DeltaSink
 from twopc.testing.contract.drivers import Driver, close_opened

@@ -1,6 +1,6 @@
 """A table on S3: files, records and commits go through deltalake's own client, and a silent storage costs bounded time.
 
-S3Proxy knows no conditional puts, so nothing here writes at the same time as somebody else.
+S3Proxy does not support conditional puts, so no two writers write at the same time here.
 """
 
 from __future__ import annotations

@@ -77,7 +77,7 @@ _COMMON = {"dfs.replication": "1", "dfs.permissions.enabled": "false", "hadoop.t
 
 class _NameNode(_Daemon):
     _CLASS = "org.apache.hadoop.hdfs.server.namenode.NameNode"
-    #: Without blocks at once; else as soon as the datanode has reported them.
+    #: Without blocks, it leaves safe mode at once. Otherwise it waits until the datanode has reported its blocks.
     _READY = "NameNode RPC up at"
 
     @property
@@ -86,7 +86,7 @@ class _NameNode(_Daemon):
 
     @property
     def takes_writes(self) -> bool:
-        """Whether it has left safe mode since its last start."""
+        """Whether the namenode has left safe mode since its last start."""
         return "Leaving safe mode" in self._log_of_start()
 
     def _launch(self, program: list[str]) -> None:

@@ -1,4 +1,4 @@
-"""A real S3 server, and a proxy before it that lists chosen objects never."""
+"""A real S3 server, and a proxy in front of it that never lists chosen objects."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ BUCKET = "bucket"
 _HTTP = "http"
 _TIMEOUT_S = 60
 _LISTED = re.compile(rb"<Contents>.*?<Key>(.*?)</Key>.*?</Contents>", re.DOTALL)
-#: What a proxy must not pass on.
+#: The headers that a proxy must not pass on.
 _OF_A_CONNECTION = frozenset({"connection", "transfer-encoding", "content-length", "keep-alive", "expect"})
 
 
@@ -36,7 +36,7 @@ class LocalS3(LocalServer):
         return [str(java_command()), "-Xmx256m", *FAST_START, "-cp", class_path, "org.gaul.s3proxy.Main"]
 
     def _launch(self, program: list[str]) -> None:
-        """Start; return when it has the bucket."""
+        """Start the server, and return once it has the bucket."""
         properties = self.data_dir / "s3proxy.conf"
         properties.write_text(
             f"s3proxy.endpoint=http://{HOST}:{self.port}\ns3proxy.authorization=none\n"
@@ -59,7 +59,7 @@ class LateListing(Startable):
     """An S3 endpoint that passes everything on to another, and leaves objects out of listings.
 
     Attributes:
-        hidden: the keys of what is never listed.
+        hidden: the keys of the objects that are never listed.
     """
 
     def __init__(self, server: LocalS3, hidden: str) -> None:

@@ -29,9 +29,9 @@ if TYPE_CHECKING:
 
 pytestmark = [pytest.mark.whole, pytest.mark.timeout(1800)]
 
-#: One for each kind of state that a checkpoint can be left in.
+#: One crash point for each kind of state in which a checkpoint can be left.
 POINTS = ("driver.acquired", "driver.confirmed", "driver.bound", "driver.decided", "driver.committing", "driver.swept")
-#: Each start loads Hadoop's client, too; on a busy machine that took more than the two minutes that other tests wait.
+#: Each start also loads Hadoop's client. On a busy machine, that took longer than the two minutes that other tests wait.
 PATIENCE_S = 600
 #: A client waits for a namenode that is gone; Hadoop's default is a few minutes.
 IMPATIENT = {"spark.hadoop.ipc.client.connect.max.retries": "3"}
@@ -81,7 +81,7 @@ def test_a_driver_killed_at_any_kind_of_step_loses_and_duplicates_nothing(pipeli
 def test_a_driver_that_wakes_before_its_first_decision_is_fenced_and_harms_nothing(
     pipeline: Pipeline, point: str
 ) -> None:
-    """``confirmed``: it writes the binding when another driver has; ``bound``: it has written it before."""
+    """``confirmed``: the driver writes the binding after another driver has. ``bound``: it has written the binding before."""
     pipeline.feed(20)
     paused = pipeline.process(f"{point}=stop")
     paused.wait_stopped(PATIENCE_S)
@@ -97,8 +97,8 @@ def test_a_driver_that_wakes_before_its_first_decision_is_fenced_and_harms_nothi
 
 
 @pytest.mark.parametrize("pipeline", ["hdfs"], indirect=True)
-def test_a_namenode_that_dies_and_comes_back_loses_and_duplicates_nothing(pipeline: Pipeline, hdfs: LocalHdfs) -> None:
-    """The query waits for it, or stops and is started again."""
+def test_a_namenode_that_dies_and_returns_loses_and_duplicates_nothing(pipeline: Pipeline, hdfs: LocalHdfs) -> None:
+    """The query waits for the namenode, or stops and is started again."""
     for _ in range(2):
         pipeline.feed(60)
         run = pipeline.process("driver.decided@2=stop")

@@ -40,5 +40,5 @@ def _shared_store(hbase_server: HBaseService) -> Iterator[Store]:
 
 @pytest.fixture
 def store(_shared_store: Store) -> Store:
-    """Direct access to HBase, with a row key prefix of the test's own."""
+    """Direct access to HBase, with a separate row key prefix for the test."""
     return _shared_store.renamed()

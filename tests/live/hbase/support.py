@@ -84,7 +84,7 @@ class Store:
         self.client = HBaseClient(self.cluster, timeout_s=20)
 
     def renamed(self) -> Store:
-        """The same store with another prefix."""
+        """The same store with a different prefix."""
         other = copy.copy(self)
         other.prefix = unique()
         return other
@@ -182,7 +182,7 @@ class Store:
 
 
 class Sleeper:
-    """A driver that wakes up in the middle of its commit and finishes what it had begun."""
+    """A driver that wakes up in the middle of its commit, and finishes that commit."""
 
     def __init__(self, sink: HBaseSink) -> None:
         self._sink = sink

@@ -1,4 +1,4 @@
-"""Every row is applied once, no matter who applies it, how many times, and where a commit was interrupted."""
+"""Every row is applied once: any driver may apply it, any number of times, after an interruption at any point."""
 
 from __future__ import annotations
 
@@ -305,7 +305,7 @@ class Swapped:
 def test_a_lost_slice_is_written_again_though_a_replay_has_its_rows_in_another_task(
     lost: int, store: Store, sink: HBaseSink, totals: Any, tmp_path: Path
 ) -> None:
-    """A row records what it contains by task. Under the number of a task whose slice was applied, the rows would be left out."""
+    """A row records its content by task. With the number of a task whose slice is already applied, the rows would be left out."""
 
     def lose() -> None:
         rows = store.slices(sink.name)

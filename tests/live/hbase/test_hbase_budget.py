@@ -36,12 +36,12 @@ __all__ = ["spark"]
 SENT = RegionServer, "send_request"
 
 CHUNK = 100
-#: Of one task whose rows are one chunk, however many they are.
+#: The calls of one task whose rows form one chunk.
 BUDGET = {Put: {BEGIN: 3, STAGE: 3, CONFIRM: 1, APPLY: 14}, Increment: {BEGIN: 3, STAGE: 5, CONFIRM: 1, APPLY: 15}}
-#: What each further chunk adds.
+#: The calls that each further chunk adds.
 EACH_CHUNK = {Put: {STAGE: 1, APPLY: 3}, Increment: {STAGE: 2, APPLY: 4}}
 
-#: Under Spark: of a task, of the driver for a batch, and of the driver for each of its tasks. The rows are one chunk.
+#: The calls under Spark: for a task, and of the driver for a batch and for each of its tasks. The rows form one chunk.
 OF_TASK, OF_DRIVER, OF_DRIVER_FOR_TASK = 3, 13, 5
 
 

@@ -1,4 +1,4 @@
-"""A chunk that goes in one call leaves the same cells as its rows one by one, and none of them is missed."""
+"""A chunk that is sent in one call leaves the same cells as its rows do one by one, and misses none."""
 
 from __future__ import annotations
 

@@ -15,7 +15,8 @@ import pytest
 from pyiceberg.partitioning import PartitionField, PartitionSpec
 from pyiceberg.transforms import BucketTransform
 
-from tests.unit.iceberg_support import SCHEMA, TABLE, TAG, Shop, prepare
+from tests.unit.iceberg_support import SCHEMA, TABLE, TAG, Shop
+from tests.unit.lake_support import prepare
 from twopc.attempt import Evidence
 from twopc.testing.contract.drivers import Driver, close_opened
 

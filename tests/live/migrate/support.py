@@ -1,4 +1,4 @@
-"""A pipeline as it was before the migration: Spark from a topic to a topic, with a function of the user's in foreachBatch."""
+"""A pipeline from before the migration: Spark copies a topic to a topic, with the user's function in foreachBatch."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from pyspark.sql.streaming.readwriter import DataStreamWriter
 
 
-#: Without this setting, which makes it use its consumer, Spark sends a request that 0.10 does not have (describeTopics).
+#: Makes Spark use its consumer. By default, Spark sends a request that 0.10 does not have (describeTopics).
 FOR_OLD_BROKERS: Final = {"spark.sql.streaming.kafka.useDeprecatedOffsetFetching": "true"}
 
 
@@ -68,7 +68,7 @@ class OldPipeline:
         return AtLeastOnceKafkaSink(bootstrap_servers=self.servers, topic=self.topic)
 
     def feed(self, count: int, *, keys: int = 23, values: int | None = None) -> None:
-        """Add records. ``values`` limits the number of different ones, so that equal rows occur."""
+        """Add records. ``values`` limits the number of different values, so that equal rows occur."""
         for _ in range(count):
             number = len(self.given)
             text = f"v{number % values if values else number:05d}"
@@ -182,7 +182,7 @@ class OldPipeline:
         producer.produce(self.topic, value)
         assert producer.flush(60) == 0
 
-    # -- what is there -------------------------------------------------------------------------------------------------
+    # -- the output ----------------------------------------------------------------------------------------------------
 
     def commit_file(self, batch_id: int) -> Path:
         return self.checkpoint / "commits" / str(batch_id)

@@ -1,4 +1,4 @@
-"""`twopc migrate cutover`: a batch that the old sink wrote in part is finished by the new one; nothing lost, nothing twice."""
+"""`twopc migrate cutover`: the new sink finishes a batch that the old sink partly wrote, and no row is lost or duplicated."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def pipeline(old_kafka: LocalOldKafka, kafka: KafkaService, tmp_path: Path) -> O
 
 
 def write_half_of_batch_1(pipeline: OldPipeline, spark: SparkSession, *, third: int = 0) -> None:
-    """Batch 1 is written in part, in each partition of the output, and the query ends."""
+    """Batch 1 is partly written in each partition of the output, and the query ends."""
     sink = pipeline.sink()
 
     def write(batch: DataFrame, batch_id: int) -> None:
@@ -165,7 +165,7 @@ def test_a_writer_that_continues_is_noticed(pipeline: OldPipeline, spark: SparkS
     pipeline.write_directly("late")
     assert "1 record was written" in pipeline.fail_new(spark)
     pipeline.cut_over("--apply")
-    assert "records are not rows of the batch" in pipeline.fail_new(spark)
+    assert "1 record is not a row of the batch" in pipeline.fail_new(spark)
     pipeline.cut_over("--apply", "--other-writers")
     pipeline.run_new(spark)
     assert pipeline.visible() == Counter([*pipeline.given, "late"])
@@ -179,7 +179,7 @@ def test_without_the_command_the_query_does_not_start(pipeline: OldPipeline, spa
 
 @pytest.mark.whole
 def test_an_old_query_that_ran_meanwhile_is_noticed(pipeline: OldPipeline, spark: SparkSession) -> None:
-    """It has finished the batch that was handed over, and begun the next one."""
+    """The old query has finished the batch that was handed over, and begun the next one."""
     pipeline.feed(100)
     write_half_of_batch_1(pipeline, spark)
     pipeline.cut_over("--apply")
@@ -192,7 +192,7 @@ def test_an_old_query_that_ran_meanwhile_is_noticed(pipeline: OldPipeline, spark
 
     pipeline.fail(spark, write, max_offsets=40)
     before = pipeline.visible()
-    assert "the old query ran in the meantime" in pipeline.fail_new(spark)
+    assert "the old query has run since then" in pipeline.fail_new(spark)
     assert pipeline.visible() == before
     pipeline.cut_over("--apply")
     pipeline.run_new(spark)

@@ -1,4 +1,4 @@
-"""The hand-over's file, and what of a checkpoint can be handed over. Needs no server."""
+"""The hand-over's file, and which parts of a checkpoint can be handed over. These tests need no server."""
 
 from __future__ import annotations
 

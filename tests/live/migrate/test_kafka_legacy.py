@@ -1,4 +1,4 @@
-"""The old way, on a real broker of 0.10: what a crash duplicates, counted by a reader that shares no code with the sink."""
+"""The old sink on a real broker of 0.10. A reader that shares no code with the sink counts what a crash duplicates."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""SIGKILL, of the new query in the handed-over batch and of the commands themselves, at each step; then once more: exact."""
+"""SIGKILL hits the new query in the handed-over batch, and the commands, at each step. A second run makes the output exact."""
 
 from __future__ import annotations
 
@@ -104,7 +104,7 @@ def new_query(pipeline: OldPipeline, direct: Any) -> Callable[[DataFrame, str], 
         ("tasks", ["task.flushed"]),
         pytest.param("tasks", UP_TO_THE_DECISION, marks=pytest.mark.whole),
         pytest.param("driver", [point for point in UP_TO_THE_DECISION if "task" not in point], marks=pytest.mark.whole),
-        # Behind the decision a restart completes the batch by itself, and Spark notes it.
+        # After the decision, a restart completes the batch by itself, and Spark records it.
         *(
             pytest.param(direct, [point], marks=pytest.mark.whole)
             for direct in ("tasks", "driver")
@@ -176,7 +176,7 @@ def test_a_killed_cut_over_is_run_again(pipeline: OldPipeline, spark: SparkSessi
 @pytest.mark.whole
 @pytest.mark.parametrize("stopped", [pytest.param("driver.prepared", marks=pytest.mark.whole), "driver.decided"])
 def test_a_killed_rollback_is_run_again(stopped: str, pipeline: OldPipeline, spark: SparkSession) -> None:
-    """At each step of the recovery that it does, and at those of its file; meanwhile the old query must not start."""
+    """The kills come at each step of its recovery and of its file. Meanwhile, the old query must not start."""
     pipeline.cut_over("--apply")
     pipeline.fail_new_at(spark, stopped, write_by="tasks")
     steps = ["driver.inspected", "driver.fenced", "driver.acquired", "driver.recovered", *_FILE_STEPS]

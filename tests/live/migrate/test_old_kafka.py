@@ -68,14 +68,14 @@ def test_both_processes_end_with_their_owner() -> None:
     assert not directory.exists()
 
 
-def test_it_has_no_transactions(old_kafka: LocalOldKafka) -> None:
+def test_kafka_0_10_has_no_transactions(old_kafka: LocalOldKafka) -> None:
     producer = Producer({"bootstrap.servers": old_kafka.bootstrap_servers, "log_level": 0, "transactional.id": "t"})
     with pytest.raises(KafkaException) as raised:
         producer.init_transactions(_TIMEOUT_S)
     assert raised.value.args[0].code() == KafkaError._UNSUPPORTED_FEATURE
 
 
-def test_it_has_no_idempotent_producer(old_kafka: LocalOldKafka) -> None:
+def test_kafka_0_10_has_no_idempotent_producer(old_kafka: LocalOldKafka) -> None:
     producer = Producer({"bootstrap.servers": old_kafka.bootstrap_servers, "log_level": 0, "enable.idempotence": True})
     with pytest.raises(KafkaException) as raised:
         wait_until(lambda: producer.poll(0.1) < 0, "the client raises what the broker lacks")

@@ -30,7 +30,7 @@ pytestmark = [pytest.mark.timeout(900), pytest.mark.filterwarnings("ignore:unclo
 
 
 class NeverLists(LocalFiles):
-    """As an object store may be for a while: a file can be read, and no listing has it."""
+    """An object store may behave like this for a while: a file can be read, but no listing has it."""
 
     def names(self, directory: str) -> list[str]:
         del directory

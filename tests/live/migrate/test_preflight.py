@@ -83,7 +83,7 @@ def test_a_source_of_0_10_and_a_current_output_pass_with_warnings(
 def test_a_clock_that_differs_is_found(
     moved_ms: int, said: str, kafka: KafkaService, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """This machine's clock is moved, as the check reads it."""
+    """The test changes the clock that the check reads on this machine."""
     monkeypatch.setattr(clock, "_now_ms", lambda: int(time.time() * 1000) + moved_ms)
     report = preflight(kafka.bootstrap_servers)
     assert findings(report, "clock") == [(kafka.bootstrap_servers, "warn")]

@@ -115,7 +115,7 @@ def test_a_group_that_commits_nothing_is_not_judged(kafka: KafkaService) -> None
     topic = create_topic(servers, f"{group}-out", 1)
     status, found, _ = probed(servers, group, "--topic", topic, "--wait", "1")
     assert (status, found["result"]) == (3, "warn")
-    assert "nothing is known" in found["findings"][0]["why"]
+    assert "its isolation level is unknown" in found["findings"][0]["why"]
 
 
 def test_wrong_arguments_say_what_to_correct(kafka: KafkaService) -> None:

@@ -52,7 +52,7 @@ _VALUES: Final[dict[str, tuple[str, tuple[str, ...]]]] = {
 
 @dataclass(frozen=True)
 class Shape:
-    """A pipeline; its text says what it is like."""
+    """A pipeline. Its text describes it."""
 
     keys: str
     headers: str
@@ -107,12 +107,12 @@ def write_in_part(pipeline: OldPipeline, spark: SparkSession, shape: Shape, seed
 
 
 def ids(pipeline: OldPipeline, shape: Shape) -> Counter[str]:
-    """The identity of a row, however it was written: the source's value."""
+    """The identity of a row, which does not depend on who wrote it: the source's value."""
     return pipeline.visible_ids() if shape.values == "new in each attempt" else pipeline.visible()
 
 
 def facts_by_id(pipeline: OldPipeline, shape: Shape) -> dict[str, set[Any]]:
-    """Key and headers of each row's records: all that has the same id must have the same."""
+    """The keys and headers of each row's records. Records with the same id must have the same key and headers."""
     found: dict[str, set[Any]] = defaultdict(set)
     for message in records(pipeline.servers, pipeline.topic):
         value = (message.value() or b"").decode()

@@ -36,7 +36,9 @@ def topic(kafka: KafkaService) -> str:
 
 
 @pytest.mark.parametrize(("options", "seen"), [({}, COMMITTED), ({"isolation.level": "read_uncommitted"}, ALL)])
-def test_librdkafka(topic: str, kafka: KafkaService, options: dict[str, Any], seen: list[str]) -> None:
+def test_librdkafka_reads_committed_records_by_default(
+    topic: str, kafka: KafkaService, options: dict[str, Any], seen: list[str]
+) -> None:
     facts = {
         "bootstrap.servers": kafka.bootstrap_servers,
         "group.id": topic,
@@ -57,7 +59,9 @@ def test_librdkafka(topic: str, kafka: KafkaService, options: dict[str, Any], se
 
 
 @pytest.mark.parametrize(("options", "seen"), [({}, ALL), ({"isolation_level": "read_committed"}, COMMITTED)])
-def test_kafka_python(topic: str, kafka: KafkaService, options: dict[str, Any], seen: list[str]) -> None:
+def test_kafka_python_reads_all_records_by_default(
+    topic: str, kafka: KafkaService, options: dict[str, Any], seen: list[str]
+) -> None:
     consumer = KafkaConsumer(bootstrap_servers=kafka.bootstrap_servers, auto_offset_reset="earliest", **options)
     with closing(consumer):
         consumer.assign([TopicPartition(topic, 0)])
@@ -69,7 +73,9 @@ def test_kafka_python(topic: str, kafka: KafkaService, options: dict[str, Any], 
 
 
 @pytest.mark.parametrize(("options", "seen"), [({}, ALL), ({"kafka.isolation.level": "read_committed"}, COMMITTED)])
-def test_spark(topic: str, kafka: KafkaService, spark: SparkSession, options: dict[str, str], seen: list[str]) -> None:
+def test_spark_reads_all_records_by_default(
+    topic: str, kafka: KafkaService, spark: SparkSession, options: dict[str, str], seen: list[str]
+) -> None:
     reader = spark.read.format("kafka").option("kafka.bootstrap.servers", kafka.bootstrap_servers)
     rows = (
         reader.option("subscribe", topic)

@@ -1,4 +1,4 @@
-"""`twopc migrate rehearse`: the whole migration on real brokers, with every record counted; and its judge."""
+"""`twopc migrate rehearse`: a complete migration on real brokers, which counts every record; and its judge."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ def test_the_whole_rehearsal_is_exact(add_summary: Callable[[str], None]) -> Non
 
 
 class NotYetLeader:
-    """A consumer whose broker has just started: it is named as the leader, and is not one at the first question."""
+    """A consumer of a broker that has just started: the metadata names it as the leader before it leads."""
 
     def __init__(self) -> None:
         self.asked: list[int] = []
@@ -92,7 +92,7 @@ class NotYetLeader:
 
 
 def test_a_partition_whose_leader_is_not_one_yet_is_asked_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Seen in a rehearsal, with seed 96907: after an upgrade of its broker."""
+    """This happened in a rehearsal with seed 96907, after an upgrade of its broker."""
     consumer = NotYetLeader()
     monkeypatch.setattr(topics, "_consumer", lambda *_: contextlib.nullcontext(consumer))
     monkeypatch.setattr(Output, "_await_leaders", lambda *_: None)
@@ -152,7 +152,7 @@ def test_a_lost_and_a_duplicated_record_do_not_cancel_out(rehearsal: Rehearsal) 
     assert "NOT exactly once" in step.problem
 
 
-def test_what_was_duplicated_before_the_cut_over_stays_and_a_third_one_is_seen(rehearsal: Rehearsal) -> None:
+def test_duplicates_from_before_the_cut_over_stay_and_a_third_copy_is_seen(rehearsal: Rehearsal) -> None:
     write(rehearsal.output, [*range(20), 3])
     rehearsal._expected[3] = 2
     assert not judged(rehearsal).problem
@@ -184,7 +184,7 @@ def test_a_record_that_the_query_was_never_given_ends_the_rehearsal(rehearsal: R
     producer = Producer({"bootstrap.servers": rehearsal.output.servers, "log_level": 0})
     producer.produce(rehearsal.output.topic, "another", "key-0")
     assert producer.flush(_TIMEOUT_S) == 0
-    with pytest.raises(ServiceError, match="never received"):
+    with pytest.raises(ServiceError, match="was never in the query's input"):
         judged(rehearsal)
 
 

@@ -29,7 +29,7 @@ _HEADERS = "array<struct<key:string,value:binary>>"
 
 
 class Output:
-    """A topic of one partition, and what was written to it."""
+    """A topic of one partition, and the records that were written to it."""
 
     def __init__(self, servers: str) -> None:
         self.servers = servers
@@ -37,7 +37,7 @@ class Output:
         self.count = 0
 
     def write(self, *records: dict[str, Any]) -> int:
-        """Returns the offset after them."""
+        """Return the offset after them."""
         producer = Producer({"bootstrap.servers": self.servers, "enable.idempotence": True, "log_level": 0})
         for record in records:
             producer.produce(self.topic, **record)
@@ -105,7 +105,7 @@ def test_the_rows_of_a_task_stay_together_and_in_order(output: Output, spark: Sp
     tasks = comparison.rest().rdd.glom().collect()
     comparison.release()
     found = [[int(row.value) for row in task] for task in tasks]
-    for first in range(0, 200, 50):  # what one task had
+    for first in range(0, 200, 50):  # the rows of one task
         wanted = [number for number in range(first, first + 50) if number % 3]
         [holder] = [task for task in found if wanted[0] in task]
         place = holder.index(wanted[0])
@@ -154,7 +154,7 @@ def test_a_batch_without_value_or_topic_and_a_sink_of_another_topic_are_refused(
 ) -> None:
     with pytest.raises(SchemaError, match="no column 'value'"):
         compared(spark, [("a",)], "payload string", sink_for(output), output.bounds())
-    with pytest.raises(SchemaError, match="add a 'topic' column"):
+    with pytest.raises(SchemaError, match="Add a 'topic' column"):
         compared(spark, [("a",)], "value string", sink_for(output, topic=False), output.bounds())
     with pytest.raises(ConfigurationError, match="with --topic"):
         compared(spark, [("a",)], "value string", sink_for(output), {"another": {}})

@@ -1,4 +1,4 @@
-"""``--start-offsets`` of ``twopc migrate cutover``: what cannot be the begin of a batch is refused in a line."""
+"""``--start-offsets`` of ``twopc migrate cutover``: one line refuses offsets at which no batch can begin."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def cutover(servers: str, checkpoint: Path, topic: str, starts: dict[str, dict[s
 
 @pytest.mark.parametrize("start", [-5, 1, 11])
 def test_an_offset_that_the_partition_does_not_have_is_refused(start: int, kafka: KafkaService, tmp_path: Path) -> None:
-    """Behind the end, every row would be written again. Before the first record that is left, nothing can be read."""
+    """From offsets after the end, every row would be written again. Before the first remaining record, nothing can be read."""
     servers = kafka.bootstrap_servers
     topic = create_topic(servers, f"t{uuid.uuid4().hex[:10]}", 1)
     producer = Producer({"bootstrap.servers": servers, "log_level": 0})

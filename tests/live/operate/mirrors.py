@@ -36,7 +36,7 @@ def positions(servers: str, topic: str) -> list[tuple[int, int, bytes | None]]:
 
 
 class Mirrored:
-    """Two clusters, and what copies topics from the first to the second.
+    """Two clusters, and the MirrorMaker that copies topics from the first to the second.
 
     Attributes:
         former: `host:port` of the first.

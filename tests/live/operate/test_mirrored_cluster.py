@@ -1,6 +1,6 @@
 """Disaster recovery: MirrorMaker 2 copies the source, the output and the ledger to a second cluster, and the first one is lost.
 
-`docs/operations.md`, "Cluster failover and mirrored topics", says what to do then. Each of its statements is held here.
+`docs/operations.md`, "Cluster failover and mirrored topics", says what to do then. These tests check each of its statements.
 """
 
 from __future__ import annotations
@@ -107,7 +107,7 @@ def test_a_mirrors_copy_of_the_ledger_is_refused_and_nothing_is_written(
 def test_a_mirror_that_is_killed_repeats_records_unless_it_copies_in_transactions(
     fresh_kafka: LocalKafka, mirror: LocalKafka, *, exactly_once: bool
 ) -> None:
-    """Transactions of the mirror have control records: offsets move, as they do behind those of the source."""
+    """The mirror's transactions have control records, so offsets move, as they do after the source's transactions."""
     servers = fresh_kafka.bootstrap_servers
     topic = create_topic(servers, "copied", 1)
     producer = Producer({"bootstrap.servers": servers, "enable.idempotence": True})
@@ -135,7 +135,7 @@ def test_a_mirror_that_is_killed_repeats_records_unless_it_copies_in_transaction
 def test_offsets_move_and_only_a_mirror_that_reads_committed_leaves_out_what_was_aborted(
     fresh_kafka: LocalKafka, mirror: LocalKafka, isolation: str
 ) -> None:
-    """Behind a transaction, and behind what was deleted before the mirror began."""
+    """Offsets differ after a transaction, and after records that were deleted before the mirror began."""
     servers = fresh_kafka.bootstrap_servers
     transactional, deleted = create_topic(servers, "transactional", 1), create_topic(servers, "deleted", 1)
     producer = Producer({"bootstrap.servers": servers, "transactional.id": "outsider"})
@@ -216,7 +216,7 @@ class Failover:
         return (self.pipeline.given - found).total()
 
     def doubled(self) -> int:
-        """How many records too many the mirror's output has."""
+        """The number of surplus records in the mirror's output."""
         return (committed(self.servers, self.output) - self.pipeline.given).total()
 
     def require_exactly_once(self) -> None:
@@ -263,7 +263,7 @@ class Failover:
         checkpoint: str | None = None,
         adopted: str | None = None,
     ) -> None:
-        """Run a new query on the mirror: another name, another checkpoint, and perhaps without rows that are there."""
+        """Run a new query on the mirror, with another name and checkpoint, and perhaps without rows that are already there."""
         checkpoint = checkpoint or str(self.root / "after")
         frame = self._spark.readStream.format("kafka").options(**self.reader(self.source), **start).load()
         rows = frame.select("key", "value")
@@ -334,7 +334,7 @@ def test_a_new_query_that_leaves_out_what_the_mirror_has_loses_and_duplicates_no
         failover.require_exactly_once()
 
         if case == "decided":
-            # The first cluster comes back, its query commits what it had decided, and somebody starts the mirror again.
+            # The first cluster returns, its query commits its decision, and somebody starts the mirror again.
             former.start()
             failover.run(0)
             two.maker.start()

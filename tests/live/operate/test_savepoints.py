@@ -107,7 +107,7 @@ def test_a_savepoint_under_load_repeats_exactly_what_restore_says(
     assert (seen - pipeline.given).total() == repeated["rows"]
     assert max(seen.values()) == 2 and not Counter(before) - seen
 
-    pipeline.options = previous  # the old query is ended for good
+    pipeline.options = previous  # the old query is ended permanently
     pipeline.feed(10)
     assert "query ended" in pipeline.fail(spark)
 

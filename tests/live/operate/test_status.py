@@ -1,4 +1,4 @@
-"""``twopc status`` on a real broker, of a checkpoint, of a sink and of a cluster; and what it says to bad input."""
+"""``twopc status`` of a checkpoint, a sink and a cluster on a real broker, and its answers to bad input."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def test_a_running_query_is_healthy_and_continues(play: Play) -> None:
 
 
 def test_a_query_that_writes_batch_after_batch_never_needs_somebody(play: Play) -> None:
-    """Each look falls somewhere into a batch. A commit in progress must not wake anybody."""
+    """Each check comes at some moment of a batch. A commit in progress must not wake anybody."""
     driver = play.driver()
     driver.process(play.batch(0), Tasks(play, ROWS))
 
@@ -183,7 +183,7 @@ def test_a_checkpoint_alone_says_what_spark_has_done(play: Play) -> None:
 
 @pytest.fixture
 def checkpoint(tmp_path: Path) -> Path:
-    """A query's whose decisions are in its checkpoint."""
+    """The status of a query whose decisions are in its checkpoint."""
     (tmp_path / "metadata").write_text('{"id":"q"}')
     log = RegisterLog(LocalFiles(tmp_path / "twopc"))
     log.acquire(Claim(query_id="q", run="r", deciding_log=log.name))
@@ -201,7 +201,7 @@ def test_decisions_in_the_checkpoint_are_read(checkpoint: Path) -> None:
     ("name", "text", "said"),
     [
         ("metadata", None, "is not a checkpoint of a streaming query"),
-        ("metadata", "torn", "the file is torn or was altered"),
+        ("metadata", "torn", "The file is torn or was altered"),
         ("twopc/binding-000001.json", '{"format":', "Restore it from a backup"),
         (
             "twopc/binding-000001.json",

@@ -1,4 +1,4 @@
-"""Topics that are named like a ledger but are not ledgers: the look at a whole cluster continues with the others."""
+"""Topics that are named like a ledger but are not ledgers: the check of a cluster continues with the others."""
 
 from __future__ import annotations
 

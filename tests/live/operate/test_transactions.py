@@ -90,7 +90,7 @@ def test_an_undecided_transaction_is_not_committed(play: Play, force: tuple[str,
     assert play.visible() == Counter()
 
 
-def test_it_asks_before_it_acts(play: Play) -> None:
+def test_a_command_asks_before_it_acts(play: Play) -> None:
     crash(play.driver(), play, 0, ROWS, "driver.decided")
     said = ask(play, "transactions", "commit", play.name, answer="n\n")
     assert (said.status, "nothing was done" in said.error) == (2, True)
@@ -128,7 +128,7 @@ def test_a_transaction_that_may_still_be_decided_is_aborted_with_a_reason_that_i
 
 
 def test_an_abort_notices_that_the_driver_decided_meanwhile(play: Play) -> None:
-    """Between the look and the act: what was undecided is decided. Only a fence before the act makes it certain."""
+    """Between the check and the act, an undecided transaction is decided. Only a fence before the act rules this out."""
     driver = play.driver()
     wanted: list[OpenTransaction] = []
 
@@ -138,7 +138,7 @@ def test_an_abort_notices_that_the_driver_decided_meanwhile(play: Play) -> None:
     with at("driver.confirmed", look):
         crash(driver, play, 0, ROWS, "driver.decided")
     assert [one.standing for one in wanted] == [Standing.RUNNING, Standing.RUNNING]
-    with pytest.raises(acts.ForbiddenError, match="has since been decided as a part of batch 0"):
+    with pytest.raises(acts.ForbiddenError, match=r"the driver has meanwhile decided \S+, in batch 0"):
         acts.abort(play.sink, wanted)
     assert len(play.open_transactions()) == 2
     require_next_batch(play, 1, BOTH)

@@ -72,7 +72,7 @@ def older_connection(older_postgres: LocalPostgres) -> Iterator[psycopg.Connecti
 
 @pytest.fixture(scope="module")
 def typed(postgres_server: PostgresService) -> Iterator[psycopg.Connection[Any]]:
-    """A connection to a database of the test file's own, with the types of `type_cases`. A test makes its tables anew."""
+    """A connection to a separate database for the test file, with the types of `type_cases`. Each test creates its tables."""
     with connected_to_new_database(postgres_server.dsn) as opened:
         make_types(opened)
         yield opened

@@ -1,4 +1,4 @@
-"""A TCP proxy before PostgreSQL that loses one answer: the server has committed, for example, and the client never learns it."""
+"""A TCP proxy in front of PostgreSQL that loses one answer: for example, the server commits, but the client never learns it."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """Random schedules for `vote="prepared"`: several drivers of one query, and faulty statements.
 
-A statement fails, takes effect unseen, or comes late; or its driver dies. A driver is paused within a statement while another one
+A statement fails, takes effect unseen, or comes late, or its driver dies. A driver is paused within a statement while another
 runs there. Everything is in one thread, so a seed gives one schedule, except for the server's own timeouts.
 """
 
@@ -128,14 +128,14 @@ class Schedule:
         assert _values(self._dsn) == all_rows(*range(last + 1))
 
     def check(self) -> None:
-        """Each batch is visible once and whole, or not at all; and every one that a driver has reported is visible."""
+        """Each batch is completely visible once, or invisible. Every batch that a driver has reported is visible."""
         found = _values(self._dsn)
         batches = sorted({row // 100 for row in found})
         assert found == all_rows(*batches)
         assert set(batches) >= set(range(self.reported + 1))
 
     def _copy(self) -> None:
-        """Copy a checkpoint: of two that go on, one is an older copy."""
+        """Copy a checkpoint. If both copies continue, one of them is an older copy."""
         history = self._random.choice(self._histories)
         copied = history.query.copied(self._directory / f"copy{len(self._histories)}")
         self._histories.append(History(copied, history.committed))

@@ -81,7 +81,7 @@ class Staging:
     """A sink's statements on a real database: its objects exist, and so does its control record.
 
     Attributes:
-        statements: of a sink with an awkward name.
+        statements: the statements of a sink with an awkward name.
         publishing: how the rows get into the table.
     """
 
@@ -122,7 +122,7 @@ class Staging:
 
 
 def publishing_of(table: Table, rows: pa.RecordBatch, mode: Mode = "append", **arguments: Any) -> Publishing:
-    """How these rows get into a table."""
+    """Return how these rows get into a table."""
     key = arguments.get("key", ())
     return Publishing(table, mode, fit_rows(rows.schema, table, key=key).names, **arguments)
 
@@ -140,7 +140,7 @@ def case_of(dsn: str, columns: str = "value bigint NOT NULL", **arguments: Any) 
 
 
 def values(dsn: str, column: str = "value") -> list[Any]:
-    """What a reader of `target` sees now, sorted."""
+    """The rows that a reader of `target` sees now, sorted."""
     with contextlib.closing(psycopg.connect(dsn, autocommit=True)) as connection:
         statement = sql.SQL("SELECT {0} FROM target ORDER BY {0}").format(sql.Identifier(column))
         return [value for (value,) in connection.execute(statement)]
@@ -172,7 +172,7 @@ def new_role(dsn: str) -> Iterator[str]:
         try:
             yield make_conninfo(dsn, user=name, password=password)
         finally:
-            # A task that died with the test's own failure closes nothing.
+            # If the test itself failed, its task died without closing its connection.
             connection.execute(
                 "SELECT pg_terminate_backend(pid, 5000) FROM pg_stat_activity WHERE usename = %s", [name]
             )

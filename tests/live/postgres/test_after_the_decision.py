@@ -1,4 +1,4 @@
-"""A table that changes while a batch is written: before the decision a new attempt fits it, after it the batch waits, whole."""
+"""A table changes while a batch is written. Before the decision, a new attempt fits it. Afterwards, the complete batch waits."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 _COLUMNS = "value bigint NOT NULL, note text DEFAULT 'none'"
 _REJECTING = "CREATE FUNCTION reject() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN RAISE 'no thanks'; END $$"
 _IGNORING = "CREATE FUNCTION ignore() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN RETURN NULL; END $$"
-#: What somebody does after the decision, the server's words, and how it is undone.
+#: A change that somebody makes after the decision, the server's error, and how to undo the change.
 _CHANGES = {
     "unique index": (["CREATE UNIQUE INDEX no_twice ON target (note)"], "no_twice", ["DROP INDEX no_twice"]),
     "check": (
@@ -37,7 +37,11 @@ _CHANGES = {
         'column "value" of relation "target" does not exist',
         ["ALTER TABLE target RENAME number TO value"],
     ),
-    "renamed table": (["ALTER TABLE target RENAME TO other"], "is gone", ["ALTER TABLE other RENAME TO target"]),
+    "renamed table": (
+        ["ALTER TABLE target RENAME TO other"],
+        "does not exist any more",
+        ["ALTER TABLE other RENAME TO target"],
+    ),
     "another table": (
         ["ALTER TABLE target RENAME TO other", f"CREATE TABLE target ({_COLUMNS})"],
         "another table has its name",

@@ -1,4 +1,4 @@
-"""The lock of the control record is the barrier: while a previous driver's backend may commit, nobody concludes anything."""
+"""The lock on the control record is the barrier: nobody draws conclusions while a previous driver's backend may commit."""
 
 from __future__ import annotations
 
@@ -93,7 +93,7 @@ def test_a_driver_that_waits_at_the_lock_finds_what_the_previous_one_committed(
     assert values(database) == [1, 2, 3]
 
 
-def test_who_asks_for_the_evidence_waits_for_a_commit_that_still_runs(
+def test_a_search_for_evidence_waits_for_a_commit_that_still_runs(
     local_postgres: LocalPostgres, sink: PostgresSink, connection: psycopg.Connection[Any]
 ) -> None:
     """Otherwise a commit whose answer is only late would stop the query."""
@@ -156,7 +156,7 @@ def _is_broken(connection: psycopg.Connection[Any]) -> bool:
 # -- two drivers -------------------------------------------------------------------------------------------------------
 
 
-def test_only_the_newer_of_two_copies_of_a_checkpoint_goes_on(database: str, tmp_path: Path) -> None:
+def test_only_the_newer_of_two_copies_of_a_checkpoint_continues(database: str, tmp_path: Path) -> None:
     case = case_of(database)
     query = Query(case, tmp_path / "one")
     query.run(0)
@@ -198,7 +198,7 @@ def test_a_task_of_a_fenced_driver_does_not_begin(database: str, sink: PostgresS
 
 
 def test_what_was_given_up_is_not_confirmed(sink: PostgresSink) -> None:
-    """Its stage may still be there, because somebody reads it."""
+    """The slice's stage may still be there, because somebody reads it."""
     driver = Driver(sink)
     driver.begin()
     handle = driver.prepare(numbers([1]))
@@ -267,7 +267,7 @@ def test_markers_are_kept_while_no_newer_decision_says_that_they_were_forgotten(
     assert values(database) == [1]
 
 
-def test_a_name_of_the_sinks_own_is_needed(database: str) -> None:
+def test_a_sink_needs_a_name_of_its_own(database: str) -> None:
     """Two sinks may share a schema and a table: each sees only its own slices."""
     case_of(database)
     one, other = Driver(sink_of(database)), Driver(sink_of(database, name="others"))

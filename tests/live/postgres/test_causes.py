@@ -1,4 +1,4 @@
-"""What each common failure says: which sink, what PostgreSQL said, what to do, and that nothing of the batch is visible."""
+"""Each common failure names the sink, PostgreSQL's message and the remedy, and says that no part of the batch is visible."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ def test_a_table_that_does_not_exist_is_named(table: str, database: str) -> None
 
 
 def test_a_table_name_that_sql_cannot_read_is_refused(database: str) -> None:
-    with pytest.raises(ConfigurationError, match=r"table 'a\.b\.c\.d\.e' does not exist.*Write it as in SQL"):
+    with pytest.raises(ConfigurationError, match=r"table 'a\.b\.c\.d\.e' does not exist.*Write the name as in SQL"):
         Driver(sink_of(database, "a.b.c.d.e"))
 
 

@@ -1,4 +1,4 @@
-"""The example with Kafka and PostgreSQL: its one decision is exactly once, and what guides show is not."""
+"""The example with Kafka and PostgreSQL: its one decision is exactly once, and the writers that guides show are not."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a stage cannot check is refused at the start. Each refusal has its reason here: a publish that really fails."""
+"""Anything that a stage cannot check is refused at the start. For each refusal, a test shows a publish that really fails."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def objections(
     return list(find_objections(publishing_of(read_table(connection, "target"), rows, mode, **arguments)))
 
 
-#: What makes the table, and what is refused.
+#: The statement that creates the table, and the object that is refused.
 _DANGEROUS = [
     ([f"{_TARGET}, PRIMARY KEY (id))", _ALREADY], "the unique index target_pkey on 'id' may reject a row"),
     ([f"{_TARGET}, UNIQUE (id, v) DEFERRABLE INITIALLY DEFERRED)", _ALREADY], "the unique index target_id_v_key on 'id', 'v'"),
@@ -48,11 +48,11 @@ _DANGEROUS = [
     ([f"{_TARGET})", "CREATE UNIQUE INDEX u ON target (id) WHERE v > 0", _ALREADY], "the unique index u on 'id'"),
     (
         ["CREATE TABLE other (id int PRIMARY KEY)", f"{_TARGET} REFERENCES other)"],
-        "the foreign key target_v_fkey of target, FOREIGN KEY (v) REFERENCES other(id), may reject",
+        "the foreign key target_v_fkey of target may reject",
     ),
     (
         [f"{_TARGET}, EXCLUDE USING gist (int4range(id, id, '[]') WITH &&))", _ALREADY],
-        "the exclusion constraint target_int4range_excl of target, EXCLUDE USING gist",
+        "the exclusion constraint target_int4range_excl of target may",
     ),
     (
         [f"{_TARGET})", "CREATE TRIGGER t BEFORE INSERT ON target FOR EACH ROW EXECUTE FUNCTION f()"],
@@ -71,7 +71,7 @@ _DANGEROUS = [
     ),
     (
         [f"{_TARGET}) PARTITION BY LIST (v)", "CREATE TABLE p PARTITION OF target DEFAULT", "ALTER TABLE p ADD CHECK (v < 5)"],
-        "the constraint p_v_check of p, CHECK ((v < 5)), belongs to a single partition",
+        "the constraint p_v_check of p belongs to a single partition",
     ),
     (
         [
@@ -126,7 +126,7 @@ def test_row_level_security_that_applies_to_the_role_is_refused(typed: Connectio
     run(typed, "RESET ROLE", "DROP OWNED BY clerk", "DROP ROLE clerk")
 
 
-#: Tables whose every rejection the stage finds, and a row that it rejects.
+#: Tables whose stages find every rejection, and a row that the stage rejects.
 _SAFE = [
     (f"{_TARGET}, CHECK (v < 5))", _ROWS),
     (f"{_TARGET}); ALTER TABLE target ADD CHECK (v <> 5) NOT VALID", _ROWS),
@@ -201,7 +201,7 @@ def test_an_upsert_needs_a_unique_index_on_exactly_its_key(
     run(typed, *statements)
     found = objections(typed, mode="upsert", key=("id",))
     assert found[0].startswith(
-        f"public.target has no unique index on exactly its columns (id) that ON CONFLICT can use{reason}"
+        f"public.target has no unique index on exactly the columns (id) that ON CONFLICT can use{reason}"
     )
     assert found[0].endswith(": CREATE UNIQUE INDEX ON public.target (id), or correct key")
 

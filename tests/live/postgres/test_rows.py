@@ -70,10 +70,10 @@ def test_bytes_that_are_not_utf8_are_a_bad_record(typed: Connection) -> None:
         (pa.struct([("a", pa.int32())]), "jsonb", "a string with JSON, such as that of to_json"),
         (pa.map_(pa.string(), pa.int32()), "jsonb", "to_json"),
         (pa.binary(), "uuid", "string"),
-        (pa.string(), "money", "the sink does not know that type"),
-        (pa.string(), "point", "the sink does not know that type"),
-        (pa.string(), "int4range", "the sink does not know that type"),
-        (pa.struct([("a", pa.int32())]), "pair", "the sink does not know that type"),
+        (pa.string(), "money", "The sink does not know that type"),
+        (pa.string(), "point", "The sink does not know that type"),
+        (pa.string(), "int4range", "The sink does not know that type"),
+        (pa.struct([("a", pa.int32())]), "pair", "The sink does not know that type"),
     ],
     ids=str,
 )
@@ -86,7 +86,7 @@ def test_a_type_that_would_have_to_be_guessed_is_refused_by_name(
         fit_rows(pa.schema([field]), table)
     wanted_type = table.columns[0].type.sql
     assert str(refused.value).startswith(
-        f"column 'v' is what Spark calls it, but public.target.v is {wanted_type}. Nothing was written. For {wanted_type}, "
+        f"column 'v' is what Spark calls it, but public.target.v is {wanted_type}. Nothing was written. "
     )
     assert wanted in str(refused.value)
 

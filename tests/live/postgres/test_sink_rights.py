@@ -39,7 +39,7 @@ _ROWS = batch(id=pa.array([1], pa.int64()), note=["a"])
 
 @pytest.fixture
 def role(database: str, connection: Connection) -> Iterator[str]:
-    """How a role connects that may do nothing, in a database that gives no rights to everybody."""
+    """The connection string of a role without rights, in a database that grants nobody any rights."""
     run(
         connection,
         f"REVOKE ALL ON DATABASE {conninfo_to_dict(database)['dbname']} FROM PUBLIC",
@@ -65,7 +65,7 @@ def upserting(dsn: str) -> Any:
     return sink_of(dsn, "app.target", mode="upsert", key="id")
 
 
-def test_these_rights_are_enough_for_upserts(role: str, connection: Connection) -> None:
+def test_the_documented_rights_are_enough_for_upserts(role: str, connection: Connection) -> None:
     granted(connection, role, *_RIGHTS, *_FOR_UPSERT)
     assert apply(upserting(role), _ROWS) == [Evidence.COMMITTED]
     assert apply(upserting(role), _ROWS) == [Evidence.COMMITTED]
@@ -79,7 +79,7 @@ def test_an_append_needs_no_update(role: str, connection: Connection) -> None:
 
 
 @pytest.mark.parametrize("missing", [*_RIGHTS, *_FOR_UPSERT])
-def test_each_of_them_is_needed_and_named(missing: str, role: str, connection: Connection) -> None:
+def test_each_right_is_needed_and_named(missing: str, role: str, connection: Connection) -> None:
     granted(connection, role, *(right for right in (*_RIGHTS, *_FOR_UPSERT) if right != missing))
     with pytest.raises(ConfigurationError, match=(_RIGHTS | _FOR_UPSERT)[missing]):
         apply(upserting(role), _ROWS)

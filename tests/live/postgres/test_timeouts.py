@@ -1,4 +1,4 @@
-"""Timeouts of the server, of the role and of the sink: each has a name in the error, and none ends a decided publish for ever."""
+"""Timeouts of the server, the role and the sink: the error names each, and none ends a decided publish permanently."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ _TIMEOUT_S = 20
 
 @pytest.fixture
 def impatient(database: str, connection: Connection) -> Iterator[str]:
-    """How a role connects whose sessions have short timeouts."""
+    """The connection string of a role whose sessions have short timeouts."""
     case_of(database)
     with new_role(database) as dsn:
         role = _user(dsn)

@@ -84,7 +84,7 @@ def test_a_batch_of_nothing_but_keys_inserts_what_is_missing(database: str, conn
     assert content(connection) == [(1, 1), (2, None)]
 
 
-def test_names_that_need_quotes_defaults_and_computed_columns(database: str, connection: Connection) -> None:
+def test_an_upsert_writes_quoted_names_defaults_and_computed_columns(database: str, connection: Connection) -> None:
     run(
         connection,
         'CREATE SCHEMA "My ""own"',
@@ -143,7 +143,7 @@ def test_an_upsert_of_some_columns_is_refused_if_the_others_decide_whether_they_
     assert apply(upserting(database), whole) == [Evidence.COMMITTED]
 
 
-def test_a_constraint_on_columns_that_are_all_kept_or_all_changed_is_none_of_its_business(
+def test_a_constraint_on_columns_that_are_all_kept_or_all_changed_is_not_refused(
     database: str, connection: Connection
 ) -> None:
     run(
@@ -155,7 +155,7 @@ def test_a_constraint_on_columns_that_are_all_kept_or_all_changed_is_none_of_its
 
 
 def test_two_sinks_that_meet_in_a_deadlock_both_publish(database: str, connection: Connection) -> None:
-    """PostgreSQL ends one of the two; it may repeat its publish at once."""
+    """PostgreSQL ends one of the two sinks' sessions. That sink may repeat its publish at once."""
     run(connection, _TARGET)
     driver = Driver(upserting(database))
     scan_start = driver.begin()

@@ -1,4 +1,4 @@
-"""`vote="prepared"`: what only the publish can check is checked before the decision. What a user sees with each vote."""
+"""With `vote="prepared"`, the publish checks the rows before the decision. These tests show what a user sees with each vote."""
 
 from __future__ import annotations
 
@@ -89,7 +89,7 @@ def test_what_only_the_publish_can_check_is_refused_at_the_start_or_before_the_d
     case = case_of(database)
     run(connection, "DROP TABLE target", statements)
     before = values(database)
-    with pytest.raises(ConfigurationError, match=rf"{staged}.*or pass vote='prepared'.*Nothing was written"):
+    with pytest.raises(ConfigurationError, match=rf"{staged}.*Or pass vote='prepared'.*Nothing was written"):
         Query(case, tmp_path / "staged").run(0)
     case.sink = sink_of(database, vote="prepared", name="others")
     query = Query(case, tmp_path / "prepared")
@@ -140,7 +140,7 @@ def test_somebody_who_alters_the_table_waits_for_the_batch(database: str, connec
 
 
 def test_two_sinks_do_not_see_each_others_rows_before_the_decision(database: str, connection: Connection) -> None:
-    """So a foreign key from one to the other rejects rows whose counterparts are in the same batch."""
+    """So a foreign key between the tables rejects rows whose counterparts are in the same batch."""
     run(connection, "CREATE TABLE people (id bigint PRIMARY KEY)")
     run(connection, "CREATE TABLE target (id bigint REFERENCES people)")
     people, target = (Driver(sink_of(database, table, name=table, vote="prepared")) for table in ("people", "target"))

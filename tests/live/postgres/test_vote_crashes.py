@@ -53,7 +53,7 @@ def test_a_killed_server_keeps_the_vote(
 
 
 def test_a_vote_without_a_decision_is_rolled_back_by_the_next_start(database: str, tmp_path: Path) -> None:
-    """Its rows have the same keys, so the first batch would wait for it for ever."""
+    """The vote's rows have the same keys, so the first batch would wait for the vote forever."""
     case = prepared_of(database)
     confirmed(case.sink, *all_rows(0))
     Query(case, tmp_path).run(0)
@@ -191,7 +191,7 @@ def test_a_fenced_driver_rolls_back_no_vote_of_its_successor(database: str) -> N
 
 
 def test_a_fenced_driver_rolls_back_its_own_vote(database: str, connection: Connection) -> None:
-    """Its successor may have swept already, and would find the vote's locks in its next batch."""
+    """The successor may have swept already. Then its next batch would meet the vote's locks."""
     case = prepared_of(database)
     loser, handle, _ = confirmed(case.sink, 1)
     Driver(case.sink)
@@ -200,7 +200,7 @@ def test_a_fenced_driver_rolls_back_its_own_vote(database: str, connection: Conn
 
 
 def test_a_vote_of_a_dead_driver_holds_back_no_decided_batch(database: str) -> None:
-    """It has the lock of a key that the decided batch needs, too."""
+    """The vote holds the lock of a key that the decided batch also needs."""
     case = prepared_of(database, "value bigint PRIMARY KEY", mode="upsert", key="value")
     previous = Driver(sink_of(database, mode="upsert", key="value"))
     scan_start = previous.begin()
@@ -228,7 +228,7 @@ def test_a_slice_that_was_given_up_meanwhile_gets_no_vote(database: str, connect
     committer = committer_of(driver)
     with committer.driving() as step:
         committer.roll_back(step, handle.transaction, 1)
-    with pytest.raises(Exception, match=r"a slice is gone\. Nothing was decided"):
+    with pytest.raises(Exception, match=r"a slice is missing\. Nothing was decided"):
         committer._vote(handle.vote, [handle])
     assert (votes(connection), values(database)) == ([], [])
 

@@ -1,4 +1,4 @@
-"""Helpers for the Redis sink's tests: names, sinks, and a look at what a sink has left."""
+"""Helpers for the Redis sink's tests: names, sinks, and a view of the keys that a sink has left."""
 
 from __future__ import annotations
 
@@ -58,8 +58,8 @@ class Decided:
     """One task of a new driver, prepared and confirmed; ``commit`` applies its rows and may be called again.
 
     Attributes:
-        handle: of the task.
-        scan_start: of the attempt.
+        handle: the task's handle.
+        scan_start: the attempt's scan start.
     """
 
     def __init__(self, sink: RedisSink, rows: pa.RecordBatch) -> None:

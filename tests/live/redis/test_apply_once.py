@@ -1,4 +1,4 @@
-"""Increments are applied once, no matter who applies them, how many times, and where a commit was interrupted."""
+"""Increments are applied once: any driver may apply them, any number of times, after an interruption at any point."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def totals(client: Any, key: str) -> Any:
 
 
 def apply_chunk(sink: RedisSink, handle: RedisHandle, scan_start: dict[str, Any], chunk: int) -> bytes:
-    """Apply a chunk as a driver does that wakes up in the middle of its commit; returns the script's answer."""
+    """Apply a chunk like a driver that wakes up in the middle of its commit. Return the script's answer."""
     keys = (
         redis_names.applied(sink.name, redis_names.NO_SLOT),
         redis_names.staged(sink.name, redis_names.NO_SLOT, handle.entry),

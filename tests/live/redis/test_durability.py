@@ -32,7 +32,7 @@ _ROWS = 3_000
 
 @contextlib.contextmanager
 def killing(server: LocalRedis, *, seed: int) -> Iterator[list[int]]:
-    """Kill and restart the server at random moments until the block ends; yields the count of kills in a list."""
+    """Kill and restart the server at random moments until the block ends. Yield the count of kills in a list."""
     ends, kills, rng = threading.Event(), [0], random.Random(seed)
 
     def kill() -> None:

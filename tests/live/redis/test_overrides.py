@@ -1,4 +1,4 @@
-"""An override by name neither opens the sink to an older copy of the checkpoint, nor locks its own query out."""
+"""An override by name does not open the sink to an older copy of the checkpoint, and does not lock out its own query."""
 
 from __future__ import annotations
 

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from tests.live.redis.services import RedisService
     from twopc.sinks.redis.mappings import Mapping
 
-#: What docs/redis.md lists for an administrator.
+#: The rights that docs/redis.md lists for an administrator.
 KEYS: Final = "~twopc:* ~data:*"
 COMMANDS: Final = "+eval +evalsha +info +type +unlink +hset +hget +hmget +hgetall +hkeys +hdel +hlen"
 KEY: Final = "data:{k}"
@@ -141,7 +141,7 @@ def test_a_right_taken_away_after_the_check_blocks_the_batch_and_says_what_to_do
 
 
 def test_a_missing_right_is_never_taken_for_a_bad_row(users: Users) -> None:
-    """Dead letters take bad rows away; a missing right is not the fault of a row."""
+    """Bad rows go to the dead letters, but a missing right is not the fault of a row."""
     sink = sink_of(users.url_with(f"~twopc:* {COMMANDS} +hset"), HashSet("other:{k}", ("n",)))
     with pytest.raises(ConfigurationError) as caught:
         apply(sink, batch(k=["a"], n=[1]))

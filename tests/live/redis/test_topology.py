@@ -130,7 +130,7 @@ def test_the_sweep_removes_an_orphans_rows_from_every_slot(
 def test_a_task_applied_in_one_slot_and_lost_in_another_is_left_unchanged(
     redis_cluster: list[LocalRedis],
 ) -> None:
-    """One slot has its rows, one still needs them, one has lost them. A tombstone in the second would lose its rows forever."""
+    """One slot has its rows, one still needs them, one has lost them. A tombstone in the second slot would lose rows forever."""
     sink = cluster_sink(redis_cluster, unique())
     driver = Driver(sink)
     scan_start = driver.begin()

@@ -61,7 +61,7 @@ class Play(Query):
         """As :meth:`Query.visible`, but over one connection for the whole test, which saves half a second each time."""
         return counted(read_to_end(self._reader, self.topic))
 
-    # -- what the broker stores ----------------------------------------------------------------------------------------
+    # -- the broker's records ------------------------------------------------------------------------------------------
 
     def decisions(self) -> list[Decision]:
         return [record for record in self._records() if isinstance(record, Decision)]
@@ -103,7 +103,7 @@ class Play(Query):
         finally:
             ledger.close()
 
-    # -- what any client may do ----------------------------------------------------------------------------------------
+    # -- acts of other clients -----------------------------------------------------------------------------------------
 
     def fence(self, transactional_id: str) -> None:
         """Initialise an id from outside: its open transaction is aborted, its epoch is in the past."""

@@ -144,7 +144,7 @@ def test_one_unconfirmed_handle_fails_the_whole_attempt(play: Play) -> None:
 def test_a_batch_whose_transactions_could_expire_before_the_commit_is_not_decided(
     play: Play, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The clock jumps 15 minutes while the tasks vote. Fails if `confirm` ignores the time that is left."""
+    """The clock jumps 15 minutes while the tasks vote. Fails if `confirm` ignores the remaining time."""
     clock = itertools.chain([0.0], itertools.repeat(900 - play.sink.reserve_ms / 1000 + 1))
     driver = play.driver()
     driver.recover(play.batch(0))

@@ -55,7 +55,7 @@ def test_two_transactions_never_share_a_producer_id_and_epoch(play: Play) -> Non
 def test_a_late_commit_of_an_earlier_batch_does_not_touch_the_open_one(play: Play) -> None:
     """Every earlier COMMIT is sent again while the next batch's transactions are open.
 
-    Fails if a producer is used twice: the commit would succeed, and publish what the batch has written so far.
+    Fails if a producer is used twice: the commit would succeed, and publish the rows that the batch has written so far.
     """
     sent: list[KafkaHandle] = []
     met = 0

@@ -1,7 +1,7 @@
 """Rule 7: transactions that a fenced driver had prepared do not stay open, even if its successor waits for input for hours.
 
-At its start, its successor ends those that exist. Later ones are ended by the fenced driver itself, once it has read the record
-of its successor: before that record stands everything that it can have decided (rule 1).
+At its start, the successor ends those that exist. The fenced driver itself ends later ones, once it has read the record
+of its successor. All its possible decisions precede that record (rule 1).
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class After(Tasks):
 
 
 def test_a_successor_ends_at_its_start_what_its_predecessor_prepared(play: Play) -> None:
-    """Fails if only the end of its first batch does: it may wait for input for hours."""
+    """Fails if only the end of the successor's first batch ends them: it may wait for input for hours."""
     first, second = play.driver(), play.driver()
     open_before: list[int] = []
 
@@ -58,7 +58,7 @@ def test_a_successor_ends_at_its_start_what_its_predecessor_prepared(play: Play)
 
 @pytest.mark.parametrize("batch", [0, 1])
 def test_a_fenced_driver_ends_what_it_prepared_after_its_successors_start(play: Play, batch: int) -> None:
-    """Fails if it spares the transactions that it was about to decide, because nobody else would end them."""
+    """Fails if the fenced driver spares the transactions that it was about to decide: nobody else would end them."""
     first, second = play.driver(), play.driver()
     for done in range(batch):
         first.process(play.batch(done), Tasks(play, rows_of(done)))
@@ -90,7 +90,7 @@ def test_a_driver_that_is_fenced_before_its_successor_has_a_record_leaves_its_ro
 def test_a_fenced_driver_spares_what_its_successor_finds_decided(
     play: Play, monkeypatch: pytest.MonkeyPatch, *, is_acquired: bool
 ) -> None:
-    """Its decision was written, and its answer said that it was fenced. Fails if the error counts, not the log."""
+    """The driver's decision was written, but the answer said that it was fenced. Fails if the error counts instead of the log."""
     first = play.driver()
     first.recover(play.batch(0))
     really = KafkaDecisionLog.append
@@ -117,7 +117,7 @@ def test_a_fenced_driver_spares_what_its_successor_finds_decided(
 
 
 def test_rows_of_a_driver_that_dies_after_its_successors_start_end_with_the_next_batch(play: Play) -> None:
-    """Nobody else can: until then, or until they time out, they hold readers back (docs/protocol.md)."""
+    """Nobody else can end them: until then, or until they time out, they hold readers back (docs/protocol.md)."""
     first, second = play.driver(), play.driver()
     with pytest.raises(InjectedFault), at("driver.confirmed", lambda: vanish(first)):
         first.process(play.batch(0), After(play, lambda: second.recover(play.batch(0))))

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from tests.live.rules.schedules import Play
     from twopc.records import Record
 
-#: What a batch calls or passes between its rows and its decision.
+#: The calls and crash points of a batch between its rows and its decision.
 CALLS: tuple[tuple[object, str], ...] = (
     (Pending, "enter"),
     (batch_transaction, "crash_point"),

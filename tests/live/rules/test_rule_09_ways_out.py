@@ -84,7 +84,7 @@ def test_a_new_checkpoint_gets_past_the_expired_batch_of_the_query_that_it_ends(
 def test_deleted_markers_block_until_the_user_gives_the_batch_up(
     batch: int, kafka: KafkaService, tmp_path: Path
 ) -> None:
-    """Rule 9. The batch is committed, but nothing shows it. Caught mutations: always BLOCKED; taken as proven."""
+    """Rule 9. The batch is committed, but no marker shows it. Caught mutations: always BLOCKED; taken as proven."""
     with playing(kafka, tmp_path, timeout_ms=3_000) as play:
         crash(play.driver(), play, 0, ROWS, "driver.committed")
         partitions = sorted({handle.marker_partition for handle in play.decided(0)})

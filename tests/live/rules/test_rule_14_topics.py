@@ -1,4 +1,4 @@
-"""Rule 14: what a row's topic can do. One row in a ledger would stop every later start; an unknown topic is named."""
+"""Rule 14: the topics of rows. One row in a ledger would stop every later start, and an unknown topic is named."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 
 class Addressed:
-    """An engine of one task whose rows say themselves where they go: ``(topic, value)``."""
+    """An engine of one task whose rows name their own topics: ``(topic, value)``."""
 
     def __init__(self, play: Play, *rows: tuple[str, str]) -> None:
         self._play = play

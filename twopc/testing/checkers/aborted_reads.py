@@ -18,12 +18,12 @@ _CHECKER = "aborted reads"
 def aborted_reads(
     observed: Sequence[Observation], log: Sequence[LogEntry], final: Sequence[Observation]
 ) -> list[Violation]:
-    """Find each record that should not have been read, or that read differently later.
+    """Find each record that should not have been read, or that had vanished or changed later.
 
     Args:
-        observed: what a reader saw while the faults happened, until it had caught up.
-        log: what the partitions hold at the end.
-        final: what a new reader sees at the end.
+        observed: the records that a reader saw while the faults happened, until it had caught up.
+        log: the partitions' contents at the end.
+        final: the records that a new reader sees at the end.
     """
     ended = fates(log)
     seen: dict[Position, Observation] = {}

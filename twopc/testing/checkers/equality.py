@@ -27,8 +27,8 @@ def unequal(
     """Find each record that is lost, duplicated, made up or altered.
 
     Args:
-        given: what the output should hold for each source record.
-        observed: everything that one reader saw of the output.
+        given: the expected output for each source record.
+        observed: all output records that one reader saw.
         source_of: returns the source record of an output record.
     """
     found: dict[Position, list[Observation]] = {}

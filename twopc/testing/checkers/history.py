@@ -1,4 +1,4 @@
-"""The parts of a history. Checkers are pure functions of lists of these, so a test can write a bad history by hand."""
+"""The parts of a history. Checkers are pure functions of lists of these parts, so a test can write a bad history by hand."""
 
 from __future__ import annotations
 
@@ -32,14 +32,14 @@ class Position(NamedTuple):
 
 
 class Row(NamedTuple):
-    """What the output should hold for a source record."""
+    """The expected output for a source record."""
 
     key: bytes | None
     value: bytes | None
 
 
 class Producer(NamedTuple):
-    """The writer of a record. A producer's epoch has one transaction (rule 5), so this names a transaction, too."""
+    """The writer of a record. A producer's epoch has one transaction (rule 5), so this also names a transaction."""
 
     producer_id: int
     epoch: int
@@ -102,7 +102,7 @@ class Decided:
     rows: int
 
 
-#: Returns the source record of an output record. The query under test writes it into each. Raises ValueError without one.
+#: Returns the source record that the query under test has written into an output record. Raises ValueError if there is none.
 SourceOf = Callable[[Observation], Position]
 
 

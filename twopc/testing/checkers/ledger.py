@@ -20,15 +20,15 @@ def disagreeing(
     """Find each difference between decisions and data.
 
     Args:
-        decided: everything that was ever decided; a truncated ledger no longer has it all.
-        observed: everything that a reader saw of the output.
-        log: what the output's partitions hold.
+        decided: every handle that was ever decided; a truncated ledger no longer has all of them.
+        observed: all output records that a reader saw.
+        log: the contents of the output's partitions.
         markers: the visible markers' transactions (their UUIDs, the keys of the marker partitions).
     """
     writer = {entry.position: entry.producer for entry in log}
     visible = Counter(writer[row.position] for row in observed if row.position in writer)
     violations = [
-        Violation(_CHECKER, "was read, and is not in the log", (row,)) for row in observed if row.position not in writer
+        Violation(_CHECKER, "was read, but is not in the log", (row,)) for row in observed if row.position not in writer
     ]
     violations += [
         Violation(_CHECKER, f"{counted(handle.rows, 'row')} decided, {visible[handle.producer]} visible", (handle,))
@@ -48,6 +48,6 @@ def disagreeing(
         if producer not in known
     ]
     times, wanted = Counter(markers), Counter(handle.uuid for handle in decided)
-    violations += [Violation(_CHECKER, "decided, and its marker is not visible", (uuid,)) for uuid in wanted - times]
+    violations += [Violation(_CHECKER, "decided, but its marker is not visible", (uuid,)) for uuid in wanted - times]
     violations += [Violation(_CHECKER, "a visible marker belongs to no decision", (uuid,)) for uuid in times - wanted]
     return violations

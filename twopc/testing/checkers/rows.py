@@ -1,4 +1,4 @@
-"""Check any output: each row is there once, no batch is only partly there, and the rows of a key are in order."""
+"""Check any output: each row is present once, no batch is only partly present, and the rows of a key are in order."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def in_part(batches: Mapping[int, Collection[RowT]], found: Iterable[RowT]) -> l
 
     Args:
         batches: the rows of each batch.
-        found: the rows that a reader sees once nothing is in progress any more.
+        found: the rows that a reader sees after all work has ended.
     """
     seen = set(found)
     missing = {batch: [row for row in rows if row not in seen] for batch, rows in batches.items()}

@@ -85,7 +85,7 @@ def decided_of(sink: KafkaSink) -> list[Decided]:
 
 
 def _holding(sink: KafkaSink, records: Iterable[Record]) -> list[Decided]:
-    """Return the handles that are valid in the end. A decision replaces an earlier one; a repair, the transactions it names."""
+    """Return the valid handles. A decision replaces an earlier one, and a repair replaces the transactions that it names."""
     held: dict[tuple[str, int], dict[int, Decided]] = {}
     for record in records:
         if not isinstance(record, (Decision, Repair)):

@@ -1,4 +1,4 @@
-"""A ``read_committed`` reader that polls while something happens to the cluster, and remembers the records that it saw."""
+"""A ``read_committed`` reader that polls while faults happen in the cluster, and remembers the records that it saw."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class Watcher:
 
     Attributes:
         observed: every record that the watcher read, in order.
-        stable_offsets: the offsets up to which it could read, each time that librdkafka reported them.
+        stable_offsets: the offsets up to which the watcher could read, each time that librdkafka reported them.
     """
 
     def __init__(self, bootstrap_servers: str, topic: str, **options: Any) -> None:
@@ -83,7 +83,7 @@ class Watcher:
             raise self._error
 
     def catch_up(self, within_s: float = 30) -> list[Observation]:
-        """Wait until everything that is readable now has been read; return everything read so far.
+        """Wait until all records that are readable now have been read; return all records read so far.
 
         Raises:
             AssertionError: the watcher did not catch up in time.
@@ -135,7 +135,7 @@ class Watcher:
         elif error.code() in _LOST:
             raise AssertionError(f"{self._topic}/{partition} lost records that were not read yet: {error.str()}")
         elif error.code() != _AT_END:
-            return  # a broker went away, and librdkafka reconnects by itself
+            return  # a broker has left, and librdkafka reconnects by itself
         with self._moved:
             self._reached[partition] = max(self._reached[partition], offset)
             self._moved.notify_all()

@@ -1,4 +1,4 @@
-"""Check that each transaction is visible completely or not at all, across all its partitions."""
+"""Check that each transaction is either completely visible or completely invisible, across all its partitions."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ def torn(observed: Sequence[Observation], log: Sequence[LogEntry]) -> list[Viola
     """Find each transaction that is only partly visible.
 
     Args:
-        observed: everything that a reader saw at rest, because the partitions of one transaction become visible one after
-            the other.
-        log: what the partitions hold. Each epoch of a producer must have one transaction (rule 5).
+        observed: all records that a reader saw at rest. Before that, some partitions of a transaction may be visible and
+            others not.
+        log: the contents of the partitions. Each epoch of a producer must have one transaction (rule 5).
     """
     seen = {row.position for row in observed}
     ended = fates(log)

@@ -1,4 +1,4 @@
-"""The contract suite: tests of the promises that every sink behind this toolkit makes, to run against your own sink.
+"""The contract suite tests the promises that every sink behind this toolkit makes. Run it against your own sink.
 
 A test module names the sink, and pytest runs the suite::
 

@@ -35,9 +35,9 @@ class Case:
         sink: the sink.
         rows: turns numbers into rows that the sink accepts.
         visible: returns the numbers that a reader sees now, sorted, each as often as it was applied.
-        crash: ends this process, as far as the sink and everything made from it can see. Raises :class:`Crash`.
+        crash: ends this process from the point of view of the sink and of all objects made from it. Raises :class:`Crash`.
         silence: makes the store stop answering while the context lasts; None if that is impossible. If the store is a library
-            with a lock, another process must hold the lock: this process might get it twice.
+            with a lock, another process must hold the lock, because this process might get the lock twice.
         is_outside: whether a prepared transaction outlives the process that prepared it. False skips that test.
         notices_copies: whether the sink notices drivers on copies of a checkpoint (``has_newer_decision``). False skips
             those tests, which a sink with its own decision log does not need.

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from twopc.testing.contract.case import Case
 
 QUERY_ID = "query-a"
-#: Everything that :func:`close_opened` closes.
+#: The objects that :func:`close_opened` closes.
 opened: list[Any] = []
 
 
@@ -59,9 +59,9 @@ class Driver:
 
     Attributes:
         committer: the committer, which has acquired the sink.
-        claim: the claim with which it acquired the sink.
-        seen: the owner that it found.
-        driver_epoch: the driver epoch that it received.
+        claim: the claim with which the committer acquired the sink.
+        seen: the owner that the committer found.
+        driver_epoch: the driver epoch that the committer received.
     """
 
     def __init__(self, sink: TwoPhaseCommitSink[Any]) -> None:
@@ -102,7 +102,7 @@ class Engine:
 
     Args:
         case: the sink under test.
-        before_tasks: called before the tasks of each attempt, when the driver has begun it.
+        before_tasks: called before the tasks of each attempt, after the driver has begun the attempt.
     """
 
     def __init__(self, case: Case, before_tasks: Callable[[], None] = lambda: None) -> None:
@@ -155,7 +155,7 @@ def batch_of(batch: int, query_id: str = QUERY_ID) -> Batch:
 
 
 class DecidingFiles(LocalFiles):
-    """A checkpoint's files that pass ``driver.deciding`` once the decision is written but its writer does not know it yet."""
+    """A checkpoint's files that pass ``driver.deciding`` once the decision is written, before its writer knows that."""
 
     def put_if_absent(self, name: str, data: bytes) -> bool:
         """See :class:`twopc.files.Files`."""

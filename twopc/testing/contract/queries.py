@@ -121,7 +121,7 @@ class QueryContract:
     def test_of_two_copies_that_decided_before_either_committed_one_may_start_again(
         self, noticing: Case, tmp_path: Path
     ) -> None:
-        """The one that commits first may have begun first, so its decision is not the newer one."""
+        """The copy that commits first may have begun first, so its decision is not the newer one."""
         query = Query(noticing, tmp_path)
         query.run(0)
         copy = query.copied(tmp_path / "copy")
@@ -131,7 +131,7 @@ class QueryContract:
             with contextlib.suppress(Crash):
                 copy.run(1)
 
-        with contextlib.suppress(FencedError):  # a sink may notice it before this query has decided
+        with contextlib.suppress(FencedError):  # a sink may notice the copy before this query has decided
             query.run(1, before_tasks=decide_elsewhere)
         query.run(1)
         with pytest.raises(RefusedStartError, match="shows a decision that this checkpoint"):

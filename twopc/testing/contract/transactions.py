@@ -86,7 +86,7 @@ class TransactionContract:
         assert case.visible() == ROWS + OTHERS
 
     def test_a_transaction_that_the_store_has_forgotten_is_not_reported_as_lost(self, case: Case) -> None:
-        """Otherwise it would be written again, although it was committed."""
+        """Otherwise the transaction would be written again, although it was committed."""
         driver = Driver(case.sink)
         scan_start = driver.begin()
         older = driver.prepare(case.rows(ROWS))
@@ -101,7 +101,7 @@ class TransactionContract:
 
     def test_without_an_answer_the_outcome_is_unknown(self, case: Case) -> None:
         if case.silence is None:
-            pytest.skip("this sink's outside world cannot be silenced (Case.silence)")
+            pytest.skip("this sink's store cannot be made to stop answering (Case.silence)")
         driver = Driver(case.sink)
         scan_start = driver.begin()
         handle = driver.prepare(case.rows(ROWS))
@@ -162,7 +162,7 @@ class TransactionContract:
         successor = Driver(case.sink)
         for _ in range(2):
             successor.committer.recover_and_abort([])
-        assert successor.committer.orphans_ended() in {0, 3}, "0: it does not count"
+        assert successor.committer.orphans_ended() in {0, 3}, "0: the sink does not count them"
 
     def test_a_fenced_driver_that_wakes_up_sweeps_nothing_of_its_successor(self, case: Case) -> None:
         loser, winner = Driver(case.sink), Driver(case.sink)
@@ -181,7 +181,7 @@ class TransactionContract:
         assert winner.committer.initialize_state([handle], scan_start) == {handle: Evidence.COMMITTED}
         later = winner.prepare(case.rows(OTHERS))
         winner.commit([later], winner.begin())
-        with contextlib.suppress(FencedError):  # the store may also refuse it
+        with contextlib.suppress(FencedError):  # the store may also refuse the commit
             assert loser.committer.commit([handle], scan_start)[handle] is not Evidence.ABORTED
         assert case.visible() == ROWS + OTHERS
 

@@ -1,6 +1,6 @@
-"""One run of the query under test, in a separate process: ``python -m twopc.testing.kill_loop RUN`` (JSON).
+"""Run the query under test once, in a separate process: ``python -m twopc.testing.kill_loop RUN`` (JSON).
 
-It processes all available input (``availableNow``) and ends.
+The run processes all available input (``availableNow``) and ends.
 """
 
 from __future__ import annotations

@@ -17,7 +17,7 @@ class Moment(Enum):
 
     #: The function of ``foreachBatch`` has returned, but Spark has not yet recorded the batch as done, so it will replay it.
     AFTER = "after"
-    #: One task of the batch is held before its end, until others have written their rows or had the time to.
+    #: One task of the batch is held before its end, until other tasks have written their rows or have had time to write them.
     DURING = "during"
     #: Spark has planned the batch, but has not called the function of ``foreachBatch``.
     BEFORE = "before"
@@ -62,8 +62,8 @@ class Kill:
         victim: which processes it kills.
         point: the crash point, with POINT.
         passage: the passage of the point with POINT, or the batch of the run with BEFORE and AFTER.
-        delay_s: how long after the beginning of the task, in s, with RANDOM.
-        progress: the share of the run's first batches by which the output has grown, with OUTSIDE.
+        delay_s: with RANDOM, the time from the beginning of the task to the kill, in s.
+        progress: with OUTSIDE, the kill comes when the output has grown by this share of the run's first batches.
         records: the same share in records; the loop computes it.
     """
 

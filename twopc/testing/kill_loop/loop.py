@@ -1,4 +1,4 @@
-"""The loop itself: feed, start, kill and restart a query until all input is processed, then count."""
+"""The loop itself: feed, start, kill and restart a query until all input is processed, then count its output."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ _WORKER_DIED: Final = "Python worker exited unexpectedly"
 
 
 class QueryFailedError(ServiceError):
-    """The query under test ended or hung by itself. The message quotes the end of its log."""
+    """The query under test ended or hung by itself. The message quotes the end of the query's log."""
 
 
 def kill_loop(  # noqa: PLR0913 - all but the first two by name, most of them with defaults
@@ -126,11 +126,11 @@ class KillLoop:
         source: the source that the query reads.
         batch_rows: the number of rows in a batch.
         keys: the number of keys of the source's records.
-        checkpoint: the query's checkpoint, by default in ``directory``. Several loops with the same checkpoint are one query.
+        checkpoint: the query's checkpoint, by default in ``directory``. Loops with the same checkpoint run one query.
         connect: whether the query runs under Spark Connect.
         java_home: the Java to run on.
-        written: returns how much the output has grown, visible or not; by default the loop counts what ``read`` returns.
-        insists: replace a kill whose moment never came with a kill from outside, which comes earlier each time.
+        written: returns how much the output has grown, visible or not; by default the loop counts the records from ``read``.
+        insists: whether to replace a kill whose moment never came with a kill from outside, which comes earlier each time.
         on_batch: called with the id of the batch that Spark has just finished.
         on_kill: called after each kill with its description.
         kills: the kills that happened.
@@ -177,7 +177,7 @@ class KillLoop:
 
         Args:
             kills: the kills, in their order.
-            ends: run the query to its end after the kills; otherwise it stays as the last kill left it.
+            ends: whether to run the query to its end after the kills; if not, the query stays as the last kill left it.
 
         Raises:
             QueryFailedError: the query ended or hung by itself, or it processed all rows before every kill happened.
@@ -215,7 +215,7 @@ class KillLoop:
 
         Args:
             seed: the seed of the kills.
-            found: the records of another output of the same query. None: those that ``read`` returns.
+            found: the records of another output of the same query. None: the records from ``read``.
         """
         return judge(
             self._fed,
@@ -303,7 +303,7 @@ class KillLoop:
     def _written(self) -> int:
         if self.written is not None:
             return self.written()
-        with contextlib.suppress(Exception):  # the output may not exist yet, or be locked; the end reads it again
+        with contextlib.suppress(Exception):  # the output may not exist yet, or be locked; a later call reads it again
             return len(list(self.read()))
         return 0
 

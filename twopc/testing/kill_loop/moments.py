@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Gate:
-    """Passes rows through. It holds the last task at its end, or only reports its start.
+    """Passes rows through. It holds the last task at its end, or only reports the start of that task.
 
     Attributes:
         reached: the file to write.

@@ -26,7 +26,8 @@ class Outcome:
         lost: records that are not in the output.
         duplicated: records that are in the output more than once, with their counts.
         made_up: records that the reader returned, but the query was not fed.
-        out_of_order: records that the reader returned after a later one of their key; useful if it keeps the output's order.
+        out_of_order: records that the reader returned after a later record of the same key; useful only if the reader keeps the
+            output's order.
         kills: the kills that happened.
         missed: the kills whose moment never came, for example because the query has no ``foreachBatch``.
         seconds: how long all runs took, in s.
@@ -49,14 +50,14 @@ class Outcome:
 
     @property
     def is_exactly_once(self) -> bool:
-        """Whether every record is there once, and nothing else is."""
+        """Whether the output has every record once, and no others."""
         return not (self.lost or self.duplicated or self.made_up)
 
     def require_exactly_once(self, *, in_order: bool = False) -> None:
-        """Fail unless every record is there once.
+        """Fail unless the output has every record once.
 
         Args:
-            in_order: also fail if a record comes after a later one of its key.
+            in_order: also fail if a record comes after a later record of the same key.
 
         Raises:
             AssertionError: a record is lost, duplicated or made up, or no kill happened. The message has the seed.

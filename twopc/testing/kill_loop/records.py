@@ -1,4 +1,4 @@
-"""The known records that a query is fed, numbered from 0, through files or a Kafka topic.
+"""The records that a query is fed, through files or a Kafka topic. They are numbered from 0.
 
 Record n has the columns ``number`` (BIGINT, n), ``key`` (STRING, one of ten) and ``value`` (STRING, n in decimal).
 """
@@ -74,7 +74,7 @@ class Files:
             hidden = self.directory / f".{self._count:06d}"
             hidden.write_text("".join(f"{line}\n" for line in lines))
             os.utime(hidden, (_EPOCH_S + self._count,) * 2)
-            hidden.rename(self.directory / f"{self._count:06d}.json")  # Spark never sees a part of a file
+            hidden.rename(self.directory / f"{self._count:06d}.json")  # Spark never sees an incomplete file
             self._count += 1
 
     def reader(self, batch_rows: int) -> Reader:
@@ -97,7 +97,7 @@ class KafkaTopic:
         """See :class:`Source`.
 
         Raises:
-            ServiceError: the broker did not take every record.
+            ServiceError: the broker did not accept every record.
         """
         from confluent_kafka import Producer  # noqa: PLC0415 - files need no Kafka
 
@@ -116,7 +116,7 @@ class KafkaTopic:
             while len(producer) >= _QUEUED:
                 producer.poll(0.1)
         if producer.flush(_TIMEOUT_S) or refused:
-            raise ServiceError(f"{self.bootstrap_servers} did not take every record of {self.topic}: {refused[:1]}")
+            raise ServiceError(f"{self.bootstrap_servers} did not accept every record of {self.topic}: {refused[:1]}")
 
     def reader(self, batch_rows: int) -> Reader:
         """See :class:`Source`."""

@@ -29,7 +29,7 @@ class Run:
         target: ``module:name`` of the user's function, or the path of its pickle.
         is_query: whether the function makes the writer; if not, ``foreachBatch`` calls it.
         checkpoint: the checkpoint, which is the same directory for all runs.
-        scratch: a directory for everything temporary.
+        scratch: a directory for temporary files.
         spark: settings of the session.
         java_home: the Java to run on.
         path: the directories that Python imports from, in the driver and its workers.
@@ -83,7 +83,7 @@ def entered(argument: str) -> Run:
 
 
 def spark_environment(java_home: str) -> dict[str, str]:
-    """Return this process's environment without the user's own Spark settings, on which a result must not depend."""
+    """Return this process's environment without the user's own Spark settings, so that no result depends on them."""
     inherited = {name: value for name, value in os.environ.items() if not name.startswith(("SPARK_", "PYSPARK_"))}
     return {
         **inherited,
@@ -111,7 +111,7 @@ def pickled(function: Callable[..., Any], directory: Path) -> str:
 
 
 def settings(directory: Path) -> dict[str, str]:
-    """Return settings of a Spark session on this machine that keeps everything in one directory."""
+    """Return the settings of a local Spark session that keeps all its files in one directory."""
     return {
         "spark.master": "local[2]",
         "spark.app.name": "kill_loop",

@@ -1,0 +1,194 @@
+"""Spark Connect beside a classic session: batches from Kafka to Kafka, and functions that write nothing.
+
+``make bench ARGS="--only connect"``. Each run is a process of its own, with its own session, and with Spark Connect also its own
+server. The time is Spark's ``addBatch``, without the first batches.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import uuid
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from statistics import median
+from typing import TYPE_CHECKING, Any, Final
+
+from pyspark.sql import SparkSession
+
+from benchmarks.counting import count
+from benchmarks.measured import TWOPC, Case, Missing, some
+from benchmarks.topics import Topics
+from benchmarks.turns import in_turn
+from twopc.integration.services.jars import spark_kafka_jars
+from twopc.integration.services.java import java_home
+from twopc.integration.services.kafka import LocalKafka
+from twopc.integration.spark import exactly_once
+from twopc.sinks.kafka import KafkaSink
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from pyspark.sql import DataFrame
+
+    from benchmarks.settings import Settings
+
+TITLE: Final = "Spark Connect: addBatch of a batch, beside a classic session"
+X_LABEL: Final = ""
+#: Rows per batch, and the batches of a run that count.
+_SIZES: Final = ((2_000, 12), (400_000, 3))
+_WARM_UP_BATCHES: Final = 3
+_ROOT: Final = Path(__file__).parents[1]
+#: The functions, by their names in the results.
+_KINDS: Final = {
+    "exactly once": TWOPC,
+    "collects": "a function that collects",
+    "nothing": "a function that does nothing",
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Run:
+    """One query.
+
+    Attributes:
+        is_connect: whether it runs in a session of Spark Connect.
+        kind: the function, see :data:`_KINDS`.
+        bootstrap_servers: the address of the broker.
+        source: the topic with the rows.
+        most_offsets: Spark's limit for a batch.
+        output: the topic for the rows.
+        directory: the directory for all files.
+    """
+
+    is_connect: bool
+    kind: str
+    bootstrap_servers: str
+    source: str
+    most_offsets: int
+    output: str
+    directory: str
+
+    def times_ms(self) -> list[float]:
+        """Run the query in a process of its own; return the times of its batches."""
+        environment = {
+            **os.environ,
+            "PYTHONPATH": str(_ROOT),
+            "PYSPARK_PYTHON": sys.executable,
+            "JAVA_HOME": str(java_home()),
+            "SPARK_LOCAL_IP": "127.0.0.1",
+            "SPARK_TESTING": "1",  # so that the server of Spark Connect takes any free port
+        }
+        command = [sys.executable, "-m", __name__, json.dumps(asdict(self))]
+        done = subprocess.run(command, cwd=self.directory, env=environment, capture_output=True, text=True, check=False)
+        if done.returncode:
+            raise RuntimeError(f"{self.kind}, is_connect={self.is_connect}: {done.stderr[-3000:]}")
+        times: list[float] = json.loads(done.stdout.splitlines()[-1])
+        return times
+
+    def execute(self) -> list[float]:
+        """Run the query in this process."""
+        spark = self._session()
+        stream = spark.readStream.format("kafka").option("kafka.bootstrap.servers", self.bootstrap_servers)
+        stream = stream.option("subscribe", self.source).option("startingOffsets", "earliest")
+        rows = stream.option("kafka.fetch.max.wait.ms", 20).option("maxOffsetsPerTrigger", self.most_offsets)
+        checkpoint = f"{self.directory}/{uuid.uuid4().hex}"
+        writer = rows.load().select("key", "value").writeStream.foreachBatch(self._function(checkpoint))
+        query = writer.option("checkpointLocation", checkpoint).trigger(availableNow=True).start()
+        query.awaitTermination()
+        durations: list[dict[str, Any]] = [entry["durationMs"] for entry in query.recentProgress]
+        spark.stop()
+        return [each["addBatch"] for each in durations if "addBatch" in each][_WARM_UP_BATCHES:]
+
+    def _session(self) -> SparkSession:
+        builder = (
+            SparkSession.builder.remote("local[2]") if self.is_connect else SparkSession.builder.master("local[2]")
+        )
+        settings = {
+            "spark.jars": ",".join(map(str, spark_kafka_jars())),
+            "spark.ui.enabled": "false",
+            "spark.ui.showConsoleProgress": "false",
+            "spark.local.dir": f"{self.directory}/local",
+            "spark.sql.warehouse.dir": f"{self.directory}/warehouse",
+        }
+        for name, value in settings.items():
+            builder = builder.config(name, value)
+        return builder.getOrCreate()
+
+    def _function(self, checkpoint: str) -> Callable[[DataFrame, int], None]:
+        if self.kind == "exactly once":
+            name = f"b{uuid.uuid4().hex[:8]}"
+            sink = KafkaSink(name=name, bootstrap_servers=self.bootstrap_servers, topic=self.output)
+            return exactly_once(sink, checkpoint_location=checkpoint)
+        return _collect if self.kind == "collects" else _ignore
+
+
+def _collect(batch: DataFrame, batch_id: int) -> None:
+    del batch_id
+    batch.toArrow()
+
+
+def _ignore(batch: DataFrame, batch_id: int) -> None:
+    del batch, batch_id
+
+
+def measure(settings: Settings) -> Iterator[Case | Missing]:
+    """Yield a case for each size."""
+    with (
+        LocalKafka(heap="1g") as kafka,
+        tempfile.TemporaryDirectory(prefix="twopc-bench-", ignore_cleanup_errors=True) as directory,
+    ):
+        topics = Topics(kafka.bootstrap_servers, 2)
+        for rows, batches in _SIZES:
+            name = some(rows, "row", "rows")
+            if settings.wants(name):
+                yield _case(topics, directory, settings, name, (settings.rows(rows), 1 if settings.quick else batches))
+
+
+def _case(topics: Topics, directory: str, settings: Settings, name: str, size: tuple[int, int]) -> Case:
+    rows, batches = size
+    total = rows * (_WARM_UP_BATCHES + batches)
+    source = topics.fill(total)
+    counted: dict[str, int] = {}
+
+    def run(kind: str, side: str, *, is_connect: bool) -> float:
+        output = topics.create()
+        times_ms = _Run(
+            is_connect=is_connect,
+            kind=kind,
+            bootstrap_servers=topics.bootstrap_servers,
+            source=source,
+            most_offsets=rows + topics.partition_count(source),
+            output=output,
+            directory=directory,
+        ).times_ms()
+        if kind == "exactly once":
+            found = count(topics.bootstrap_servers, output, expected=total)
+            counted[side] = counted.get(side, 0) + found.records
+        topics.delete(output)
+        return median(times_ms)
+
+    sides = {
+        f"{side}{'' if is_connect else ', classic'}": (kind, is_connect)
+        for kind, side in _KINDS.items()
+        for is_connect in (True, False)
+    }
+    ran, _ = in_turn(
+        settings.rounds,
+        {
+            side: lambda k=kind, s=side, c=is_connect: run(k, s, is_connect=c)  # type: ignore[misc] # mypy cannot infer a default's type
+            for side, (kind, is_connect) in sides.items()
+        },
+    )
+    topics.delete(source)
+    return Case(name=name, unit="ms", samples=ran, counted=counted)
+
+
+if __name__ == "__main__":
+    # Pickled by name, the functions must be those of the module, not of this script.
+    from benchmarks.connect import _Run as Run
+
+    sys.stdout.write(json.dumps(Run(**json.loads(sys.argv[1])).execute()) + "\n")

@@ -1,0 +1,115 @@
+"""Streaming queries that read Parquet files, two files for each batch."""
+
+from __future__ import annotations
+
+import statistics
+import uuid
+from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from benchmarks.counting import WrongCountError
+from twopc.integration.spark import exactly_once
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.streaming.query import StreamingQuery
+    from pyspark.sql.streaming.readwriter import DataStreamWriter
+
+    from benchmarks.outputs import Output
+
+COLUMNS: Final = "id BIGINT, key STRING, value STRING"
+_WARM_UP_BATCHES: Final = 2
+_TASKS: Final = 2
+_VALUE_BYTES: Final = 100
+
+
+class FileQueries:
+    """Runs queries over the same files. The rows of each output are counted, and the output is then removed.
+
+    Args:
+        spark: the session.
+        directory: for the files and the checkpoints.
+        rows: the number of rows in a batch.
+        batches: how many batches count.
+    """
+
+    def __init__(self, spark: SparkSession, directory: Path, rows: int, batches: int) -> None:
+        self._spark, self._directory, self.rows = spark, directory, rows
+        self.expected = rows * (_WARM_UP_BATCHES + batches)
+        self._files = directory / f"rows-{uuid.uuid4().hex}"
+        self._files.mkdir()
+        first, half = 0, rows // _TASKS
+        for number in range((_WARM_UP_BATCHES + batches) * _TASKS):
+            count = half if number % _TASKS else rows - half * (_TASKS - 1)
+            pq.write_table(_rows(first, count), self._files / f"{number:06}.parquet")
+            first += count
+
+    def exactly_once(self, output: Output, settings: dict[str, Any], *, partitions: int | None = None) -> float:
+        """Write to a new output with this project; returns the median of ``addBatch`` in ms.
+
+        Args:
+            output: where the rows go.
+            settings: of ``exactly_once()``.
+            partitions: into how many the query shuffles its rows by key; None: it does not.
+        """
+        name, checkpoint = f"b{uuid.uuid4().hex[:8]}", self._checkpoint()
+        output.create(name)
+        each = exactly_once(output.sink(name), checkpoint_location=checkpoint, **settings)
+        try:
+            return self._run(
+                output,
+                name,
+                lambda rows: rows.foreachBatch(each).option("checkpointLocation", checkpoint).start(),
+                partitions,
+            )
+        finally:
+            each.close()
+
+    def other(self, output: Output, start: Callable[[DataStreamWriter, str], StreamingQuery]) -> float:
+        """Write to a new output with another writer; see :meth:`exactly_once`.
+
+        Args:
+            output: where the rows go.
+            start: starts a query that writes to the output of that name.
+        """
+        name = f"b{uuid.uuid4().hex[:8]}"
+        output.create(name)
+        return self._run(
+            output, name, lambda rows: start(rows.option("checkpointLocation", self._checkpoint()), name), None
+        )
+
+    def _checkpoint(self) -> str:
+        return str(self._directory / uuid.uuid4().hex)
+
+    def _run(
+        self, output: Output, name: str, start: Callable[[DataStreamWriter], StreamingQuery], partitions: int | None
+    ) -> float:
+        source = self._spark.readStream.schema(COLUMNS).option("maxFilesPerTrigger", _TASKS)
+        rows: DataFrame = source.parquet(str(self._files))
+        if partitions is not None:
+            rows = rows.repartition(partitions, "key")
+        query = start(rows.writeStream.trigger(availableNow=True))
+        query.awaitTermination()
+        durations: list[dict[str, Any]] = [entry["durationMs"] for entry in query.recentProgress]
+        counted = output.count(name)
+        if counted != self.expected:
+            raise WrongCountError(f"{output.title} has {counted} different rows instead of {self.expected}")
+        output.drop(name)
+        return float(
+            statistics.median([each["addBatch"] for each in durations if "addBatch" in each][_WARM_UP_BATCHES:])
+        )
+
+
+def _rows(first: int, count: int) -> pa.Table:
+    """Rows whose values do not compress to nothing."""
+    ids = pa.array(range(first, first + count), pa.int64())
+    letters = np.random.default_rng(first).integers(ord("a"), ord("z") + 1, count * _VALUE_BYTES, dtype=np.uint8)
+    offsets = np.arange(0, (count + 1) * _VALUE_BYTES, _VALUE_BYTES, dtype=np.int32)
+    values = pa.StringArray.from_buffers(count, pa.py_buffer(offsets.tobytes()), pa.py_buffer(letters.tobytes()))
+    return pa.table({"id": ids, "key": ids.cast(pa.string()), "value": values})

@@ -1,0 +1,77 @@
+"""The Iceberg and Delta sinks under Spark, beside Spark's own streaming writers of both formats, alternating, in one session.
+
+``make bench ARGS="--only lakehouse"``. All sides write the same Parquet files to new tables, one file for each of two tasks per
+batch. The time is Spark's ``addBatch``, without the first batches. Iceberg's tables are in a REST catalog. Spark with the
+formats' own libraries counts the rows of each table.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import tempfile
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from benchmarks.file_queries import FileQueries
+from benchmarks.measured import TWOPC, Case, some
+from benchmarks.memory import Held
+from benchmarks.outputs import Delta, Iceberg, session_settings
+from benchmarks.session import spark_session
+from benchmarks.turns import in_turn
+from twopc.integration.services.iceberg import RestCatalogs
+from twopc.integration.services.jars import spark_delta_jars, spark_iceberg_jars
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from pyspark.sql import SparkSession
+
+    from benchmarks.outputs import Lakehouse
+    from benchmarks.settings import Settings
+
+TITLE: Final = "Iceberg and Delta Lake: Spark's addBatch of a batch, by the sinks and by Spark's own streaming writers"
+X_LABEL: Final = ""
+SPARK: Final = "Spark's own writer"
+#: Rows per batch, and the batches of a run that count.
+_SIZES: Final = ((20_000, 8), (1_000_000, 3))
+_MEMORY: Final = "peak memory of a Python worker, MiB"
+
+
+def measure(settings: Settings) -> Iterator[Case]:
+    """A case for each format and size."""
+    with (
+        tempfile.TemporaryDirectory(prefix="twopc-bench-", ignore_cleanup_errors=True) as name,
+        contextlib.closing(RestCatalogs()) as catalogs,
+        catalogs.served(Path(name) / "warehouse") as uri,
+        spark_session(
+            Path(name), jars=(*spark_iceberg_jars(), *spark_delta_jars()), settings=session_settings(uri)
+        ) as spark,
+    ):
+        outputs = (Iceberg(spark, uri), Delta(spark, Path(name) / "delta"))
+        for rows, batches in _SIZES:
+            cases = {f"{output.title}, {some(rows, 'row', 'rows')}": output for output in outputs}
+            wanted = {case: output for case, output in cases.items() if settings.wants(case)}
+            if wanted:
+                queries = FileQueries(spark, Path(name), settings.rows(rows), 1 if settings.quick else batches)
+                for case, output in wanted.items():
+                    yield _case(spark, queries, case, output, settings)
+
+
+def _case(spark: SparkSession, queries: FileQueries, name: str, output: Lakehouse, settings: Settings) -> Case:
+    memory: list[float] = []
+
+    def exactly_once() -> float:
+        held = Held(spark.sparkContext)
+        took_ms = queries.exactly_once(output, settings.exactly_once)
+        memory.append(held.facts().get(_MEMORY, 0))
+        return took_ms
+
+    sides: dict[str, Any] = {TWOPC: exactly_once, SPARK: lambda: queries.other(output, output.start)}
+    ran, _ = in_turn(settings.rounds, sides, warm_up=1)
+    return Case(
+        name=name,
+        unit="ms",
+        samples=ran,
+        counted={side: queries.expected * len(found) for side, found in ran.items()},
+        facts={_MEMORY: {TWOPC: max(memory)}} if any(memory) else {},
+    )

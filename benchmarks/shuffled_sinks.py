@@ -1,0 +1,87 @@
+"""The cost of a large batch by the number of partitions in the shuffle before it, for the sinks other than Kafka's.
+
+``make bench ARGS="--only shuffledsinks"``. Each case alternates a shuffle into many partitions with one into two: the goal is
+that many cost at most 1.3 times as much. 200 is Spark's default.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import tempfile
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from benchmarks.file_queries import FileQueries
+from benchmarks.measured import TWOPC, Case
+from benchmarks.outputs import Delta, HBase, Iceberg, Output, Postgres, Redis, session_settings
+from benchmarks.postgres_sink import SERVER
+from benchmarks.session import spark_session
+from benchmarks.turns import in_turn
+from twopc.integration.services.hbase import LocalHBase
+from twopc.integration.services.iceberg import RestCatalogs
+from twopc.integration.services.jars import spark_delta_jars, spark_iceberg_jars
+from twopc.integration.services.postgres import LocalPostgres
+from twopc.integration.services.redis import LocalRedis
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from pyspark.sql import SparkSession
+
+    from benchmarks.settings import Settings
+
+TITLE: Final = "addBatch of 100 000 rows by number of shuffle partitions, other sinks"
+X_LABEL: Final = ""
+TWO: Final = "twopc, 2 partitions"
+_PARTITIONS: Final = (64, 200)
+_ROWS: Final = 100_000
+_BATCHES: Final = 3
+
+
+def measure(settings: Settings) -> Iterator[Case]:
+    """A case for each sink and number of partitions."""
+    with (
+        tempfile.TemporaryDirectory(prefix="twopc-bench-", ignore_cleanup_errors=True) as name,
+        contextlib.closing(RestCatalogs()) as catalogs,
+        catalogs.served(Path(name) / "warehouse") as uri,
+        spark_session(
+            Path(name), jars=(*spark_iceberg_jars(), *spark_delta_jars()), settings=session_settings(uri)
+        ) as spark,
+    ):
+        queries = FileQueries(spark, Path(name), settings.rows(_ROWS), 1 if settings.quick else _BATCHES)
+        for title in ("Redis", "HBase", "PostgreSQL", "Iceberg", "Delta"):
+            wanted = {count: case for count in _PARTITIONS if settings.wants(case := f"{title}, {count} partitions")}
+            if not wanted:
+                continue
+            with _started(title, spark, uri, Path(name)) as output:
+                for count, case in wanted.items():
+                    yield _case(queries, case, output, count, settings)
+
+
+def _case(queries: FileQueries, name: str, output: Output, partitions: int, settings: Settings) -> Case:
+    sides = {
+        TWOPC: lambda: queries.exactly_once(output, settings.exactly_once, partitions=partitions),
+        TWO: lambda: queries.exactly_once(output, settings.exactly_once, partitions=2),
+    }
+    ran, _ = in_turn(settings.rounds, sides, warm_up=1)
+    counted = {side: queries.expected * len(found) for side, found in ran.items()}
+    return Case(name=name, unit="ms", samples=ran, counted=counted)
+
+
+@contextlib.contextmanager
+def _started(title: str, spark: SparkSession, uri: str, directory: Path) -> Iterator[Output]:
+    """Each server runs only during its own cases."""
+    match title:
+        case "Redis":
+            with LocalRedis() as redis:
+                yield Redis(redis)
+        case "HBase":
+            with LocalHBase(heap="1g") as hbase:
+                yield HBase(hbase.zookeeper)
+        case "PostgreSQL":
+            with LocalPostgres(options=SERVER) as postgres:
+                yield Postgres(postgres.dsn)
+        case "Iceberg":
+            yield Iceberg(spark, uri)
+        case _:
+            yield Delta(spark, directory / "delta")

@@ -1,0 +1,39 @@
+"""The cost of a small stateful batch, whose last stage has as many partitions as its state: 200 by Spark's default.
+
+``make bench ARGS="--only stateful"``. The query drops duplicates by key, and its source has none. By default the driver writes a
+small batch; *two phases* lets tasks write it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING, Final
+
+from benchmarks.measured import some
+from benchmarks.queries import WARM_UP_BATCHES
+from benchmarks.streaming import case_of, queries, sides_of, warm_up
+from benchmarks.turns import in_turn
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from benchmarks.measured import Case
+    from benchmarks.settings import Settings
+
+TITLE: Final = "addBatch of a small stateful batch, 200 partitions"
+X_LABEL: Final = ""
+_SIZES: Final = (100, 2_000)
+_BATCHES: Final = 5
+
+
+def measure(settings: Settings) -> Iterator[Case]:
+    """A case for each size."""
+    with queries() as bench:
+        warm_up(bench, settings)
+        for rows in _SIZES:
+            name = some(rows, "row", "rows")
+            if settings.wants(name):
+                source = bench.source(settings.rows(rows), WARM_UP_BATCHES + (1 if settings.quick else _BATCHES))
+                sides = sides_of(bench, replace(source, is_stateful=True), settings, two_phases=True)
+                yield case_of(name, in_turn(settings.rounds, sides)[0])
+                bench.drop(source)

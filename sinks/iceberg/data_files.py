@@ -1,0 +1,67 @@
+"""The Parquet files of an Iceberg table in the making."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+
+from twopc.sinks.iceberg.entries import entry_of
+from twopc.sinks.iceberg.errors import translated
+from twopc.sinks.iceberg.partitions import split
+from twopc.sinks.iceberg.private import ParquetFile
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    import pyarrow as pa
+    from pyiceberg.table import Table
+
+    from twopc.sinks.iceberg.entries import Entry
+    from twopc.sinks.lake.partitions import Partition
+
+_FILE_SIZE: Final = "write.target-file-size-bytes"
+_DEFAULT_FILE_SIZE: Final = 512 * 2**20
+
+
+class NewFiles:
+    """How the data files of a table are made, see :class:`twopc.sinks.lake.rolling.DataFiles`."""
+
+    def __init__(self, table: Table) -> None:
+        self.file_size = int(table.properties.get(_FILE_SIZE, _DEFAULT_FILE_SIZE))
+        self._table = table
+
+    def split(self, rows: pa.Table) -> Iterator[tuple[Partition, pa.Table]]:
+        """The rows of each partition."""
+        return split(rows, self._table.schema(), self._table.spec())
+
+    def create(self, path: str) -> NewFile:
+        """Begin a file."""
+        with translated(f"creating {path}"):
+            return NewFile(ParquetFile(self._table.io, self._table.metadata, path))
+
+
+class NewFile:
+    """One Parquet file, see :class:`twopc.sinks.lake.rolling.DataFile`."""
+
+    def __init__(self, file: ParquetFile) -> None:
+        self.path = file.path
+        self._file = file
+        self._statistics: dict[str, Any] = {}
+
+    @property
+    def size(self) -> int:
+        """How many bytes are written so far."""
+        return self._file.size
+
+    def write(self, rows: pa.Table) -> None:
+        """Write a row group."""
+        with translated(f"writing {self.path}"):
+            self._file.write(rows)
+
+    def close(self) -> None:
+        """Complete the file."""
+        with translated(f"writing {self.path}"):
+            self._statistics = self._file.close()
+
+    def entry(self, size: int, partition: Partition) -> Entry:
+        """The entry of the closed file."""
+        return entry_of(self.path, size, partition, self._statistics)

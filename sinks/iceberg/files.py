@@ -1,0 +1,54 @@
+"""The storage of a table, through the FileIO that its catalog has given."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+from typing import TYPE_CHECKING
+
+from twopc.sinks.iceberg.errors import translated
+from twopc.sinks.iceberg.private import listed
+
+if TYPE_CHECKING:
+    from pyiceberg.io import FileIO
+
+
+class TableFiles:
+    """See above, and :class:`twopc.sinks.lake.files.Files`."""
+
+    def __init__(self, file_io: FileIO) -> None:
+        self._io = file_io
+
+    def read(self, path: str) -> bytes | None:
+        """Read a small file; None if it is not there."""
+        with translated(f"reading {path}"):
+            try:
+                with self._io.new_input(path).open() as stream, io.BytesIO() as found:
+                    while piece := stream.read(2**20):
+                        found.write(piece)
+                    return found.getvalue()
+            except FileNotFoundError:
+                return None
+
+    def write(self, path: str, data: bytes) -> None:
+        """Write a small file of the sink's own."""
+        with translated(f"writing {path}"), self._io.new_output(path).create(overwrite=True) as stream:
+            stream.write(data)
+
+    def size_of(self, path: str) -> int | None:
+        """The size of a file; None if it is not there."""
+        with translated(f"looking for {path}"):
+            try:
+                return len(self._io.new_input(path))
+            except FileNotFoundError:
+                return None
+
+    def listed(self, path: str, *, directories: bool = False) -> list[str]:
+        """The names of what is directly in a directory: its files, or the directories; nothing if it is not there."""
+        with translated("listing the sink's files"):
+            return sorted(name for name, is_file in listed(self._io, path) if is_file is not directories)
+
+    def delete(self, path: str) -> None:
+        """Delete a file. One that is not there counts as deleted."""
+        with translated(f"deleting {path}"), contextlib.suppress(FileNotFoundError):
+            self._io.delete(path)

@@ -1,0 +1,21 @@
+"""What Spark's own streaming writer records in an Iceberg table: the query and its batch, in the summary of each snapshot.
+
+Source: ``SparkWrite.java`` in Iceberg (``QUERY_ID_PROPERTY``, ``EPOCH_ID_PROPERTY``).
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    from pyiceberg.table.metadata import TableMetadata
+
+_QUERY: Final = "spark.sql.streaming.queryId"
+_BATCH: Final = "spark.sql.streaming.epochId"
+
+
+def newest_batch(metadata: TableMetadata, query_id: str) -> int | None:
+    """The newest batch of a query that Spark's own writer has committed, among the snapshots that have not expired."""
+    summaries = [found.summary.additional_properties for found in metadata.snapshots if found.summary is not None]
+    batches = [int(one[_BATCH]) for one in summaries if one.get(_QUERY) == query_id and one.get(_BATCH, "").isdigit()]
+    return max(batches, default=None)

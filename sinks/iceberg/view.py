@@ -1,0 +1,81 @@
+"""An Iceberg table as it was read once, with the sink's tag in it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from twopc.sinks.iceberg.data_files import NewFiles
+from twopc.sinks.iceberg.files import TableFiles
+from twopc.sinks.iceberg.handle import IcebergHandle
+from twopc.sinks.iceberg.layout import root
+from twopc.sinks.iceberg.record import read_tag
+from twopc.sinks.iceberg.rows import fit_rows
+from twopc.sinks.lake.published import Published
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from twopc.sinks.iceberg.settings import IcebergSettings
+    from twopc.sinks.iceberg.store import Store
+    from twopc.sinks.lake.rows import RowFormat
+
+
+class IcebergView:
+    """See :class:`twopc.sinks.lake.view.View`.
+
+    Attributes:
+        table: the table.
+        tagged: the snapshot of the sink's tag.
+        files: the table's storage.
+    """
+
+    def __init__(self, store: Store, settings: IcebergSettings) -> None:
+        self._settings = settings
+        self.table = store.load()
+        self.tagged = read_tag(self.table.metadata, settings.name)
+        self.files = TableFiles(self.table.io)
+
+    @property
+    def table_id(self) -> str:
+        """See :class:`View`."""
+        return str(self.table.metadata.table_uuid)
+
+    @property
+    def stored(self) -> bytes | None:
+        """See :class:`View`."""
+        return self.tagged.control if self.tagged else None
+
+    @property
+    def outcome(self) -> Published:
+        """See :class:`View`."""
+        return self.tagged.published if self.tagged else Published()
+
+    def root(self, sink_id: str) -> str:
+        """See :class:`View`."""
+        return root(self.table.metadata, self._settings.name, sink_id)
+
+    def require_supported(self) -> None:
+        """See :class:`View`."""
+        self._settings.require_supported(self.table)
+
+    def row_format(self, schema: pa.Schema) -> RowFormat:
+        """See :class:`View`."""
+        return fit_rows(schema, self.table.schema(), self._settings.table)
+
+    def data_files(self) -> NewFiles:
+        """See :class:`View`."""
+        return NewFiles(self.table)
+
+    def handle(self, **common: Any) -> IcebergHandle:
+        """See :class:`View`."""
+        schema_id, spec_id = self._definition
+        return IcebergHandle(schema_id=schema_id, spec_id=spec_id, **common)
+
+    def is_current(self, handle: IcebergHandle) -> bool:
+        """See :class:`View`."""
+        return (handle.schema_id, handle.spec_id) == self._definition
+
+    @property
+    def _definition(self) -> tuple[int, int]:
+        metadata = self.table.metadata
+        return metadata.current_schema_id, metadata.default_spec_id

@@ -1,0 +1,280 @@
+"""The driver's side of a sink for lakehouse tables: one commit adds a whole batch."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+from abc import abstractmethod
+from typing import TYPE_CHECKING, Any, ClassVar, Final, Generic, NamedTuple, TypeVar
+
+from msgspec.structs import replace
+
+from twopc import control
+from twopc.attempt import Evidence
+from twopc.control_committer import NO_ATTEMPT, decided_before, version_of
+from twopc.errors import ConfigurationError, RefusedStartError, RetriableError
+from twopc.fenced_committer import StepCommitter, driver_epoch_of
+from twopc.sinks.lake.entries import EntryT
+from twopc.sinks.lake.errors import OvertakenError, StoreError, explained, reason
+from twopc.sinks.lake.handle import HandleT
+from twopc.sinks.lake.orphans import Orphans
+from twopc.sinks.lake.prepared import entries_of, whole
+from twopc.sinks.lake.published import Published, evidence_of, settle
+from twopc.sinks.lake.step import LakeStep
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+
+    from twopc.control import Control
+    from twopc.errors import TwoPhaseCommitError
+    from twopc.sinks.lake.files import Files
+
+logger = logging.getLogger(__name__)
+
+StepT = TypeVar("StepT", bound=LakeStep[Any, Any])
+
+#: A driver's versions are above those of every former driver, so that nobody else reserves the same one.
+_VERSIONS_OF_A_DRIVER: Final = 32
+_OVERTAKEN_ROUNDS: Final = 20
+
+
+class Words(NamedTuple):
+    """What a format's messages call what they are about.
+
+    Attributes:
+        moved: what other drivers have moved.
+        recreated: what happened to a table that is another one now.
+        restored: what happened to a table that has lost commits of a running driver.
+        lost: the same if a start finds out.
+    """
+
+    moved: str
+    recreated: str
+    restored: str
+    lost: str
+
+
+class LakeCommitter(StepCommitter[HandleT, StepT], Generic[HandleT, StepT, EntryT]):
+    """See :class:`StepCommitter`. A subclass gives what depends on the table's format.
+
+    The control record is in the table, together with the outcome of the newest decision. A commit adds the batch's files and
+    changes both, so they never differ.
+
+    Args:
+        name: the sink's name.
+        table: the table's name in messages.
+        timeout_ms: how long a commit is repeated.
+        entry: the class of the entries in handles.
+    """
+
+    failures = (StoreError,)
+    words: ClassVar[Words]
+
+    def __init__(self, name: str, table: str, timeout_ms: int, entry: type[EntryT]) -> None:
+        super().__init__(name)
+        self._table = table
+        self._timeout_ms = timeout_ms
+        self._entry = entry
+        self._orphans = Orphans()
+        self._table_id = ""
+        self._revision = 0
+
+    # -- what a table format gives --------------------------------------------------------------------------------------
+
+    @abstractmethod
+    def begin(self) -> StepT:
+        """Read the table and what the sink keeps in it."""
+
+    @abstractmethod
+    def files(self) -> Files:
+        """The table's storage, outside a step."""
+
+    @abstractmethod
+    def require_young(self, step: StepT, age_ms: float) -> None:
+        """Require that a batch is in the table long before maintenance may take its files for garbage.
+
+        Raises:
+            CheckpointExpiredError: it may not be.
+        """
+
+    @abstractmethod
+    def stage(self, step: StepT, found: Mapping[HandleT, list[EntryT] | None]) -> Mapping[HandleT, list[EntryT] | None]:
+        """Stage the files of transactions, those that are there; return ``found``, with None for each that can never be added."""
+
+    # -- the store's hooks ----------------------------------------------------------------------------------------------
+
+    @contextlib.contextmanager
+    def step(self) -> Iterator[StepT]:
+        """See :class:`StepCommitter`."""
+        step = self.begin()
+        yield step
+        step.end(self._timeout_ms)
+
+    def explain(self, error: Exception, what: str) -> TwoPhaseCommitError:
+        """See :class:`StepCommitter`."""
+        return explained(error, what)
+
+    def reason(self, error: Exception) -> str:
+        """See :class:`StepCommitter`."""
+        return reason(error)
+
+    def is_passing(self, error: Exception) -> bool:
+        """See :class:`StepCommitter`: not what only a person can change."""
+        return not issubclass(getattr(error, "kind", ConfigurationError), ConfigurationError)
+
+    def check_store(self, step: StepT) -> None:
+        """See :class:`StepCommitter`."""
+        step.view.require_supported()
+
+    def load(self, step: StepT) -> bytes | None:
+        """See :class:`StepCommitter`."""
+        found = step.view.table_id
+        if self._table_id not in {"", found}:
+            raise StoreError(
+                f"{self._table} {self.words.recreated}, so the rows of earlier batches are gone",
+                ConfigurationError,
+                "Restore the former table; or use a new checkpoint and a new sink name",
+            )
+        self._table_id = found
+        stored = step.control or step.view.stored
+        if control.decode(stored).revision < self._revision:
+            raise StoreError(
+                f"{self._table} {self.words.restored}",
+                ConfigurationError,
+                "Restore the newer state; or use a new checkpoint and a new sink name",
+            )
+        return stored
+
+    def swap(self, step: StepT, old: bytes | None, new: bytes) -> bool:
+        """See :class:`StepCommitter`: takes effect when the step ends, if no other driver has committed since it began."""
+        del old
+        step.control = new
+        return True
+
+    def publish_all(self, step: StepT, handles: Sequence[HandleT], version: int) -> Iterator[HandleT]:
+        """See :class:`StepCommitter`: all transactions with one commit."""
+        published = step.view.outcome
+        if control.decode(self.load(step)).decided == version and version >= published.version:
+            if published.version != version:
+                published = Published(version=version)
+            # Of a repair's files, those of the repairing driver: a sweep takes what is in a later place for orphans.
+            places = ((driver_epoch_of(one.transaction, self.name) or 0, one.batch) for one in handles)
+            epoch, batch = max((published.epoch, published.batch), *places)
+            published = replace(published, epoch=epoch, batch=batch)
+            self._add(step, [handle for handle in handles if handle.attempt not in published.attempts], published)
+        yield from handles
+
+    def roll_back(self, step: StepT, transaction: str, version: int) -> None:
+        """See :class:`StepCommitter`. Files are never written again under the same name, so nothing else is needed."""
+        del version
+        for path in self._orphans.take(transaction):
+            step.view.files.delete(path)
+
+    def pending(self, step: StepT) -> list[str]:
+        """See :class:`StepCommitter`."""
+        if step.view.stored is None:
+            return []
+        root = step.view.root(control.decode(step.view.stored).id)
+        return self._orphans.find(step.view.files, root, step.view.outcome, self._driver_epoch)
+
+    # -- for callers ----------------------------------------------------------------------------------------------------
+
+    def binding(self) -> Mapping[str, str]:
+        """See :class:`StepCommitter`: also the table, which is another one if somebody creates it anew."""
+        bound = super().binding()
+        return {**bound, "table": self._table_id}
+
+    def has_newer_decision(self, scan_start: Mapping[str, Any]) -> bool:
+        """See :class:`StepCommitter`.
+
+        Raises:
+            RefusedStartError: the table is older than the checkpoint.
+        """
+        known = scan_start or NO_ATTEMPT
+        with self._try("reading its newest decision"), self.step() as step:
+            record = control.decode(self.load(step))
+            newest = max(record.decided, step.view.outcome.version)
+        if newest < decided_before(known) or record.driver_epoch < version_of(known) >> _VERSIONS_OF_A_DRIVER:
+            raise RefusedStartError(
+                f"sink {self.name!r}: {self._table} is older than this checkpoint: {self.words.lost}. Nothing was written. "
+                "Restore the newer state of the table; or use a new checkpoint and a new sink name",
+                case="older table",
+            )
+        return super().has_newer_decision(scan_start)
+
+    def confirm(self, handles: Sequence[HandleT], age_ms: float) -> None:
+        """See :class:`StepCommitter`: also that the table will take the files, because after the decision it must."""
+        with self._try("confirming"), self.driving() as step:
+            step.view.require_supported()
+            self.require_young(step, age_ms)
+            found = whole(step.view.files, handles, self._entry)
+            was_altered = not all(step.view.is_current(handle) for handle in handles)
+        if was_altered:
+            what = f"{self._table} was altered while this batch was written"
+            raise RetriableError(self._named(f"{what}. Nothing was decided, and a new attempt rewrites it"))
+        for handle in (handle for handle, entries in found.items() if entries is None):
+            what = f"{handle.transaction} is no longer whole. Nothing was decided, and a new attempt rewrites it"
+            raise RetriableError(self._named(what))
+
+    def commit(self, handles: Sequence[HandleT], scan_start: Mapping[str, Any]) -> Mapping[HandleT, Evidence]:
+        """See :class:`StepCommitter`."""
+        found = super().commit(handles, scan_start)
+        proven = (handle.entries_file for handle, evidence in found.items() if evidence is Evidence.COMMITTED)
+        if done := [path for path in proven if path]:
+            with contextlib.suppress(StoreError):
+                files = self.files()
+                for path in done:
+                    files.delete(path)
+        return found
+
+    def prove(self, handles: Sequence[HandleT], scan_start: Mapping[str, Any]) -> Mapping[HandleT, Evidence]:
+        """See :class:`StepCommitter`: the table says what became of the newest decision."""
+        try:
+            with self.step() as step:
+                self.load(step)
+                published = step.view.outcome
+        except self.failures as error:
+            self._block(self.reason(error))
+            return dict.fromkeys(handles, Evidence.UNKNOWN)
+        if published.version != version_of(scan_start):
+            return dict.fromkeys(handles, Evidence.UNKNOWN)
+        return evidence_of(published, handles)
+
+    def abort(self, handles: Sequence[HandleT]) -> None:
+        """See :class:`StepCommitter`."""
+        with self._tidy("aborting"), self.driving() as step:
+            for handle in handles:
+                entries = entries_of(step.view.files, handle, self._entry) or ()
+                self._orphans.note(handle.transaction, [*(entry.path for entry in entries), handle.entries_file])
+                self.roll_back(step, handle.transaction, self._highest_version)
+
+    def recover_and_abort(self, decided: Collection[HandleT]) -> None:
+        """See :class:`StepCommitter`."""
+        self._orphans.spare((driver_epoch_of(handle.transaction, self.name), handle.batch) for handle in decided)
+        super().recover_and_abort(decided)
+
+    # -- the small parts ------------------------------------------------------------------------------------------------
+
+    def _reserve(self, above: int) -> Control:
+        """See :class:`StepCommitter`: without a write, which would be a commit. No other driver has this driver's epoch."""
+        with self.driving() as step:
+            record = control.decode(self.load(step))
+        return replace(record, version=max(above + 1, self._driver_epoch << _VERSIONS_OF_A_DRIVER))
+
+    def _change(self, change: Callable[[Control], Control], then: Callable[[StepT], None] = lambda _: None) -> Control:
+        """See :class:`StepCommitter`. Whether a swap has won is known when the step ends, so a lost one is repeated here."""
+        for _ in range(_OVERTAKEN_ROUNDS):
+            try:
+                record = super()._change(change, then)
+            except OvertakenError as error:
+                logger.info("sink %r: %s; looking again", self.name, error)
+            else:
+                self._revision = max(self._revision, record.revision)
+                return record
+        raise StoreError(f"other drivers have moved the sink's {self.words.moved} {_OVERTAKEN_ROUNDS} times in a row")
+
+    def _add(self, step: StepT, handles: Sequence[HandleT], published: Published) -> None:
+        """Stage the files of transactions that are not settled yet. Those whose files are gone are lost."""
+        if handles:
+            found = self.stage(step, whole(step.view.files, handles, self._entry))
+            step.published = settle(published, found)

@@ -1,0 +1,105 @@
+"""What the errors of a table format's library, or of the storage below it, mean for a batch that is not decided yet."""
+
+from __future__ import annotations
+
+import contextlib
+import re
+from typing import TYPE_CHECKING, Final
+
+from twopc.errors import TwoPhaseCommitError, UnavailableError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping
+
+Meaning = tuple[type[TwoPhaseCommitError], str]
+"""The class to raise before a decision, and the advice that ends the message."""
+
+#: A mistake in the code must not read like a storage that is down.
+_MISTAKES: Final = (TypeError, AttributeError, NameError, AssertionError)
+_SHOWN: Final = 500
+
+
+class StoreError(Exception):
+    """The catalog or the storage refused, or did not answer, or it has not got what the sink left there.
+
+    Attributes:
+        kind: what it is before a decision.
+        advice: what to do.
+    """
+
+    def __init__(self, message: str, kind: type[TwoPhaseCommitError] = UnavailableError, advice: str = "") -> None:
+        super().__init__(message)
+        self.kind = kind
+        self.advice = advice
+
+
+class OvertakenError(StoreError):
+    """Another driver has committed since this step read what the sink keeps in the table."""
+
+
+class Translation:
+    """Turns the errors of a library, and of the clients below it, into :class:`StoreError`.
+
+    Args:
+        text_of: the message of an error, in one line.
+        by_class: the meanings by the name of an error's class, because each client has its own classes.
+        by_words: the meanings by a pattern in the message in lower case, for clients that do not say by class why they were
+            refused.
+    """
+
+    def __init__(
+        self,
+        text_of: Callable[[Exception], str],
+        by_class: Mapping[str, Meaning],
+        by_words: Mapping[str, Meaning] | None = None,
+    ) -> None:
+        self._text_of = text_of
+        self._by_class = by_class
+        self._by_words = by_words or {}
+
+    @contextlib.contextmanager
+    def __call__(self, doing: str) -> Iterator[None]:
+        """Translate what the body raises; the message begins with ``doing``."""
+        try:
+            yield
+        except (TwoPhaseCommitError, StoreError, *_MISTAKES):
+            raise
+        except Exception as error:
+            text = shortened(self._text_of(error) or type(error).__name__)
+            kind, advice = self._meaning(error, text)
+            raise StoreError(f"{doing}: {text}", kind, advice) from error
+
+    def _meaning(self, error: Exception, text: str) -> Meaning:
+        names = (kind.__name__ for kind in type(error).__mro__)
+        by_class = (self._by_class[name] for name in names if name in self._by_class)
+        by_words = (meaning for words, meaning in self._by_words.items() if re.search(words, text.lower()))
+        return next(by_class, None) or next(by_words, (UnavailableError, ""))
+
+
+@contextlib.contextmanager
+def explaining(what: str) -> Iterator[None]:
+    """Explain a failure before the decision; its message begins with ``what``."""
+    try:
+        yield
+    except StoreError as error:
+        raise explained(error, what) from error
+
+
+def explained(error: Exception, what: str) -> TwoPhaseCommitError:
+    """Build the error for a failure before the decision; its message begins with ``what``."""
+    kind = getattr(error, "kind", UnavailableError)
+    advice = getattr(error, "advice", "")
+    parts = [f"{what}: {error}".rstrip("."), advice, "No part of the batch is decided or visible"]
+    explanation: TwoPhaseCommitError = kind(". ".join(part for part in parts if part))
+    return explanation
+
+
+def reason(error: Exception) -> str:
+    """Say why a decided batch is not in the table."""
+    advice = getattr(error, "advice", "")
+    return ". ".join(part for part in (str(error).rstrip("."), advice) if part)
+
+
+def shortened(text: str) -> str:
+    """The beginning of a message."""
+    return text if len(text) <= _SHOWN else text[:_SHOWN] + "…"

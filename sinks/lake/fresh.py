@@ -1,0 +1,33 @@
+"""A batch's row format, which the driver asks for at each batch and each task again: the table is read at most every 30 s."""
+
+from __future__ import annotations
+
+import functools
+import time
+from typing import TYPE_CHECKING, Final, TypeVar
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    import pyarrow as pa
+
+    from twopc.sinks.lake.rows import RowFormat
+
+SettingsT = TypeVar("SettingsT")
+
+#: After somebody has altered the table, rows that fit it now must not go to the dead letters for hours.
+_FRESH_S: Final = 30
+
+
+def fresh(read: Callable[[SettingsT, pa.Schema], RowFormat]) -> Callable[[SettingsT, pa.Schema], RowFormat]:
+    """Remember what a function has read, for a short time."""
+
+    @functools.lru_cache(maxsize=100)
+    def remembered(settings: SettingsT, schema: pa.Schema, _: float) -> RowFormat:
+        return read(settings, schema)
+
+    @functools.wraps(read)
+    def row_format(settings: SettingsT, schema: pa.Schema) -> RowFormat:
+        return remembered(settings, schema, time.monotonic() // _FRESH_S)
+
+    return row_format

@@ -1,0 +1,83 @@
+"""The files of transactions that nobody will decide: where they may be, and which of them are there.
+
+Which directories are searched follows from the newest decision in the table, so that no committed file is ever a candidate: files
+of an earlier batch or driver are not looked at, those of the newest batch only if the caller knows that decision's transactions,
+and later ones were never added to the table.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from typing import TYPE_CHECKING
+
+from twopc.sinks.lake.layout import directory, transaction_of
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+    from twopc.sinks.lake.files import Files
+    from twopc.sinks.lake.published import Published
+
+
+class Orphans:
+    """See above."""
+
+    def __init__(self) -> None:
+        self._paths: dict[str, list[str]] = defaultdict(list)
+        self._decided: set[tuple[int, int]] = set()
+        self._has_searched = False
+
+    def spare(self, decided: Iterable[tuple[int | None, int]]) -> None:
+        """Take note of the driver epoch and the batch of the decided transactions, whose files the caller spares."""
+        self._decided = {(epoch, batch) for epoch, batch in decided if epoch is not None}
+
+    def note(self, transaction: str, paths: Iterable[str]) -> None:
+        """Take note of the files of a transaction."""
+        self._paths[transaction] = [path for path in paths if path]
+
+    def take(self, transaction: str) -> list[str]:
+        """The files of a transaction that are known, once."""
+        return self._paths.pop(transaction, [])
+
+    def find(self, files: Files, base: str, published: Published, own_epoch: int) -> list[str]:
+        """List the files; return the names of their transactions.
+
+        Args:
+            files: the table's storage.
+            base: the directory of the sink's files.
+            published: the newest decision in the table.
+            own_epoch: the caller's driver epoch.
+
+        Raises:
+            StoreError: the storage did not answer.
+        """
+        self._paths.clear()
+        for epoch, batch in self._directories(files, base, published, own_epoch):
+            where = directory(base, epoch, batch)
+            for name in files.listed(where):
+                if transaction := transaction_of(name):
+                    self._paths[transaction].append(f"{where}/{name}")
+        self._has_searched = True
+        return list(self._paths)
+
+    def _directories(self, files: Files, base: str, published: Published, own_epoch: int) -> Iterator[tuple[int, int]]:
+        newest = (published.epoch, published.batch)
+        for place in self._searched(files, base, own_epoch, published.epoch):
+            if place > newest or (place == newest and place in self._decided):
+                yield place
+
+    def _searched(self, files: Files, base: str, own_epoch: int, first_epoch: int) -> Iterator[tuple[int, int]]:
+        if self._has_searched and self._decided:
+            # Failed attempts of this driver were at the newest batch, or are at the next one.
+            for epoch, batch in sorted(self._decided):
+                yield epoch, batch
+                yield own_epoch, batch + 1
+            return
+        for epoch in _numbers(files, base):
+            if first_epoch <= epoch <= own_epoch:
+                for batch in _numbers(files, f"{base}/{epoch}"):
+                    yield epoch, batch
+
+
+def _numbers(files: Files, path: str) -> list[int]:
+    return [int(name) for name in files.listed(path, directories=True) if name.isdecimal()]

@@ -1,0 +1,31 @@
+"""The rows of each partition."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+#: The values of a partition, one for each partition field, as the table's format stores them.
+Partition = tuple[Any, ...]
+
+
+def grouped(rows: pa.Table, columns: Sequence[tuple[Any, Sequence[Any]]]) -> Iterator[tuple[Partition, pa.Table]]:
+    """The rows of each partition.
+
+    Args:
+        rows: rows with the columns of a data file.
+        columns: for each partition field, the number of each row's value, and the values by number. So rows are grouped by
+            integers, whatever the types.
+    """
+    names = [f"f{index}" for index in range(len(columns))]
+    every_row = pa.array(range(rows.num_rows), pa.int64())
+    keyed = pa.table([*(codes for codes, _ in columns), every_row], names=[*names, "row"])
+    groups = keyed.group_by(names, use_threads=False).aggregate([("row", "list")])
+    for group, codes in enumerate(groups.select(names).to_pylist()):
+        partition = tuple(values[codes[name]] for name, (_, values) in zip(names, columns, strict=True))
+        taken: Any = groups.column("row_list")[group]
+        yield partition, rows if len(taken) == rows.num_rows else rows.take(taken.values)

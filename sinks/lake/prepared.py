@@ -1,0 +1,50 @@
+"""Whether what a task has prepared is still there: every file, with its size."""
+
+from __future__ import annotations
+
+import hashlib
+from concurrent.futures import ThreadPoolExecutor
+from typing import TYPE_CHECKING, Final
+
+from twopc.sinks.lake.entries import decode
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from twopc.sinks.lake.entries import EntryT
+    from twopc.sinks.lake.files import Files
+    from twopc.sinks.lake.handle import HandleT, LakeHandle
+
+#: Each look is a request to the storage, and mostly waits.
+THREADS: Final = 16
+
+
+def whole(files: Files, handles: Sequence[HandleT], kind: type[EntryT]) -> dict[HandleT, list[EntryT] | None]:
+    """Each transaction's files; None if one of them is gone, or has another size.
+
+    Raises:
+        StoreError: the storage did not answer, which says nothing about the files.
+    """
+
+    def look(handle: HandleT) -> list[EntryT] | None:
+        entries = entries_of(files, handle, kind)
+        if entries is None or sum(entry.rows for entry in entries) != handle.rows:
+            return None
+        return entries if all(files.size_of(entry.path) == entry.size for entry in entries) else None
+
+    with ThreadPoolExecutor(THREADS) as pool:
+        return dict(zip(handles, pool.map(look, handles), strict=True))
+
+
+def entries_of(files: Files, handle: LakeHandle, kind: type[EntryT]) -> list[EntryT] | None:
+    """A transaction's files, as its task listed them; None if the list was in a file that is gone or altered.
+
+    Raises:
+        StoreError: the storage did not answer.
+    """
+    if not handle.entries_file:
+        return decode(handle.entries, kind)
+    encoded = files.read(handle.entries_file)
+    if encoded is None or hashlib.sha256(encoded).hexdigest() != handle.entries_digest:
+        return None
+    return decode(encoded, kind)

@@ -1,0 +1,75 @@
+"""Spark's own streaming writers of Iceberg and Delta, in a Spark of their own: ``python -m tests.live.lakehouse_writer JSON``.
+
+It writes what is in a directory of JSON files and not yet in the table, then ends.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from tests.live.spark_query import session
+from twopc.integration.services.jars import spark_delta_jars, spark_iceberg_jars
+
+_ROOT = Path(__file__).parents[2]
+_ICEBERG = "org.apache.iceberg.spark"
+
+
+@dataclass(frozen=True)
+class Writer:
+    """One of the writers.
+
+    Attributes:
+        format: ``iceberg`` or ``delta``.
+        table: the name of the table in the catalog, or its directory.
+        uri: the REST catalog; empty for Delta.
+        source: the directory of the files.
+        columns: their columns.
+        checkpoint: the query's.
+        scratch: for what Spark writes.
+    """
+
+    format: str
+    table: str
+    uri: str
+    source: str
+    columns: str
+    checkpoint: str
+    scratch: str
+
+    def run(self) -> None:
+        """Run the query in a process of its own."""
+        command = [sys.executable, "-m", __name__, json.dumps(asdict(self))]
+        subprocess.run(command, cwd=_ROOT, env={**os.environ, "PYTHONPATH": str(_ROOT)}, check=True)
+
+    def write(self) -> None:
+        """Run the query in this process."""
+        is_iceberg = self.format == "iceberg"
+        settings = {"spark.jars": ",".join(map(str, spark_iceberg_jars() if is_iceberg else spark_delta_jars()))}
+        if is_iceberg:
+            settings |= {
+                "spark.sql.extensions": f"{_ICEBERG}.extensions.IcebergSparkSessionExtensions",
+                "spark.sql.catalog.ice": f"{_ICEBERG}.SparkCatalog",
+                "spark.sql.catalog.ice.type": "rest",
+                "spark.sql.catalog.ice.uri": self.uri,
+            }
+        else:
+            settings |= {
+                "spark.sql.extensions": "io.delta.sql.DeltaSparkSessionExtension",
+                "spark.sql.catalog.spark_catalog": "org.apache.spark.sql.delta.catalog.DeltaCatalog",
+            }
+        spark = session(Path(self.scratch), settings=settings)
+        rows = spark.readStream.schema(self.columns).option("maxFilesPerTrigger", 1).json(self.source)
+        writer = rows.writeStream.format(self.format)
+        writer = writer.option("checkpointLocation", self.checkpoint).trigger(availableNow=True)
+        query = writer.toTable(f"ice.{self.table}") if is_iceberg else writer.start(self.table)
+        query.awaitTermination()
+        spark.stop()
+
+
+if __name__ == "__main__":
+    Writer(**json.loads(sys.argv[1])).write()

@@ -1,0 +1,77 @@
+"""Queries that keep state under Spark Connect: all of a batch's state is written before the batch is decided."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tests.live.connect_calls import OUTCOME
+from tests.live.test_connect import _TIMEOUT_S, outcome_of, pipeline_of
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from tests.live.services import KafkaService
+
+pytestmark = [pytest.mark.whole, pytest.mark.timeout(900)]
+
+_DETERMINISTIC = {"checkpoints": {"deterministic_plan": True}}
+_ROCKS_DB = {
+    "spark.sql.streaming.stateStore.providerClass": (
+        "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
+    )
+}
+
+
+@pytest.mark.parametrize("store", [{}, _ROCKS_DB], ids=["hdfs", "rocksdb"])
+def test_counts_continue_over_kills_of_the_function(store: dict[str, str], kafka: KafkaService, tmp_path: Path) -> None:
+    pipeline = pipeline_of(kafka, tmp_path, plan="update", settings=_DETERMINISTIC, spark=store)
+    counts: Counter[str] = Counter()
+    expected: Counter[str] = Counter()
+    try:
+        for point in ("driver.prepared", "driver.decided", "driver.committed", ""):
+            fed = Counter(value.partition("-")[0] for value in pipeline.feed(20, keys=4))
+            counts += fed
+            expected.update(f"{key}:{counts[key]}" for key in fed)
+            if point:
+                run = pipeline.process(f"{point}=kill")
+                assert run.ended(_TIMEOUT_S) == 1, f"{point}: {run.text[-3000:]}"
+            again = pipeline.process()
+            assert again.ended(_TIMEOUT_S) == 0, f"{point}: {again.text[-3000:]}"
+            assert pipeline.visible() == expected, point
+    finally:
+        pipeline.close()
+
+
+def test_without_an_assertion_a_stateful_query_is_refused_by_name(kafka: KafkaService, tmp_path: Path) -> None:
+    pipeline = pipeline_of(kafka, tmp_path, plan="update")
+    try:
+        pipeline.feed(20)
+        run = pipeline.process()
+        assert run.ended(_TIMEOUT_S) == 1, run.text[-3000:]
+        assert "may shuffle its rows" in run.text and "deterministic_plan=True" in run.text, run.text[-3000:]
+        assert not pipeline.visible()
+    finally:
+        pipeline.close()
+
+
+def test_a_batch_that_is_cut_off_is_evaluated_once_more_for_its_state(kafka: KafkaService, tmp_path: Path) -> None:
+    pipeline = pipeline_of(kafka, tmp_path, settings=_DETERMINISTIC)
+    for _ in range(4):
+        pipeline.feed(20, keys=8)
+        pipeline.flush()
+    assert outcome_of("a_limit_of_a_stateful_batch", pipeline, tmp_path) == f"{OUTCOME} no error"
+    assert sum(pipeline.visible().values()) == 8 + 1 + 8 + 1
+
+
+def test_a_plan_that_leaves_out_state_by_itself_is_refused_before_the_decision(
+    kafka: KafkaService, tmp_path: Path
+) -> None:
+    pipeline = pipeline_of(kafka, tmp_path, settings=_DETERMINISTIC)
+    pipeline.feed(20, keys=8)
+    pipeline.flush()
+    outcome = outcome_of("a_stateful_plan_that_is_cut", pipeline, tmp_path)
+    assert "of its state is not written" in outcome, outcome
+    assert not pipeline.visible()

@@ -1,0 +1,197 @@
+"""Broken variants of what the sinks for lakehouse tables share: each once for each format, whose own tests catch it."""
+
+from __future__ import annotations
+
+from itertools import chain
+from typing import TYPE_CHECKING, Final
+
+from tests.planted.bug import one_edit
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from tests.planted.bug import Bug
+
+
+def _bugs(name: str, path: str, old: str, new: str, **tests: str) -> Iterator[Bug]:
+    """A bug for each format, with its test."""
+    for fmt, test in tests.items():
+        found = f"tests/unit/test_{test}"
+        yield one_edit(f"{fmt.title()}: {name}", 0, f"sinks/lake/{path}", old, new, model=False, protocol=found)
+
+
+def _both(test: str, *parameters: str) -> dict[str, str]:
+    """A test that has a case for each format."""
+    return {fmt: f"lake_{test}[{'-'.join([fmt, *parameters])}]" for fmt in ("delta", "iceberg")}
+
+
+LAKE_BUGS: Final[tuple[Bug, ...]] = tuple(
+    chain(
+        _bugs(
+            "a lost transaction leaves no tombstone",
+            "published.py",
+            "        lost=(*published.lost, *(handle.transaction for handle, entries in found.items() if entries is None)),\n",
+            "",
+            **_both(
+                "commit.py::test_files_that_are_gone_after_the_decision_are_a_proven_loss_and_the_others_are_committed"
+            ),
+        ),
+        _bugs(
+            "a decision whose files are gone is committed without them, and nobody hears of it",
+            "published.py",
+            "    return Evidence.ABORTED if handle.transaction in published.lost else Evidence.COMMITTED\n",
+            "    return Evidence.COMMITTED\n",
+            **_both(
+                "commit.py::test_files_that_are_gone_after_the_decision_are_a_proven_loss_and_the_others_are_committed"
+            ),
+        ),
+        _bugs(
+            "a transaction counts as committed with its attempt",
+            "published.py",
+            "    if asked > published.attempts.get(handle.attempt, 0):\n",
+            "    if handle.attempt not in published.attempts:\n",
+            **_both("commit.py::test_a_transaction_that_was_not_in_the_commit_does_not_count_as_committed"),
+        ),
+        _bugs(
+            "a repair adds the whole batch again",
+            "committer.py",
+            "[handle for handle in handles if handle.attempt not in published.attempts]",
+            "list(handles)",
+            **_both(
+                "commit.py::test_files_that_are_gone_after_the_decision_are_a_proven_loss_and_the_others_are_committed"
+            ),
+        ),
+        _bugs(
+            "a file is not looked for before the decision",
+            "committer.py",
+            "            found = whole(step.view.files, handles, self._entry)\n            was_altered",
+            "            found = dict.fromkeys(handles, [])\n            was_altered",
+            **_both("commit.py::test_a_file_that_is_gone_before_the_decision_voids_the_attempt"),
+        ),
+        _bugs(
+            "the size of a file does not matter",
+            "prepared.py",
+            "all(files.size_of(entry.path) == entry.size for entry in entries)",
+            "all(files.size_of(entry.path) for entry in entries)",
+            **_both("commit.py::test_a_file_that_was_cut_short_before_the_decision_voids_the_attempt"),
+        ),
+        _bugs(
+            "a table may be altered before the decision",
+            "committer.py",
+            "        if was_altered:\n",
+            "        if False:\n",
+            **_both("commit.py::test_a_table_that_is_altered_before_the_decision_voids_the_attempt"),
+        ),
+        _bugs(
+            "files older than maintenance allows are decided",
+            "committer.py",
+            "            self.require_young(step, age_ms)\n",
+            "",
+            delta="delta_restored.py -k take_for_garbage",
+            iceberg="iceberg_commit.py -k too_long",
+        ),
+        _bugs(
+            "the versions of two drivers clash",
+            "committer.py",
+            "max(above + 1, self._driver_epoch << _VERSIONS_OF_A_DRIVER)",
+            "above + 1",
+            **_both("commit.py::test_versions_of_two_drivers_never_clash"),
+        ),
+        _bugs(
+            "an older table is believed at a start",
+            "committer.py",
+            "        if newest < decided_before(known) or record.driver_epoch < version_of(known) >> _VERSIONS_OF_A_DRIVER:\n",
+            "        if False:\n",
+            **_both("restored.py::test_a_start_on_an_older_table_is_refused", "1"),
+        ),
+        _bugs(
+            "an older table is believed while a query runs",
+            "committer.py",
+            "        if control.decode(stored).revision < self._revision:\n",
+            "        if False:\n",
+            **_both("restored.py::test_a_table_that_is_restored_while_a_query_runs_is_named"),
+        ),
+        _bugs(
+            "a table that is created again is not noticed",
+            "committer.py",
+            '        if self._table_id not in {"", found}:\n',
+            "        if False:\n",
+            **_both("commit.py::test_a_table_that_was_created_again_is_named_while_a_driver_runs"),
+        ),
+        _bugs(
+            "a task of a driver that was replaced writes",
+            "writer.py",
+            "        if owner.driver_epoch != self._task.driver_epoch:\n",
+            "        if not owner.id:\n",
+            **_both("commit.py::test_a_task_of_a_driver_that_was_replaced_writes_nothing"),
+        ),
+        _bugs(
+            "a sweep takes the files of the newest batch for orphans",
+            "orphans.py",
+            "            if place > newest or (place == newest and place in self._decided):\n",
+            "            if place >= newest:\n",
+            **_both("sweep.py::test_files_of_earlier_batches_and_drivers_stay"),
+        ),
+        _bugs(
+            "a sweep takes the files of earlier batches for orphans",
+            "orphans.py",
+            "            if place > newest or (place == newest and place in self._decided):\n",
+            "            if place != newest or place in self._decided:\n",
+            **_both("sweep.py::test_files_of_earlier_batches_and_drivers_stay"),
+        ),
+        _bugs(
+            "a fenced driver sweeps its successor",
+            "orphans.py",
+            "            if first_epoch <= epoch <= own_epoch:\n",
+            "            if first_epoch <= epoch:\n",
+            **_both(
+                "sweep.py::test_a_driver_that_is_fenced_after_its_look_does_not_even_list_the_files_of_its_successor"
+            ),
+        ),
+        _bugs(
+            "orphans of failed attempts stay until the next start",
+            "orphans.py",
+            "                yield own_epoch, batch + 1\n",
+            "",
+            **_both("sweep.py::test_orphans_of_the_batch_that_was_decided_and_of_the_next_one_are_found"),
+        ),
+        _bugs(
+            "a sweep takes the files of a repair for orphans",
+            "committer.py",
+            "max((published.epoch, published.batch), *places)",
+            "next(places)",
+            **_both("sweep.py::test_the_files_of_a_repair_stay_although_another_query_does_not_know_them", "True"),
+        ),
+        _bugs(
+            "a sweep takes the files of another table, or of a converted one, for orphans",
+            "layout.py",
+            '    return f"twopc-{sink}/{sink_id}"\n',
+            '    return f"twopc-{sink}/id"\n',
+            delta="delta_sweep.py -k made_anew",
+            iceberg="iceberg_sweep.py -k one_directory",
+        ),
+        _bugs(
+            "what a null struct holds is written",
+            "values.py",
+            "    children = values.flatten()  # unlike field(), without what a null struct holds\n",
+            "    children = [values.field(index) for index in range(values.type.num_fields)]\n",
+            iceberg="iceberg_values.py",
+        ),
+        _bugs(
+            "a null in a required part is not found",
+            "values.py",
+            "    if values.null_count and not field.nullable:\n",
+            "    if False:\n",
+            delta="delta_values.py -k bad_record",
+            iceberg="iceberg_tables.py -k cannot_be_written",
+        ),
+        _bugs(
+            "a text that is not UTF-8 is not found",
+            "values.py",
+            "    elif _is_text(target):\n",
+            "    elif False:\n",
+            delta="delta_values.py -k bad_record",
+            iceberg="iceberg_tables.py -k cannot_be_written",
+        ),
+    )
+)

@@ -1,0 +1,100 @@
+"""What the tests of the sinks for lakehouse tables share. Each format has a shop: a table, and what its users may do to it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol
+
+from twopc.attempt import Attempt, TaskAttempt
+from twopc.testing.contract import numbers
+from twopc.testing.contract.drivers import QUERY_ID, Driver, run_task
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+    from contextlib import AbstractContextManager
+    from pathlib import Path
+
+    from twopc.attempt import Evidence
+
+#: Sends a commit. May be called later, or never.
+Send = Callable[[], Any]
+
+
+class LakeShop(Protocol):
+    """A table ``orders`` with the columns ``value`` and ``note``, and a sink of the same name."""
+
+    refused: ClassVar[type[Exception]]
+    sink: Any
+
+    def named(self, name: str, **settings: Any) -> Any:
+        """A sink with another name or other settings."""
+
+    def values(self) -> list[int]:
+        """The values in the table, in order."""
+
+    def commits(self) -> int:
+        """How many commits the table has had."""
+
+    def files(self, pattern: str = "*") -> list[Path]:
+        """The files of this table's sinks."""
+
+    def named_files(self) -> set[str]:
+        """The names of all data files that are in the table."""
+
+    def view(self) -> Any:
+        """The table as a task reads it now."""
+
+    def append(self, *values: int) -> None:
+        """A commit by somebody else."""
+
+    def commit_as_spark(self, query_id: str, batch: int) -> None:
+        """An empty commit, as Spark's own streaming writer makes one for a batch."""
+
+    def alter(self) -> None:
+        """Alter the table's definition."""
+
+    def roll_back(self) -> None:
+        """Return to the table before its newest commit, with a new commit."""
+
+    def recreate(self) -> None:
+        """Delete the table, and create it again."""
+
+    def backup(self) -> Any:
+        """Make a copy of what says which files are in the table."""
+
+    def restore(self, backup: Any) -> None:
+        """Put such a copy in its place again."""
+
+    def silent(self) -> AbstractContextManager[None]:
+        """Nobody can read the table meanwhile."""
+
+    def next_commits(self, *faults: Callable[[Send], Any]) -> AbstractContextManager[None]:
+        """Pass the next commits of this process to these functions, one each."""
+
+
+def prepare(driver: Driver, sink: Any, *values: int, batch: int = 0, attempt: int = 1) -> Any:
+    """Run one task of an attempt at a batch; return its handle."""
+    return run_task(sink, task_of(driver, batch, attempt), numbers(values))
+
+
+def evidence(driver: Driver, handles: Sequence[Any], scan_start: Mapping[str, Any]) -> list[Evidence]:
+    """Commit, and return the evidence in the order of the handles."""
+    found = driver.committer.commit(handles, scan_start)
+    return [found[handle] for handle in handles]
+
+
+def task_of(driver: Driver, batch: int = 0, attempt: int = 1) -> TaskAttempt:
+    """A task of an attempt at a batch."""
+    return TaskAttempt(QUERY_ID, batch, Attempt(driver.driver_epoch, attempt), 0, driver.driver_epoch, -1)
+
+
+def lost_answer(send: Send) -> None:
+    """The commit takes effect, but its answer is lost."""
+    send()
+    raise ConnectionError("the answer was lost")
+
+
+def lost_request(send: Send) -> None:
+    """The commit never arrives."""
+    del send
+    raise ConnectionError("no answer")

@@ -1,0 +1,121 @@
+"""The check of a batch's state in the files of a checkpoint."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from twopc.errors import ConfigurationError
+from twopc.files import LocalFiles
+from twopc.integration.connect.state import ConnectState
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+_JOIN = ("left-keyToNumValues", "left-keyWithIndexToValue", "right-keyToNumValues", "right-keyWithIndexToValue")
+
+
+class Batch:
+    """A DataFrame of Spark Connect, which writes state as it is evaluated."""
+
+    def __init__(self) -> None:
+        self.evaluated = 0
+
+    @property
+    def write(self) -> Batch:
+        return self
+
+    def format(self, _: str) -> Batch:
+        return self
+
+    def mode(self, _: str) -> Batch:
+        return self
+
+    def save(self) -> None:
+        self.evaluated += 1
+
+
+def state_of(root: Path, batch: Any, batch_id: int = 1, *, is_cached: bool = False) -> ConnectState:
+    return ConnectState(batch_id, batch, LocalFiles(root), lambda _: None, is_cached=is_cached)
+
+
+def written(root: Path, *names: str, partitions: int = 2, metadata: str = "_metadata/metadata") -> None:
+    operator = root / "state" / "0"
+    content = json.dumps(
+        {"operatorInfo": {}, "stateStoreInfo": [{"storeName": "default", "numPartitions": partitions}]}
+    )
+    for name, text in [(metadata, f"v1\n{content}"), ("0/_metadata/schema", ""), *((name, "") for name in names)]:
+        path = operator / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+
+
+@pytest.mark.parametrize("suffix", ["delta", "zip", "changelog", "_0f3e2a10-5c3e-4d2a-9d0e-7a1c2b3d4e5f.zip"])
+def test_the_version_of_each_partition_is_found(suffix: str, tmp_path: Path) -> None:
+    dot = "" if suffix.startswith("_") else "."
+    written(tmp_path, f"0/1{dot}{suffix}", f"0/2{dot}{suffix}", f"1/2{dot}{suffix}")
+    batch = Batch()
+    state_of(tmp_path, batch).complete()
+    assert batch.evaluated == 1
+
+
+@pytest.mark.parametrize(
+    "names",
+    [
+        ("0/2.delta", "1/1.delta"),
+        ("0/2.delta",),
+        ("0/2.delta", "1/12.delta"),
+        ("0/2.delta", "1/2.snapshot"),
+        ("0/2.delta", *(f"1/{store}/2.delta" for store in _JOIN[1:]), f"1/{_JOIN[0]}/1.delta"),
+    ],
+)
+def test_a_partition_without_the_batchs_version_is_refused(names: tuple[str, ...], tmp_path: Path) -> None:
+    written(tmp_path, *names)
+    with pytest.raises(ConfigurationError, match="but state/0/1 of its state is not written"):
+        state_of(tmp_path, Batch()).complete()
+
+
+def test_every_store_of_a_join_is_looked_for(tmp_path: Path) -> None:
+    written(tmp_path, *(f"{partition}/{store}/2.delta" for partition in range(2) for store in _JOIN))
+    state_of(tmp_path, Batch()).complete()
+
+
+def test_the_newest_metadata_says_how_many_partitions_there_are(tmp_path: Path) -> None:
+    written(tmp_path, "0/2.delta", metadata="_metadata/v2/10", partitions=2)
+    written(tmp_path, metadata="_metadata/v2/9", partitions=1)
+    with pytest.raises(ConfigurationError, match="state/0/1"):
+        state_of(tmp_path, Batch()).complete()
+
+
+@pytest.mark.parametrize("content", ["", "v1\n{}", "v1\n[]", "v3\n{"])
+def test_state_that_does_not_say_how_many_partitions_it_has_is_refused(content: str, tmp_path: Path) -> None:
+    written(tmp_path, "0/2.delta", "1/2.delta")
+    (tmp_path / "state" / "0" / "_metadata" / "metadata").write_text(content)
+    with pytest.raises(ConfigurationError, match="does not say how many partitions it has"):
+        state_of(tmp_path, Batch()).complete()
+
+
+@pytest.mark.parametrize(("is_batch", "is_cached", "evaluated"), [(True, False, 0), (True, True, 1), (False, False, 1)])
+def test_only_a_job_over_the_batch_itself_is_not_repeated(
+    tmp_path: Path, *, is_batch: bool, is_cached: bool, evaluated: int
+) -> None:
+    written(tmp_path, "0/2.delta", "1/2.delta")
+    batch = Batch()
+    state = state_of(tmp_path, batch, is_cached=is_cached)
+    with state.watching(batch if is_batch else Batch()):
+        pass
+    state.complete()
+    state.complete()
+    assert batch.evaluated == evaluated
+
+
+def test_a_job_that_fails_proves_nothing(tmp_path: Path) -> None:
+    written(tmp_path, "0/2.delta", "1/2.delta")
+    batch = Batch()
+    state = state_of(tmp_path, batch)
+    with pytest.raises(RuntimeError), state.watching(batch):
+        raise RuntimeError
+    state.complete()
+    assert batch.evaluated == 1

@@ -1,0 +1,306 @@
+"""A decided batch is in the table once, in every table format: after lost answers, late commits, and other drivers."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from tests.unit import delta_support, iceberg_support
+from tests.unit.lake_support import LakeShop, evidence, lost_answer, lost_request, prepare
+from twopc import ConfigurationError, FencedError, RetriableError
+from twopc.attempt import Claim, Evidence
+from twopc.testing.contract.drivers import Driver, close_opened
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from tests.unit.lake_support import Send
+
+COMMITTED, ABORTED, UNKNOWN = Evidence.COMMITTED, Evidence.ABORTED, Evidence.UNKNOWN
+
+
+@pytest.fixture(params=["delta", "iceberg"])
+def shop(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[LakeShop]:
+    yield {"delta": delta_support.Shop, "iceberg": iceberg_support.Shop}[request.param](tmp_path)
+    close_opened()
+
+
+def test_two_sinks_may_write_to_one_table(shop: LakeShop) -> None:
+    other = shop.named("others")
+    mine, theirs = Driver(shop.sink), Driver(other)
+    for driver, sink, value in ((mine, shop.sink, 1), (theirs, other, 2), (mine, shop.sink, 3)):
+        scan_start = driver.begin()
+        assert driver.commit([prepare(driver, sink, value)], scan_start) == [COMMITTED]
+        driver.committer.recover_and_abort([])
+    assert shop.values() == [1, 2, 3]
+
+
+# -- lost answers and late commits -------------------------------------------------------------------------------------
+
+
+def test_a_commit_whose_answer_is_lost_is_found_in_the_table(shop: LakeShop, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO)
+    driver = Driver(shop.sink)
+    scan_start = driver.begin()
+    handle = prepare(driver, shop.sink, 1, 2)
+    with shop.next_commits(lost_answer):
+        assert evidence(driver, [handle], scan_start) == [COMMITTED]
+    assert shop.values() == [1, 2]
+    assert shop.commits() == 2
+    assert [record for record in caplog.records if "another driver" in record.getMessage()] == []
+
+
+def test_a_commit_that_never_arrives_is_repeated(shop: LakeShop) -> None:
+    driver = Driver(shop.sink)
+    scan_start = driver.begin()
+    handle = prepare(driver, shop.sink, 1, 2)
+    with shop.next_commits(lost_request, lost_request):
+        assert evidence(driver, [handle], scan_start) == [COMMITTED]
+    assert shop.values() == [1, 2]
+
+
+class HeldBack:
+    """A commit that has no answer, and may arrive later."""
+
+    def __init__(self) -> None:
+        self.sends: list[Send] = []
+
+    def __call__(self, send: Send) -> None:
+        self.sends.append(send)
+        raise ConnectionError("no answer")
+
+
+def test_a_commit_that_arrives_after_its_repetition_is_refused(shop: LakeShop) -> None:
+    driver = Driver(shop.sink)
+    scan_start = driver.begin()
+    handle, late = prepare(driver, shop.sink, 1, 2), HeldBack()
+    with shop.next_commits(late):
+        assert evidence(driver, [handle], scan_start) == [COMMITTED]
+    shop.append(9)
+    with pytest.raises(shop.refused):
+        late.sends[0]()
+    assert shop.values() == [1, 2, 9]
+
+
+def test_a_commit_that_arrives_before_its_repetition_counts(shop: LakeShop) -> None:
+    driver = Driver(shop.sink)
+    scan_start = driver.begin()
+    handle, late = prepare(driver, shop.sink, 1, 2), HeldBack()
+
+    def second(send: Send) -> Any:
+        late.sends[0]()
+        return send()
+
+    with shop.next_commits(late, second):
+        assert evidence(driver, [handle], scan_start) == [COMMITTED]
+    assert shop.values() == [1, 2]
+
+
+@pytest.mark.parametrize("foreign", [0, 1], ids=["alone", "with a foreign append"])
+@pytest.mark.parametrize("recommits", [True, False], ids=["which commits the batch", "which only starts"])
+def test_a_commit_held_back_past_a_change_of_driver_is_refused(
+    shop: LakeShop, foreign: int, *, recommits: bool
+) -> None:
+    """The schedule of apache/iceberg#14425: the check, a long pause, and the request."""
+    loser = Driver(shop.sink)
+    scan_start = loser.begin()
+    handle = prepare(loser, shop.sink, 1, 2)
+
+    def overtaken(send: Send) -> Any:
+        winner = Driver(shop.sink)
+        if recommits:
+            assert winner.committer.initialize_state([handle], scan_start) == {handle: COMMITTED}
+        for _ in range(foreign):
+            shop.append(9)
+        return send()
+
+    with shop.next_commits(overtaken), pytest.raises(FencedError):
+        loser.committer.commit([handle], scan_start)
+    assert shop.values() == [1, 2] * recommits + [9] * foreign
+    restarted = Driver(shop.sink)
+    assert restarted.committer.initialize_state([handle], scan_start) == {handle: COMMITTED}
+    assert shop.values() == [1, 2] + [9] * foreign
+
+
+def test_without_any_answer_the_outcome_is_unknown_until_the_table_can_be_read(shop: LakeShop) -> None:
+    driver = Driver(shop.sink)
+    scan_start = driver.begin()
+    handle = prepare(driver, shop.sink, 1, 2)
+    with contextlib.ExitStack() as silence:  # ends it in any case: a REST catalog could not be closed
+
+        def silent(send: Send) -> None:
+            send()
+            silence.enter_context(shop.silent())
+            raise ConnectionError("no answer")
+
+        with shop.next_commits(silent):
+            assert evidence(driver, [handle], scan_start) == [UNKNOWN]
+        assert "sink 'orders', loading table " in driver.committer.blockers()[-1]
+    assert shop.files(), "nothing is deleted after an unclear answer"
+    assert evidence(driver, [handle], scan_start) == [COMMITTED]
+    assert shop.values() == [1, 2]
+
+
+def test_a_commit_of_somebody_else_in_between_costs_one_more_try(shop: LakeShop) -> None:
+    driver = Driver(shop.sink)
+    scan_start = driver.begin()
+    handle = prepare(driver, shop.sink, 1, 2)
+
+    def overtaken(send: Send) -> Any:
+        shop.append(9)
+        return send()
+
+    with shop.next_commits(overtaken):
+        assert evidence(driver, [handle], scan_start) == [COMMITTED]
+    assert shop.values() == [1, 2, 9]
+
+
+# -- several drivers ---------------------------------------------------------------------------------------------------
+
+
+def test_of_two_drivers_that_start_on_a_new_table_one_is_fenced(shop: LakeShop) -> None:
+    loser = shop.sink.create_committer()
+    seen = loser.inspect()
+
+    def overtaken(send: Send) -> Any:
+        Driver(shop.sink)
+        return send()
+
+    with shop.next_commits(overtaken), pytest.raises(FencedError):
+        loser.acquire(Claim("query-a", "loser", "registers"), seen)
+    loser.close()
+
+
+def test_versions_of_two_drivers_never_clash(shop: LakeShop) -> None:
+    first = Driver(shop.sink)
+    older = [first.begin()["base"] for _ in range(3)]
+    second = Driver(shop.sink)
+    newer = [second.begin()["base"] for _ in range(3)]
+    assert sorted({*older, *newer}) == older + newer
+    with pytest.raises(FencedError):
+        first.begin()
+
+
+def test_a_task_of_a_driver_that_was_replaced_writes_nothing(shop: LakeShop) -> None:
+    former = Driver(shop.sink)
+    former.begin()
+    Driver(shop.sink)
+    with pytest.raises(RetriableError, match="a newer driver has replaced the one of this task"):
+        prepare(former, shop.sink, 1)
+    assert shop.files() == []
+
+
+# -- acts of users on the table ----------------------------------------------------------------------------------------
+
+
+def test_a_rollback_of_the_table_is_respected(shop: LakeShop) -> None:
+    driver = Driver(shop.sink)
+    scan_start = driver.begin()
+    handle = prepare(driver, shop.sink, 1, 2)
+    driver.commit([handle], scan_start)
+    shop.roll_back()
+    assert shop.values() == []
+    assert evidence(driver, [handle], scan_start) == [COMMITTED]
+    restarted = Driver(shop.sink)
+    assert restarted.committer.initialize_state([handle], scan_start) == {handle: COMMITTED}
+    assert shop.values() == []
+    scan_start = restarted.begin()
+    restarted.commit([prepare(restarted, shop.sink, 3, batch=1)], scan_start)
+    assert shop.values() == [3]
+
+
+def test_a_table_that_was_created_again_is_named_while_a_driver_runs(shop: LakeShop) -> None:
+    driver = Driver(shop.sink)
+    scan_start = driver.begin()
+    handle = prepare(driver, shop.sink, 1)
+    shop.recreate()
+    with pytest.raises(ConfigurationError, match="created again"):
+        driver.committer.confirm([handle], 0)
+    assert evidence(driver, [handle], scan_start) == [UNKNOWN]
+    assert "created again" in driver.committer.blockers()[0]
+    with pytest.raises(ConfigurationError, match="created again"):
+        driver.begin()
+    assert shop.values() == []
+
+
+def test_a_table_that_is_altered_before_the_decision_voids_the_attempt(shop: LakeShop) -> None:
+    driver = Driver(shop.sink)
+    driver.begin()
+    handle = prepare(driver, shop.sink, 1)
+    shop.alter()
+    with pytest.raises(RetriableError, match="was altered while this batch was written"):
+        driver.committer.confirm([handle], 0)
+
+
+# -- files that are missing --------------------------------------------------------------------------------------------
+
+
+def test_a_file_that_is_gone_before_the_decision_voids_the_attempt(shop: LakeShop) -> None:
+    driver = Driver(shop.sink)
+    driver.begin()
+    handle = prepare(driver, shop.sink, 1, 2)
+    shop.files()[0].unlink()
+    with pytest.raises(RetriableError, match="no longer whole"):
+        driver.committer.confirm([handle], 0)
+
+
+def test_a_file_that_was_cut_short_before_the_decision_voids_the_attempt(shop: LakeShop) -> None:
+    driver = Driver(shop.sink)
+    driver.begin()
+    handle = prepare(driver, shop.sink, 1, 2)
+    [file] = shop.files()
+    file.write_bytes(file.read_bytes()[:-1])
+    with pytest.raises(RetriableError, match="no longer whole"):
+        driver.committer.confirm([handle], 0)
+
+
+def test_files_that_are_gone_after_the_decision_are_a_proven_loss_and_the_others_are_committed(shop: LakeShop) -> None:
+    """ABORTED must be final, even if the files come back: their rows are written again."""
+    driver = Driver(shop.sink)
+    scan_start = driver.begin()
+    lost = prepare(driver, shop.sink, 1)
+    [file] = shop.files()
+    kept = prepare(driver, shop.sink, 2)
+    driver.committer.confirm([lost, kept], 0)
+    content = file.read_bytes()
+    file.unlink()
+    assert evidence(driver, [lost, kept], scan_start) == [ABORTED, COMMITTED]
+    file.write_bytes(content)
+    assert evidence(driver, [lost, kept], scan_start) == [ABORTED, COMMITTED]
+    restarted = Driver(shop.sink)
+    assert restarted.committer.initialize_state([lost, kept], scan_start) == {lost: ABORTED, kept: COMMITTED}
+    assert shop.values() == [2]
+
+
+def test_a_repair_adds_only_what_was_lost(shop: LakeShop) -> None:
+    driver = Driver(shop.sink)
+    scan_start = driver.begin()
+    lost, kept = prepare(driver, shop.sink, 1), prepare(driver, shop.sink, 2)
+    for file in shop.files(f"{lost.transaction}*"):
+        file.unlink()
+    assert evidence(driver, [lost, kept], scan_start) == [ABORTED, COMMITTED]
+    driver.begin()
+    repaired = prepare(driver, shop.sink, 1, attempt=2)
+    # A repair has the decision's scan_start.
+    assert evidence(driver, [kept, repaired], scan_start) == [COMMITTED, COMMITTED]
+    assert evidence(driver, [kept, repaired], scan_start) == [COMMITTED, COMMITTED]
+    assert shop.values() == [1, 2]
+
+
+def test_an_outcome_that_the_table_does_not_have_is_unknown(shop: LakeShop) -> None:
+    driver = Driver(shop.sink)
+    scan_start = driver.begin()
+    handle = prepare(driver, shop.sink, 1)
+    assert driver.committer.prove([handle], scan_start) == {handle: UNKNOWN}
+
+
+def test_a_transaction_that_was_not_in_the_commit_does_not_count_as_committed(shop: LakeShop) -> None:
+    driver = Driver(shop.sink)
+    scan_start = driver.begin()
+    first, second = prepare(driver, shop.sink, 1), prepare(driver, shop.sink, 2)
+    assert evidence(driver, [first], scan_start) == [COMMITTED]
+    assert evidence(driver, [first, second], scan_start) == [UNKNOWN, UNKNOWN]

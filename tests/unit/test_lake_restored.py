@@ -1,0 +1,131 @@
+"""Checkpoints and tables that no longer belong together are refused by name, in every table format."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tests.unit.test_lake_commit import shop
+from twopc import ConfigurationError, RefusedStartError
+from twopc.override import Overrides
+from twopc.settings import Settings
+from twopc.testing import crash_points
+from twopc.testing.contract import Case, Crash, die, numbers
+from twopc.testing.contract.drivers import QUERY_ID, Query, all_rows
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from tests.unit.lake_support import LakeShop
+
+__all__ = ["shop"]
+
+
+@pytest.fixture
+def case(shop: LakeShop) -> Case:
+    return Case(shop.sink, numbers, shop.values)
+
+
+def ending(query_id: str) -> Settings:
+    return Settings(overrides=Overrides(end_query_id=query_id))
+
+
+@pytest.mark.parametrize("behind", [1, 2])
+def test_a_start_on_an_older_table_is_refused(shop: LakeShop, case: Case, tmp_path: Path, behind: int) -> None:
+    query = Query(case, tmp_path / "query")
+    query.run(0)
+    backup = shop.backup()
+    commits = shop.commits()
+    query.run(*range(1, behind + 2))
+    shop.restore(backup)
+    with pytest.raises(RefusedStartError, match=r"sink 'orders': .*orders is older than this checkpoint"):
+        query.run(behind + 2)
+    assert (shop.values(), shop.commits()) == (all_rows(0), commits)
+
+
+def test_a_table_that_was_restored_to_before_the_last_batch_gets_it_again(
+    shop: LakeShop, case: Case, tmp_path: Path
+) -> None:
+    """A machine may lose what was not flushed to its disk. The batch is decided, and its files are there."""
+    query = Query(case, tmp_path / "query")
+    running = query.start()
+    query.continue_with(running, 0)
+    older = shop.backup()
+    query.continue_with(running, 1)
+    shop.restore(older)
+    query.run(1, 2)
+    assert shop.values() == all_rows(0, 1, 2)
+
+
+def test_a_table_that_is_restored_while_a_query_runs_is_named(shop: LakeShop, case: Case, tmp_path: Path) -> None:
+    query = Query(case, tmp_path / "query")
+    running = query.start()
+    query.continue_with(running, 0)
+    older = shop.backup()
+    commits = shop.commits()
+    query.continue_with(running, 1)
+    shop.restore(older)
+    with pytest.raises(ConfigurationError, match="was restored to an older state"):
+        query.continue_with(running, 2)
+    assert shop.commits() == commits
+
+
+def test_a_table_that_was_created_again_is_refused_at_the_start(shop: LakeShop, case: Case, tmp_path: Path) -> None:
+    query = Query(case, tmp_path / "query")
+    query.run(0)
+    shop.recreate()
+    with pytest.raises(RefusedStartError, match="sink 'orders' was bound to"):
+        query.run(1)
+    assert (shop.values(), shop.commits()) == ([], 0)
+
+
+def test_a_driver_that_decided_and_died_commits_its_batch(shop: LakeShop, case: Case, tmp_path: Path) -> None:
+    query = Query(case, tmp_path / "query")
+    query.run(0)
+    crash_points.arm("driver.decided", die)
+    with pytest.raises(Crash):
+        query.run(1)
+    query.run(1, 2)
+    assert shop.values() == all_rows(0, 1, 2)
+
+
+def test_a_query_returns_after_another_one_took_over(shop: LakeShop, case: Case, tmp_path: Path) -> None:
+    """The table has forgotten the first query's newest decision, but not its commit."""
+    query = Query(case, tmp_path / "query")
+    query.run(0, 1)
+    other = Query(case, tmp_path / "other", query_id="query-b")
+    crash_points.arm("driver.fenced", die)
+    with pytest.raises(Crash):
+        other.run(0, settings=ending(QUERY_ID))
+    query.run(1, settings=ending("query-b"))
+    query.run(1, 2)
+    assert shop.values() == all_rows(0, 1, 2)
+
+
+@pytest.mark.parametrize(("query", "is_refused"), [(QUERY_ID, True), ("another query", False)])
+def test_a_batch_that_sparks_own_writer_has_committed_is_not_written_again(
+    shop: LakeShop, case: Case, tmp_path: Path, query: str, *, is_refused: bool
+) -> None:
+    adopting = Settings(overrides=Overrides(adopt_query_id=QUERY_ID))
+    shop.commit_as_spark(query, 3)
+    before = shop.commits()
+    if is_refused:
+        with pytest.raises(
+            RefusedStartError, match=r"written already: .* has written batch 3 to the store of sink 'orders'"
+        ):
+            Query(case, tmp_path / "query").run(3, settings=adopting)
+        assert shop.commits() == before
+    Query(case, tmp_path / "query").run(4 if is_refused else 3, settings=adopting)
+    assert shop.values() == all_rows(4 if is_refused else 3)
+
+
+def test_a_batch_that_sparks_own_writer_has_committed_between_two_of_this_sink_is_not_written_again(
+    shop: LakeShop, case: Case, tmp_path: Path
+) -> None:
+    query = Query(case, tmp_path / "query")
+    query.run(0)
+    shop.commit_as_spark(QUERY_ID, 1)
+    with pytest.raises(RefusedStartError, match="written already"):
+        query.run(1)
+    assert shop.values() == all_rows(0)

@@ -1,0 +1,193 @@
+"""The sweep deletes files that nobody will decide, in every place, but never a file that is or will be in the table."""
+
+from __future__ import annotations
+
+import contextlib
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tests.unit.lake_support import evidence, prepare, task_of
+from tests.unit.test_lake_commit import shop
+from twopc import control
+from twopc.attempt import Evidence
+from twopc.sinks.lake import writer as writer_module
+from twopc.sinks.lake.orphans import Orphans
+from twopc.testing import crash_points
+from twopc.testing.contract import Case, Crash, die, numbers
+from twopc.testing.contract.drivers import Driver, Query, all_rows
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from tests.unit.lake_support import LakeShop
+
+__all__ = ["shop"]
+
+
+def present(shop: LakeShop) -> set[str]:
+    return {path.name for path in shop.files()}
+
+
+@pytest.mark.parametrize(
+    "point", ["task.written", "task.prepared", "driver.confirmed", "driver.decided", "driver.committed"]
+)
+def test_after_a_crash_and_a_restart_every_file_is_in_the_table(point: str, shop: LakeShop, tmp_path: Path) -> None:
+    query = Query(Case(shop.sink, numbers, shop.values), tmp_path / "query")
+    query.run(0, 1)
+    for batch in (2, 3):
+        crash_points.arm(point, die)
+        with contextlib.suppress(Crash):
+            query.run(batch)
+        crash_points.disarm()
+        query.run(batch)
+    assert shop.values() == all_rows(0, 1, 2, 3)
+    assert present(shop) == shop.named_files()
+
+
+def test_files_of_earlier_batches_and_drivers_stay(shop: LakeShop) -> None:
+    for start in range(3):
+        driver = Driver(shop.sink)
+        driver.committer.recover_and_abort([])
+        for batch in range(3):
+            scan_start = driver.begin()
+            handle = prepare(driver, shop.sink, start, batch=3 * start + batch, attempt=batch)
+            assert driver.commit([handle], scan_start) == [Evidence.COMMITTED]
+            driver.committer.recover_and_abort([])
+            driver.committer.recover_and_abort([handle])
+    assert len(shop.values()) == 9
+    assert len(shop.named_files()) == 9
+
+
+@pytest.mark.parametrize("is_published", [True, False])
+def test_the_files_of_a_repair_stay_although_another_query_does_not_know_them(
+    *, is_published: bool, shop: LakeShop
+) -> None:
+    """A later driver has repaired the batch of an earlier one, and then a new query takes over the sink."""
+    first = Driver(shop.sink)
+    scan_start = first.begin()
+    lost, kept = prepare(first, shop.sink, 1), prepare(first, shop.sink, 2)
+    for file in shop.files(f"{lost.transaction}*"):
+        file.unlink()
+    if is_published:
+        first.committer.commit([lost, kept], scan_start)
+    second = Driver(shop.sink)
+    if is_published:
+        second.committer.initialize_state([lost, kept], scan_start)
+    repaired = prepare(second, shop.sink, 1)
+    assert second.commit([kept, repaired], scan_start) == [Evidence.COMMITTED] * 2
+    Driver(shop.sink).committer.recover_and_abort([])
+    assert shop.values() == [1, 2]
+
+
+def test_files_of_dead_drivers_are_deleted_and_those_of_a_successor_are_not(shop: LakeShop) -> None:
+    dead = Driver(shop.sink)
+    dead.begin()
+    prepare(dead, shop.sink, 1)
+    late = Driver(shop.sink)
+    late.begin()
+    successor = Driver(shop.sink)
+    successor.begin()
+    prepare(successor, shop.sink, 2)
+    late.committer.recover_and_abort([])
+    assert len(shop.files()) == 2, "a fenced driver sweeps nothing"
+    successor.committer.recover_and_abort([])
+    assert shop.files() == []
+    assert successor.committer.orphans_ended() == 2
+
+
+def test_a_driver_that_is_fenced_after_its_look_does_not_even_list_the_files_of_its_successor(shop: LakeShop) -> None:
+    """A step that only reads is not fenced when it deletes, so the driver epoch in the path is what protects them."""
+    Driver(shop.sink)
+    successor = Driver(shop.sink)
+    successor.begin()
+    prepare(successor, shop.sink, 1)
+    view = shop.view()
+    root = view.root(control.decode(view.stored).id)
+    assert Orphans().find(view.files, root, view.outcome, own_epoch=1) == []
+    assert len(Orphans().find(view.files, root, view.outcome, own_epoch=2)) == 1
+
+
+def test_orphans_of_every_earlier_driver_are_found(shop: LakeShop) -> None:
+    first = Driver(shop.sink)
+    scan_start = first.begin()
+    first.commit([prepare(first, shop.sink, 1, batch=4)], scan_start)
+    prepare(first, shop.sink, 2, batch=5)
+    second = Driver(shop.sink)
+    prepare(second, shop.sink, 3, batch=5)
+    third = Driver(shop.sink)
+    third.committer.recover_and_abort([])
+    assert third.committer.orphans_ended() == 2
+    assert present(shop) == shop.named_files()
+
+
+def test_orphans_of_the_batch_that_was_decided_and_of_the_next_one_are_found(shop: LakeShop) -> None:
+    driver = Driver(shop.sink)
+    driver.committer.recover_and_abort([])
+    scan_start = driver.begin()
+    prepare(driver, shop.sink, 1)
+    handle = prepare(driver, shop.sink, 1, attempt=2)
+    driver.commit([handle], scan_start)
+    driver.committer.recover_and_abort([handle])
+    assert driver.committer.orphans_ended() == 1
+    prepare(driver, shop.sink, 2, batch=1, attempt=3)
+    driver.committer.recover_and_abort([handle])
+    assert driver.committer.orphans_ended() == 2
+    assert present(shop) == shop.named_files()
+
+
+def test_a_batch_that_is_decided_and_not_yet_committed_is_spared(shop: LakeShop) -> None:
+    dead = Driver(shop.sink)
+    scan_start = dead.begin()
+    decided = prepare(dead, shop.sink, 1)
+    prepare(dead, shop.sink, 2)
+    successor = Driver(shop.sink)
+    successor.committer.recover_and_abort([decided])
+    assert len(shop.files()) == 1
+    assert evidence(successor, [decided], scan_start) == [Evidence.COMMITTED]
+
+
+def test_files_of_others_are_left_alone(shop: LakeShop) -> None:
+    driver = Driver(shop.sink)
+    prepare(driver, shop.sink, 1)
+    [own] = shop.files()
+    own.with_name("notes.txt").write_text("kept")
+    other = Driver(shop.named("orders2"))
+    prepare(other, shop.named("orders2"), 2)
+    Driver(shop.sink).committer.recover_and_abort([])
+    assert sorted(path.suffix for path in shop.files()) == [".parquet", ".txt"]
+
+
+def test_an_aborted_task_leaves_no_file(shop: LakeShop) -> None:
+    driver = Driver(shop.sink)
+    handle = prepare(driver, shop.sink, 1)
+    driver.committer.abort([handle])
+    assert shop.files() == []
+
+
+def test_a_writer_that_is_closed_deletes_its_files(shop: LakeShop) -> None:
+    driver = Driver(shop.sink)
+    driver.begin()
+    writer = shop.sink.create_writer(task_of(driver))
+    writer.write_rows(numbers([1, 2]))
+    writer.close()
+    voted = shop.sink.create_writer(task_of(driver))
+    voted.write_rows(numbers([1, 2]))
+    voted.snapshot_state(0)
+    assert len(shop.files()) == 1
+    voted.close()
+    assert shop.files() == []
+
+
+def test_entries_that_are_too_many_for_a_handle_are_in_a_file(shop: LakeShop, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(writer_module, "_MOST_INLINE", 10)
+    driver = Driver(shop.sink)
+    scan_start = driver.begin()
+    first, second = prepare(driver, shop.sink, 1), prepare(driver, shop.sink, 2)
+    assert first.entries == b"" and len(shop.files("*.entries")) == 2
+    shop.files(f"{second.transaction}.entries")[0].write_bytes(b"no entries")
+    assert evidence(driver, [first, second], scan_start) == [Evidence.COMMITTED, Evidence.ABORTED]
+    assert shop.values() == [1]
+    assert [path.name for path in shop.files("*.entries")] == [f"{second.transaction}.entries"]
+    driver.committer.recover_and_abort([first])
+    assert len(shop.files()) == 1
