@@ -88,5 +88,4 @@ def workers_of(parent: psutil.Process, variable: str = "") -> list[int]:
                 found.append(process.pid)
         except psutil.Error:
             continue
-    assert found
     return found
