@@ -73,7 +73,7 @@ class LogView:
 
     @property
     def scan_start(self) -> dict[str, dict[str, Any]]:
-        """The start of the evidence for the log's newest decision, by sink name.
+        """Where to start looking for evidence of the log's newest decision, by sink name.
 
         The decision counts even if it was abandoned or belongs to another query.
         """

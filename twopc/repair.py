@@ -28,7 +28,8 @@ def match_rows(
     Args:
         decision: the decision.
         replayed: the reports of all tasks of the replay.
-        expected: the result of an earlier call, preferred where several places fit; without it, the same place is preferred.
+        expected: the result of an earlier call. If the rows of a decided place fit several replayed places, the place given here
+            is preferred; for a decided place that is absent here, its own place.
 
     Returns:
         decided place -> replayed place; None if the replay yields different rows.

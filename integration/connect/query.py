@@ -114,8 +114,9 @@ def calling_query(session: Any, files: LocalFiles) -> ConnectQuery:
     query = ConnectQuery(mine[0], files.location)
     if len(active) > 1 and not _is_of(called.frame, query):
         raise ConfigurationError(
-            f"checkpoint_location={files.location!r} belongs to query {query_id}, but another query of this session is calling. "
-            "Nothing was written. Pass the same location to exactly_once() and as the option checkpointLocation of this query"
+            f"checkpoint_location={files.location!r} belongs to query {query_id}, but this call came from another query in "
+            "the same session. Nothing was written. Pass the same location to exactly_once() and as the option checkpointLocation "
+            "of this query"
         )
     return query
 

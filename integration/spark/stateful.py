@@ -106,7 +106,7 @@ class Operator:
     metric: Any
 
     def committed(self) -> int:
-        """Return the number of stores that tasks have committed for this batch, in all jobs together."""
+        """Return the total number of stores that tasks have committed for this batch, across all jobs."""
         return int(self.metric.value())
 
 

@@ -127,13 +127,13 @@ _DENIED: Final = {
 
 
 def on_topic(right: str, topic: str) -> str:
-    """Describe a right on a topic."""
+    """Return the wording for a permission on a topic."""
     contained = ", which Read and Write include" if right == "Describe" else ""
     return f"{right} on the topic {topic}{contained}"
 
 
 def on_ids(right: str, transactional_id: str) -> str:
-    """Describe a right on a sink's transactional ids, given one of them."""
+    """Return the wording for a permission on a sink's transactional ids, given one of them."""
     return f"{right} on transactional ids with the prefix '{transactional_id.partition('.')[0]}.'"
 
 

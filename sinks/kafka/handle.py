@@ -30,7 +30,7 @@ def driver_epoch_of(transactional_id: str) -> int | None:
 
 @dataclass(frozen=True)
 class ProducerIdentity:
-    """The producer that a request about a transaction names; by default, the one that now has the transactional id."""
+    """Identifies the producer in a request about a transaction. The default is the current holder of the transactional id."""
 
     transactional_id: str
     producer_id: int = -1

@@ -151,7 +151,9 @@ def outcome_of(scenario: str, pipeline: Pipeline, root: Path) -> str:
         ("in_a_thread", "Spark did not make this call"),
         pytest.param("in_the_client", "Spark did not make this call", marks=pytest.mark.whole),
         pytest.param(
-            "with_anothers_checkpoint", "but another query of this session is calling", marks=pytest.mark.whole
+            "with_anothers_checkpoint",
+            "but this call came from another query in the same session",
+            marks=pytest.mark.whole,
         ),
     ],
 )
