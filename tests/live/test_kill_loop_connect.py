@@ -45,7 +45,7 @@ def test_the_kill_loop_finds_that_appending_duplicates_a_batch_whoever_dies(
     add_summary(str(outcome))
     assert [kill.partition("@")[0] for kill in outcome.kills] == ["after"] * 3
     assert outcome.lost == ()
-    assert len(outcome.duplicated) == 15  # a batch for each kill
+    assert sum(times - 1 for times in outcome.duplicated.values()) == 15  # a batch for each kill, perhaps the same one
     assert outcome.zombies == ("no error",)
 
 
