@@ -115,8 +115,8 @@ def calling_query(session: Any, files: LocalFiles) -> ConnectQuery:
     if len(active) > 1 and not _is_of(called.frame, query):
         raise ConfigurationError(
             f"checkpoint_location={files.location!r} belongs to query {query_id}, but this call came from another query in "
-            "the same session. Nothing was written. Pass the same location to exactly_once() and as the option checkpointLocation "
-            "of this query"
+            "the same session. Nothing was written. Pass the same location to exactly_once() and as the option "
+            "checkpointLocation of this query"
         )
     return query
 
