@@ -20,6 +20,7 @@ from twopc.integration.services.jar_sets import (
     mirror_set,
     old_kafka_set,
     postgres_jdbc_set,
+    spark_delta_set,
     spark_kafka_set,
 )
 from twopc.integration.services.jars import fetch
@@ -169,7 +170,15 @@ def test_the_default_sets_are_locked() -> None:
     lock = json.loads(jar_lock.LOCK_FILE.read_text())
     kafka = (f"kafka-{version}" for version in LOCKED_KAFKA_VERSIONS)
     connectors = {f"spark-kafka-{version}" for version in NEWEST_CONNECTORS.values()}
-    sets = (old_kafka_set(), mirror_set(), spark_kafka_set(), hbase_set(), postgres_jdbc_set(), iceberg_set())
+    sets = (
+        old_kafka_set(),
+        mirror_set(),
+        spark_kafka_set(),
+        hbase_set(),
+        postgres_jdbc_set(),
+        iceberg_set(),
+        spark_delta_set(),
+    )
     others = {one.name for one in sets} | {"spark-iceberg-4.0-1.10.0"}
     assert {*kafka, *connectors, *others} == set(lock)
     for files in lock.values():
