@@ -1,1 +1,1 @@
-"""What the sinks for lakehouse tables share: tasks write data files, and one commit of the driver adds those of a whole batch."""
+"""Shared by the sinks for lakehouse tables: tasks write data files, and one commit of the driver adds all files of a batch."""

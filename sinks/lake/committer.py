@@ -1,4 +1,4 @@
-"""The driver's side of a sink for lakehouse tables: one commit adds a whole batch."""
+"""Commit batches to a lakehouse table from the driver: one commit adds all files of a batch."""
 
 from __future__ import annotations
 
@@ -33,19 +33,19 @@ logger = logging.getLogger(__name__)
 
 StepT = TypeVar("StepT", bound=LakeStep[Any, Any])
 
-#: A driver's versions are above those of every former driver, so that nobody else reserves the same one.
+#: A driver's versions are above those of every earlier driver, so that no two drivers reserve the same version.
 _VERSIONS_OF_A_DRIVER: Final = 32
 _OVERTAKEN_ROUNDS: Final = 20
 
 
 class Words(NamedTuple):
-    """What a format's messages call what they are about.
+    """The parts of messages that depend on the table's format.
 
     Attributes:
-        moved: what other drivers have moved.
-        recreated: what happened to a table that is another one now.
-        restored: what happened to a table that has lost commits of a running driver.
-        lost: the same if a start finds out.
+        moved: names the value in the table that other drivers have moved.
+        recreated: says that somebody has replaced the table by a new one.
+        restored: says that the table has lost commits of a running driver.
+        lost: says that the table has lost commits, if a start finds out.
     """
 
     moved: str
@@ -55,15 +55,15 @@ class Words(NamedTuple):
 
 
 class LakeCommitter(StepCommitter[HandleT, StepT], Generic[HandleT, StepT, EntryT]):
-    """See :class:`StepCommitter`. A subclass gives what depends on the table's format.
+    """See :class:`StepCommitter`. A subclass implements the parts that depend on the table's format.
 
-    The control record is in the table, together with the outcome of the newest decision. A commit adds the batch's files and
-    changes both, so they never differ.
+    The table holds the control record and the outcome of the newest decision. One commit adds the batch's files and changes
+    both, so they always agree with the files.
 
     Args:
         name: the sink's name.
         table: the table's name in messages.
-        timeout_ms: how long a commit is repeated.
+        timeout_ms: how long a failing commit is repeated.
         entry: the class of the entries in handles.
     """
 
@@ -79,11 +79,11 @@ class LakeCommitter(StepCommitter[HandleT, StepT], Generic[HandleT, StepT, Entry
         self._table_id = ""
         self._revision = 0
 
-    # -- what a table format gives --------------------------------------------------------------------------------------
+    # -- implemented for each format --------------------------------------------------------------------------------------
 
     @abstractmethod
     def begin(self) -> StepT:
-        """Read the table and what the sink keeps in it."""
+        """Read the table and the sink's record in it."""
 
     @abstractmethod
     def files(self) -> Files:
@@ -91,15 +91,15 @@ class LakeCommitter(StepCommitter[HandleT, StepT], Generic[HandleT, StepT, Entry
 
     @abstractmethod
     def require_young(self, step: StepT, age_ms: float) -> None:
-        """Require that a batch is in the table long before maintenance may take its files for garbage.
+        """Require that a batch enters the table long before maintenance may delete its files as garbage.
 
         Raises:
-            CheckpointExpiredError: it may not be.
+            CheckpointExpiredError: the batch's files are too old for that.
         """
 
     @abstractmethod
     def stage(self, step: StepT, found: Mapping[HandleT, list[EntryT] | None]) -> Mapping[HandleT, list[EntryT] | None]:
-        """Stage the files of transactions, those that are there; return ``found``, with None for each that can never be added."""
+        """Stage the files that still exist; return ``found``, with None for each transaction that can never be added."""
 
     # -- the store's hooks ----------------------------------------------------------------------------------------------
 
@@ -119,7 +119,7 @@ class LakeCommitter(StepCommitter[HandleT, StepT], Generic[HandleT, StepT, Entry
         return reason(error)
 
     def is_passing(self, error: Exception) -> bool:
-        """See :class:`StepCommitter`: not what only a person can change."""
+        """See :class:`StepCommitter`. A failure that only a person can repair does not pass."""
         return not issubclass(getattr(error, "kind", ConfigurationError), ConfigurationError)
 
     def check_store(self, step: StepT) -> None:
@@ -131,9 +131,9 @@ class LakeCommitter(StepCommitter[HandleT, StepT], Generic[HandleT, StepT, Entry
         found = step.view.table_id
         if self._table_id not in {"", found}:
             raise StoreError(
-                f"{self._table} {self.words.recreated}, so the rows of earlier batches are gone",
+                f"{self._table} {self.words.recreated}, so it no longer has the rows of earlier batches",
                 ConfigurationError,
-                "Restore the former table; or use a new checkpoint and a new sink name",
+                "Restore the previous table; or use a new checkpoint and a new sink name",
             )
         self._table_id = found
         stored = step.control or step.view.stored
@@ -146,18 +146,18 @@ class LakeCommitter(StepCommitter[HandleT, StepT], Generic[HandleT, StepT, Entry
         return stored
 
     def swap(self, step: StepT, old: bytes | None, new: bytes) -> bool:
-        """See :class:`StepCommitter`: takes effect when the step ends, if no other driver has committed since it began."""
+        """See :class:`StepCommitter`. The swap takes effect when the step ends, if no other driver has committed meanwhile."""
         del old
         step.control = new
         return True
 
     def publish_all(self, step: StepT, handles: Sequence[HandleT], version: int) -> Iterator[HandleT]:
-        """See :class:`StepCommitter`: all transactions with one commit."""
+        """See :class:`StepCommitter`. One commit publishes all transactions."""
         published = step.view.outcome
         if control.decode(self.load(step)).decided == version and version >= published.version:
             if published.version != version:
                 published = Published(version=version)
-            # Of a repair's files, those of the repairing driver: a sweep takes what is in a later place for orphans.
+            # A repair has files of several drivers. Its newest place counts, because a sweep takes later files for orphans.
             places = ((driver_epoch_of(one.transaction, self.name) or 0, one.batch) for one in handles)
             epoch, batch = max((published.epoch, published.batch), *places)
             published = replace(published, epoch=epoch, batch=batch)
@@ -165,7 +165,7 @@ class LakeCommitter(StepCommitter[HandleT, StepT], Generic[HandleT, StepT, Entry
         yield from handles
 
     def roll_back(self, step: StepT, transaction: str, version: int) -> None:
-        """See :class:`StepCommitter`. Files are never written again under the same name, so nothing else is needed."""
+        """See :class:`StepCommitter`. Deleting the files is enough, because no file name is ever used again."""
         del version
         for path in self._orphans.take(transaction):
             step.view.files.delete(path)
@@ -180,7 +180,7 @@ class LakeCommitter(StepCommitter[HandleT, StepT], Generic[HandleT, StepT, Entry
     # -- for callers ----------------------------------------------------------------------------------------------------
 
     def binding(self) -> Mapping[str, str]:
-        """See :class:`StepCommitter`: also the table, which is another one if somebody creates it anew."""
+        """See :class:`StepCommitter`. It also names the table's id, which changes if somebody recreates the table."""
         bound = super().binding()
         return {**bound, "table": self._table_id}
 
@@ -203,7 +203,7 @@ class LakeCommitter(StepCommitter[HandleT, StepT], Generic[HandleT, StepT, Entry
         return super().has_newer_decision(scan_start)
 
     def confirm(self, handles: Sequence[HandleT], age_ms: float) -> None:
-        """See :class:`StepCommitter`: also that the table will take the files, because after the decision it must."""
+        """See :class:`StepCommitter`. Also check that the table will take the files, because after the decision it must."""
         with self._try("confirming"), self.driving() as step:
             step.view.require_supported()
             self.require_young(step, age_ms)
@@ -228,7 +228,7 @@ class LakeCommitter(StepCommitter[HandleT, StepT], Generic[HandleT, StepT, Entry
         return found
 
     def prove(self, handles: Sequence[HandleT], scan_start: Mapping[str, Any]) -> Mapping[HandleT, Evidence]:
-        """See :class:`StepCommitter`: the table says what became of the newest decision."""
+        """See :class:`StepCommitter`. The table records the outcome of the newest decision."""
         try:
             with self.step() as step:
                 self.load(step)
@@ -253,16 +253,16 @@ class LakeCommitter(StepCommitter[HandleT, StepT], Generic[HandleT, StepT, Entry
         self._orphans.spare((driver_epoch_of(handle.transaction, self.name), handle.batch) for handle in decided)
         super().recover_and_abort(decided)
 
-    # -- the small parts ------------------------------------------------------------------------------------------------
+    # -- helpers --------------------------------------------------------------------------------------------------------
 
     def _reserve(self, above: int) -> Control:
-        """See :class:`StepCommitter`: without a write, which would be a commit. No other driver has this driver's epoch."""
+        """See :class:`StepCommitter`. Write nothing, since a write would be a commit. No other driver has this driver's epoch."""
         with self.driving() as step:
             record = control.decode(self.load(step))
         return replace(record, version=max(above + 1, self._driver_epoch << _VERSIONS_OF_A_DRIVER))
 
     def _change(self, change: Callable[[Control], Control], then: Callable[[StepT], None] = lambda _: None) -> Control:
-        """See :class:`StepCommitter`. Whether a swap has won is known when the step ends, so a lost one is repeated here."""
+        """See :class:`StepCommitter`. Only the end of the step shows whether a swap has won, so a lost swap is repeated here."""
         for _ in range(_OVERTAKEN_ROUNDS):
             try:
                 record = super()._change(change, then)
@@ -274,7 +274,7 @@ class LakeCommitter(StepCommitter[HandleT, StepT], Generic[HandleT, StepT, Entry
         raise StoreError(f"other drivers have moved the sink's {self.words.moved} {_OVERTAKEN_ROUNDS} times in a row")
 
     def _add(self, step: StepT, handles: Sequence[HandleT], published: Published) -> None:
-        """Stage the files of transactions that are not settled yet. Those whose files are gone are lost."""
+        """Stage the files of transactions that are not settled yet. A transaction without its files is lost."""
         if handles:
             found = self.stage(step, whole(step.view.files, handles, self._entry))
             step.published = settle(published, found)

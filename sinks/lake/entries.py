@@ -1,4 +1,4 @@
-"""Files that a task has written, encoded for the driver. What an entry says of a file depends on the table's format."""
+"""Encode the files of a task for the driver. The content of an entry depends on the table's format."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ class Entry(Protocol):
 
     @property
     def path(self) -> str:
-        """Where it is."""
+        """Its path."""
 
     @property
     def size(self) -> int:
-        """In bytes."""
+        """Its size in bytes."""
 
     @property
     def rows(self) -> int:
-        """How many rows it has."""
+        """The number of its rows."""
 
 
 EntryT = TypeVar("EntryT", bound=Entry)

@@ -1,4 +1,4 @@
-"""What the errors of a table format's library, or of the storage below it, mean for a batch that is not decided yet."""
+"""Explain errors of a table format's library, or of the storage below it, for a batch that is not decided yet."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
 
 Meaning = tuple[type[TwoPhaseCommitError], str]
-"""The class to raise before a decision, and the advice that ends the message."""
+"""The class of the error before a decision, and the advice that ends its message."""
 
 #: A mistake in the code must not read like a storage that is down.
 _MISTAKES: Final = (TypeError, AttributeError, NameError, AssertionError)
@@ -20,11 +20,11 @@ _SHOWN: Final = 500
 
 
 class StoreError(Exception):
-    """The catalog or the storage refused, or did not answer, or it has not got what the sink left there.
+    """The catalog or the storage refused a request, did not answer, or no longer has a file or record of the sink.
 
     Attributes:
-        kind: what it is before a decision.
-        advice: what to do.
+        kind: the class of the error to raise before a decision.
+        advice: what the user must do.
     """
 
     def __init__(self, message: str, kind: type[TwoPhaseCommitError] = UnavailableError, advice: str = "") -> None:
@@ -34,17 +34,17 @@ class StoreError(Exception):
 
 
 class OvertakenError(StoreError):
-    """Another driver has committed since this step read what the sink keeps in the table."""
+    """Another driver has committed since this step read the sink's record in the table."""
 
 
 class Translation:
     """Turns the errors of a library, and of the clients below it, into :class:`StoreError`.
 
     Args:
-        text_of: the message of an error, in one line.
-        by_class: the meanings by the name of an error's class, because each client has its own classes.
-        by_words: the meanings by a pattern in the message in lower case, for clients that do not say by class why they were
-            refused.
+        text_of: returns the message of an error, in one line.
+        by_class: the meanings by the name of the error's class, because each client has its own classes.
+        by_words: the meanings by a pattern in the lower-case message, for clients whose classes do not tell why the storage
+            refused a request.
     """
 
     def __init__(
@@ -59,7 +59,7 @@ class Translation:
 
     @contextlib.contextmanager
     def __call__(self, doing: str) -> Iterator[None]:
-        """Translate what the body raises; the message begins with ``doing``."""
+        """Translate an error of the body; the new message begins with ``doing``."""
         try:
             yield
         except (TwoPhaseCommitError, StoreError, *_MISTAKES):
@@ -101,5 +101,5 @@ def reason(error: Exception) -> str:
 
 
 def shortened(text: str) -> str:
-    """The beginning of a message."""
+    """Cut a message off if it is long."""
     return text if len(text) <= _SHOWN else text[:_SHOWN] + "…"

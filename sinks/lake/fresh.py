@@ -1,4 +1,4 @@
-"""A batch's row format, which the driver asks for at each batch and each task again: the table is read at most every 30 s."""
+"""Cache the row format of a batch, so that the driver reads the table at most every 30 s."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _FRESH_S: Final = 30
 
 
 def fresh(read: Callable[[SettingsT, pa.Schema], RowFormat]) -> Callable[[SettingsT, pa.Schema], RowFormat]:
-    """Remember what a function has read, for a short time."""
+    """Cache the results of a function for a short time."""
 
     @functools.lru_cache(maxsize=100)
     def remembered(settings: SettingsT, schema: pa.Schema, _: float) -> RowFormat:

@@ -1,4 +1,4 @@
-"""What the driver needs to add a task's files to the table, whatever the table's format."""
+"""Define what a handle tells the driver about a task's files, for tables of every format."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ class LakeHandle(Prepared):
     """See :class:`Prepared`: one or more files that are not in the table yet.
 
     Attributes:
-        attempt: names the attempt at the batch among all of this sink's: the driver epoch, and the attempt's number.
-        batch: the batch, for the directory of its files.
-        entries: the files, see :mod:`twopc.sinks.lake.entries`; empty if they are too many for a handle.
-        entries_file: the file that has the entries instead.
+        attempt: the driver epoch and the attempt's number, which together are unique for this sink.
+        batch: the id of the batch, which is in the path of its files.
+        entries: the files, see :mod:`twopc.sinks.lake.entries`; empty if a handle cannot hold so many.
+        entries_file: the path of the file that then has the entries.
         entries_digest: the SHA-256 of the entries in that file.
     """
 

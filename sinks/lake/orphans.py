@@ -1,8 +1,8 @@
-"""The files of transactions that nobody will decide: where they may be, and which of them are there.
+"""Find the files of transactions that nobody will decide.
 
-Which directories are searched follows from the newest decision in the table, so that no committed file is ever a candidate: files
-of an earlier batch or driver are not looked at, those of the newest batch only if the caller knows that decision's transactions,
-and later ones were never added to the table.
+The newest decision in the table determines which directories are searched, so that no committed file is ever a candidate. A
+search skips files of earlier batches and drivers. It lists files of the newest batch only if the caller knows the transactions of
+that decision. Files of later batches were never added to the table.
 """
 
 from __future__ import annotations
@@ -28,15 +28,15 @@ class Orphans:
         self._has_searched = False
 
     def spare(self, decided: Iterable[tuple[int | None, int]]) -> None:
-        """Take note of the driver epoch and the batch of the decided transactions, whose files the caller spares."""
+        """Remember the driver epoch and the batch of the decided transactions, whose files the caller spares."""
         self._decided = {(epoch, batch) for epoch, batch in decided if epoch is not None}
 
     def note(self, transaction: str, paths: Iterable[str]) -> None:
-        """Take note of the files of a transaction."""
+        """Remember the files of a transaction."""
         self._paths[transaction] = [path for path in paths if path]
 
     def take(self, transaction: str) -> list[str]:
-        """The files of a transaction that are known, once."""
+        """Return the known files of a transaction, and forget them."""
         return self._paths.pop(transaction, [])
 
     def find(self, files: Files, base: str, published: Published, own_epoch: int) -> list[str]:

@@ -1,4 +1,4 @@
-"""The rows of each partition."""
+"""Group rows by partition."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ Partition = tuple[Any, ...]
 
 
 def grouped(rows: pa.Table, columns: Sequence[tuple[Any, Sequence[Any]]]) -> Iterator[tuple[Partition, pa.Table]]:
-    """The rows of each partition.
+    """Group rows by partition.
 
     Args:
         rows: rows with the columns of a data file.
-        columns: for each partition field, the number of each row's value, and the values by number. So rows are grouped by
-            integers, whatever the types.
+        columns: for each partition field, the number of each row's value, and the values by number. So integers group the
+            rows, for fields of any type.
     """
     names = [f"f{index}" for index in range(len(columns))]
     every_row = pa.array(range(rows.num_rows), pa.int64())

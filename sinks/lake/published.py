@@ -1,4 +1,4 @@
-"""The outcome of the newest decision, which the sink keeps in the table: the evidence of a commit is as old as the commit."""
+"""Define the outcome of the newest decision. The commit that adds the rows also stores it, so it proves the commit."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ class Published(msgspec.Struct, frozen=True, omit_defaults=True):
     """See above.
 
     Attributes:
-        version: the decision's.
-        epoch: the driver epoch in the names of its files. A repair has those of several drivers, and this is the last one's.
-        batch: the batch.
-        attempts: how many transactions of each attempt at the batch are settled. There are several after a repair.
+        version: the decision's version.
+        epoch: the driver epoch in the paths of its files. A repair has files of several drivers; then this is the last epoch.
+        batch: the batch's id.
+        attempts: how many transactions of each attempt at the batch are settled. A repair has several attempts.
         lost: the settled transactions that are not in the table and never will be.
     """
 
@@ -35,7 +35,7 @@ class Published(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 def settle(published: Published, found: Mapping[HandleT, object | None]) -> Published:
-    """The outcome after a commit that settles these transactions; None for those that are lost."""
+    """Compute the outcome after a commit that settles these transactions. ``found`` has None for each lost transaction."""
     return replace(
         published,
         attempts={**published.attempts, **Counter(handle.attempt for handle in found)},
@@ -44,7 +44,7 @@ def settle(published: Published, found: Mapping[HandleT, object | None]) -> Publ
 
 
 def evidence_of(published: Published, handles: Sequence[HandleT]) -> dict[HandleT, Evidence]:
-    """What the outcome proves of these transactions of its decision."""
+    """Tell what the outcome proves about these transactions of its decision."""
     asked = Counter(handle.attempt for handle in handles)
     return {handle: _evidence(published, handle, asked[handle.attempt]) for handle in handles}
 

@@ -1,4 +1,4 @@
-"""The files of a task in the making: one for each partition, closed and continued in another when it is large enough."""
+"""Write the files of a task: one for each partition. A file that is large enough is closed, and a new one continues it."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ EntryT_co = TypeVar("EntryT_co", bound=Entry, covariant=True)
 
 
 class Limits(NamedTuple):
-    """What bounds a task's memory.
+    """Bounds of a task's memory.
 
     Attributes:
         waiting: how many bytes of rows wait for their row group, over all partitions.
-        open: how many files are open at once: each has buffers of its own, and on S3 a part of an upload.
+        open: how many files are open at once. Each has its own buffers, and on S3 a part of an upload.
     """
 
     waiting: int = 64 * 2**20
@@ -33,15 +33,15 @@ class Limits(NamedTuple):
 
 
 class DataFile(Protocol[EntryT_co]):
-    """One file in the making."""
+    """A file that is being written."""
 
     @property
     def path(self) -> str:
-        """Where it is."""
+        """Its path."""
 
     @property
     def size(self) -> int:
-        """How many bytes are written so far."""
+        """The number of bytes written so far."""
 
     def write(self, rows: pa.Table) -> None:
         """Write a row group."""
@@ -50,18 +50,18 @@ class DataFile(Protocol[EntryT_co]):
         """Complete the file."""
 
     def entry(self, size: int, partition: Partition) -> EntryT_co:
-        """The entry of the closed file."""
+        """Make the entry of the closed file."""
 
 
 class DataFiles(Protocol[EntryT_co]):
-    """How the table's format splits rows and makes files."""
+    """Split rows and create files in the table's format."""
 
     @property
     def file_size(self) -> int:
         """The size in bytes at which a file is closed."""
 
     def split(self, rows: pa.Table) -> Iterable[tuple[Partition, pa.Table]]:
-        """The rows of each partition, with the columns of a data file."""
+        """Group rows by partition, with the columns of a data file."""
 
     def create(self, path: str) -> DataFile[EntryT_co]:
         """Begin a file."""
@@ -72,9 +72,9 @@ class RollingFiles(Generic[EntryT]):
 
     Args:
         files: the table's storage.
-        made: how files are made.
+        made: creates files in the table's format.
         directory: the directory of the files.
-        transaction: the task's transaction, for their names.
+        transaction: the task's transaction, which is in the files' names.
         limits: see :class:`Limits`.
     """
 
@@ -118,7 +118,7 @@ class RollingFiles(Generic[EntryT]):
         return self._entries
 
     def discard(self) -> None:
-        """Close and delete all files. Raises nothing: the sweep deletes the rest."""
+        """Close and delete all files. Raises nothing, because a sweep deletes the files that are left."""
         for file in self._open.values():
             with contextlib.suppress(Exception):
                 file.close()
@@ -150,5 +150,5 @@ class RollingFiles(Generic[EntryT]):
         file.close()
         size = self._files.size_of(file.path)
         if size is None:
-            raise StoreError(f"{file.path} was written, but somebody has removed it")
+            raise StoreError(f"somebody has deleted {file.path}, which this task has just written")
         self._entries.append(file.entry(size, self._partitions[key]))

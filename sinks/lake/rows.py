@@ -1,4 +1,4 @@
-"""The rows of a batch as the table takes them: which column goes where, and which rows can never be written."""
+"""Match a batch's columns with the table's, and find the rows that can never be written."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ _VOID = ("void", "null")
 
 @dataclass(frozen=True)
 class RowFormat:
-    """How a batch becomes rows of the table.
+    """Turns a batch into rows of the table.
 
     Attributes:
         table: the table's name in messages.
         sources: for each of the table's columns, the batch's column; None if the batch lacks it.
         target: the table's columns.
-        stored: the same with the names that they have in a file.
+        stored: the same columns with their names in a data file.
     """
 
     table: str
@@ -35,7 +35,7 @@ class RowFormat:
     stored: pa.Schema
 
     def check(self, rows: pa.RecordBatch) -> None:
-        """Require that each row could be written.
+        """Require that the table can take each row.
 
         Raises:
             SchemaError: a column is missing, or has a type that the table cannot take.
@@ -51,7 +51,7 @@ class RowFormat:
             raise BadRecordError(f"{found[row]}, in row {row} of an Arrow batch of {rows.num_rows}")
 
     def convert(self, rows: pa.RecordBatch) -> pa.Table:
-        """The rows with the table's columns and types."""
+        """Convert rows to the table's columns and types."""
         columns = [
             pa.nulls(rows.num_rows, stored.type)
             if source is None
@@ -61,19 +61,19 @@ class RowFormat:
         return pa.Table.from_arrays(columns, schema=self.stored)
 
     def problems(self, column: Any, field: pa.Field[Any], source: str) -> Iterator[tuple[int, str]]:
-        """Find the values of a column that the table can never hold: the row of each, and why."""
+        """Find the values of a column that the table can never hold; yield the row of each, and the reason."""
         return problems(column, field, source)
 
 
 def match(schema: pa.Schema, target: pa.Schema, title: str) -> tuple[str | None, ...]:
-    """Match the columns of a batch with those of the table, by name; the case does not count.
+    """Match the columns of a batch with those of the table, by name, without regard to case.
 
     Returns:
-        for each of the table's columns, the batch's column; None if the batch lacks it.
+        For each of the table's columns, the batch's column; None if the batch lacks it.
 
     Raises:
-        SchemaError: a column has no counterpart, or a type that the table cannot take; or the table requires one that the batch
-            lacks. The message names it, both types, and what to do.
+        SchemaError: a column has no counterpart, or a type that the table cannot take; or the batch lacks a column that the
+            table requires. The message names the column and both types, and says what to do.
     """
     found: dict[str, str] = {}
     for name in schema.names:
@@ -100,7 +100,7 @@ def match(schema: pa.Schema, target: pa.Schema, title: str) -> tuple[str | None,
 
 
 def _check(field: pa.Field[Any], target: pa.Field[Any], title: str) -> None:
-    # An engine offers a type that Arrow does not have as null, with its own name.
+    # An engine passes a type that Arrow lacks as null, with its own name in the metadata.
     own = (field.metadata or {}).get(TYPE_NAME, b"void").decode()
     if pa.types.is_null(field.type) and own not in _VOID:
         raise _misfit(field.name, own, title, target.name, str(target.type))

@@ -1,4 +1,4 @@
-"""One step of the driver: the table is read once, and what the step changes is committed when it ends, wholly or not at all."""
+"""Run one step of the driver: it reads the table once, and one atomic commit at its end makes all its changes."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ _LONGEST_PAUSE_S: Final = 5.0
 class LakeStep(ABC, Generic[ViewT, SeenT]):
     """See above.
 
-    All that a step reads of the sink hangs on one value that the table keeps for the sink, and that a commit moves by
-    compare-and-set: a pointer in Delta's log, or a tag of an Iceberg table. So the step is valid until somebody moves that value.
+    The table keeps one value for the sink: a pointer in Delta's log, or a tag of an Iceberg table. All of the sink's other facts
+    follow from it, and a commit moves it by compare-and-set. So a step is valid until somebody moves that value.
 
     Args:
         sink: the sink's name.
@@ -47,8 +47,8 @@ class LakeStep(ABC, Generic[ViewT, SeenT]):
     def end(self, timeout_ms: int) -> None:
         """Commit the step's changes, if there are any.
 
-        A commit of others in between costs another try. A commit without an answer is repeated, too: since the sink's value moves
-        by compare-and-set, at most one of the tries takes effect, no matter how late.
+        If others commit in between, the step tries again. It also repeats a commit that had no answer. The sink's value moves by
+        compare-and-set, so at most one of the tries takes effect, however late.
 
         Raises:
             OvertakenError: another driver has moved the sink's value.
@@ -63,7 +63,7 @@ class LakeStep(ABC, Generic[ViewT, SeenT]):
                 break
             if time.monotonic() >= ends_at:
                 raise failure
-            logger.info("sink %r: a commit was refused or not answered, trying again: %s", self.sink, failure)
+            logger.info("sink %r: a commit was refused or had no answer; trying again: %s", self.sink, failure)
             time.sleep(random.uniform(0.5, 1) * pause_s)  # noqa: S311 - not a secret
             pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)
         self.tidy()
@@ -79,11 +79,11 @@ class LakeStep(ABC, Generic[ViewT, SeenT]):
                 time.sleep(pause_s)
                 pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)
 
-    # -- what a table format gives --------------------------------------------------------------------------------------
+    # -- implemented for each format --------------------------------------------------------------------------------------
 
     @abstractmethod
     def commit(self) -> StoreError | None:
-        """Try once to commit, on top of what the step has read last; return the failure.
+        """Try once to commit, on top of the version that the step has read last; return the failure.
 
         Raises:
             StoreError: the commit cannot be tried.
@@ -94,18 +94,18 @@ class LakeStep(ABC, Generic[ViewT, SeenT]):
         """Read the table again after a failure.
 
         Raises:
-            StoreError: the store did not answer. The caller repeats it.
+            StoreError: the store did not answer. The caller looks again.
         """
 
     @abstractmethod
     def catch_up(self, seen: SeenT, failure: StoreError) -> bool:
-        """Make the next try for what the table is now; return whether one of the former tries took effect after all.
+        """Prepare the next try for the table's new version; return whether an earlier try took effect after all.
 
         Raises:
             OvertakenError: another driver has moved the sink's value.
-            StoreError: the table is another one.
+            StoreError: somebody has recreated the table.
         """
 
     @abstractmethod
     def tidy(self) -> None:
-        """Delete what nobody needs after the commit. Raises nothing: no decided batch depends on it."""
+        """Delete files that nobody needs after the commit. Raises nothing, because no decided batch depends on them."""

@@ -1,7 +1,8 @@
-"""Convert the values of a column to the table's type, and find those that it can never hold. Recursive: structs, lists, maps.
+"""Convert the values of a column to the table's type, and find the values that this type can never hold.
 
-Only what loses nothing is converted: integers and floats become wider, decimals get more digits. The columns of a table bring its
-format's own types: Iceberg's are large strings and lists, UUIDs and fixed bytes, Delta's are integers of 16 bits.
+Structs, lists and maps are converted recursively. A conversion loses nothing: integers and floats become wider, decimals get more
+digits. Each table format has types of its own. Iceberg has large strings and lists, UUIDs and fixed bytes; Delta has integers of
+16 bits.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ _UUID_BYTES: Final = 16
 _FIRST_DAY: Final = (dt.date(1, 1, 1) - dt.date(1970, 1, 1)).days
 _LAST_DAY: Final = (dt.date(9999, 12, 31) - dt.date(1970, 1, 1)).days
 _DAY_US: Final = 86_400_000_000
-#: Arrow's types whose values fit a target, by the target's own type.
+#: The Arrow types whose values fit a target type, by the target type.
 _WIDENED: Final = {
     pa.int16(): (pa.int8(), pa.uint8()),
     pa.int32(): (pa.int8(), pa.int16(), pa.uint8(), pa.uint16()),
@@ -34,7 +35,7 @@ _WIDENED: Final = {
     pa.large_string(): (pa.string(),),
     pa.large_binary(): (pa.binary(),),
 }
-#: How much of a value an error shows.
+#: How many characters of a value an error shows.
 _SHOWN: Final = 60
 
 
@@ -42,7 +43,7 @@ class MisfitError(Exception):
     """A part of a column has a type that the table's column cannot take.
 
     Attributes:
-        path: the part, such as ``address.zip``.
+        path: the part's path, such as ``address.zip``.
         found: its type.
         wanted: the table's type; empty if the table has no such part.
     """
@@ -77,12 +78,12 @@ def check_type(source: Any, target: Any, path: str) -> None:
 
 
 def convert(values: Array, target: Any, stored: Any) -> Array:
-    """Convert values whose type and content are checked.
+    """Convert values whose type and content have been checked.
 
     Args:
         values: the values.
         target: the type of the table's column.
-        stored: the same type with the names that the fields of structs have in a file.
+        stored: the same type, in which the fields of structs have their names in a data file.
     """
     values = _decoded(values)
     if pa.types.is_null(values.type):
@@ -108,7 +109,7 @@ def convert(values: Array, target: Any, stored: Any) -> Array:
 
 
 def problems(values: Array, field: pa.Field[Any], path: str) -> Iterator[tuple[int, str]]:
-    """Find the values that their column can never hold: the row of each, and why."""
+    """Find the values that their column can never hold; yield the row of each, and the reason."""
     values = _decoded(values)
     if values.null_count and not field.nullable:
         reason = f"column {path!r} is null, but the table requires a value: fill it in (coalesce)"
@@ -130,12 +131,12 @@ def problems(values: Array, field: pa.Field[Any], path: str) -> Iterator[tuple[i
 
 
 def true_rows(mask: Any) -> list[int]:
-    """The rows for which a mask is true."""
+    """Return the numbers of the rows for which a mask is true."""
     return [row for row, is_true in enumerate(mask.to_pylist()) if is_true]
 
 
 def _pair(source: Any, target: Any, path: str) -> list[tuple[int | None, pa.Field[Any]]]:
-    """For each field of a target struct, the index of the source's field; by name, and the case counts only if it must.
+    """Pair each field of a target struct with the index of the source's field, by name. An exact match of case comes first.
 
     Raises:
         MisfitError: the source has a field that the target lacks.
@@ -156,7 +157,7 @@ def _pair(source: Any, target: Any, path: str) -> list[tuple[int | None, pa.Fiel
 
 
 def _inner_problems(dense: Any, target: Any, path: str) -> Iterator[tuple[int, str]]:
-    """The same for the parts of structs, lists or maps, none of which is null."""
+    """Find such values in the parts of structs, lists or maps. None of the structs, lists or maps is null."""
     if pa.types.is_struct(target):
         for index, child in _pair(dense.type, target, path):
             if index is not None:
@@ -173,7 +174,7 @@ def _inner_problems(dense: Any, target: Any, path: str) -> Iterator[tuple[int, s
 
 def _unfit(values: Array, target: Any) -> tuple[Array | None, str]:
     if isinstance(target, pa.UuidType) and not pa.types.is_fixed_size_binary(values.type):
-        return pc.invert(pc.match_substring_regex(values, _UUID)), "a text that is no UUID"
+        return pc.invert(pc.match_substring_regex(values, _UUID)), "a text that is not a UUID"
     if _is_fixed(target) and not _is_fixed(values.type):
         return pc.not_equal(pc.binary_length(values), target.byte_width), f"bytes that are not {target.byte_width} long"
     if pa.types.is_date(target):
@@ -189,7 +190,7 @@ def _outside(values: Array, first: Any, last: Any) -> Array:
 
 
 def _not_utf8(values: Array) -> Iterator[int]:
-    """Spark's strings may hold any bytes."""
+    """Find the rows whose strings are not UTF-8: Spark's strings may hold any bytes."""
     try:
         values.validate(full=True)
     except pa.ArrowInvalid:
@@ -219,7 +220,7 @@ def _is_fixed(kind: Any) -> bool:
 
 
 def _struct(values: Any, target: Any, stored: Any) -> Array:
-    children = values.flatten()  # unlike field(), without what a null struct holds
+    children = values.flatten()  # unlike field(), without the values inside null structs
     fields = [stored.field(number) for number in range(stored.num_fields)]
     arrays = [
         pa.nulls(len(values), field.type) if index is None else convert(children[index], one.type, field.type)
@@ -229,7 +230,7 @@ def _struct(values: Any, target: Any, stored: Any) -> Array:
 
 
 def _dense(values: Any) -> tuple[Array, Any, Array | None]:
-    """Offsets from 0, the values without what null lists hold, and which are null."""
+    """Return offsets from 0, the values without those inside null lists, and a mask of the null lists."""
     lengths = pc.fill_null(pc.list_value_length(_as_list(values)), 0).cast(pa.int64())
     offsets = pa.concat_arrays([pa.array([0], pa.int64()), pc.cumulative_sum(lengths)])
     _, dense = _valid(values)
@@ -237,14 +238,14 @@ def _dense(values: Any) -> tuple[Array, Any, Array | None]:
 
 
 def _as_list(values: Any) -> Any:
-    """A map as the list of its entries, for functions that take only lists."""
+    """View a map as the list of its entries, for functions that take only lists."""
     if not pa.types.is_map(values.type):
         return values
     return values.cast(pa.list_(pa.struct([values.type.key_field, values.type.item_field])))
 
 
 def _valid(values: Any) -> tuple[Sequence[int], Any]:
-    """The rows that are not null, and their values, without any others before, between or behind them."""
+    """Return the numbers of the rows that are not null, and a dense array of their values."""
     mask = values.is_valid()
     return true_rows(mask), values.filter(mask)
 

@@ -1,4 +1,4 @@
-"""What a table's format gives to tasks and to the driver: one reading of a table."""
+"""Define a view: a table as a task or the driver has read it once."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ if TYPE_CHECKING:
 
 
 class View(Protocol[HandleT]):
-    """A table as it was read once, with what the sink keeps in it."""
+    """A table as it was read once, with the sink's record in it."""
 
     @property
     def table_id(self) -> str:
-        """The table's id, which is another one if somebody creates the table anew."""
+        """The table's id, which changes if somebody recreates the table."""
 
     @property
     def stored(self) -> bytes | None:
-        """The sink's control record; None if there is none."""
+        """The sink's control record; None if the sink has not written one yet."""
 
     @property
     def outcome(self) -> Published:
@@ -35,27 +35,27 @@ class View(Protocol[HandleT]):
         """The table's storage."""
 
     def root(self, sink_id: str) -> str:
-        """The directory of the sink's data files, for the id in the control record."""
+        """Return the directory of the sink's data files, for the id in the control record."""
 
     def require_supported(self) -> None:
-        """Refuse a table that has what this sink does not understand.
+        """Refuse a table with features that this sink does not support.
 
         Raises:
-            ConfigurationError: see above. The message says what it is, and what to do.
+            ConfigurationError: the table has such a feature. The message names the feature and says what to do.
         """
 
     def row_format(self, schema: pa.Schema) -> RowFormat:
-        """Say how rows with these columns become rows of the table.
+        """Determine how rows with these columns become rows of the table.
 
         Raises:
-            SchemaError: they cannot.
+            SchemaError: the columns do not fit the table.
         """
 
     def data_files(self) -> DataFiles[Any]:
-        """How data files are made."""
+        """Return the maker of the table's data files."""
 
     def handle(self, **common: Any) -> HandleT:
-        """The handle of files that were made for this view, with these attributes of :class:`LakeHandle`."""
+        """Make the handle of files that were written for this view, with these attributes of :class:`LakeHandle`."""
 
     def is_current(self, handle: HandleT) -> bool:
-        """Whether the table's definition is still the one with which the files of a handle were made."""
+        """Tell whether the table still has the definition with which a handle's files were written."""

@@ -1,4 +1,4 @@
-"""The executor's side of a sink for lakehouse tables: a task writes data files that are not in the table yet."""
+"""Write data files in a task on an executor. The files are not in the table yet."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from twopc.sinks.lake.rows import RowFormat
     from twopc.sinks.lake.view import View
 
-#: A larger handle would make the decision record large: the entries of some 50 files.
+#: The entries of some 50 files. Larger handles would make the decision record too large.
 _MOST_INLINE: Final = 16 * 2**10
 
 
@@ -35,8 +35,8 @@ class LakeWriter(SinkWriter[HandleT]):
     Args:
         task: the task.
         sink: the sink's name.
-        read: reads the table.
-        release: releases the connections.
+        read: reads the table and returns its view.
+        release: closes the connections.
     """
 
     def __init__(
@@ -74,7 +74,7 @@ class LakeWriter(SinkWriter[HandleT]):
             files.write(self._format.convert(rows))
 
     def pre_commit(self) -> HandleT:
-        """See :class:`SinkWriter`. The vote is that every file is complete."""
+        """See :class:`SinkWriter`. The task votes once every file is complete."""
         view, files = self._begun()
         with self._explaining("preparing"):
             entries, path = encode(files.finish()), ""

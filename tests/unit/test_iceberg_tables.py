@@ -289,8 +289,8 @@ def test_a_required_column_must_be_there(sink: IcebergSink) -> None:
     [
         ("id", pa.array([1, None], pa.int64()), "column 'id' is null, but the table requires a value"),
         ("id", pa.nulls(2), "column 'id' is null, but the table requires a value"),
-        ("key", pa.array([None, "f79c3e09"]), "column 'key' holds a text that is no UUID: 'f79c3e09'"),
-        ("key", pa.array([None, b"\xff"]).view(pa.string()), r"column 'key' holds a text that is no UUID: b'\\xff'"),
+        ("key", pa.array([None, "f79c3e09"]), "column 'key' holds a text that is not a UUID: 'f79c3e09'"),
+        ("key", pa.array([None, b"\xff"]).view(pa.string()), r"column 'key' holds a text that is not a UUID: b'\\xff'"),
         ("code", pa.array([b"abc", b"ab"]), "column 'code' holds bytes that are not 3 long: b'ab'"),
         ("note", pa.array([b"a", b"\xff"]).view(pa.string()), "column 'note' holds bytes that are not UTF-8"),
         ("day", pa.array([0, 2_932_897], pa.int32()).cast(pa.date32()), "a date outside the years 1 to 9999: 2932897"),
