@@ -1,4 +1,4 @@
-"""The driver's side of the Delta sink."""
+"""Commit batches to a Delta table from the driver."""
 
 from __future__ import annotations
 
@@ -23,16 +23,16 @@ if TYPE_CHECKING:
     from twopc.sinks.delta.settings import DeltaSettings
     from twopc.sinks.delta.store import Store
 
-#: A batch must be in the table long before VACUUM may take its files for garbage.
+#: A batch must enter the table long before VACUUM may delete its files as garbage.
 _SHARE_OF_RETENTION: Final = 3
 
 
 class DeltaCommitter(LakeCommitter[DeltaHandle, Step, Entry]):
-    """See :class:`LakeCommitter`. The control record is in the record that the sink's pointer names."""
+    """See :class:`LakeCommitter`. The sink's pointer names a file, and this file holds the control record."""
 
     words = Words(
         moved="pointer",
-        recreated="was deleted and created again",
+        recreated="was deleted and recreated",
         restored="was restored to an older state while this driver was running",
         lost="its log no longer has batches that were in it. Somebody has restored an older copy of its files",
     )
@@ -71,7 +71,7 @@ class DeltaCommitter(LakeCommitter[DeltaHandle, Step, Entry]):
         return found
 
     def newest_batch_of_others(self, query_id: str) -> int | None:
-        """See :class:`SinkCommitter`: Spark's own writer makes each batch an application transaction (``DeltaSink.scala``)."""
+        """See :class:`SinkCommitter`. Spark's writer records each batch as an application transaction (``DeltaSink.scala``)."""
         with self._try("reading the batches of Spark's own writer"), self.step() as step:
             return newest_transaction(step.view.table, query_id)
 
@@ -80,10 +80,10 @@ class DeltaCommitter(LakeCommitter[DeltaHandle, Step, Entry]):
         self._store.close()
 
     def _require_fit(self, table: DeltaTable, kept: Mapping[DeltaHandle, list[Entry]]) -> None:
-        """Require that the table can take decided files, even if somebody has altered it since.
+        """Require that the table can take decided files, even if somebody has altered it since the decision.
 
         Raises:
-            StoreError: it cannot.
+            StoreError: the table cannot take them.
         """
         definition = definition_of(table)
         for objection in find_objections(definition):

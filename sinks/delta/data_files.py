@@ -1,4 +1,4 @@
-"""The Parquet files of a Delta table in the making."""
+"""Write the Parquet files of a Delta table."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _FILE_SIZE: Final = 256 * 2**20
 
 
 class NewFiles:
-    """How the data files of a table are made, see :class:`twopc.sinks.lake.rolling.DataFiles`."""
+    """Creates the data files of a table; see :class:`twopc.sinks.lake.rolling.DataFiles`."""
 
     def __init__(self, store: Store, table: Definition, file_size: int = _FILE_SIZE) -> None:
         self.file_size = file_size
@@ -34,7 +34,7 @@ class NewFiles:
         self._table = table
 
     def split(self, rows: pa.Table) -> Iterator[tuple[Partition, pa.Table]]:
-        """The rows of each partition, without the partition columns."""
+        """Group rows by partition, without the partition columns."""
         return split(rows, self._table.partitions)
 
     def create(self, path: str) -> NewFile:
@@ -44,10 +44,10 @@ class NewFiles:
 
 @lru_cache(maxsize=100)
 def measured(stored: pa.Schema) -> list[str]:
-    """The parts of columns that may have bounds in a Parquet file: all but floats.
+    """List the parts of columns that may have bounds in a Parquet file: all but floats.
 
-    The library leaves NaN out of a file's bounds. Spark and deltalake order NaN above every number, so they would skip the rows
-    that have it.
+    The Parquet library leaves NaN out of a file's bounds. Spark and deltalake order NaN above every number, so they would skip
+    rows with NaN.
     """
     empty = pa.BufferOutputStream()
     pq.write_table(stored.empty_table(), empty, store_schema=False)
@@ -57,7 +57,7 @@ def measured(stored: pa.Schema) -> list[str]:
 
 
 class NewFile:
-    """One Parquet file, see :class:`twopc.sinks.lake.rolling.DataFile`."""
+    """One Parquet file; see :class:`twopc.sinks.lake.rolling.DataFile`."""
 
     def __init__(self, store: Store, path: str, table: Definition) -> None:
         self.path = path
@@ -66,7 +66,7 @@ class NewFile:
         self._stats = FileStats(table.stored, table.configuration)
         self._parts = contextlib.ExitStack()
         self._stream: Any = self._parts.enter_context(store.writing(path))
-        # Without Arrow's own schema, so that all readers see the same types.
+        # The file omits Arrow's own schema, so that all readers see the same types.
         writer: Any = pq.ParquetWriter(
             self._stream,
             table.stored,
@@ -78,7 +78,7 @@ class NewFile:
 
     @property
     def size(self) -> int:
-        """How many bytes are written so far."""
+        """The number of bytes written so far."""
         return int(self._stream.tell())
 
     def write(self, rows: pa.Table) -> None:
@@ -93,6 +93,6 @@ class NewFile:
         self._parts.close()
 
     def entry(self, size: int, partition: Partition) -> Entry:
-        """The entry of the closed file."""
+        """Make the entry of the closed file."""
         values = dict(zip(self._partitions, partition, strict=True))
         return Entry(self.path, size, self._rows, values, time.time_ns() // 1_000_000, self._stats.encode())

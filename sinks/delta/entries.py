@@ -1,4 +1,4 @@
-"""What the handle of a task says of each file: what an ``add`` action of the table's log has."""
+"""Define the entry of a file in a task's handle. It has the content of an ``add`` action in the table's log."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ class Entry(msgspec.Struct, frozen=True, array_like=True):
     """One file.
 
     Attributes:
-        path: relative to the table.
-        size: in bytes.
-        rows: how many rows it has.
+        path: its path relative to the table's directory.
+        size: its size in bytes.
+        rows: the number of its rows.
         partition: the values of its partition columns, as Delta writes them; None is null.
-        modified_ms: when it was written.
+        modified_ms: the time at which it was written, in ms since 1970.
         stats: Delta's statistics, as JSON.
     """
 
@@ -26,5 +26,5 @@ class Entry(msgspec.Struct, frozen=True, array_like=True):
     stats: str
 
     def action(self) -> AddAction:
-        """The file as the table's log has it."""
+        """Make the ``add`` action for the table's log."""
         return AddAction(self.path, self.size, self.partition, self.modified_ms, data_change=True, stats=self.stats)

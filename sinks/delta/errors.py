@@ -1,4 +1,4 @@
-"""What the errors of deltalake or of the table's storage mean for a batch that is not decided yet."""
+"""Explain errors of deltalake or of the table's storage for a batch that is not decided yet."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _MEANINGS: Final[dict[str, Meaning]] = {
     "DeltaProtocolError": (ConfigurationError, "Use a table without this feature"),
     "PermissionError": (ConfigurationError, "Grant the sink's user the rights that docs/delta.md lists"),
 }
-#: The storage's clients do not say by class why they were refused.
+#: The classes of these errors do not tell why the storage refused a request.
 _WORDS: Final[dict[str, Meaning]] = {
     "accessdenied|access denied|forbidden|unauthorized|permission denied|invalidaccesskeyid|signaturedoesnotmatch": (
         ConfigurationError,
@@ -33,7 +33,7 @@ _NOISE: Final = re.compile(r"\x1b\[[0-9;]*m|\s+0: <unknown>.*", re.DOTALL)
 
 
 def _one_line(error: Exception) -> str:
-    """The message without line breaks, colours and stack frames."""
+    """Return the message without line breaks, colours and stack frames."""
     return " ".join(_NOISE.sub("", str(error)).split())
 
 

@@ -1,4 +1,4 @@
-"""What the driver needs to add a task's files to the table."""
+"""Define what a handle tells the driver about a task's files in a Delta table."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ class DeltaHandle(LakeHandle):
     """See :class:`LakeHandle`.
 
     Attributes:
-        table: a fingerprint of the table's columns and partitioning with which the files were written.
+        table: a fingerprint of the columns and the partitioning that the table had when the files were written.
     """
 
     table: str

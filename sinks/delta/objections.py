@@ -1,4 +1,4 @@
-"""What a table may have that this sink does not understand. The sink refuses such a table by name."""
+"""Find the features and settings of a table that this sink does not support. The sink refuses the table and names them."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ if TYPE_CHECKING:
 
     from twopc.sinks.delta.table import Definition
 
-#: Features of a table that ask nothing of an append, or that are refused below if the table really uses them.
+#: Features that require nothing from an append, or that are refused below if the table really uses them.
 _UNDERSTOOD: Final = {
     "appendOnly",
     "changeDataFeed",  # an added file is its own change feed
@@ -21,19 +21,19 @@ _UNDERSTOOD: Final = {
     "invariants",
     "timestampNtz",
 }
-#: The newest writer version without a list of features that the library can write.
+#: The newest writer version without a feature list that deltalake can write.
 _NEWEST_VERSION_WITHOUT_FEATURES: Final = 5
 _VERSION_WITH_FEATURES: Final = 7
 _RETENTION: Final = "delta.deletedFileRetentionDuration"
 _EXPIRY: Final = "delta.setTransactionRetentionDuration"
 _CONSTRAINT: Final = "delta.constraints."
-#: Metadata of a column that asks something of a writer.
+#: A column's metadata that requires something from a writer.
 _COLUMN_RULES: Final = {
     "delta.generationExpression": "is generated, and the sink cannot evaluate its expression",
     "delta.identity.": "is an identity column, and the sink cannot number its rows",
     "delta.invariants": "has an invariant, and the sink cannot evaluate it",
     "delta.typeChanges": "had another type, which the sink does not support",
-    "CURRENT_DEFAULT": "has a default, which the sink cannot evaluate",
+    "CURRENT_DEFAULT": "has a default value, which the sink cannot evaluate",
     "__CHAR_VARCHAR_TYPE_STRING": "is CHAR or VARCHAR, and the sink does not check the length of texts",
 }
 _KNOWN_TYPES: Final = re.compile(
@@ -55,7 +55,7 @@ _LEAST_RETENTION_MS: Final = _UNIT_MS["hour"]
 
 
 def find_objections(table: Definition) -> Iterator[str]:
-    """Say what is not supported, and what to do; each text continues "table … "."""
+    """Yield what is not supported, and what to do; each text continues "table … "."""
     yield from _protocol(table)
     yield from _configuration(table.configuration)
     for path, field in table.fields():
@@ -66,11 +66,11 @@ def find_objections(table: Definition) -> Iterator[str]:
         if not isinstance(kind, str) or not _PARTITION_TYPES.fullmatch(kind):
             yield f"is partitioned by {name!r}, whose type {kind} the sink cannot write into the log. Use another column"
     if by_name and set(by_name) == set(table.partitions):
-        yield "has only partition columns, and a Parquet file needs at least one other column. Add one"
+        yield "has only partition columns, but a Parquet file needs at least one other column. Add one"
 
 
 def retention_ms(configuration: Mapping[str, str]) -> float | None:
-    """How long VACUUM spares a file that no version names; None if the table's setting cannot be understood."""
+    """Return the time in ms for which VACUUM spares a file that no version names; None if the setting cannot be parsed."""
     value = configuration.get(_RETENTION)
     return _DEFAULT_RETENTION_MS if value is None else _interval_ms(value)
 
@@ -94,27 +94,27 @@ def _protocol(table: Definition) -> Iterator[str]:
 def _configuration(configuration: Mapping[str, str]) -> Iterator[str]:
     if configuration.get("delta.columnMapping.mode", "none") != "none":
         yield (
-            "has column mapping, so that its files have other column names, and the sink writes the names of the columns. "
-            "Use a table without column mapping"
+            "has column mapping, so the names of columns in its files differ from those in the table. The sink does not support "
+            "that. Use a table without column mapping"
         )
     if _EXPIRY in configuration:
         yield (
-            f"has {_EXPIRY}={configuration[_EXPIRY]!r}: the record of who drives the sink and what is committed would expire. "
+            f"has {_EXPIRY}={configuration[_EXPIRY]!r}, which would let the record of committed batches expire. "
             f"Remove it: ALTER TABLE … UNSET TBLPROPERTIES ('{_EXPIRY}')"
         )
     for name, condition in configuration.items():
         if name.startswith(_CONSTRAINT):
             yield (
-                f"has the constraint {name.removeprefix(_CONSTRAINT)!r} ({condition}), and the sink cannot evaluate it. Drop the "
+                f"has the constraint {name.removeprefix(_CONSTRAINT)!r} ({condition}), which the sink cannot evaluate. Drop the "
                 "constraint, and filter the rows in the query"
             )
     found = retention_ms(configuration)
     if found is None:
-        yield f"has {_RETENTION}={configuration[_RETENTION]!r}, which the sink does not understand. Write 'interval 7 days'"
+        yield f"has {_RETENTION}={configuration[_RETENTION]!r}, which the sink cannot parse. Write 'interval 7 days'"
     elif found < _LEAST_RETENTION_MS:
         yield (
-            f"has {_RETENTION}={configuration[_RETENTION]!r}: VACUUM would delete the files of a batch before it is committed. "
-            "Raise it, best to 7 days"
+            f"has {_RETENTION}={configuration[_RETENTION]!r}, so VACUUM may delete the files of a batch before its commit. "
+            "Raise it, preferably to 7 days"
         )
 
 
@@ -128,7 +128,7 @@ def _field(path: str, field: dict[str, Any]) -> Iterator[str]:
 
 
 def _interval_ms(text: str) -> float | None:
-    """The length of one of Spark's intervals, such as ``interval 1 week 2 days``."""
+    """Parse one of Spark's intervals, such as ``interval 1 week 2 days``; return its length in ms."""
     words = text.lower().replace("interval", " ").split()
     if not words or len(words) % 2:
         return None

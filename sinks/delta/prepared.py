@@ -1,4 +1,4 @@
-"""Whether the table can still take the files of decided transactions: they are there, and they fit its columns."""
+"""Check that the table can still take the files of decided transactions: they exist, and they fit its columns."""
 
 from __future__ import annotations
 
@@ -21,43 +21,43 @@ if TYPE_CHECKING:
 
 
 def require_whole(store: Store, handles: Sequence[DeltaHandle]) -> None:
-    """Require that the files of decided transactions are still there. The driver's next step finds out which are lost.
+    """Require that the files of decided transactions still exist. If some are missing, the driver's next step finds out which.
 
     Raises:
-        StoreError: some are gone, or the storage did not answer.
+        StoreError: some files are missing, or the storage did not answer.
     """
     gone = [handle.transaction for handle, entries in whole(store, handles, Entry).items() if entries is None]
     if gone:
-        raise StoreError(f"somebody has deleted files of {gone[0]} while its commit was repeated")
+        raise StoreError(f"somebody deleted files of {gone[0]} while its commit was repeated")
 
 
 def find_misfit(store: Store, entry: Entry, table: Definition) -> str | None:
-    """Say why a table that was altered cannot take a file that was written before; None if it can.
+    """Say why an altered table cannot take a file that was written before the change; None if it can.
 
     Raises:
         StoreError: the storage did not answer.
     """
     if set(entry.partition) != set(table.partitions):
-        return "its partition columns are others now"
+        return "its partition columns have changed"
     with store.open(entry.path) as stream, translated(f"reading {entry.path}"):
         written = pq.read_schema(stream)
     return next(_misfits(written, table.stored, ""), None)
 
 
 def _misfits(written: Any, now: Any, path: str) -> Iterator[str]:
-    """What does not fit of the columns, or of a struct's fields. Readers take one that a file lacks for null."""
+    """Yield the columns, or the fields of a struct, that do not fit. Readers take a column that a file lacks for null."""
     for field in written:
         if field.name in now.names:
             yield from _changes(field, now.field(field.name), f"{path}{field.name}")
         else:
-            yield f"the column {path + field.name!r} is gone"
+            yield f"the column {path + field.name!r} was removed"
     for field in now:
         if field.name not in written.names and not field.nullable:
             yield f"the column {path + field.name!r} was added as NOT NULL"
 
 
 def _changes(written: Any, now: Any, path: str) -> Iterator[str]:
-    """What does not fit of a column, or of a part of one."""
+    """Yield the parts of a column that do not fit."""
     if written.nullable and not now.nullable:
         yield f"the column {path!r} is NOT NULL now"
     before, after = written.type, now.type

@@ -1,10 +1,10 @@
-"""What the sink keeps in the table: a pointer in the table's log, and the record that it names.
+"""Read and write the sink's record, which a pointer in the table's log names.
 
 Delta's log has one kind of entry that an application may set, that a checkpoint keeps, and on which a commit can depend: the
-version of the application's last transaction (``txn``). It is a number, so it can only point to a record: a small file, written
-once, under a name that no other record ever has. The pointer moves in the same commit that adds the rows, and only if nobody else
-has moved it since the table was loaded. So the evidence of a commit is as old as the commit, and no clean-up of the log removes
-it.
+version of the application's last transaction (``txn``). This version is a number, so it can only point to a record. A record is a
+small file, which is written once under a unique name. The pointer moves in the same commit that adds the rows, and only if nobody
+else has moved it since the table was loaded. So the evidence of a commit exists from the commit on, and no clean-up of the log
+removes it.
 """
 
 from __future__ import annotations
@@ -29,14 +29,14 @@ _RANDOM_BITS: Final = 32
 
 
 class Record(msgspec.Struct, frozen=True):
-    """The record.
+    """The sink's record.
 
     Attributes:
         pointer: its own pointer.
         control: the control record.
         published: see :class:`Published`.
-        before: the pointer that this one replaces. Its record stays for one more commit: a machine that crashes may lose a commit
-            that deltalake has not flushed, and then the table names that record again.
+        before: the pointer that this pointer replaces. Its record stays for one more commit: a machine that crashes may lose a
+            commit that deltalake has not flushed, and then the table names the replaced record again.
     """
 
     pointer: int
@@ -46,28 +46,28 @@ class Record(msgspec.Struct, frozen=True):
 
 
 def record_file(sink: str, pointer: int) -> str:
-    """The path of the record that a pointer names. VACUUM deletes nothing in a directory whose name begins with ``_``."""
+    """Return the path of a pointer's record. VACUUM deletes nothing in a directory whose name begins with ``_``."""
     return f"_twopc/{sink}/{pointer}.json"
 
 
 def app_id(sink: str) -> str:
-    """The name of the sink's pointer: an application id of Delta."""
+    """Return Delta's application id for the sink's pointer."""
     return f"twopc/{sink}"
 
 
 def next_pointer(pointer: int | None) -> int:
-    """A pointer for a new record."""
+    """Draw a pointer for a new record."""
     count = 0 if pointer is None else (pointer >> _RANDOM_BITS) + 1
     return (count << _RANDOM_BITS) + secrets.randbits(_RANDOM_BITS)
 
 
 def read_pointer(table: DeltaTable, sink: str) -> int | None:
-    """The pointer in one version of the table; None if the sink has never written to it."""
+    """Read the pointer in one version of the table; None if the sink has never written to it."""
     return newest_transaction(table, app_id(sink))
 
 
 def newest_transaction(table: DeltaTable, application: str) -> int | None:
-    """The version of an application's newest transaction in one version of the table; None if it has written none."""
+    """Read the version of an application's newest transaction in one version of the table; None if it has none."""
     with translated("reading the table's log"):
         return table.transaction_version(application)
 
@@ -77,11 +77,11 @@ def read_record(store: Store, table: DeltaTable, sink: str) -> tuple[DeltaTable,
 
     Args:
         store: the storage.
-        table: a version that was just loaded. If its record was replaced since, a newer version is returned.
+        table: a version that was just loaded. If its record has been replaced since then, a newer version is returned.
         sink: the sink's name.
 
     Raises:
-        StoreError: the record is gone, or it is something else.
+        StoreError: the record is missing, or the file has other content.
     """
     while True:
         pointer = read_pointer(table, sink)
@@ -94,8 +94,8 @@ def read_record(store: Store, table: DeltaTable, sink: str) -> tuple[DeltaTable,
         newer = store.load()
         if read_pointer(newer, sink) == pointer:
             raise StoreError(
-                f"{path} is gone, which the table's log names: it records who drives the sink and what is committed. Somebody "
-                "has deleted it, or copied the table without it",
+                f"the table's log names {path}, but the file is missing. It records the sink's driver and its committed batches. "
+                "Somebody has deleted it, or copied the table without it",
                 ConfigurationError,
                 "Restore the file; or use a new checkpoint and a new sink name",
             )
@@ -103,7 +103,7 @@ def read_record(store: Store, table: DeltaTable, sink: str) -> tuple[DeltaTable,
 
 
 def write_record(store: Store, sink: str, record: Record) -> None:
-    """Write a record. Nothing depends on it before a commit names it."""
+    """Write a record. Nothing depends on it until a commit names it."""
     store.write(record_file(sink, record.pointer), msgspec.json.encode(record))
 
 
@@ -113,5 +113,5 @@ def _decoded(stored: bytes, pointer: int, path: str) -> Record:
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise StoreError(f"{path} is damaged: {error}", ConfigurationError, "Restore the file") from error
     if record.pointer != pointer:
-        raise StoreError(f"{path} is the record of {record.pointer}", ConfigurationError, "Restore the file")
+        raise StoreError(f"{path} is the record of pointer {record.pointer}", ConfigurationError, "Restore the file")
     return record

@@ -1,4 +1,4 @@
-"""The rows of a batch as a Delta table takes them."""
+"""Match a batch's columns with those of a Delta table."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class DeltaRows(RowFormat):
     """See :class:`RowFormat`.
 
     Attributes:
-        partitions: the columns that are partition columns.
+        partitions: the names of the partition columns.
     """
 
     partitions: tuple[str, ...]
@@ -37,9 +37,9 @@ class DeltaRows(RowFormat):
 
 
 def fit_rows(schema: pa.Schema, table: Definition, title: str) -> DeltaRows:
-    """Say how a batch with these columns becomes rows of the table.
+    """Determine how a batch with these columns becomes rows of the table.
 
     Raises:
-        SchemaError: it cannot, see :func:`match`.
+        SchemaError: the columns do not fit the table; see :func:`match`.
     """
     return DeltaRows(title, match(schema, table.schema, title), table.schema, table.schema, table.partitions)

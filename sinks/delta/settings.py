@@ -1,4 +1,4 @@
-"""The arguments of a Delta sink, checked. :class:`twopc.sinks.delta.DeltaSink` documents them."""
+"""Check the arguments of a Delta sink. :class:`twopc.sinks.delta.DeltaSink` documents them."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 #: Options with which two commits may overwrite each other's version of the log.
 _UNSAFE: Final = ("allow_unsafe_rename", "aws_s3_allow_unsafe_rename", "mount_allow_unsafe_rename")
-#: deltalake decodes a path once too often: it looks for the table ``a%20b`` in ``a b``, and for ``a\\b`` in ``a/b``.
+#: deltalake decodes a path once too often. It looks for the table ``a%20b`` in ``a b``, and for ``a\\b`` in ``a/b``.
 _MISREAD: Final = "%\\"
 _FALSE: Final = ("", "0", "false", "no", "off", "n", "f")
 
@@ -54,13 +54,13 @@ class DeltaSettings:
             not self.table_uri.startswith("memory:"),
             "table_uri",
             repr(self.table_uri),
-            "a table in memory exists in one process only: pass one that the driver and all executors reach",
+            "a table in memory exists in one process only. Pass a table that the driver and all executors can reach",
         )
         self._require(
             not set(str(local_path(self.table_uri) or unquote(self.table_uri))) & set(_MISREAD),
             "table_uri",
             repr(self.table_uri),
-            "deltalake misreads '%' and '\\\\' in a path, and may take one table for another. Rename the directory",
+            "deltalake misreads '%' and '\\\\' in a path, and may mistake one table for another. Rename the directory",
         )
         self._require(self.timeout_ms > 0, "timeout_ms", str(self.timeout_ms), "set a positive number")
         options: Any = self.storage_options
@@ -80,10 +80,10 @@ class DeltaSettings:
             )
 
     def store(self) -> Store:
-        """The table for the caller, not yet loaded.
+        """Make a store for the caller. It loads the table later.
 
         Raises:
-            ConfigurationError: this process' environment lets two commits overwrite each other.
+            ConfigurationError: this process's environment lets two commits overwrite each other.
         """
         for variable in _unsafe(os.environ):
             raise ConfigurationError(
@@ -93,10 +93,10 @@ class DeltaSettings:
         return Store(self.table_uri, self.storage_options, timeout_ms=self.timeout_ms)
 
     def require_supported(self, definition: Definition) -> None:
-        """Refuse a table that has what this sink does not understand.
+        """Refuse a table with features or settings that this sink does not support.
 
         Raises:
-            ConfigurationError: see above. The message says what it is, and what to do.
+            ConfigurationError: the table has one of them. The message names it and says what to do.
         """
         for objection in find_objections(definition):
             raise ConfigurationError(f"sink {self.name!r}: table {self.table_uri} {objection}. Nothing was written")
@@ -108,11 +108,11 @@ class DeltaSettings:
 
 @fresh
 def row_format(settings: DeltaSettings, schema: pa.Schema) -> RowFormat:
-    """How a batch's rows are written. Reads the table at most every 30 s; each task reads it again.
+    """Determine how a batch's rows are written. Reads the table at most every 30 s; each task reads it again.
 
     Raises:
         SchemaError: the columns do not fit the table.
-        ConfigurationError: the table has what the sink does not support, or cannot be read.
+        ConfigurationError: the table has something that the sink does not support, or cannot be read.
     """
     with (
         explaining(f"sink {settings.name!r}, reading table {settings.table_uri}"),

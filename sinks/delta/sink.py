@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class DeltaSink(DeltaSettings, TwoPhaseCommitSink[DeltaHandle]):
-    """Rows to a Delta table, appended. Readers see a whole batch at one instant: one version of the table.
+    """Appends rows to a Delta table. All rows of a batch become visible at the same instant, as one version of the table.
 
     Each task writes Parquet files that no version names. After the decision, one commit of the driver adds them all.
 
@@ -30,10 +30,10 @@ class DeltaSink(DeltaSettings, TwoPhaseCommitSink[DeltaHandle]):
             and all executors share. The rows' columns must have the names of the table's columns.
         storage_options: deltalake's options for the storage, such as credentials.
         timeout_ms: how long a commit is repeated while the storage refuses it or does not answer, and how long one request to the
-            storage is.
+            storage may take.
 
     Raises:
-        ConfigurationError: an argument is invalid. The message names it and what to pass instead.
+        ConfigurationError: an argument is invalid. The message names the argument and says what to pass instead.
     """
 
     handle_type = DeltaHandle

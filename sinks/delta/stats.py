@@ -1,7 +1,7 @@
-"""The statistics of a file, with which readers skip it: bounds must never be too narrow, and none is better than a wrong one.
+"""Collect the statistics with which readers skip a file. A bound must never be too narrow; no bound is better than a wrong one.
 
-But deltalake's reader for Arrow takes a bound that is missing beside others for null, and skips the file for each filter on that
-column. So a file has the bounds of all its columns, or of none.
+But if a file has bounds for some columns only, deltalake's reader for Arrow takes a missing bound for null, and skips the file
+for each filter on that column. So a file has bounds for all its columns, or for none.
 """
 
 from __future__ import annotations
@@ -21,21 +21,21 @@ if TYPE_CHECKING:
 _COUNT: Final = "delta.dataSkippingNumIndexedCols"
 _NAMES: Final = "delta.dataSkippingStatsColumns"
 _DEFAULT_COUNT: Final = 32
-#: Delta cuts longer strings off.
+#: Delta truncates longer strings.
 _LONGEST: Final = 32
 _LAST_CHARACTER: Final = "\U0010ffff"
-#: A decimal with so many digits is exact for every reader of JSON.
+#: Every reader of JSON reads a decimal with this number of digits exactly.
 _MOST_DIGITS: Final = 15
 _MS_US: Final = 1_000
 _LAST_US: Final = 253_402_300_799_999_000
 
 
 class FileStats:
-    """See above. Only whole columns have bounds, no parts of structs, lists or maps.
+    """Statistics of one file. Only top-level columns have bounds, not the parts of structs, lists or maps.
 
     Args:
         stored: the columns of the file.
-        configuration: the table's properties, which may say that other columns have statistics.
+        configuration: the table's properties, which may select the columns with statistics.
     """
 
     def __init__(self, stored: pa.Schema, configuration: Mapping[str, str]) -> None:
@@ -58,10 +58,10 @@ class FileStats:
         for field in self._fields:
             column = rows.column(field.name)
             self._nulls[field.name] += column.null_count
-            if pa.types.is_binary(field.type):  # which deltalake expects no bounds of
+            if pa.types.is_binary(field.type):  # deltalake expects no bounds of these
                 continue
             if pa.types.is_floating(field.type) and pc.any(pc.is_nan(column)).as_py():
-                self._unordered.add(field.name)  # Spark orders NaN above every number, others do not
+                self._unordered.add(field.name)  # Spark orders NaN above every number, other readers do not
             extremes: Any = pc.min_max(numbers(column)).as_py()
             lowest, highest = extremes["min"], extremes["max"]
             if lowest is not None:
@@ -69,7 +69,7 @@ class FileStats:
                 self._extremes[field.name] = min(before[0], lowest), max(before[1], highest)
 
     def encode(self) -> str:
-        """The statistics as an ``add`` action has them."""
+        """Encode the statistics for an ``add`` action."""
         least, greatest = {}, {}
         for field in self._fields:
             if field.name in self._extremes:

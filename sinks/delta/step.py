@@ -1,4 +1,4 @@
-"""One step of the driver of a Delta sink."""
+"""Run one step of a Delta sink's driver."""
 
 from __future__ import annotations
 
@@ -25,12 +25,13 @@ if TYPE_CHECKING:
 
 
 class Step(LakeStep[DeltaView, "tuple[DeltaTable, int | None]"]):
-    """See :class:`LakeStep`. The value that a commit moves is the sink's pointer, which names the record that the commit is for.
+    """See :class:`LakeStep`. A commit moves the sink's pointer, which names the new record.
 
     Attributes:
         additions: the files that the step adds to the table.
-        require_fit: requires that a version of the table can take these files. Called before each try to commit.
-        require_whole: requires that these files are still there. Called before each try but the first, which follows a look.
+        require_fit: requires that a version of the table can take these files. It is called before each try to commit.
+        require_whole: requires that these files still exist. It is called before each try but the first, whose files the step
+            has just checked.
     """
 
     def __init__(self, store: Store, settings: DeltaSettings) -> None:
@@ -44,10 +45,10 @@ class Step(LakeStep[DeltaView, "tuple[DeltaTable, int | None]"]):
         self.require_whole: Callable[[], None] = lambda: None
 
     def commit(self) -> StoreError | None:
-        """See :class:`LakeStep`. Commits to the version of the table from which the step has its facts.
+        """See :class:`LakeStep`. The commit is based on the version of the table that the step has read.
 
-        deltalake refuses the commit if a version since then has moved the same pointer. From a table that was loaded later it
-        would take it: it does not compare the numbers. So the table that was looked at must be the one that is committed to.
+        deltalake refuses the commit if a later version has moved the same pointer. It does not compare the pointers' numbers,
+        so it would accept the commit on a table that was loaded after the move. So the step must commit to the version it read.
         """
         if self._record is None:
             record = self._record = self._new_record()
@@ -60,7 +61,7 @@ class Step(LakeStep[DeltaView, "tuple[DeltaTable, int | None]"]):
         properties = CommitProperties(
             app_transactions=[Transaction(app_id(self.sink), record.pointer)],
             custom_metadata={
-                "isBlindAppend": True,  # it reads no rows, so deletes and updates of others need not wait for it
+                "isBlindAppend": True,  # the commit reads no rows, so it does not conflict with deletes and updates of others
                 "twopc.sink": self.sink,
                 **({"twopc.batch": batch} if batch >= 0 else {}),
             },
@@ -92,13 +93,13 @@ class Step(LakeStep[DeltaView, "tuple[DeltaTable, int | None]"]):
         if str(table.metadata().id) != self.view.table_id:
             raise failure
         if now != (self._before.pointer if self._before else None):
-            self._forget(record.pointer)  # the version that it was for is taken, so it never takes effect
+            self._forget(record.pointer)  # somebody else has taken its version, so it never takes effect
             raise OvertakenError(f"another driver has moved the sink's pointer: {shortened(str(failure))}")
         self._table = table
         return False
 
     def tidy(self) -> None:
-        """See :class:`LakeStep`: the record before the one that is replaced."""
+        """See :class:`LakeStep`. Delete the record that preceded the replaced record."""
         if self._before is not None and self._before.before is not None:
             self._forget(self._before.before)
 
@@ -112,6 +113,6 @@ class Step(LakeStep[DeltaView, "tuple[DeltaTable, int | None]"]):
         )
 
     def _forget(self, pointer: int) -> None:
-        """Delete a record that no pointer names any more."""
+        """Delete a record that no pointer names any longer."""
         with contextlib.suppress(StoreError):
             self._store.delete(record_file(self.sink, pointer))

@@ -1,4 +1,4 @@
-"""The table and its storage, for one writer or one committer. Every error is a StoreError."""
+"""Access a Delta table and its storage, for one writer or one committer. Every error is a StoreError."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ _WRITTEN_AT_ONCE: Final = 2**20
 
 
 class Store:
-    """See above, and :class:`twopc.sinks.lake.files.Files`. All paths are relative to the table.
+    """A table's storage; see :class:`twopc.sinks.lake.files.Files`. All paths are relative to the table's directory.
 
     Args:
         uri: the table's directory.
         options: deltalake's options for the storage.
-        timeout_ms: how long deltalake repeats one request that fails. Its own limit is three minutes.
+        timeout_ms: how long deltalake repeats a request that fails. Its own default is three minutes.
     """
 
     def __init__(self, uri: str, options: Mapping[str, str] | None, *, timeout_ms: int) -> None:
@@ -41,14 +41,15 @@ class Store:
     def load(self) -> DeltaTable:
         """Read the table's newest version.
 
-        Anew each time: a table that was restored from a backup may have an older one, and a former object would not notice.
+        Each call makes a new object. A table that was restored from a backup may have an older version, and an existing object
+        would not notice.
         """
         with translated(f"loading table {self.uri}"):
             return DeltaTable(self.uri, storage_options=self._options)
 
     @contextlib.contextmanager
     def writing(self, path: str) -> Iterator[pa.NativeFile]:
-        """A new file. It is there, and durable, once the context has ended without an error."""
+        """Open a new file for writing. It exists, and is durable, once the context has ended without an error."""
         with translated(f"writing {path}"):
             if self._local is not None:
                 target = self._local / path
@@ -63,12 +64,12 @@ class Store:
                     yield stream
 
     def write(self, path: str, data: bytes) -> None:
-        """Write a small file. It is durable afterwards."""
+        """Write a small file durably."""
         with self.writing(path) as stream:
             stream.write(data)
 
     def read(self, path: str) -> bytes | None:
-        """Read a small file; None if it is not there."""
+        """Read a small file; None if it does not exist."""
         with translated(f"reading {path}"):
             try:
                 with self._opened().open_input_file(path) as stream:
@@ -84,20 +85,20 @@ class Store:
             return stream
 
     def size_of(self, path: str) -> int | None:
-        """The size of a file; None if it is not there."""
+        """Return the size of a file in bytes; None if the file does not exist."""
         with translated(f"looking for {path}"):
             [info] = self._opened().get_file_info([path])
             return info.size if info.type is FileType.File else None
 
     def listed(self, path: str, *, directories: bool = False) -> list[str]:
-        """The names of what is directly in a directory: its files, or the directories; nothing if it is not there."""
+        """List the names of a directory's files, or of its subdirectories; nothing if the directory does not exist."""
         wanted = FileType.Directory if directories else FileType.File
         with translated(f"listing {path}"):
             found = self._opened().get_file_info(FileSelector(path, allow_not_found=True))
             return sorted(info.base_name for info in found if info.type is wanted)
 
     def delete(self, path: str) -> None:
-        """Delete a file. One that is not there counts as deleted."""
+        """Delete a file. A missing file counts as deleted."""
         with translated(f"deleting {path}"), contextlib.suppress(FileNotFoundError):
             self._opened().delete_file(path)
 
@@ -116,10 +117,10 @@ class Store:
 
 
 class _Upload:
-    """A new object, as a file for Arrow. deltalake's own stream takes only ``bytes``, and Arrow writes buffers."""
+    """A new object, as a file for Arrow: deltalake's own stream takes only ``bytes``, but Arrow writes buffers."""
 
     def __init__(self, handler: Any, path: str) -> None:
-        self._stream = handler._handler.open_output_stream(path, None)  # noqa: SLF001 - no public function has it
+        self._stream = handler._handler.open_output_stream(path, None)  # noqa: SLF001 - no public function returns it
         self._waiting = bytearray()
         self._written = 0
         self.closed = False
@@ -136,7 +137,7 @@ class _Upload:
         return self._written
 
     def flush(self) -> None:
-        """Parts of an upload are sent when they are full."""
+        """Do nothing: an upload sends its parts when they are full."""
 
     def close(self) -> None:
         if not self.closed:
@@ -151,7 +152,7 @@ class _Upload:
 
 
 def local_path(uri: str) -> Path | None:
-    """The directory of a table on a file system of this machine; None if it is elsewhere."""
+    """Return the directory of a table on a file system of this machine; None for any other URI."""
     parts = urlsplit(uri)
     if parts.scheme == "file":
         return Path(unquote(parts.path))
@@ -159,7 +160,7 @@ def local_path(uri: str) -> Path | None:
 
 
 def _flush(path: Path) -> None:
-    """Make a file and its name durable: a vote must survive a crash of the machine."""
+    """Make a file and its name durable, because a vote must survive a crash of the machine."""
     for one in (path, path.parent):
         descriptor = os.open(one, os.O_RDONLY)
         try:

@@ -1,4 +1,4 @@
-"""A Delta table as it was read once, with the sink's record in it."""
+"""Read a Delta table once, with the sink's record in it."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class DeltaView:
     """See :class:`twopc.sinks.lake.view.View`.
 
     Attributes:
-        files: the store.
+        files: the table's storage.
         table: the table.
         record: the record that the sink's pointer names.
     """
@@ -56,7 +56,7 @@ class DeltaView:
         return definition_of(self.table)
 
     def root(self, sink_id: str) -> str:
-        """See :class:`View`: relative to the table."""
+        """See :class:`View`. The path is relative to the table's directory."""
         return layout.root(self._settings.name, sink_id)
 
     def require_supported(self) -> None:

@@ -1,4 +1,4 @@
-"""The driver's side of the Iceberg sink."""
+"""Commit batches to an Iceberg table from the driver."""
 
 from __future__ import annotations
 
@@ -20,18 +20,18 @@ if TYPE_CHECKING:
 
     from twopc.sinks.iceberg.settings import IcebergSettings
 
-#: A batch must be in the table long before maintenance may take its files for orphans.
+#: A batch must enter the table long before maintenance may delete its files as orphans.
 _SHARE_OF_ORPHAN_AGE: Final = 3
 
 
 class IcebergCommitter(LakeCommitter[IcebergHandle, Step, Entry]):
-    """See :class:`LakeCommitter`. The control record is in the summary of the snapshot that the sink's tag names."""
+    """See :class:`LakeCommitter`. The sink's tag names a snapshot, whose summary holds the control record."""
 
     words = Words(
         moved="tag",
-        recreated="was dropped and created again",
+        recreated="was dropped and recreated",
         restored="was restored to an older state, or the sink's tag was moved back or deleted",
-        lost="batches that were in the table are not among its commits any more. Somebody has restored an older state, or "
+        lost="the table no longer has commits of batches that were in it. Somebody has restored an older state, or "
         "recreated the tag",
     )
 
@@ -45,7 +45,7 @@ class IcebergCommitter(LakeCommitter[IcebergHandle, Step, Entry]):
         return Step(self._store, self._settings)
 
     def files(self) -> TableFiles:
-        """See :class:`LakeCommitter`. A catalog may give new credentials with each load."""
+        """See :class:`LakeCommitter`. It loads the table, because a catalog may give new credentials with each load."""
         return TableFiles(self._store.load().io)
 
     def require_young(self, step: Step, age_ms: float) -> None:
@@ -77,7 +77,7 @@ class IcebergCommitter(LakeCommitter[IcebergHandle, Step, Entry]):
         return found
 
     def newest_batch_of_others(self, query_id: str) -> int | None:
-        """See :class:`SinkCommitter`: Spark's own streaming writer records its batches."""
+        """See :class:`SinkCommitter`. Spark's own streaming writer records its batches in the snapshots."""
         with self._try("reading the batches of Spark's own writer"), self.step() as step:
             return newest_batch(step.view.table.metadata, query_id)
 
@@ -86,9 +86,9 @@ class IcebergCommitter(LakeCommitter[IcebergHandle, Step, Entry]):
         self._store.close()
 
     def _added_already(self, step: Step, found: Mapping[IcebergHandle, list[Entry] | None]) -> set[str]:
-        """The files that are in the table, although the tag's record does not say so: somebody has made the tag anew.
+        """Find files that are in the table, although the tag's record does not say so: somebody has recreated the tag.
 
-        Only a start can meet this: a running driver knows its own record.
+        Only files of earlier drivers are looked up, because a running driver knows its own record.
         """
         former = [one for one in found if driver_epoch_of(one.transaction, self.name) != self._driver_epoch]
         paths = {entry.path for handle in former for entry in found[handle] or ()}

@@ -1,4 +1,4 @@
-"""The Parquet files of an Iceberg table in the making."""
+"""Write the Parquet files of an Iceberg table."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ _DEFAULT_FILE_SIZE: Final = 512 * 2**20
 
 
 class NewFiles:
-    """How the data files of a table are made, see :class:`twopc.sinks.lake.rolling.DataFiles`."""
+    """Creates the data files of a table; see :class:`twopc.sinks.lake.rolling.DataFiles`."""
 
     def __init__(self, table: Table) -> None:
         self.file_size = int(table.properties.get(_FILE_SIZE, _DEFAULT_FILE_SIZE))
         self._table = table
 
     def split(self, rows: pa.Table) -> Iterator[tuple[Partition, pa.Table]]:
-        """The rows of each partition."""
+        """Group rows by partition."""
         return split(rows, self._table.schema(), self._table.spec())
 
     def create(self, path: str) -> NewFile:
@@ -40,7 +40,7 @@ class NewFiles:
 
 
 class NewFile:
-    """One Parquet file, see :class:`twopc.sinks.lake.rolling.DataFile`."""
+    """One Parquet file; see :class:`twopc.sinks.lake.rolling.DataFile`."""
 
     def __init__(self, file: ParquetFile) -> None:
         self.path = file.path
@@ -49,7 +49,7 @@ class NewFile:
 
     @property
     def size(self) -> int:
-        """How many bytes are written so far."""
+        """The number of bytes written so far."""
         return self._file.size
 
     def write(self, rows: pa.Table) -> None:
@@ -63,5 +63,5 @@ class NewFile:
             self._statistics = self._file.close()
 
     def entry(self, size: int, partition: Partition) -> Entry:
-        """The entry of the closed file."""
+        """Make the entry of the closed file."""
         return entry_of(self.path, size, partition, self._statistics)

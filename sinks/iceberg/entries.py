@@ -1,4 +1,4 @@
-"""What the handle of a task says of each file: path, size, partition and the bounds of its columns."""
+"""Define the entry of a file in a task's handle: its path, size, partition and the bounds of its columns."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ class Entry(msgspec.Struct, frozen=True, array_like=True):
     """One file. The fields are those of an entry in one of Iceberg's manifests.
 
     Attributes:
-        partition: the partition's values. A decimal is the list of its text, because the encoding has no decimals.
+        partition: the partition's values. A decimal is a list with its text, because the encoding has no decimals.
     """
 
     path: str
@@ -30,7 +30,7 @@ class Entry(msgspec.Struct, frozen=True, array_like=True):
     split_offsets: tuple[int, ...]
 
     def data_file(self) -> DataFile:
-        """The file as Iceberg's manifests have it."""
+        """Make the file's description for a manifest of Iceberg."""
         return DataFile.from_args(
             content=DataFileContent.DATA,
             file_path=self.path,
@@ -52,13 +52,13 @@ class Entry(msgspec.Struct, frozen=True, array_like=True):
 
 
 def entry_of(path: str, size: int, partition: tuple[Any, ...], statistics: dict[str, Any]) -> Entry:
-    """The entry of a file.
+    """Make the entry of a file.
 
     Args:
-        path: where it is.
-        size: in bytes.
+        path: its path.
+        size: its size in bytes.
         partition: the partition's values as Iceberg stores them.
-        statistics: as pyiceberg computes them.
+        statistics: its statistics as pyiceberg computes them.
     """
     return Entry(
         path=path,

@@ -1,4 +1,4 @@
-"""What the errors of a catalog or of the table's storage mean for a batch that is not decided yet."""
+"""Explain errors of a catalog or of the table's storage for a batch that is not decided yet."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Final
 from twopc.errors import ConfigurationError, FatalError
 from twopc.sinks.lake.errors import Meaning, Translation
 
-#: By the name of the client's class, because each catalog has its own client.
+#: The meanings by the name of the error's class, because each catalog has its own client.
 _MEANINGS: Final[dict[str, Meaning]] = {
     "NoSuchTableError": (ConfigurationError, "Create the table, or correct its name"),
     "NoSuchNamespaceError": (ConfigurationError, "Create the namespace and the table, or correct the table's name"),
@@ -23,7 +23,7 @@ _MEANINGS: Final[dict[str, Meaning]] = {
 
 
 def _first_line(error: Exception) -> str:
-    """The others may quote a whole statement."""
+    """Return the first line of the message. Later lines may quote a long statement."""
     return next(iter(str(error).strip().splitlines()), "")
 
 

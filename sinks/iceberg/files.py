@@ -1,4 +1,4 @@
-"""The storage of a table, through the FileIO that its catalog has given."""
+"""Access a table's storage through the FileIO that its catalog provides."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ if TYPE_CHECKING:
 
 
 class TableFiles:
-    """See above, and :class:`twopc.sinks.lake.files.Files`."""
+    """A table's storage; see :class:`twopc.sinks.lake.files.Files`."""
 
     def __init__(self, file_io: FileIO) -> None:
         self._io = file_io
 
     def read(self, path: str) -> bytes | None:
-        """Read a small file; None if it is not there."""
+        """Read a small file; None if it does not exist."""
         with translated(f"reading {path}"):
             try:
                 with self._io.new_input(path).open() as stream, io.BytesIO() as found:
@@ -36,7 +36,7 @@ class TableFiles:
             stream.write(data)
 
     def size_of(self, path: str) -> int | None:
-        """The size of a file; None if it is not there."""
+        """Return the size of a file in bytes; None if the file does not exist."""
         with translated(f"looking for {path}"):
             try:
                 return len(self._io.new_input(path))
@@ -44,11 +44,11 @@ class TableFiles:
                 return None
 
     def listed(self, path: str, *, directories: bool = False) -> list[str]:
-        """The names of what is directly in a directory: its files, or the directories; nothing if it is not there."""
+        """List the names of a directory's files, or of its subdirectories; nothing if the directory does not exist."""
         with translated("listing the sink's files"):
             return sorted(name for name, is_file in listed(self._io, path) if is_file is not directories)
 
     def delete(self, path: str) -> None:
-        """Delete a file. One that is not there counts as deleted."""
+        """Delete a file. A missing file counts as deleted."""
         with translated(f"deleting {path}"), contextlib.suppress(FileNotFoundError):
             self._io.delete(path)

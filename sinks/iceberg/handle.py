@@ -1,4 +1,4 @@
-"""What the driver needs to add a task's files to the table."""
+"""Define what a handle tells the driver about a task's files in an Iceberg table."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ class IcebergHandle(LakeHandle):
     """See :class:`LakeHandle`.
 
     Attributes:
-        schema_id: the table's schema with which the files were written.
-        spec_id: the table's partitioning with which they were written.
+        schema_id: the id of the table's schema when the files were written.
+        spec_id: the id of the table's partitioning when the files were written.
     """
 
     schema_id: int

@@ -1,4 +1,4 @@
-"""What a table may have that this sink does not understand. The sink refuses such a table by name."""
+"""Find the features and settings of a table that this sink does not support. The sink refuses the table and names them."""
 
 from __future__ import annotations
 
@@ -38,22 +38,22 @@ _KNOWN: Final = (
     BinaryType, BooleanType, DateType, DecimalType, DoubleType, FixedType, FloatType, IntegerType, LongType, StringType,
     TimestampType, TimestamptzType, TimeType, UUIDType,
 )  # fmt: skip
-#: Properties with another value than the one that the sink honours.
+#: Each property with the only value that the sink supports, and what the message says about other values.
 _PROPERTIES: Final = {
     "write.format.default": ("parquet", "the sink writes Parquet. Set it to 'parquet'"),
     "write.py-location-provider.impl": (None, "the sink chooses its files' names itself. Remove it"),
     "write.location-provider.impl": (None, "the sink chooses its files' names itself. Remove it"),
-    "encryption.key-id": (None, "the sink cannot encrypt files"),
+    "encryption.key-id": (None, "the sink cannot encrypt files. Use another table"),
 }
-#: Where pyiceberg's parser of locations ends a path.
+#: The characters at which pyiceberg cuts off a location's path.
 _CUT: Final = "#?"
 _PLACES: Final = ("write.data.path", "write.metadata.path")
 
 
 def find_objections(metadata: TableMetadata) -> Iterator[str]:
-    """Say what is not supported, and what to do; each text continues "table … "."""
+    """Yield what is not supported, and what to do; each text continues "table … "."""
     if metadata.format_version != _FORMAT:
-        yield f"has format version {metadata.format_version}, and the sink writes version {_FORMAT} only. {_upgrade(metadata)}"
+        yield f"has format version {metadata.format_version}, but the sink writes only version {_FORMAT}. {_upgrade(metadata)}"
     for name, (honoured, why) in _PROPERTIES.items():
         value = metadata.properties.get(name)
         if value is not None and value.lower() != honoured:
@@ -72,25 +72,25 @@ def _objections_to_columns(schema: Schema) -> Iterator[str]:
                 yield f"has the column {field.name!r} with type {kind}, which the sink cannot write. Use another type"
     for struct in _structs(schema.as_struct()):
         if alike := _alike(struct):
-            yield f"has columns whose names differ only in case, or are alike in Parquet: {alike}. Rename one of them"
+            yield f"has columns whose names differ only in case, or are equal in Parquet: {alike}. Rename one of them"
 
 
 def _objections_to_places(metadata: TableMetadata) -> Iterator[str]:
     places = {"location": metadata.location, **{name: metadata.properties.get(name, "") for name in _PLACES}}
     for name, place in places.items():
         if set(place) & set(_CUT):
-            why = "pyiceberg cuts a path at '#' and '?', so that files overwrite each other. Use another place"
+            why = "pyiceberg cuts a path at '#' and '?', so files would overwrite each other. Use another location"
             yield f"has {name}={place!r}, but {why}"
 
 
 def _alike(struct: StructType) -> str:
-    """The names that are one name to Spark, or in a Parquet file, where a name has only letters, digits and underscores."""
+    """List names that are equal for Spark, or in Parquet files, where names have only letters, digits and underscores."""
     names = [make_compatible_name(field.name).lower() for field in struct.fields]
     return ", ".join(repr(one.name) for one, name in zip(struct.fields, names, strict=True) if names.count(name) > 1)
 
 
 def _structs(kind: IcebergType) -> Iterator[StructType]:
-    """A struct and all that are within it."""
+    """Yield a struct and all structs inside it."""
     if isinstance(kind, StructType):
         yield kind
     for inner in _children(kind):

@@ -1,4 +1,4 @@
-"""Which of the files that tasks have prepared are in the table already."""
+"""Find prepared files that are already in the table."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 def added_already(table: Table, paths: Collection[str]) -> set[str]:
-    """Those of the files that are in the branch. Reads all of its manifests of data.
+    """Return the files that are already in the main branch. This reads all of its data manifests.
 
     Raises:
         StoreError: the storage did not answer.

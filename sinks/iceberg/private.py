@@ -1,7 +1,7 @@
-"""All that this sink uses of pyiceberg's internals. A test notices when one of them moves (``test_iceberg_private.py``).
+"""Wrap all of pyiceberg's internals that this sink uses. A test fails if one of them moves (``test_iceberg_private.py``).
 
-pyiceberg has no public function that writes a data file without also committing it, none that lists a directory, and no limit of
-time for requests to a REST catalog.
+pyiceberg has no public function that writes a data file without also committing it, none that lists a directory, and no time
+limit for requests to a REST catalog.
 """
 
 from __future__ import annotations
@@ -39,14 +39,14 @@ _TIMEOUT_MS: Final = "twopc.timeout-ms"
 
 
 class ParquetFile:
-    """One Parquet file in the making, with the table's field ids, compression and column metrics."""
+    """Writes one Parquet file, with the table's field ids, compression and column metrics."""
 
     def __init__(self, io: FileIO, metadata: TableMetadata, path: str) -> None:
         self.path = path
         with warnings.catch_warnings():
             warnings.simplefilter(
                 "ignore"
-            )  # about options of the table that only Java's writer has, such as bloom filters
+            )  # warnings about options that only Java's writer supports, such as bloom filters
             output = io.new_output(path)
             schema = sanitize_column_names(metadata.schema())
             self._ids = parquet_path_to_id_mapping(schema)
@@ -61,16 +61,17 @@ class ParquetFile:
 
     @property
     def size(self) -> int:
-        """How many bytes are written so far."""
+        """The number of bytes written so far."""
         stream: Any = self._writer._fos  # type: ignore[attr-defined]  # noqa: SLF001 - see above
         return 0 if stream is None else int(stream.tell())
 
     def close(self) -> dict[str, Any]:
-        """Complete the file; return its statistics as an entry of a manifest has them.
+        """Complete the file; return its statistics for a manifest's entry.
 
-        pyiceberg's would be wrong in three cases. Parquet omits the bounds of a row group with a value of more than 4 KiB, and
-        those of the others would then count for the whole file: readers would skip it. NaNs are outside the bounds, and unless
-        they are counted, a DELETE takes them with other rows. And a text may be cut after a character that has no successor.
+        pyiceberg's own statistics would be wrong in three cases. Parquet omits the bounds of a row group with a value of more
+        than 4 KiB, and pyiceberg would use the other row groups' bounds for the file, so that readers skip it. NaNs are outside
+        the bounds; unless they are counted, a DELETE of other rows deletes them, too. A truncated text may end in a character
+        that has no successor.
         """
         statistics: Any = self._writer.close()
         for field_id in self._unbounded():
@@ -78,14 +79,14 @@ class ParquetFile:
         for bounds in statistics.column_aggregates.values():
             try:
                 bounds.max_as_bytes()
-            except UnicodeEncodeError:  # U+D7FF, and the next is a surrogate
+            except UnicodeEncodeError:  # after U+D7FF comes a surrogate
                 bounds.current_max = None
         counted = self._nans.keys() & statistics.value_counts.keys()
         statistics.nan_value_counts.update({field_id: self._nans[field_id] for field_id in counted})
         return dict(statistics.to_serialized_dict())
 
     def _unbounded(self) -> Iterator[int]:
-        """The columns of which a row group has values without bounds."""
+        """Yield the columns that have values without bounds in some row group."""
         footer = self._writer._writer.writer.metadata  # type: ignore[attr-defined]  # noqa: SLF001 - see above
         for group in map(footer.row_group, range(footer.num_row_groups)):
             for column in map(group.column, range(group.num_columns)):
@@ -95,7 +96,7 @@ class ParquetFile:
 
 
 def _nans(field: pa.Field[Any], values: Any) -> Iterator[tuple[int, int]]:
-    """How many NaNs there are, by field id; of elements of lists and maps nobody asks for them."""
+    """Count NaNs by field id, except in elements of lists and maps, whose counts no reader needs."""
     if pa.types.is_floating(field.type):
         yield int((field.metadata or {})[_FIELD_ID]), pc.sum(pc.is_nan(values)).as_py() or 0
     elif pa.types.is_struct(field.type):
@@ -104,7 +105,7 @@ def _nans(field: pa.Field[Any], values: Any) -> Iterator[tuple[int, int]]:
 
 
 def listed(file_io: FileIO, location: str) -> Iterator[tuple[str, bool]]:
-    """What is directly in a directory: each name, and whether it is a file. Nothing if this FileIO cannot list at all."""
+    """Yield each name in a directory, and whether it is a file. Yields nothing if this FileIO cannot list directories."""
     scheme, netloc, path = PyArrowFileIO.parse_location(location)
     if isinstance(file_io, PyArrowFileIO):
         selector = FileSelector(path, allow_not_found=True)
@@ -117,7 +118,7 @@ def listed(file_io: FileIO, location: str) -> Iterator[tuple[str, bool]]:
 
 
 class _Limited(HTTPAdapter):
-    """Ends a request that has no answer in time."""
+    """Ends a request that is not answered in time."""
 
     def __init__(self, timeout_s: float) -> None:
         self._timeout_s = timeout_s
@@ -129,7 +130,7 @@ class _Limited(HTTPAdapter):
 
 
 class TimedRestCatalog(RestCatalog):
-    """A REST catalog whose requests have a limit of time, from the first one on; pyiceberg's own would wait forever."""
+    """A REST catalog whose requests have a time limit from the start. pyiceberg's own catalog would wait forever."""
 
     def _create_session(self) -> Session:
         session = super()._create_session()
@@ -138,19 +139,19 @@ class TimedRestCatalog(RestCatalog):
 
 
 def limit_time(catalog: Catalog, timeout_ms: int) -> None:
-    """The same for a REST catalog of the user's own class, once it is opened."""
+    """Limit the time of requests of an opened REST catalog, also if it is of the user's own class."""
     if isinstance(catalog, RestCatalog):
         _limit(catalog._session, timeout_ms)  # noqa: SLF001 - see above
 
 
 def _limit(session: Session, timeout_ms: int) -> None:
     for scheme in ("http://", "https://"):
-        if type(session.get_adapter(scheme)) is HTTPAdapter:  # one that signs requests stays
+        if type(session.get_adapter(scheme)) is HTTPAdapter:  # an adapter that signs requests stays
             session.mount(scheme, _Limited(timeout_ms / 1000))
 
 
 def timed(properties: Mapping[str, Any], timeout_ms: int) -> dict[str, Any]:
-    """The properties of the same catalog, with a limit for its requests if it is a REST catalog."""
+    """Return the properties of the same catalog, with a time limit for its requests if it is a REST catalog."""
     kind = properties.get("type", "" if "py-catalog-impl" in properties else str(properties.get("uri", ""))[:4])
     if kind not in {"rest", "http"}:
         return dict(properties)

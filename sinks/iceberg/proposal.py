@@ -1,7 +1,7 @@
-"""One commit to the table, built by hand: a new snapshot, what it moves, and what must not have changed.
+"""Build a commit to the table by hand: a new snapshot, the references that move to it, and the commit's requirements.
 
-pyiceberg's own transactions keep one requirement of each type, and repeat a refused commit without the others. Two drivers could
-then both add the same files.
+pyiceberg's own transactions keep only one requirement of each type, and repeat a refused commit without the others. Then two
+drivers could both add the same files.
 """
 
 from __future__ import annotations
@@ -36,13 +36,13 @@ _COMPRESSION: Final = "write.avro.compression-codec"
 #: A tag that the table's retention must not remove (``history.expire.max-ref-age-ms``).
 _FOREVER_MS: Final = 2**63 - 1
 
-#: Files by the ids of the schema and the partitioning with which they were written.
+#: Files by the ids of the schema and the partitioning that the table had when they were written.
 Additions = dict[tuple[int, int], "list[Entry]"]
 
 
 @dataclass(frozen=True)
 class Change:
-    """What a commit is for.
+    """The content of a commit.
 
     Attributes:
         control: the new control record.
@@ -57,10 +57,10 @@ class Change:
 
 @dataclass(frozen=True)
 class Proposal:
-    """A commit that the catalog takes as a whole or refuses.
+    """A commit that the catalog accepts or refuses atomically.
 
     Attributes:
-        snapshot_id: the new snapshot's id, by which it is recognised later.
+        snapshot_id: the new snapshot's id, by which the step recognises the commit later.
         paths: the metadata files that only this proposal names.
     """
 
@@ -73,18 +73,18 @@ class Proposal:
 def propose(table: Table, sink: str, tagged: int | None, change: Change) -> Proposal:
     """Write the metadata files of a commit, and describe it.
 
-    Without files, the new snapshot adds nothing, and only the tag moves. But the first snapshot of a table is also the branch's:
-    a catalog refuses a requirement about a tag while there are no snapshots, so that two drivers could both create the tag.
+    Without files, the new snapshot adds nothing, and only the tag moves. But a table's first snapshot also moves the branch:
+    while a table has no snapshots, a catalog refuses a requirement about a tag, so two drivers could both create the tag.
 
-    A snapshot always has the branch's as its parent, even if only the tag names it. A catalog compares the sequence number of a
-    snapshot with the table's only if there is a parent. Otherwise a late commit would set the table's back, and rows that are
-    appended after that would count as older than deletes that were there before them.
+    The parent is always the branch's snapshot, even if only the tag names the new snapshot. A catalog compares the sequence
+    numbers of a snapshot and its table only if the snapshot has a parent. Otherwise a late commit would set the table's number
+    back, and rows appended later would count as older than existing deletes.
 
     Args:
         table: the table's newest metadata.
         sink: the sink's name.
-        tagged: the snapshot that the sink's tag must still have; None: there must be no such tag.
-        change: what the commit is for.
+        tagged: the snapshot that the sink's tag must still name; None if the tag must not exist.
+        change: the content of the commit.
 
     Raises:
         StoreError: a metadata file could not be written.
@@ -108,7 +108,7 @@ def propose(table: Table, sink: str, tagged: int | None, change: Change) -> Prop
             "snapshot-id": snapshot_id,
             "parent-snapshot-id": parent_id,
             "sequence-number": metadata.next_sequence_number(),
-            # Catalogs refuse one that is before the table's.
+            # Catalogs refuse a time before the table's last update.
             "timestamp-ms": max(time.time_ns() // 1_000_000, metadata.last_updated_ms),
             "manifest-list": list_path,
             "summary": _summary(table, parent_id, change.additions, own),
@@ -118,13 +118,13 @@ def propose(table: Table, sink: str, tagged: int | None, change: Change) -> Prop
     updates: list[TableUpdate] = [AddSnapshotUpdate(snapshot=snapshot)]
     requirements: list[TableRequirement] = [AssertTableUUID(uuid=metadata.table_uuid)]
     if moves_branch:
-        # A reference is replaced as a whole, so its retention must be repeated.
+        # The update replaces the complete reference, so it must repeat the retention.
         kept = parent.model_dump(by_alias=True, exclude={"snapshot_id", "snapshot_ref_type"}) if parent else {}
         updates.append(_moved(MAIN_BRANCH, "branch", snapshot_id, kept))
     if moves_branch or parent_id is None:
         requirements.append(_unmoved(MAIN_BRANCH, parent_id))
     if parent_id is None:
-        # Nobody compares the sequence numbers then. Whoever has moved the table's has also moved a reference.
+        # Then nobody compares the sequence numbers. But each commit that raises the table's number also moves a reference.
         others = (name for name in metadata.refs if name not in {MAIN_BRANCH, tag_of(sink)})
         requirements.extend(_unmoved(name, metadata.refs[name].snapshot_id) for name in others)
     updates.append(_moved(tag_of(sink), "tag", snapshot_id, {"max-ref-age-ms": _FOREVER_MS}))
@@ -135,7 +135,7 @@ def propose(table: Table, sink: str, tagged: int | None, change: Change) -> Prop
 
 
 def has_definitions(table: Table, schema_id: int, spec_id: int) -> bool:
-    """Whether the table still has this schema and this partitioning. Maintenance may remove those that no snapshot uses."""
+    """Tell whether the table still has this schema and partitioning. Maintenance may remove both if no snapshot uses them."""
     return table.metadata.schema_by_id(schema_id) is not None and spec_id in table.metadata.specs()
 
 
@@ -154,7 +154,7 @@ def _manifest(
 ) -> ManifestFile:
     schema_id, spec_id = ids
     schema, spec = table.metadata.schema_by_id(schema_id), table.metadata.specs().get(spec_id)
-    if schema is None or spec is None:  # since the step began; the next step finds out
+    if schema is None or spec is None:  # they were removed after the step began; the next step finds out
         raise StoreError(
             f"somebody has removed schema {schema_id} or partitioning {spec_id}, with which the files were written"
         )
@@ -180,7 +180,7 @@ def _manifest(
 
 
 def _kept(table: Table, parent_id: int | None) -> list[ManifestFile]:
-    """The manifests of the branch's snapshot: those of deletes, too."""
+    """List the manifests of the branch's snapshot, including those of deletes."""
     parent = None if parent_id is None else table.metadata.snapshot_by_id(parent_id)
     if parent is None:
         return []

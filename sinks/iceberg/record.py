@@ -1,7 +1,7 @@
-"""What the sink keeps in the table: a tag, whose snapshot's summary has the control record and the newest decision's outcome.
+"""Read and write the sink's record: the control record and the newest decision's outcome, in the summary of a tagged snapshot.
 
-The tag moves only by compare-and-set, together with the branch when there are rows. So the evidence of a commit is as old as the
-commit, and as long as the tag exists, no expiry of snapshots removes it.
+The tag moves only by compare-and-set, and if the commit adds rows, together with the branch. So the evidence of a commit exists
+from the commit on. As long as the tag exists, no expiry of snapshots removes the evidence.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _PREFIX: Final = "twopc-"
 
 @dataclass(frozen=True)
 class Tagged:
-    """The snapshot of the sink's tag."""
+    """The snapshot that the sink's tag names."""
 
     snapshot_id: int
     control: bytes
@@ -38,12 +38,12 @@ class Tagged:
 
 
 def tag_of(sink: str) -> str:
-    """The name of the sink's tag."""
+    """Return the name of the sink's tag."""
     return f"{_PREFIX}{sink}"
 
 
 def summary_of(sink: str, control: bytes, published: Published, *, has_rows: bool) -> dict[str, str]:
-    """The sink's part of a snapshot's summary; only a snapshot with rows is a batch's."""
+    """Make the sink's part of a snapshot's summary. Only a snapshot with rows belongs to a batch."""
     record = {SINK: sink, CONTROL: control.decode(), PUBLISHED: msgspec.json.encode(published).decode()}
     return {BATCH: str(published.batch), **record} if has_rows else record
 
@@ -52,15 +52,15 @@ def read_tag(metadata: TableMetadata, sink: str) -> Tagged | None:
     """Read the sink's tag; None if the sink has never written to this table.
 
     Raises:
-        StoreError: somebody has deleted the tag, or moved it to a snapshot of others.
+        StoreError: somebody has deleted the tag, or moved it to a snapshot that is not the sink's.
     """
     tag = tag_of(sink)
     reference = metadata.refs.get(tag)
     if reference is None:
         if left := _newest_of(metadata, sink):
             raise StoreError(
-                f"the tag {tag!r} is gone, but snapshot {left} is of this sink: somebody has deleted the tag, which records what "
-                "is committed",
+                f"the tag {tag!r} is missing, but snapshot {left} belongs to this sink. Somebody has deleted the tag, which "
+                "records the committed batches",
                 ConfigurationError,
                 f"Create it again: ALTER TABLE … CREATE TAG `{tag}` AS OF VERSION {left}",
             )
@@ -70,7 +70,7 @@ def read_tag(metadata: TableMetadata, sink: str) -> Tagged | None:
     if found is None or summary.get(SINK) != sink or CONTROL not in summary:
         left = _newest_of(metadata, sink)
         raise StoreError(
-            f"the tag {tag!r} is on snapshot {reference.snapshot_id}, which is not of this sink: somebody has moved it",
+            f"the tag {tag!r} is on snapshot {reference.snapshot_id}, which does not belong to this sink. Somebody has moved it",
             ConfigurationError,
             f"Move it back: ALTER TABLE … REPLACE TAG `{tag}` AS OF VERSION {left}"
             if left
@@ -79,8 +79,8 @@ def read_tag(metadata: TableMetadata, sink: str) -> Tagged | None:
     newest = _newest_of(metadata, sink)
     if newest != found.snapshot_id:
         raise StoreError(
-            f"the tag {tag!r} is on snapshot {found.snapshot_id}, but snapshot {newest} is newer and also of this sink: somebody "
-            "has moved the tag back",
+            f"the tag {tag!r} is on snapshot {found.snapshot_id}, but the newer snapshot {newest} also belongs to this sink. "
+            "Somebody has moved the tag back",
             ConfigurationError,
             f"Move it again: ALTER TABLE … REPLACE TAG `{tag}` AS OF VERSION {newest}",
         )
@@ -88,7 +88,7 @@ def read_tag(metadata: TableMetadata, sink: str) -> Tagged | None:
         published = msgspec.json.decode(summary.get(PUBLISHED, "{}"), type=Published)
     except msgspec.DecodeError as error:
         raise StoreError(
-            f"snapshot {found.snapshot_id} of the tag {tag!r} has a record that cannot be read ({error})",
+            f"snapshot {found.snapshot_id} of the tag {tag!r} has a record that this version cannot read ({error})",
             ConfigurationError,
             "Use the version of this sink that wrote it",
         ) from error

@@ -1,4 +1,4 @@
-"""The rows of a batch as an Iceberg table takes them."""
+"""Match a batch's columns with those of an Iceberg table."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ if TYPE_CHECKING:
 
 
 def fit_rows(schema: pa.Schema, table: Schema, title: str) -> RowFormat:
-    """Say how a batch with these columns becomes rows of the table. In a file, the columns have other names, and field ids.
+    """Determine how a batch becomes rows of the table. In a data file, the columns have other names, and field ids.
 
     Raises:
-        SchemaError: it cannot, see :func:`match`.
+        SchemaError: the columns do not fit the table; see :func:`match`.
     """
     target: pa.Schema = schema_to_pyarrow(table, include_field_ids=False)
     stored: pa.Schema = schema_to_pyarrow(sanitize_column_names(table), include_field_ids=True)

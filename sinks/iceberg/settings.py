@@ -1,4 +1,4 @@
-"""The arguments of an Iceberg sink, checked. :class:`twopc.sinks.iceberg.IcebergSink` documents them."""
+"""Check the arguments of an Iceberg sink. :class:`twopc.sinks.iceberg.IcebergSink` documents them."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from twopc.sinks.lake.rows import RowFormat
 
 _TABLE: Final = re.compile(r"[^.\s]+(\.[^.\s]+)+")
-#: Each process would have a catalog of its own.
+#: URIs with which each process would have its own catalog.
 _OF_ONE_PROCESS: Final = re.compile(r"sqlite(\+\w+)?://(/:memory:|/?$|/?\?|.*mode=memory)")
 
 
@@ -57,18 +57,18 @@ class IcebergSettings:
             self.catalog.get("type") != "in-memory" and not _OF_ONE_PROCESS.match(str(self.catalog.get("uri", ""))),
             "catalog",
             "…",
-            "a catalog in memory exists in one process only: pass one that the driver and all executors reach",
+            "a catalog in memory exists in one process only. Pass a catalog that the driver and all executors can reach",
         )
 
     def store(self) -> Store:
-        """The table for the caller, not yet loaded."""
+        """Make a store for the caller. It loads the table later."""
         return Store(self.catalog, self.table, timeout_ms=self.timeout_ms)
 
     def require_supported(self, table: Table) -> None:
-        """Refuse a table that has what this sink does not understand.
+        """Refuse a table with features or settings that this sink does not support.
 
         Raises:
-            ConfigurationError: see above. The message says what it is, and what to do.
+            ConfigurationError: the table has one of them. The message names it and says what to do.
         """
         for objection in find_objections(table.metadata):
             raise ConfigurationError(f"sink {self.name!r}: table {self.table} {objection}. Nothing was written")
@@ -80,11 +80,11 @@ class IcebergSettings:
 
 @fresh
 def row_format(settings: IcebergSettings, schema: pa.Schema) -> RowFormat:
-    """How a batch's rows are written. Reads the table at most every 30 s; each task reads it again.
+    """Determine how a batch's rows are written. Reads the table at most every 30 s; each task reads it again.
 
     Raises:
         SchemaError: the columns do not fit the table.
-        ConfigurationError: the table has what the sink does not support, or cannot be read.
+        ConfigurationError: the table has something that the sink does not support, or cannot be read.
     """
     with (
         explaining(f"sink {settings.name!r}, reading table {settings.table}"),

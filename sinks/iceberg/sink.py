@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class IcebergSink(IcebergSettings, TwoPhaseCommitSink[IcebergHandle]):
-    """Rows to an Iceberg table, appended. Readers see a whole batch at one instant: one snapshot.
+    """Appends rows to an Iceberg table. All rows of a batch become visible at the same instant, as one snapshot.
 
     Each task writes data files that no snapshot names. After the decision, the driver adds them all to the table with one commit.
 
@@ -28,14 +28,14 @@ class IcebergSink(IcebergSettings, TwoPhaseCommitSink[IcebergHandle]):
         name: the sink's name across restarts. Letters, digits, ``_`` and ``-``.
         catalog: the catalog, as pyiceberg's configuration describes it: ``{"type": "rest", "uri": "https://…"}``. Every executor
             must reach it. ``name`` is the catalog's own name, which matters for ``"type": "sql"``.
-        table: ``namespace.table``. The rows' columns must have the names of its columns.
+        table: ``namespace.table``. The rows' columns must have the names of the table's columns.
         timeout_ms: how long a commit is repeated while the catalog refuses it or does not answer, and how long one request to a
             REST catalog may take.
         orphan_age_ms: the age from which your maintenance deletes files that no snapshot names (Spark's ``remove_orphan_files``:
             three days by default). A batch whose files are older than a third of this is not decided.
 
     Raises:
-        ConfigurationError: an argument is invalid. The message names it and what to pass instead.
+        ConfigurationError: an argument is invalid. The message names the argument and says what to pass instead.
     """
 
     handle_type = IcebergHandle

@@ -1,4 +1,4 @@
-"""One step of the driver of an Iceberg sink."""
+"""Run one step of an Iceberg sink's driver."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 class Step(LakeStep[IcebergView, "Table"]):
-    """See :class:`LakeStep`. The value that a commit moves is the sink's tag.
+    """See :class:`LakeStep`. A commit moves the sink's tag.
 
     Attributes:
         additions: the files that the step adds to the table.
@@ -67,9 +67,9 @@ class Step(LakeStep[IcebergView, "Table"]):
         return False
 
     def tidy(self) -> None:
-        """See :class:`LakeStep`: the metadata files of tries that took no effect. The tag has moved since, so they never will.
+        """See :class:`LakeStep`. Delete the metadata files of tries that took no effect, and never will since the tag has moved.
 
-        A successor may have moved the tag on by now, so the tag does not say which try it was.
+        A successor may have moved the tag again by now, so the tag does not show which try took effect.
         """
         files = TableFiles(self._table.io)
         with contextlib.suppress(StoreError):

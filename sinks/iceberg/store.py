@@ -1,4 +1,4 @@
-"""The catalog and the table, for one writer or one committer. Every error is a StoreError."""
+"""Access a catalog and its table, for one writer or one committer. Every error is a StoreError."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 class Store:
-    """See above.
+    """A table in a catalog.
 
     Args:
         properties: pyiceberg's properties of the catalog; ``name`` is the catalog's own name.
@@ -55,7 +55,7 @@ class Store:
         if self._catalog is None:
             properties = timed(self._properties, self._timeout_ms)
             with warnings.catch_warnings():
-                warnings.simplefilter("ignore")  # pyiceberg's own use of its libraries
+                warnings.simplefilter("ignore")  # warnings about pyiceberg's own use of its libraries
                 self._catalog = load_catalog(properties.pop("name", "default"), **properties)
             limit_time(self._catalog, self._timeout_ms)
         return self._catalog

@@ -1,4 +1,4 @@
-"""An Iceberg table as it was read once, with the sink's tag in it."""
+"""Read an Iceberg table once, with the sink's tag in it."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class IcebergView:
 
     Attributes:
         table: the table.
-        tagged: the snapshot of the sink's tag.
+        tagged: the snapshot that the sink's tag names.
         files: the table's storage.
     """
 

@@ -276,7 +276,7 @@ def test_a_column_that_is_added_after_the_decision_does_no_harm(shop: Shop, *, w
 @pytest.mark.parametrize(
     ("alter", "why"),
     [
-        (_replace_columns, "the column 'value' is gone"),
+        (_replace_columns, "the column 'value' was removed"),
         (lambda shop: shop.table().alter.add_constraint({"positive": "value > 0"}), "has the constraint 'positive'"),
     ],
     ids=["columns", "constraint"],
@@ -368,7 +368,7 @@ def test_a_field_that_is_added_to_a_struct_after_the_decision_does_no_harm(
 @pytest.mark.parametrize(
     ("now", "why"),
     [
-        (pa.struct([("b", pa.int64())]), "the column 's.a' is gone"),
+        (pa.struct([("b", pa.int64())]), "the column 's.a' was removed"),
         (pa.struct([("a", pa.string())]), "the column 's.a' is string now"),
         (pa.struct([pa.field("a", pa.int64(), nullable=False)]), "the column 's.a' is NOT NULL now"),
         (

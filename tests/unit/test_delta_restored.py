@@ -50,7 +50,7 @@ def test_a_driver_never_commits_ahead_of_a_restored_log(shop: Shop) -> None:
 @pytest.mark.parametrize(
     ("damage", "why"),
     [
-        (lambda path: path.unlink(), "is gone, which the table's log names"),
+        (lambda path: path.unlink(), "but the file is missing"),
         (lambda path: path.write_text("{"), "is damaged"),
         (lambda path: path.write_text(path.read_text().replace('"pointer":', '"pointer":1')), "is the record of"),
     ],

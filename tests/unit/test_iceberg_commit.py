@@ -232,13 +232,13 @@ def test_a_deleted_tag_is_named_before_the_decision_and_after_it(shop: Shop) -> 
     handle = prepare(driver, shop.sink, 1, 2)
     shop.change(lambda table: table.manage_snapshots().remove_tag(TAG).commit())
     with pytest.raises(
-        ConfigurationError, match=r"the tag 'twopc-orders' is gone.* CREATE TAG `twopc-orders` AS OF VERSION"
+        ConfigurationError, match=r"the tag 'twopc-orders' is missing.* CREATE TAG `twopc-orders` AS OF VERSION"
     ):
         driver.committer.confirm([handle], 0)
-    with pytest.raises(ConfigurationError, match="is gone"):
+    with pytest.raises(ConfigurationError, match="is missing"):
         Driver(shop.sink)
     assert evidence(driver, [handle], scan_start) == [UNKNOWN]
-    assert "the tag 'twopc-orders' is gone" in driver.committer.blockers()[0]
+    assert "the tag 'twopc-orders' is missing" in driver.committer.blockers()[0]
     assert shop.values() == []
 
 
@@ -252,13 +252,13 @@ def test_a_tag_that_was_moved_is_named(shop: Shop) -> None:
         shop.change(lambda table: table.manage_snapshots().remove_tag(TAG).create_tag(to, TAG).commit())
 
     move(first)
-    with pytest.raises(ConfigurationError, match=r"somebody has moved the tag back.*REPLACE TAG"):
+    with pytest.raises(ConfigurationError, match=r"Somebody has moved the tag back.*REPLACE TAG"):
         Driver(shop.sink)
     shop.append(9)
     foreign = shop.table().current_snapshot()
     assert foreign is not None
     move(foreign.snapshot_id)
-    with pytest.raises(ConfigurationError, match=r"not of this sink: somebody has moved it.*REPLACE TAG"):
+    with pytest.raises(ConfigurationError, match=r"not belong to this sink. Somebody has moved it.*REPLACE TAG"):
         Driver(shop.sink)
 
 

@@ -54,7 +54,7 @@ def test_a_tag_that_is_deleted_between_two_runs_is_named(shop: Shop, case: Case,
     query = Query(case, tmp_path)
     query.run(0)
     shop.change(lambda table: table.manage_snapshots().remove_tag(TAG).commit())
-    with pytest.raises(ConfigurationError, match="the tag 'twopc-orders' is gone"):
+    with pytest.raises(ConfigurationError, match="the tag 'twopc-orders' is missing"):
         query.run(1)
 
 

@@ -93,10 +93,10 @@ def test_a_catalog_that_cannot_be_opened_is_an_error_of_the_configuration(tmp_pa
 @pytest.mark.parametrize(
     ("properties", "message"),
     [
-        ({"format-version": "1"}, "has format version 1, and the sink writes version 2 only. Upgrade it: ALTER TABLE"),
+        ({"format-version": "1"}, "has format version 1, but the sink writes only version 2. Upgrade it: ALTER TABLE"),
         (
             {"format-version": "3"},
-            "has format version 3, and the sink writes version 2 only. Write to a table with version 2",
+            "has format version 3, but the sink writes only version 2. Write to a table with version 2",
         ),
         ({"write.format.default": "orc"}, "has write.format.default='orc', but the sink writes Parquet"),
         ({"write.py-location-provider.impl": "a.B"}, "has write.py-location-provider.impl='a.B', but the sink chooses"),
@@ -124,7 +124,9 @@ def test_a_place_at_which_files_would_overwrite_each_other_is_refused(place: str
     shop = Shop(tmp_path)
     where = (tmp_path / "a").as_uri() + cut + "b"
     shop.edit(lambda table: table.update({place: where} if place == "location" else {"properties": {place: where}}))
-    with pytest.raises(ConfigurationError, match=f"has {place}='file.*files overwrite each other.*Nothing was written"):
+    with pytest.raises(
+        ConfigurationError, match=f"has {place}='file.*files would overwrite each other.*Nothing was written"
+    ):
         Driver(shop.sink)
 
 
@@ -139,7 +141,7 @@ def test_columns_with_names_that_are_alike_are_refused(
     warehouse = Warehouse(tmp_path / "warehouse", timeout_s=0.2)
     warehouse.create("shop.alike", Schema(*([inner] if is_nested else fields)))
     sink = IcebergSink(name="alike", catalog=warehouse.properties, table="shop.alike")
-    with pytest.raises(ConfigurationError, match=f"alike in Parquet: '{names[0]}', '{names[1]}'. Rename one"):
+    with pytest.raises(ConfigurationError, match=f"equal in Parquet: '{names[0]}', '{names[1]}'. Rename one"):
         Driver(sink)
 
 

@@ -218,11 +218,11 @@ def test_a_table_that_was_created_again_is_named_while_a_driver_runs(shop: LakeS
     scan_start = driver.begin()
     handle = prepare(driver, shop.sink, 1)
     shop.recreate()
-    with pytest.raises(ConfigurationError, match="created again"):
+    with pytest.raises(ConfigurationError, match="and recreated"):
         driver.committer.confirm([handle], 0)
     assert evidence(driver, [handle], scan_start) == [UNKNOWN]
-    assert "created again" in driver.committer.blockers()[0]
-    with pytest.raises(ConfigurationError, match="created again"):
+    assert "and recreated" in driver.committer.blockers()[0]
+    with pytest.raises(ConfigurationError, match="and recreated"):
         driver.begin()
     assert shop.values() == []
 
