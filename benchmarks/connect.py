@@ -1,7 +1,7 @@
-"""Spark Connect beside a classic session: batches from Kafka to Kafka, and functions that write nothing.
+"""Compare Spark Connect with a classic session: batches from Kafka to Kafka, and functions that write nothing.
 
-``make bench ARGS="--only connect"``. Each run is a process of its own, with its own session, and with Spark Connect also its own
-server. The time is Spark's ``addBatch``, without the first batches.
+``make bench ARGS="--only connect"``. Each run is a separate process with its own session, and under Spark Connect also with its
+own server. The time is Spark's ``addBatch``, without the first batches.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 
 TITLE: Final = "Spark Connect: addBatch of a batch, beside a classic session"
 X_LABEL: Final = ""
-#: Rows per batch, and the batches of a run that count.
+#: The rows per batch, and the number of measured batches in a run.
 _SIZES: Final = ((2_000, 12), (400_000, 3))
 _WARM_UP_BATCHES: Final = 3
 _ROOT: Final = Path(__file__).parents[1]
@@ -73,14 +73,14 @@ class _Run:
     directory: str
 
     def times_ms(self) -> list[float]:
-        """Run the query in a process of its own; return the times of its batches."""
+        """Run the query in a separate process; return the times of its batches in ms."""
         environment = {
             **os.environ,
             "PYTHONPATH": str(_ROOT),
             "PYSPARK_PYTHON": sys.executable,
             "JAVA_HOME": str(java_home()),
             "SPARK_LOCAL_IP": "127.0.0.1",
-            "SPARK_TESTING": "1",  # so that the server of Spark Connect takes any free port
+            "SPARK_TESTING": "1",  # with this variable, the Spark Connect server takes any free port
         }
         command = [sys.executable, "-m", __name__, json.dumps(asdict(self))]
         done = subprocess.run(command, cwd=self.directory, env=environment, capture_output=True, text=True, check=False)
@@ -90,7 +90,7 @@ class _Run:
         return times
 
     def execute(self) -> list[float]:
-        """Run the query in this process."""
+        """Run the query in this process; return the times of its batches in ms."""
         spark = self._session()
         stream = spark.readStream.format("kafka").option("kafka.bootstrap.servers", self.bootstrap_servers)
         stream = stream.option("subscribe", self.source).option("startingOffsets", "earliest")
@@ -188,7 +188,7 @@ def _case(topics: Topics, directory: str, settings: Settings, name: str, size: t
 
 
 if __name__ == "__main__":
-    # Pickled by name, the functions must be those of the module, not of this script.
+    # The functions are pickled by name, so they must belong to the module, not to this script.
     from benchmarks.connect import _Run as Run
 
     sys.stdout.write(json.dumps(Run(**json.loads(sys.argv[1])).execute()) + "\n")

@@ -1,4 +1,4 @@
-"""Streaming queries that read Parquet files, two files for each batch."""
+"""Run streaming queries that read Parquet files, two files per batch."""
 
 from __future__ import annotations
 
@@ -30,13 +30,13 @@ _VALUE_BYTES: Final = 100
 
 
 class FileQueries:
-    """Runs queries over the same files. The rows of each output are counted, and the output is then removed.
+    """Runs queries over the same files. Each output's rows are counted, and then the output is removed.
 
     Args:
         spark: the session.
-        directory: for the files and the checkpoints.
+        directory: the directory for the files and the checkpoints.
         rows: the number of rows in a batch.
-        batches: how many batches count.
+        batches: the number of measured batches.
     """
 
     def __init__(self, spark: SparkSession, directory: Path, rows: int, batches: int) -> None:
@@ -51,12 +51,12 @@ class FileQueries:
             first += count
 
     def exactly_once(self, output: Output, settings: dict[str, Any], *, partitions: int | None = None) -> float:
-        """Write to a new output with this project; returns the median of ``addBatch`` in ms.
+        """Write to a new output with this project; return the median of ``addBatch`` in ms.
 
         Args:
-            output: where the rows go.
-            settings: of ``exactly_once()``.
-            partitions: into how many the query shuffles its rows by key; None: it does not.
+            output: the store for the rows.
+            settings: the settings of ``exactly_once()``.
+            partitions: the number of partitions into which the query shuffles its rows by key; None for no shuffle.
         """
         name, checkpoint = f"b{uuid.uuid4().hex[:8]}", self._checkpoint()
         output.create(name)
@@ -75,8 +75,8 @@ class FileQueries:
         """Write to a new output with another writer; see :meth:`exactly_once`.
 
         Args:
-            output: where the rows go.
-            start: starts a query that writes to the output of that name.
+            output: the store for the rows.
+            start: starts a query that writes to the output with this name.
         """
         name = f"b{uuid.uuid4().hex[:8]}"
         output.create(name)
@@ -107,7 +107,7 @@ class FileQueries:
 
 
 def _rows(first: int, count: int) -> pa.Table:
-    """Rows whose values do not compress to nothing."""
+    """Make rows whose values compress badly."""
     ids = pa.array(range(first, first + count), pa.int64())
     letters = np.random.default_rng(first).integers(ord("a"), ord("z") + 1, count * _VALUE_BYTES, dtype=np.uint8)
     offsets = np.arange(0, (count + 1) * _VALUE_BYTES, _VALUE_BYTES, dtype=np.int32)

@@ -1,6 +1,6 @@
-"""The Iceberg and Delta sinks under Spark, beside Spark's own streaming writers of both formats, alternating, in one session.
+"""Compare the Iceberg and Delta sinks with Spark's own streaming writers, which run in turn in one session.
 
-``make bench ARGS="--only lakehouse"``. All sides write the same Parquet files to new tables, one file for each of two tasks per
+``make bench ARGS="--only lakehouse"``. All sides write the same rows as Parquet to new tables, one file for each of two tasks per
 batch. The time is Spark's ``addBatch``, without the first batches. Iceberg's tables are in a REST catalog. Spark with the
 formats' own libraries counts the rows of each table.
 """
@@ -32,13 +32,13 @@ if TYPE_CHECKING:
 TITLE: Final = "Iceberg and Delta Lake: Spark's addBatch of a batch, by the sinks and by Spark's own streaming writers"
 X_LABEL: Final = ""
 SPARK: Final = "Spark's own writer"
-#: Rows per batch, and the batches of a run that count.
+#: The rows per batch, and the number of measured batches in a run.
 _SIZES: Final = ((20_000, 8), (1_000_000, 3))
 _MEMORY: Final = "peak memory of a Python worker, MiB"
 
 
 def measure(settings: Settings) -> Iterator[Case]:
-    """A case for each format and size."""
+    """Yield a case for each format and size."""
     with (
         tempfile.TemporaryDirectory(prefix="twopc-bench-", ignore_cleanup_errors=True) as name,
         contextlib.closing(RestCatalogs()) as catalogs,

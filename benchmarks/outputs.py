@@ -1,4 +1,4 @@
-"""The outputs of the benchmarks with files as their source: each is created, written, counted and removed."""
+"""Create, count and remove the outputs of the benchmarks that read files."""
 
 # ruff: noqa: D102 - :class:`Output` documents what its subclasses override
 
@@ -40,7 +40,7 @@ _HBASE_TABLE: Final = "bench"
 
 
 class Output(ABC):
-    """One store. A name stands for one table, or for the keys that begin with it."""
+    """A store. A name denotes one table, or the keys that begin with the name."""
 
     title: str
 
@@ -49,14 +49,14 @@ class Output(ABC):
 
     @abstractmethod
     def sink(self, name: str) -> TwoPhaseCommitSink[Any]:
-        """This project's sink."""
+        """Make this project's sink."""
 
     @abstractmethod
     def count(self, name: str) -> int:
-        """How many different rows the output has.
+        """Count the different rows of the output.
 
         Raises:
-            WrongCountError: a row is there twice.
+            WrongCountError: the output has a row twice.
         """
 
     @abstractmethod
@@ -65,7 +65,7 @@ class Output(ABC):
 
 
 class Redis(Output):
-    """One key for each row."""
+    """Redis, with one key per row."""
 
     title = "Redis"
 
@@ -86,7 +86,7 @@ class Redis(Output):
 
 
 class HBase(Output):
-    """One row for each row, in one table."""
+    """HBase, with one table for all outputs."""
 
     title = "HBase"
 
@@ -109,11 +109,11 @@ class HBase(Output):
             return sum(1 for _ in scanner)
 
     def drop(self, name: str) -> None:
-        """Each run has its own keys, which stay."""
+        """Do nothing: each run has its own keys, which stay."""
 
 
 class Postgres(Output):
-    """A table."""
+    """PostgreSQL, with a table per output."""
 
     title = "PostgreSQL"
 
@@ -140,14 +140,14 @@ class Postgres(Output):
 
 
 class Lakehouse(Output):
-    """A table that Spark reads and writes, too."""
+    """A store whose tables Spark, too, can read and write."""
 
     def __init__(self, spark: SparkSession) -> None:
         self._spark = spark
 
     @abstractmethod
     def full_name(self, name: str) -> str:
-        """The table's name in SQL."""
+        """Return the table's name in SQL."""
 
     @abstractmethod
     def start(self, writer: DataStreamWriter, name: str) -> StreamingQuery:
@@ -163,7 +163,7 @@ class Lakehouse(Output):
 
 
 class Iceberg(Lakehouse):
-    """A table in a REST catalog."""
+    """Iceberg, with tables in a REST catalog."""
 
     title = "Iceberg"
 
@@ -186,7 +186,7 @@ class Iceberg(Lakehouse):
 
 
 class Delta(Lakehouse):
-    """A table in a directory."""
+    """Delta, with tables in a directory."""
 
     title = "Delta"
 
@@ -208,10 +208,10 @@ class Delta(Lakehouse):
 
 
 def session_settings(uri: str) -> dict[str, str]:
-    """The settings of a session that writes both formats.
+    """Return the settings of a session that writes both formats.
 
     Args:
-        uri: the REST catalog.
+        uri: the address of the REST catalog.
     """
     iceberg = "org.apache.iceberg.spark"
     extensions = (f"{iceberg}.extensions.IcebergSparkSessionExtensions", "io.delta.sql.DeltaSparkSessionExtension")
@@ -226,7 +226,7 @@ def session_settings(uri: str) -> dict[str, str]:
 
 
 def distinct(rows: int, ids: int) -> int:
-    """The number of rows.
+    """Return the number of rows.
 
     Raises:
         WrongCountError: there are fewer ids than rows.

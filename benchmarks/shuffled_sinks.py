@@ -1,7 +1,7 @@
-"""The cost of a large batch by the number of partitions in the shuffle before it, for the sinks other than Kafka's.
+"""Measure how the partitions of a preceding shuffle change the cost of a large batch, for all sinks but Kafka's.
 
-``make bench ARGS="--only shuffledsinks"``. Each case alternates a shuffle into many partitions with one into two: the goal is
-that many cost at most 1.3 times as much. 200 is Spark's default.
+``make bench ARGS="--only shuffledsinks"``. Each case alternates between many partitions and two. The goal: many
+partitions cost at most 1.3 times as much. 200 is Spark's default.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ _BATCHES: Final = 3
 
 
 def measure(settings: Settings) -> Iterator[Case]:
-    """A case for each sink and number of partitions."""
+    """Yield a case for each sink and number of partitions."""
     with (
         tempfile.TemporaryDirectory(prefix="twopc-bench-", ignore_cleanup_errors=True) as name,
         contextlib.closing(RestCatalogs()) as catalogs,
@@ -70,7 +70,7 @@ def _case(queries: FileQueries, name: str, output: Output, partitions: int, sett
 
 @contextlib.contextmanager
 def _started(title: str, spark: SparkSession, uri: str, directory: Path) -> Iterator[Output]:
-    """Each server runs only during its own cases."""
+    """Start the server of one sink, which runs only during that sink's cases."""
     match title:
         case "Redis":
             with LocalRedis() as redis:

@@ -1,6 +1,6 @@
-"""The cost of a small stateful batch, whose last stage has as many partitions as its state: 200 by Spark's default.
+"""Measure a small stateful batch. Its last stage has as many partitions as its state: 200 by Spark's default.
 
-``make bench ARGS="--only stateful"``. The query drops duplicates by key, and its source has none. By default the driver writes a
+``make bench ARGS="--only stateful"``. The query drops duplicates by key, but its source has none. By default, the driver writes a
 small batch; *two phases* lets tasks write it.
 """
 
@@ -27,7 +27,7 @@ _BATCHES: Final = 5
 
 
 def measure(settings: Settings) -> Iterator[Case]:
-    """A case for each size."""
+    """Yield a case for each size."""
     with queries() as bench:
         warm_up(bench, settings)
         for rows in _SIZES:

@@ -1,8 +1,9 @@
-"""Check that Spark has written all of a batch's state, through Spark Connect.
+"""Check through Spark Connect that Spark has written all of a batch's state.
 
 A stateful operator commits a partition of its state when the last row of the partition has been read, see
 ``twopc.integration.spark.stateful``. Spark Connect does not show how many partitions a job has committed. So the driver evaluates
-the batch itself, completely, unless a task has read exactly its rows. Then the checkpoint has a new version of each partition.
+the complete batch itself, unless the tasks have already read exactly its rows. After that, the checkpoint must have a new version
+of each partition.
 """
 
 from __future__ import annotations
@@ -20,9 +21,9 @@ if TYPE_CHECKING:
     from twopc.files import Files
     from twopc.integration.spark.stateful import Tell
 
-#: A version of a state store, by either provider, with the unique id that Spark 4 may add.
+#: The file name of a state store's version, for both providers. Spark 4 may add a unique id.
 _VERSION: Final = re.compile(r"(\d+)(?:_[0-9a-f-]+)?\.(?:delta|zip|changelog)")
-#: In each operator's directory. From the second format on, there is a file for each batch in which it changed.
+#: Paths in each operator's directory. The second format has a file for each batch in which the metadata changed.
 _METADATA: Final = ("_metadata/metadata", "_metadata/v2")
 
 
@@ -30,11 +31,11 @@ class ConnectState:
     """See :class:`~twopc.integration.spark.mode.StateCheck`.
 
     Args:
-        batch_id: the batch.
-        batch: the DataFrame that Spark has passed for it.
-        is_cached: whether it is persisted, so that a job may read it without evaluating it.
+        batch_id: the batch's id.
+        batch: the DataFrame that Spark has passed for the batch.
+        is_cached: whether the DataFrame is persisted, so that a job may read it without evaluating it.
         files: the query's checkpoint.
-        tell: records an evaluation that is only for the state.
+        tell: called with a message when the batch is evaluated only for its state.
     """
 
     def __init__(self, batch_id: int, batch: Any, files: Files, tell: Tell, *, is_cached: bool) -> None:
@@ -55,18 +56,19 @@ class ConnectState:
         """See :class:`~twopc.integration.spark.mode.StateCheck`."""
         if not self._is_whole:
             self._tell(
-                f"batch {self._batch_id}'s rows for the sinks do not show that Spark has evaluated the whole batch, because they "
-                "are made from the batch, or it is persisted. So each batch is evaluated once more, without output, to write "
-                "its state. No data is at risk. To avoid it, pass exactly_once() the batch itself"
+                f"batch {self._batch_id}: the sinks' rows do not prove that Spark has evaluated the complete batch, because they "
+                "are derived from the batch, or the batch is persisted. So the driver evaluates each batch once more, "
+                "without output, to write its state. No data is at risk. To avoid the cost, pass exactly_once() the batch itself"
             )
             self.evaluate()
         missing = self._missing()
         if missing:
             raise ConfigurationError(
-                f"batch {self._batch_id} has evaluated all of its rows, but {missing} of its state is not written, so the next "
-                "batch could not start: the query's own plan cuts an operator off, for example by a join with a table that is "
-                "empty. No part of this batch is decided or visible. Move that part of the plan into the foreachBatch "
-                "function, and restart"
+                f"Spark has evaluated all rows of batch {self._batch_id}, but has not written {missing} of its state, so "
+                "the next batch could not start. The query's plan skips a stateful operator, for example in a join with an empty "
+                "table. "
+                "No part of this batch is decided or visible. Move that part of the plan into the foreachBatch function, and "
+                "restart"
             )
         self._is_whole = True
 
@@ -75,7 +77,7 @@ class ConnectState:
         self._batch.write.format("noop").mode("append").save()
 
     def _missing(self) -> str:
-        """The first part of the state that has no version of this batch; empty if all of it has one."""
+        """Return the first partition of the state without a version of this batch; empty if all partitions have one."""
         version = self._batch_id + 1
         for operator in self._numbers("state"):
             for partition in range(self._partitions(operator)):
@@ -85,7 +87,7 @@ class ConnectState:
         return ""
 
     def _stores(self, directory: str) -> dict[str, set[int]]:
-        """The versions of each store of a partition. A join of two streams has several, each in a directory of its own."""
+        """Return the versions of each store of a partition. A join of two streams has several, each in its own directory."""
         stores: dict[str, set[int]] = {}
         for name in self._files.names(directory):
             inner = [] if _VERSION.fullmatch(name) or "." in name else self._files.names(f"{directory}/{name}")
@@ -95,7 +97,7 @@ class ConnectState:
         return stores
 
     def _partitions(self, operator: int) -> int:
-        """How many partitions an operator's state has."""
+        """Return the number of partitions of an operator's state."""
         first, second = (f"state/{operator}/{name}" for name in _METADATA)
         newest = max(self._numbers(second), default=None)
         content = self._files.read(first if newest is None else f"{second}/{newest}")
@@ -104,9 +106,9 @@ class ConnectState:
             return max(int(store["numPartitions"]) for store in found["stateStoreInfo"])
         except (ValueError, KeyError, TypeError) as error:
             raise ConfigurationError(
-                f"batch {self._batch_id} belongs to a query that keeps state, and {self._files.location}/state/{operator} does "
-                f"not say how many partitions it has ({error!r}). So the toolkit cannot check whether all of the state is "
-                "written. No part of this batch is decided or visible. Use a Spark version listed in the documentation"
+                f"batch {self._batch_id} belongs to a stateful query, but {self._files.location}/state/{operator} does not say "
+                f"how many partitions the state has ({error!r}). So the toolkit cannot check that Spark has written all of the "
+                "state. No part of this batch is decided or visible. Use a Spark version listed in the documentation"
             ) from error
 
     def _numbers(self, directory: str) -> list[int]:

@@ -73,7 +73,7 @@ def test_the_version_of_each_partition_is_found(suffix: str, tmp_path: Path) -> 
 )
 def test_a_partition_without_the_batchs_version_is_refused(names: tuple[str, ...], tmp_path: Path) -> None:
     written(tmp_path, *names)
-    with pytest.raises(ConfigurationError, match="but state/0/1 of its state is not written"):
+    with pytest.raises(ConfigurationError, match="but has not written state/0/1 of its state"):
         state_of(tmp_path, Batch()).complete()
 
 
@@ -93,7 +93,7 @@ def test_the_newest_metadata_says_how_many_partitions_there_are(tmp_path: Path) 
 def test_state_that_does_not_say_how_many_partitions_it_has_is_refused(content: str, tmp_path: Path) -> None:
     written(tmp_path, "0/2.delta", "1/2.delta")
     (tmp_path / "state" / "0" / "_metadata" / "metadata").write_text(content)
-    with pytest.raises(ConfigurationError, match="does not say how many partitions it has"):
+    with pytest.raises(ConfigurationError, match="does not say how many partitions the state has"):
         state_of(tmp_path, Batch()).complete()
 
 

@@ -114,7 +114,7 @@ def test_kill_loop_refuses_a_missing_function_too_few_rows_and_victims_without_c
 
 def test_an_older_spark_and_a_missing_package_are_refused_by_name(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("pyspark.__version__", "3.5.9")
-    with pytest.raises(ServiceError, match=r"needs PySpark 4\.0 or newer, this is 3\.5\.9"):
+    with pytest.raises(ServiceError, match=r"needs PySpark 4\.0 or newer, but this is 3\.5\.9"):
         require_connect()
     monkeypatch.setattr("pyspark.__version__", "4.0.5")
     monkeypatch.setitem(sys.modules, "pyspark.sql.connect.session", None)

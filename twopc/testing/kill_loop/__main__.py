@@ -1,6 +1,6 @@
 """Run the query under test once, in a separate process: ``python -m twopc.testing.kill_loop RUN`` (JSON).
 
-The run processes all available input (``availableNow``) and ends.
+The run processes all available input (``availableNow``), then ends.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from pyspark.sql.streaming.readwriter import DataStreamWriter
 
     from twopc.testing.kill_loop.run import Run
-#: Spark Connect gives the process of a function 10 s to start, and a busy machine may need longer. Nothing has run by then.
+#: Spark Connect gives a function's process 10 s to start. A busy machine may need longer. A retry is safe: nothing has run yet.
 _START: Final = tenacity.Retrying(
     stop=tenacity.stop_after_attempt(5),
     retry=tenacity.retry_if_exception_message(match=".*Python worker failed to connect back"),
@@ -73,7 +73,7 @@ def _writer(run: Run, session: SparkSession) -> DataStreamWriter:
 def main() -> None:
     """Run the query that the command line describes."""
     run = entered(sys.argv[1])
-    if not run.server:  # its processes are armed, and no client passes a point
+    if not run.server:  # with a server, its processes are armed, and no client passes a crash point
         crash_points.arm_from_environment()
     session = _session(run)
     writer = _writer(run, session).option("checkpointLocation", run.checkpoint).trigger(availableNow=True)

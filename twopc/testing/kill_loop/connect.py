@@ -1,4 +1,4 @@
-"""The runs of the query under test under Spark Connect: a server and a client, each as a separate process."""
+"""Run the query under test under Spark Connect, with a server and a client in separate processes."""
 
 from __future__ import annotations
 
@@ -26,25 +26,25 @@ def require_connect() -> None:
     """Check that this PySpark has Spark Connect.
 
     Raises:
-        ServiceError: it is older than 4.0, or a package is missing.
+        ServiceError: PySpark is older than 4.0, or a package is missing.
     """
     import pyspark  # noqa: PLC0415 - a classic loop does not need it
 
     if pyspark.__version__.startswith("3."):
         raise ServiceError(
-            f"Spark Connect needs PySpark 4.0 or newer, this is {pyspark.__version__}. Nothing was started. Install a newer one, "
-            "or use a classic session"
+            f"Spark Connect needs PySpark 4.0 or newer, but this is {pyspark.__version__}. Nothing was started. Install a newer "
+            "version, or use a classic session"
         )
     try:
         importlib.import_module("pyspark.sql.connect.session")
     except ImportError as error:
         raise ServiceError(
-            f"Spark Connect needs a package that is missing. Nothing was started. pip install 'spark-twopc[connect]'. {error}"
+            f"Spark Connect needs a package that is missing. Nothing was started. Run pip install 'spark-twopc[connect]'. {error}"
         ) from error
 
 
 class ConnectRun:
-    """A client with a query in a server; see ``RunningQuery``."""
+    """A client whose query runs in a server; see ``RunningQuery``."""
 
     def __init__(self, client: QueryProcesses, server: Server, reached: str) -> None:
         self._client = client
@@ -65,11 +65,11 @@ class ConnectRun:
                 for process in functions:
                     with contextlib.suppress(psutil.NoSuchProcess):
                         process.kill()
-                release(self._reached)  # a task may stand still, too
+                release(self._reached)  # a task may be held, too
             case Victim.SERVER:
-                end_of(self._reached).unlink(missing_ok=True)  # of an earlier batch
+                end_of(self._reached).unlink(missing_ok=True)  # the file of an earlier batch
                 self.zombie = Zombie(self._server, self._server.kill_all_but_functions(), self._reached)
-                self._client.kill()  # it would only look for its server
+                self._client.kill()  # otherwise it would only look for its server
             case Victim.CLIENT:
                 self._client.kill()
                 release(self._reached)
@@ -83,7 +83,7 @@ class ConnectRun:
 
 @dataclass
 class ConnectSessions:
-    """See ``Sessions``. Each run has a server of its own, except after a kill of the client only.
+    """See ``Sessions``. Each run starts its own server, unless the previous kill ended only the client.
 
     Attributes:
         directory: the working directory.

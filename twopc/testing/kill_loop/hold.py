@@ -1,7 +1,7 @@
-"""Stand still at the moment of a kill.
+"""Hold a process at the moment of a kill.
 
-When a moment is reached, a file is written. The loop watches that file and kills. A process that survives the kill, which is
-possible only under Spark Connect, continues when the loop releases it.
+A process that reaches the moment writes a file. The loop watches for this file, and kills. Only under Spark Connect can a process
+survive the kill. It continues when the loop releases it.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import time
 from pathlib import Path
 from typing import Final
 
-#: This is longer than any kill takes. After this time, the moment fails, and the query with it.
+#: Longer than any kill takes. After this time, the held process raises an error, and the query fails.
 _HELD_S: Final = 600
 _POLL_S: Final = 0.02
 
@@ -19,7 +19,7 @@ def stand_still(reached: str) -> None:
     """Report that the moment has come, and wait for SIGKILL or for :func:`release`.
 
     Raises:
-        RuntimeError: neither has come.
+        RuntimeError: neither came within 600 s.
     """
     Path(reached).touch()
     deadline = time.monotonic() + _HELD_S
@@ -30,12 +30,12 @@ def stand_still(reached: str) -> None:
 
 
 def release(reached: str) -> None:
-    """Let every process continue that stands still at this moment."""
+    """Let every process that is held at this moment continue."""
     _released(reached).touch()
 
 
 def end_of(reached: str) -> Path:
-    """The file with the name of the error of the function's last call, or ``no error``."""
+    """Return the file that names the error of the function's last call, or says ``no error``."""
     return Path(f"{reached}.end")
 
 

@@ -1,4 +1,4 @@
-"""The kills of a query: drawn from a seed, or at a fixed place in the batch where a faulty sink shows its fault."""
+"""Plan the kills of a query: drawn from a seed, or at fixed moments of a batch, at which a faulty sink shows its fault."""
 
 from __future__ import annotations
 
@@ -30,16 +30,16 @@ class Moment(Enum):
 
 
 class Victim(Enum):
-    """What a kill kills. A classic session has only ALL: its driver, its JVM and its Python workers die together."""
+    """The processes that a kill ends. A classic session has only ALL: its driver, JVM and Python workers die together."""
 
     #: All processes of the query. Under Spark Connect: the server with its JVM and its workers, and the client.
     ALL = "all"
-    #: The process in which the server calls the function of ``foreachBatch``. The query fails, and its server lives on.
+    #: The process in which the server calls the function of ``foreachBatch``. The query fails, but its server survives.
     WORKER = "worker"
-    #: The server's JVM and everything else, but not the process of the function. It stands still until the next run of the query
-    #: has finished a batch, and then continues as if nothing had happened.
+    #: All processes but the function's, which stays stopped until the next run of the query has finished a batch, and then
+    #: continues as if nothing had happened.
     SERVER = "server"
-    #: The client. Spark continues the query without it; the next client connects to the same server.
+    #: The client. Spark continues the query without a client; the next client connects to the same server.
     CLIENT = "client"
 
 
@@ -77,7 +77,7 @@ class Kill:
 
     @property
     def is_in_task(self) -> bool:
-        """Whether a task's Python worker kills itself, and its query fails with it."""
+        """Whether a task's Python worker kills itself, so that the query fails."""
         return self.point.startswith("task.")
 
     @property
@@ -119,7 +119,7 @@ def planned(seed: int, count: int, *, moments: Sequence[Moment], crash_points: S
 
 
 def aimed(kills: Iterable[Kill], victims: Sequence[Victim]) -> list[Kill]:
-    """Give each kill the next victim, and begin again after the last. A kill in a task has none to choose."""
+    """Give each kill the next victim, and start over after the last victim. A kill in a task keeps its victim."""
     following = cycle(victims)
     return [kill if kill.is_in_task else replace(kill, victim=next(following)) for kill in kills]
 

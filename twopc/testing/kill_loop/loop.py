@@ -1,4 +1,4 @@
-"""The loop itself: feed, start, kill and restart a query until all input is processed, then count its output."""
+"""Feed, start, kill and restart a query until it has processed all input, then count its output."""
 
 from __future__ import annotations
 
@@ -61,9 +61,8 @@ def kill_loop(  # noqa: PLR0913 - all but the first two by name, most of them wi
     Every run is a separate process with a real Spark (``local[2]``), and gets only its share of the input, so that every
     kill finds work in progress. A kill ends the driver, its JVM and its Python workers together.
 
-    Under Spark Connect, every run is a client and a server on 127.0.0.1, and the kills take turns: the process in which the
-    server calls the function; the server, whose process of the function lives on and wakes up beside the next run; the client;
-    all of them together.
+    Under Spark Connect, every run has a client and a server on 127.0.0.1. The kills end, in turn: the function's process; the
+    server, while the function's process survives and wakes up during the next run; the client; all processes together.
 
     Args:
         read: returns the numbers that the output holds now (the ``number`` or ``value`` column), each as often as it
@@ -82,8 +81,8 @@ def kill_loop(  # noqa: PLR0913 - all but the first two by name, most of them wi
         crash_points: where to kill first, for queries that use this toolkit; see :data:`twopc.crash_points.POINTS`.
         spark: further settings of the Spark session.
         connect: run the query under Spark Connect, from Spark 4.0 on. It needs ``pip install 'spark-twopc[connect]'``.
-        victims: with ``connect``: what the kills kill, in turn; by default all four of :class:`Victim`, ALL last. A kill
-            at a crash point of a task has no victim: the task's worker kills itself, and the query fails with it.
+        victims: with ``connect``, the processes that the kills end, in turn; by default all four of :class:`Victim`, ALL
+            last. At a crash point of a task, the task's worker always kills itself, and the query fails.
 
     Raises:
         QueryFailedError: the query ended or hung by itself.
@@ -93,7 +92,7 @@ def kill_loop(  # noqa: PLR0913 - all but the first two by name, most of them wi
     """
     if victims and not connect:
         raise ValueError(
-            "kill_loop(victims=…) needs connect=True: a kill of a classic session kills all of its processes"
+            "kill_loop(victims=…) needs connect=True, because a kill of a classic session ends all of its processes"
         )
     if rows < BATCHES_A_KILL * (kills + 1) * 2:
         raise ValueError(
@@ -235,7 +234,7 @@ class KillLoop:
         self._fed += count
 
     def _run_once(self, kill: Kill | None) -> str:
-        """Run the query to its end or to the kill; return how it was killed, or "" if it was not killed."""
+        """Run the query to its end or to the kill; return a description of the kill, or "" if it was not killed."""
         self._runs += 1
         log, reached = self.directory / f"run-{self._runs}.log", self.directory / f"run-{self._runs}.reached"
         run = Run(
@@ -260,7 +259,7 @@ class KillLoop:
         raise QueryFailedError(f"The query failed with exit code {code}. {tail(log)}")
 
     def _watch(self, query: RunningQuery, kill: Kill | None, log: Path, reached: Path) -> str:
-        """Wait until the query ends, and kill it when its moment comes; return how it was killed, or ""."""
+        """Wait until the query ends, and kill it when its moment comes; return a description of the kill, or ""."""
         before, first, step = self._written(), self._finished_batch(), ""
         finished, deadline = -1, time.monotonic() + _STUCK_S
         while True:

@@ -1,4 +1,4 @@
-"""Make a query stand still at the moment of its kill, inside the process that will be killed."""
+"""Hold a query at the moment of its kill, inside the process that will be killed."""
 
 from __future__ import annotations
 
@@ -46,9 +46,9 @@ class Gate:
 
 @dataclass
 class HeldFunction:
-    """A function of ``foreachBatch`` that stands still in the batch where the kill is due.
+    """A function of ``foreachBatch`` that waits in the batch of the kill.
 
-    Under Spark Connect it is pickled, and a process of the server calls it.
+    Under Spark Connect, the function is pickled, and a process of the server calls it.
 
     Attributes:
         function: the user's function.
@@ -63,7 +63,7 @@ class HeldFunction:
     calls: int = 0
 
     def __call__(self, frame: DataFrame, batch_id: int) -> None:
-        """Process one batch, and record how that ended."""
+        """Process one batch, and record the error, if any."""
         try:
             self._process(frame, batch_id)
         except Exception as error:

@@ -31,9 +31,8 @@ class Outcome:
         kills: the kills that happened.
         missed: the kills whose moment never came, for example because the query has no ``foreachBatch``.
         seconds: how long all runs took, in s.
-        zombies: only under Spark Connect, for each process of the function that outlived its server: the name of the error with
-            which its call ended, such as ``FencedError``; ``no error``; ``died`` if the process ended without a result; or
-            ``did not end``.
+        zombies: how each function's process that outlived its server ended (only under Spark Connect): the name of its call's
+            error, such as ``FencedError``; ``no error``; ``died`` if the process ended without a result; or ``did not end``.
     """
 
     seed: int

@@ -1,4 +1,4 @@
-"""The input of one run of the query under test."""
+"""Define the input of one run of the query under test."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class Run:
         path: the directories that Python imports from, in the driver and its workers.
         kill: when the run is killed; None for the last run.
         reached: the file that is written when the moment has come.
-        server: the address of the server of Spark Connect; "" for a classic session.
+        server: the address of the Spark Connect server; "" for a classic session.
     """
 
     reader: Reader
@@ -55,7 +55,7 @@ class Run:
         return [sys.executable, "-m", "twopc.testing.kill_loop", self._encoded]
 
     def server_command(self, ready: str) -> list[str]:
-        """Return the command line of a server of Spark Connect for the run, which writes its port to the file ``ready``."""
+        """Return the command line of a Spark Connect server for the run. The server writes its port to the file ``ready``."""
         return [sys.executable, "-m", "twopc.testing.kill_loop.serve", self._encoded, ready]
 
     @property
@@ -73,7 +73,7 @@ class Run:
 
 
 def entered(argument: str) -> Run:
-    """Decode the argument of a command line, and make the imports and the environment of this process those of the run."""
+    """Decode the argument of a command line, and give this process the run's import path and environment."""
     run = msgspec.json.decode(argument, type=Run)
     sys.path[:] = run.path
     environment = run.environment()

@@ -1,7 +1,7 @@
-"""A server of Spark Connect for runs of the query under test: ``python -m twopc.testing.kill_loop.serve RUN READY``.
+"""Run a Spark Connect server for the query under test: ``python -m twopc.testing.kill_loop.serve RUN READY``.
 
-It writes its port to the file READY, and serves until it is killed. It outlives its JVM, because what the JVM leaves behind is to
-end with it.
+The server writes its port to the file READY, and runs until it is killed. Its Python process outlives the JVM, so that processes
+that the JVM leaves behind end with the Python process.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from twopc.testing.kill_loop.run import entered
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-#: The same as PySpark's own way to start a server, but on this machine's own address and on any free port.
+#: PySpark's own settings for a server, but with the address 127.0.0.1 and any free port.
 _SETTINGS: Final = {
     "spark.plugins": "org.apache.spark.sql.connect.SparkConnectPlugin",
     "spark.sql.artifact.isolation.enabled": "true",
@@ -27,7 +27,7 @@ _SETTINGS: Final = {
 
 
 def main() -> None:
-    """Serve."""
+    """Start the server, and serve until killed."""
     run, ready = entered(sys.argv[1]), Path(sys.argv[2])
     from pyspark.sql import SparkSession  # noqa: PLC0415 - its gateway must not start before the environment is right
 

@@ -1,4 +1,4 @@
-"""A server of Spark Connect for the runs of the query under test, and the processes that outlive it."""
+"""Start and kill a Spark Connect server for the query under test, and end the processes that outlive it."""
 
 from __future__ import annotations
 
@@ -20,27 +20,27 @@ if TYPE_CHECKING:
 
     from twopc.testing.kill_loop.run import Run
 
-#: The end of the module's name in the command line of the process in which a server calls a function of ``foreachBatch``.
+#: The end of the module's name in the command line of a process that calls a function of ``foreachBatch`` for a server.
 _OF_FUNCTION: Final = ".foreach_batch_worker"
 _START_TIMEOUT_S: Final = 300
 _END_TIMEOUT_S: Final = 20
-#: A process whose server is gone ends after its next step, unless that step asks the server: PySpark then tries for minutes.
+#: A process without its server ends after its next step, unless that step calls the server. Then PySpark retries for minutes.
 _ZOMBIE_TIMEOUT_S: Final = 20
 
 
 class Server:
-    """A server on 127.0.0.1, and everything that it starts. It ends with its owner, even by SIGKILL.
+    """A server on 127.0.0.1, and all processes that it starts. It ends with its owner, even if SIGKILL ends the owner.
 
     Attributes:
         url: its address.
-        log: the file for its output, which has the errors of the function.
+        log: the file with its output, including the function's errors.
     """
 
     def __init__(self, run: Run, directory: Path, name: str) -> None:
-        """Start it for a run, and wait until it takes connections.
+        """Start the server for a run, and wait until it accepts connections.
 
         Raises:
-            ServiceError: it did not start.
+            ServiceError: the server did not start.
         """
         self.log, ready = directory / f"{name}.log", directory / f"{name}.port"
         command = run.server_command(str(ready))
@@ -49,23 +49,23 @@ class Server:
             cleanup.callback(self.kill)
             wait_until(lambda: ready.exists() or self._processes.exit_code is not None, _START_TIMEOUT_S)
             if not ready.exists():
-                raise ServiceError(f"The server of Spark Connect did not start. {tail(self.log)}")
+                raise ServiceError(f"The Spark Connect server did not start. {tail(self.log)}")
             cleanup.pop_all()
         self.url = f"sc://127.0.0.1:{ready.read_text()}"
 
     def functions(self) -> list[psutil.Process]:
-        """The processes in which it calls functions of ``foreachBatch``."""
+        """Return the processes in which the server calls functions of ``foreachBatch``."""
         return [process for process in self._processes.members() if _calls_function(process)]
 
     def kill_all_but_functions(self) -> list[psutil.Process]:
-        """Kill its JVM and its workers, but only stop the processes of functions; return these."""
+        """Kill the JVM and its workers, and suspend the processes of functions; return the suspended processes."""
         functions = self.functions()
         for process in functions:
             with contextlib.suppress(psutil.NoSuchProcess):
                 process.suspend()
 
         def others() -> list[psutil.Process]:
-            # The process that has started the JVM stays: what the JVM leaves behind ends with it.
+            # The process that has started the JVM stays, so that processes left behind by the JVM end with it.
             spared = {self._processes.pid, *(process.pid for process in functions)}
             return [process for process in self._processes.members() if process.pid not in spared]
 
@@ -81,18 +81,18 @@ class Server:
         return functions
 
     def kill(self) -> None:
-        """Kill everything that it has started, and itself."""
+        """Kill the server and all processes that it has started."""
         self._processes.kill()
 
 
 @dataclass
 class Zombie:
-    """A process of a function that has outlived its server.
+    """A function's process that has outlived its server.
 
     Attributes:
-        server: what is left of the server.
-        processes: the process, or none if the query has none.
-        reached: the file of the moment at which it stands still.
+        server: the rest of the server.
+        processes: the process; empty if the query has no such process.
+        reached: the file of the moment at which the process is held.
     """
 
     server: Server
@@ -100,14 +100,14 @@ class Zombie:
     reached: str
 
     def wake(self) -> None:
-        """Let it continue; does nothing if it does already."""
+        """Let the process continue, if it does not run already."""
         release(self.reached)
         for process in self.processes:
             with contextlib.suppress(psutil.NoSuchProcess):
                 process.send_signal(signal.SIGCONT)
 
     def end(self) -> list[str]:
-        """Wait until its call has ended, or end it. Returns how the call ended, or nothing if there was no process."""
+        """Wait until the process's call has ended, or end the process. Returns the call's result; empty without a process."""
         end = end_of(self.reached)
         has_ended = wait_until(lambda: end.exists() or not any(map(_runs, self.processes)), _ZOMBIE_TIMEOUT_S)
         self.server.kill()

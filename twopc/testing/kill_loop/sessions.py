@@ -1,4 +1,4 @@
-"""Where a run of the query under test happens: in a classic session, or under Spark Connect."""
+"""Start the runs of the query under test, in a classic session or under Spark Connect."""
 
 from __future__ import annotations
 
@@ -27,23 +27,23 @@ class RunningQuery(Protocol):
         """The exit code of the program that started the query, 128 + N after signal N; None while it runs."""
 
     def kill(self, victim: Victim) -> Victim:
-        """Kill processes with SIGKILL; return what was killed: all of them if there is no process of a function."""
+        """Kill processes with SIGKILL; return the victim, which is ALL if the query has no function's process."""
 
 
 class Sessions(Protocol):
     """Starts the runs of the query, one after the other.
 
     Attributes:
-        zombies: how the call of each process ended that outlived its server; see ``Outcome``.
+        zombies: for each process that outlived its server, how its call ended; see ``Outcome``.
     """
 
     zombies: list[str]
 
     def started(self, run: Run, log: Path) -> AbstractContextManager[RunningQuery]:
-        """Start a run. At the end of the context, nothing of it is left except what the kill was to spare."""
+        """Start a run. When the context ends, only processes that the kill spares are left."""
 
     def batch_finished(self) -> None:
-        """Let every process continue that has outlived its server."""
+        """Let every process that has outlived its server continue."""
 
     def close(self) -> None:
         """End every process that is left."""
@@ -69,7 +69,7 @@ class ClassicRun:
 
 @dataclass
 class ClassicSessions:
-    """Each run has a driver of its own.
+    """Starts a new driver for each run.
 
     Attributes:
         directory: the working directory.
@@ -93,6 +93,6 @@ class ClassicSessions:
 
 
 def tail(log: Path) -> str:
-    """The end of a log, for an error."""
+    """Return the end of a log, for an error message."""
     lines = log.read_text(errors="replace").splitlines()
     return "\n".join([f"The end of its log ({len(lines)} lines):", *lines[-_LOG_LINES:]])
