@@ -56,7 +56,7 @@ class DeltaCommitter(LakeCommitter[DeltaHandle, Step, Entry]):
         if age_ms > limit_ms:
             raise CheckpointExpiredError(
                 f"sink {self.name!r}: preparing took {age_ms:.0f} ms. VACUUM may delete files that no version names once they "
-                f"are older than delta.deletedFileRetentionDuration; a third of that, {limit_ms:.0f} ms, is the limit. Nothing "
+                f"are older than delta.deletedFileRetentionDuration. The limit is a third of that, {limit_ms:.0f} ms. Nothing "
                 "was decided. Write smaller batches, or raise delta.deletedFileRetentionDuration"
             )
 

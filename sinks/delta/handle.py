@@ -1,4 +1,4 @@
-"""Define what a handle tells the driver about a task's files in a Delta table."""
+"""Define the handle of a task's files in a Delta table."""
 
 from __future__ import annotations
 

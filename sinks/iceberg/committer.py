@@ -55,7 +55,7 @@ class IcebergCommitter(LakeCommitter[IcebergHandle, Step, Entry]):
         if age_ms > limit_ms:
             raise CheckpointExpiredError(
                 f"sink {self.name!r}: preparing took {age_ms:.0f} ms. Maintenance may delete files that no snapshot names and "
-                f"that are older than orphan_age_ms={self._settings.orphan_age_ms}; a third of that is the limit. Nothing was "
+                f"that are older than orphan_age_ms={self._settings.orphan_age_ms}. The limit is a third of that. Nothing was "
                 "decided. Write smaller batches, or let remove_orphan_files spare younger files and raise orphan_age_ms"
             )
 

@@ -155,9 +155,7 @@ def _manifest(
     schema_id, spec_id = ids
     schema, spec = table.metadata.schema_by_id(schema_id), table.metadata.specs().get(spec_id)
     if schema is None or spec is None:  # they were removed after the step began; the next step finds out
-        raise StoreError(
-            f"somebody has removed schema {schema_id} or partitioning {spec_id}, with which the files were written"
-        )
+        raise StoreError(f"somebody has removed schema {schema_id} or partitioning {spec_id}, which the files need")
     with write_manifest(
         format_version=_FORMAT,
         spec=spec,

@@ -32,7 +32,7 @@ class IcebergSink(IcebergSettings, TwoPhaseCommitSink[IcebergHandle]):
         timeout_ms: how long a commit is repeated while the catalog refuses it or does not answer, and how long one request to a
             REST catalog may take.
         orphan_age_ms: the age from which your maintenance deletes files that no snapshot names (Spark's ``remove_orphan_files``:
-            three days by default). A batch whose files are older than a third of this is not decided.
+            three days by default). A batch whose files are older than a third of this age is not decided.
 
     Raises:
         ConfigurationError: an argument is invalid. The message names the argument and says what to pass instead.

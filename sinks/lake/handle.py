@@ -1,4 +1,4 @@
-"""Define what a handle tells the driver about a task's files, for tables of every format."""
+"""Define the handle of a task's files, for tables of every format."""
 
 from __future__ import annotations
 

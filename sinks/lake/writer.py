@@ -59,7 +59,7 @@ class LakeWriter(SinkWriter[HandleT]):
         owner = control.decode(view.stored)
         if owner.driver_epoch != self._task.driver_epoch:
             self._release()
-            raise RetriableError(f"sink {self._sink!r}: a newer driver has replaced the one of this task")
+            raise RetriableError(f"sink {self._sink!r}: a newer driver has replaced the driver of this task")
         view.require_supported()
         self._directory = directory(view.root(owner.id), self._task.driver_epoch, self._task.batch_id)
         self._files = RollingFiles(view.files, view.data_files(), self._directory, self._name)

@@ -52,7 +52,7 @@ class PostgresWriter(SinkWriter[PostgresHandle]):
                 self._vote = vote_name(connection, self._settings.name, record, self._task.attempt)
         if record.driver_epoch != self._task.driver_epoch:
             self._database.close()
-            raise RetriableError(f"sink {self._settings.name!r}: a newer driver has replaced the one of this task")
+            raise RetriableError(f"sink {self._settings.name!r}: a newer driver has replaced the driver of this task")
 
     def write(self, rows: pa.RecordBatch) -> None:
         """See :class:`SinkWriter`. PostgreSQL checks the table's own constraints here."""

@@ -189,7 +189,7 @@ def test_a_task_of_a_driver_that_was_replaced_writes_nothing(shop: LakeShop) -> 
     former = Driver(shop.sink)
     former.begin()
     Driver(shop.sink)
-    with pytest.raises(RetriableError, match="a newer driver has replaced the one of this task"):
+    with pytest.raises(RetriableError, match="a newer driver has replaced the driver of this task"):
         prepare(former, shop.sink, 1)
     assert shop.files() == []
 

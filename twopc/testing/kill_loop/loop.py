@@ -61,8 +61,8 @@ def kill_loop(  # noqa: PLR0913 - all but the first two by name, most of them wi
     Every run is a separate process with a real Spark (``local[2]``), and gets only its share of the input, so that every
     kill finds work in progress. A kill ends the driver, its JVM and its Python workers together.
 
-    Under Spark Connect, every run has a client and a server on 127.0.0.1. The kills end, in turn: the function's process; the
-    server, while the function's process survives and wakes up during the next run; the client; all processes together.
+    Under Spark Connect, every run has a client and a server on 127.0.0.1. The kills end, in turn: the process that calls the
+    function; the server, while that process survives and wakes up during the next run; the client; all processes together.
 
     Args:
         read: returns the numbers that the output holds now (the ``number`` or ``value`` column), each as often as it

@@ -31,7 +31,7 @@ class Outcome:
         kills: the kills that happened.
         missed: the kills whose moment never came, for example because the query has no ``foreachBatch``.
         seconds: how long all runs took, in s.
-        zombies: how each function's process that outlived its server ended (only under Spark Connect): the name of its call's
+        zombies: how the function's call ended in each process that outlived its server (only under Spark Connect): the name of an
             error, such as ``FencedError``; ``no error``; ``died`` if the process ended without a result; or ``did not end``.
     """
 

@@ -27,7 +27,7 @@ class RunningQuery(Protocol):
         """The exit code of the program that started the query, 128 + N after signal N; None while it runs."""
 
     def kill(self, victim: Victim) -> Victim:
-        """Kill processes with SIGKILL; return the victim, which is ALL if the query has no function's process."""
+        """Kill processes with SIGKILL; return the victim, which is ALL if no process calls the function."""
 
 
 class Sessions(Protocol):
