@@ -7,7 +7,6 @@ own server. The time is Spark's ``addBatch``, without the first batches.
 from __future__ import annotations
 
 import json
-import os
 import subprocess
 import sys
 import tempfile
@@ -15,11 +14,12 @@ import uuid
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from statistics import median
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 from pyspark.sql import SparkSession
 
 from benchmarks.counting import count
+from benchmarks.durations import durations_ms
 from benchmarks.measured import TWOPC, Case, Missing, some
 from benchmarks.topics import Topics
 from benchmarks.turns import in_turn
@@ -28,6 +28,7 @@ from twopc.integration.services.java import java_home
 from twopc.integration.services.kafka import LocalKafka
 from twopc.integration.spark import exactly_once
 from twopc.sinks.kafka import KafkaSink
+from twopc.testing.kill_loop.run import spark_environment
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -75,11 +76,8 @@ class _Run:
     def times_ms(self) -> list[float]:
         """Run the query in a separate process; return the times of its batches in ms."""
         environment = {
-            **os.environ,
+            **spark_environment(str(java_home())),
             "PYTHONPATH": str(_ROOT),
-            "PYSPARK_PYTHON": sys.executable,
-            "JAVA_HOME": str(java_home()),
-            "SPARK_LOCAL_IP": "127.0.0.1",
             "SPARK_TESTING": "1",  # with this variable, the Spark Connect server takes any free port
         }
         command = [sys.executable, "-m", __name__, json.dumps(asdict(self))]
@@ -99,9 +97,9 @@ class _Run:
         writer = rows.load().select("key", "value").writeStream.foreachBatch(self._function(checkpoint))
         query = writer.option("checkpointLocation", checkpoint).trigger(availableNow=True).start()
         query.awaitTermination()
-        durations: list[dict[str, Any]] = [entry["durationMs"] for entry in query.recentProgress]
+        times = durations_ms(query, "addBatch", warm_up=_WARM_UP_BATCHES)
         spark.stop()
-        return [each["addBatch"] for each in durations if "addBatch" in each][_WARM_UP_BATCHES:]
+        return times
 
     def _session(self) -> SparkSession:
         builder = (

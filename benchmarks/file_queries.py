@@ -11,6 +11,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from benchmarks.counting import WrongCountError
+from benchmarks.durations import durations_ms
 from twopc.integration.spark import exactly_once
 
 if TYPE_CHECKING:
@@ -96,14 +97,11 @@ class FileQueries:
             rows = rows.repartition(partitions, "key")
         query = start(rows.writeStream.trigger(availableNow=True))
         query.awaitTermination()
-        durations: list[dict[str, Any]] = [entry["durationMs"] for entry in query.recentProgress]
         counted = output.count(name)
         if counted != self.expected:
             raise WrongCountError(f"{output.title} has {counted} different rows instead of {self.expected}")
         output.drop(name)
-        return float(
-            statistics.median([each["addBatch"] for each in durations if "addBatch" in each][_WARM_UP_BATCHES:])
-        )
+        return float(statistics.median(durations_ms(query, "addBatch", warm_up=_WARM_UP_BATCHES)))
 
 
 def _rows(first: int, count: int) -> pa.Table:

@@ -7,7 +7,6 @@ formats' own libraries counts the rows of each table.
 
 from __future__ import annotations
 
-import contextlib
 import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -15,11 +14,8 @@ from typing import TYPE_CHECKING, Any, Final
 from benchmarks.file_queries import FileQueries
 from benchmarks.measured import TWOPC, Case, some
 from benchmarks.memory import Held
-from benchmarks.outputs import Delta, Iceberg, session_settings
-from benchmarks.session import spark_session
+from benchmarks.outputs import Delta, Iceberg, lakehouse_session
 from benchmarks.turns import in_turn
-from twopc.integration.services.iceberg import RestCatalogs
-from twopc.integration.services.jars import spark_delta_jars, spark_iceberg_jars
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -41,11 +37,7 @@ def measure(settings: Settings) -> Iterator[Case]:
     """Yield a case for each format and size."""
     with (
         tempfile.TemporaryDirectory(prefix="twopc-bench-", ignore_cleanup_errors=True) as name,
-        contextlib.closing(RestCatalogs()) as catalogs,
-        catalogs.served(Path(name) / "warehouse") as uri,
-        spark_session(
-            Path(name), jars=(*spark_iceberg_jars(), *spark_delta_jars()), settings=session_settings(uri)
-        ) as spark,
+        lakehouse_session(Path(name)) as (spark, uri),
     ):
         outputs = (Iceberg(spark, uri), Delta(spark, Path(name) / "delta"))
         for rows, batches in _SIZES:

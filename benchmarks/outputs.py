@@ -9,13 +9,16 @@ import shutil
 from abc import ABC, abstractmethod
 from typing import TYPE_CHECKING, Any, Final
 
-import psycopg
 from hbasedriver.client.client import Client
 from hbasedriver.operations import Scan
 
 from benchmarks.counting import WrongCountError
 from benchmarks.file_queries import COLUMNS
 from benchmarks.hbase_sink import create_table
+from benchmarks.postgres_sink import execute
+from benchmarks.session import spark_session
+from twopc.integration.services.iceberg import RestCatalogs
+from twopc.integration.services.jars import spark_delta_jars, spark_iceberg_jars
 from twopc.sinks.delta import DeltaSink
 from twopc.sinks.hbase import HBaseSink
 from twopc.sinks.hbase.mappings import Put
@@ -25,6 +28,7 @@ from twopc.sinks.redis import RedisSink
 from twopc.sinks.redis.mappings import Set
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
     from pathlib import Path
 
     from pyspark.sql import SparkSession
@@ -121,22 +125,17 @@ class Postgres(Output):
         self._dsn = dsn
 
     def create(self, name: str) -> None:
-        self._execute(f"CREATE TABLE {name} (id bigint NOT NULL, key text, value text)")
+        execute(self._dsn, f"CREATE TABLE {name} (id bigint NOT NULL, key text, value text)")
 
     def sink(self, name: str) -> PostgresSink:
         return PostgresSink(name=name, dsn=self._dsn, table=name)
 
     def count(self, name: str) -> int:
         # Our own name.
-        return distinct(*self._execute(f"SELECT count(*), count(DISTINCT id) FROM {name}")[0])  # noqa: S608
+        return distinct(*execute(self._dsn, f"SELECT count(*), count(DISTINCT id) FROM {name}")[0])  # noqa: S608
 
     def drop(self, name: str) -> None:
-        self._execute(f"DROP TABLE {name}")
-
-    def _execute(self, statement: str) -> list[tuple[Any, ...]]:
-        with contextlib.closing(psycopg.connect(self._dsn, autocommit=True)) as connection:
-            cursor = connection.execute(statement.encode())
-            return cursor.fetchall() if cursor.description else []
+        execute(self._dsn, f"DROP TABLE {name}")
 
 
 class Lakehouse(Output):
@@ -205,6 +204,19 @@ class Delta(Lakehouse):
 
     def start(self, writer: DataStreamWriter, name: str) -> StreamingQuery:
         return writer.format("delta").start(str(self._directory / name))
+
+
+@contextlib.contextmanager
+def lakehouse_session(directory: Path) -> Iterator[tuple[SparkSession, str]]:
+    """Start a REST catalog and a session that writes both formats; yield the session and the address of the catalog."""
+    with (
+        contextlib.closing(RestCatalogs()) as catalogs,
+        catalogs.served(directory / "warehouse") as uri,
+        spark_session(
+            directory, jars=(*spark_iceberg_jars(), *spark_delta_jars()), settings=session_settings(uri)
+        ) as spark,
+    ):
+        yield spark, uri
 
 
 def session_settings(uri: str) -> dict[str, str]:

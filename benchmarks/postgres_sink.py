@@ -24,6 +24,7 @@ import pyarrow.parquet as pq
 from psycopg.conninfo import conninfo_to_dict
 
 from benchmarks.counting import WrongCountError
+from benchmarks.durations import durations_ms
 from benchmarks.measured import TWOPC, Case
 from benchmarks.session import spark_session
 from benchmarks.turns import in_turn
@@ -182,7 +183,7 @@ class _Bench:
 
     def _created(self) -> str:
         table = f"b{uuid.uuid4().hex[:8]}"
-        self._execute(f"CREATE TABLE {table} ({self._mode.columns})")
+        execute(self._dsn, f"CREATE TABLE {table} ({self._mode.columns})")
         return table
 
     def _run(self, function: Callable[[DataFrame, int], None], table: str, checkpoint: str) -> float:
@@ -193,19 +194,20 @@ class _Bench:
         writer = source.parquet(str(self._files)).writeStream.foreachBatch(function)
         query: StreamingQuery = writer.option("checkpointLocation", checkpoint).trigger(availableNow=True).start()
         query.awaitTermination()
-        durations: list[dict[str, Any]] = [entry["durationMs"] for entry in query.recentProgress]
-        times_ms = [each["addBatch"] for each in durations if "addBatch" in each][_WARM_UP_BATCHES:]
+        times_ms = durations_ms(query, "addBatch", warm_up=_WARM_UP_BATCHES)
         counted = f"SELECT count(*), count(DISTINCT id) FROM {table}"  # noqa: S608 - our own name
-        [(rows, ids)] = self._execute(counted)
+        [(rows, ids)] = execute(self._dsn, counted)
         if (rows, ids) != (self.expected, self.expected):
             raise WrongCountError(f"table {table} has {rows} rows with {ids} ids instead of {self.expected}")
-        self._execute(f"DROP TABLE {table}")
+        execute(self._dsn, f"DROP TABLE {table}")
         return self._rows / float(statistics.median(times_ms)) * 1000
 
-    def _execute(self, statement: str) -> list[tuple[Any, ...]]:
-        with contextlib.closing(psycopg.connect(self._dsn, autocommit=True)) as connection:
-            cursor = connection.execute(statement.encode())
-            return cursor.fetchall() if cursor.description else []
+
+def execute(dsn: str, statement: str) -> list[tuple[Any, ...]]:
+    """Execute one statement, and return its rows."""
+    with contextlib.closing(psycopg.connect(dsn, autocommit=True)) as connection:
+        cursor = connection.execute(statement.encode())
+        return cursor.fetchall() if cursor.description else []
 
 
 def _in_each_task(dsn: str, statements: list[str], *, copies: int) -> Callable[[DataFrame, int], None]:

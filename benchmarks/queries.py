@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from benchmarks.counting import count
+from benchmarks.durations import durations_ms
 from benchmarks.memory import Held
 from twopc.integration.spark import exactly_once
 from twopc.sinks.kafka import KafkaSink
@@ -122,7 +123,7 @@ class Queries:
     def function(self, source: Source, function: Callable[[DataFrame, int], None]) -> list[float]:
         """Run with a function that writes nothing. Return the ``addBatch`` times, in ms."""
         writer = self._rows(source).writeStream.foreachBatch(function)
-        return _durations_ms(_ended(writer, self._checkpoint()), "addBatch")
+        return durations_ms(_ended(writer, self._checkpoint()), "addBatch", warm_up=WARM_UP_BATCHES)
 
     def _checkpoint(self) -> str:
         return str(self._directory / uuid.uuid4().hex)
@@ -139,8 +140,9 @@ class Queries:
         held = Held(self._spark.sparkContext, self._servers) if self._broker else None
         before = self._broker.read() if self._broker else None
         query = _ended(writer, checkpoint)
-        times_ms = _durations_ms(query, "addBatch")
-        facts = {_TRIGGER_TIME: statistics.median(_durations_ms(query, "triggerExecution"))}
+        times_ms = durations_ms(query, "addBatch", warm_up=WARM_UP_BATCHES)
+        trigger_ms = durations_ms(query, "triggerExecution", warm_up=WARM_UP_BATCHES)
+        facts = {_TRIGGER_TIME: statistics.median(trigger_ms)}
         if before and held:
             facts |= self._wire_facts(before, WARM_UP_BATCHES + len(times_ms)) | held.facts()
         counted = count(self._servers, output, expected=source.rows)
@@ -162,9 +164,3 @@ def _ended(writer: DataStreamWriter, checkpoint: str) -> StreamingQuery:
     query: StreamingQuery = writer.option("checkpointLocation", checkpoint).trigger(availableNow=True).start()
     query.awaitTermination()
     return query
-
-
-def _durations_ms(query: StreamingQuery, what: str) -> list[float]:
-    """Return the duration of each batch except the first few, in ms."""
-    durations: list[dict[str, Any]] = [entry["durationMs"] for entry in query.recentProgress]
-    return [each[what] for each in durations if "addBatch" in each][WARM_UP_BATCHES:]

@@ -13,13 +13,10 @@ from typing import TYPE_CHECKING, Final
 
 from benchmarks.file_queries import FileQueries
 from benchmarks.measured import TWOPC, Case
-from benchmarks.outputs import Delta, HBase, Iceberg, Output, Postgres, Redis, session_settings
+from benchmarks.outputs import Delta, HBase, Iceberg, Output, Postgres, Redis, lakehouse_session
 from benchmarks.postgres_sink import SERVER
-from benchmarks.session import spark_session
 from benchmarks.turns import in_turn
 from twopc.integration.services.hbase import LocalHBase
-from twopc.integration.services.iceberg import RestCatalogs
-from twopc.integration.services.jars import spark_delta_jars, spark_iceberg_jars
 from twopc.integration.services.postgres import LocalPostgres
 from twopc.integration.services.redis import LocalRedis
 
@@ -42,11 +39,7 @@ def measure(settings: Settings) -> Iterator[Case]:
     """Yield a case for each sink and number of partitions."""
     with (
         tempfile.TemporaryDirectory(prefix="twopc-bench-", ignore_cleanup_errors=True) as name,
-        contextlib.closing(RestCatalogs()) as catalogs,
-        catalogs.served(Path(name) / "warehouse") as uri,
-        spark_session(
-            Path(name), jars=(*spark_iceberg_jars(), *spark_delta_jars()), settings=session_settings(uri)
-        ) as spark,
+        lakehouse_session(Path(name)) as (spark, uri),
     ):
         queries = FileQueries(spark, Path(name), settings.rows(_ROWS), 1 if settings.quick else _BATCHES)
         for title in ("Redis", "HBase", "PostgreSQL", "Iceberg", "Delta"):

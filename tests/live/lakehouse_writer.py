@@ -12,11 +12,11 @@ import sys
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
+from benchmarks.outputs import CATALOG, session_settings
 from tests.live.spark_query import session
 from twopc.integration.services.jars import spark_delta_jars, spark_iceberg_jars
 
 _ROOT = Path(__file__).parents[2]
-_ICEBERG = "org.apache.iceberg.spark"
 
 
 @dataclass(frozen=True)
@@ -48,25 +48,12 @@ class Writer:
 
     def write(self) -> None:
         """Run the query in this process."""
-        is_iceberg = self.format == "iceberg"
-        settings = {"spark.jars": ",".join(map(str, spark_iceberg_jars() if is_iceberg else spark_delta_jars()))}
-        if is_iceberg:
-            settings |= {
-                "spark.sql.extensions": f"{_ICEBERG}.extensions.IcebergSparkSessionExtensions",
-                "spark.sql.catalog.ice": f"{_ICEBERG}.SparkCatalog",
-                "spark.sql.catalog.ice.type": "rest",
-                "spark.sql.catalog.ice.uri": self.uri,
-            }
-        else:
-            settings |= {
-                "spark.sql.extensions": "io.delta.sql.DeltaSparkSessionExtension",
-                "spark.sql.catalog.spark_catalog": "org.apache.spark.sql.delta.catalog.DeltaCatalog",
-            }
-        spark = session(Path(self.scratch), settings=settings)
+        jars = ",".join(map(str, (*spark_iceberg_jars(), *spark_delta_jars())))
+        spark = session(Path(self.scratch), settings={"spark.jars": jars, **session_settings(self.uri)})
         rows = spark.readStream.schema(self.columns).option("maxFilesPerTrigger", 1).json(self.source)
         writer = rows.writeStream.format(self.format)
         writer = writer.option("checkpointLocation", self.checkpoint).trigger(availableNow=True)
-        query = writer.toTable(f"ice.{self.table}") if is_iceberg else writer.start(self.table)
+        query = writer.toTable(f"{CATALOG}.{self.table}") if self.uri else writer.start(self.table)
         query.awaitTermination()
         spark.stop()
 
