@@ -101,8 +101,10 @@ class ConnectMode:
         if attempt.options.checkpoints.deterministic_plan:
             return
         frames = [plan_of_frame(rows.frame()) for rows in attempt.rows]
-        settings = lambda: (self._checksums, Checksums.of(self._session))  # noqa: E731 - asked only if they matter
-        require_one_shuffle(batch.batch_id, self._query.plan(), frames, batch_columns(), settings)
+        plan, columns = self._query.plan(), batch_columns()
+        require_one_shuffle(
+            batch.batch_id, plan, frames, columns, lambda: (self._checksums, Checksums.of(self._session))
+        )
 
     def _state(self, files: Files, batch: Batch) -> ConnectState | None:
         called = called_batch()

@@ -10,19 +10,19 @@ from __future__ import annotations
 
 import contextlib
 import json
-import re
 from typing import TYPE_CHECKING, Any, Final
 
 from twopc.errors import ConfigurationError
+from twopc.integration.state_files import version_of
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterable, Iterator
 
     from twopc.files import Files
     from twopc.integration.spark.stateful import Tell
 
-#: The file name of a state store's version, for both providers. Spark 4 may add a unique id.
-_VERSION: Final = re.compile(r"(\d+)(?:_[0-9a-f-]+)?\.(?:delta|zip|changelog)")
+#: The kind of file that Spark writes later, from versions that it has committed before.
+_LATER: Final = "snapshot"
 #: Paths in each operator's directory. The second format has a file for each batch in which the metadata changed.
 _METADATA: Final = ("_metadata/metadata", "_metadata/v2")
 
@@ -66,9 +66,8 @@ class ConnectState:
             raise ConfigurationError(
                 f"Spark has evaluated all rows of batch {self._batch_id}, but has not written {missing} of its state, so "
                 "the next batch could not start. The query's plan skips a stateful operator, for example in a join with an empty "
-                "table. "
-                "No part of this batch is decided or visible. Move that part of the plan into the foreachBatch function, and "
-                "restart"
+                "table. No part of this batch is decided or visible. Move that part of the plan into the foreachBatch "
+                "function, and restart"
             )
         self._is_whole = True
 
@@ -82,19 +81,15 @@ class ConnectState:
         for operator in self._numbers("state"):
             for partition in range(self._partitions(operator)):
                 stores = self._stores(f"state/{operator}/{partition}")
-                if not stores or any(version not in versions for versions in stores.values()):
+                if not stores or any(version not in versions for versions in stores):
                     return f"state/{operator}/{partition}"
         return ""
 
-    def _stores(self, directory: str) -> dict[str, set[int]]:
+    def _stores(self, partition: str) -> list[set[int]]:
         """Return the versions of each store of a partition. A join of two streams has several, each in its own directory."""
-        stores: dict[str, set[int]] = {}
-        for name in self._files.names(directory):
-            inner = [] if _VERSION.fullmatch(name) or "." in name else self._files.names(f"{directory}/{name}")
-            for store, file in [(name, one) for one in inner] or [("", name)]:
-                if found := _VERSION.fullmatch(file):
-                    stores.setdefault(store, set()).add(int(found[1]))
-        return stores
+        names = self._files.names(partition)
+        inner = (self._files.names(f"{partition}/{name}") for name in names if "." not in name)
+        return [versions for files in (names, *inner) if (versions := _versions(files))]
 
     def _partitions(self, operator: int) -> int:
         """Return the number of partitions of an operator's state."""
@@ -113,3 +108,9 @@ class ConnectState:
 
     def _numbers(self, directory: str) -> list[int]:
         return sorted(int(name) for name in self._files.names(directory) if name.isdigit())
+
+
+def _versions(files: Iterable[str]) -> set[int]:
+    """Return the versions that these files commit."""
+    found = filter(None, map(version_of, files))
+    return {version for version, kind in found if kind != _LATER}

@@ -26,6 +26,7 @@ from twopc.integration.operate.checkpoint import numbers, read_checkpoint
 from twopc.integration.operate.durable import whole_directory, write
 from twopc.integration.operate.manifest import NAME, TREE, Copied, Manifest, Position, Savepoint, directory_name
 from twopc.integration.spark.checkpoint import query_id, source_offsets
+from twopc.integration.state_files import version_of
 from twopc.integration.verify.cluster import Cluster
 from twopc.integration.verify.history import history_of
 from twopc.sealed import seal
@@ -40,8 +41,6 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 _TRIES: Final = 5
-#: A version of a state store, from either provider, or its checksum. Spark 4 may add a unique id to the name.
-_VERSION: Final = re.compile(r"(\d+)(?:_[0-9a-f-]+)?\.(delta|snapshot|zip|changelog)(?:\.crc)?")
 _SNAPSHOTS: Final = frozenset({"snapshot", "zip"})
 #: Our files that a copy does not need: rows of a batch in progress, requests to a running query, and its reported alerts.
 _LEFT_OUT: Final = re.compile(r"twopc/(staging/|savepoint-request|alerts\.json$)")
@@ -166,11 +165,8 @@ def _belongs(name: str, batch: int) -> bool:
 
 
 def _version(name: str) -> tuple[int, str] | None:
-    """Parse the version and kind from the name of a state store's file."""
-    if not name.startswith("state/"):
-        return None
-    match = _VERSION.fullmatch(name.rpartition("/")[2])
-    return None if match is None else (int(match[1]), match[2])
+    """Parse the version and kind from the path of a state store's file, or of its checksum."""
+    return version_of(name.rpartition("/")[2].removesuffix(".crc")) if name.startswith("state/") else None
 
 
 def _require_whole(names: AbstractSet[str], vanished: Sequence[str], batch: int) -> None:
