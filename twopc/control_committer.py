@@ -42,9 +42,9 @@ _ROUNDS: Final = 100
 class ControlCommitter(SinkCommitter[HandleT], Generic[HandleT, StepT]):
     """See :class:`SinkCommitter`.
 
-    A *step* is the store's atomic step, if it has one: a transaction, or a lock that is held. Otherwise a step is whatever
-    the hooks need, such as a client. An atomic step fences, because nothing can happen between its owner check and its
-    change. A store without atomic steps compares the attempt's version in each of its own atomic operations.
+    A *step* is the store's atomic step, if it has one: a transaction, or a lock that is held. Otherwise a step is any
+    object that the hooks need, such as a client. An atomic step fences, because nothing can happen between its owner check
+    and its change. A store without atomic steps compares the attempt's version in each of its own atomic operations.
 
     Args:
         name: the sink's name.

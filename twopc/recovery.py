@@ -101,7 +101,7 @@ RECOVERY_TABLE: Final[tuple[Case, ...]] = (
     # The arrival of the next batch does not prove this one: the engine also moves on if a function swallows our error.
     Case("decided, not proven", _ANY_DECISION, _UNKNOWN, _RUNNING, Step.BLOCKED, abandoned=False),
     Case("not proven, abandoned", _ANY_DECISION, _UNKNOWN, _RUNNING, Step.ABANDON, abandoned=True),
-    # A batch that can be written again completely is never abandoned, whatever the user sets.
+    # No setting abandons a batch that can be written again completely.
     Case("lost, but staged", _ANY_DECISION, _LOSSES, _RUNNING, Step.PUBLISH, staged=True),
     Case("all lost", _ANY_DECISION, _ALL_LOST, _SAME, Step.REWRITE, staged=False),
     Case("some lost", _ANY_DECISION, _SOME_LOST, _SAME, Step.REPAIR, staged=False, abandoned=False),

@@ -78,7 +78,7 @@ class Rows:
     """One DataFrame of a batch, and the columns that are written from it.
 
     Attributes:
-        name: distinguishes the DataFrame from the batch's other DataFrames; empty if there are no others.
+        name: the DataFrame's name in the batch; empty if the batch has only one.
         source: the DataFrame.
         sinks: the sinks that take it, including the one for dead letters.
         base: the DataFrame with the columns that the user's expressions make; see :class:`Offers`.

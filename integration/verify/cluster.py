@@ -145,6 +145,6 @@ class Cluster:
 
 
 def _held(log: KafkaDecisionLog) -> LogContents:
-    """Read all of a ledger at once: verify compares every batch, and the driver may truncate the ledger meanwhile."""
+    """Read a complete ledger in one pass, because the driver may truncate it while verify compares the batches."""
     found = log.contents(until=None, whoever=True)
     return LogContents(found.start, tuple(found.entries))

@@ -70,8 +70,8 @@ class DriverProducer:
                 "retry.backoff.ms": str(RETRY_BACKOFF_MS),
                 "retry.backoff.max.ms": str(10 * RETRY_BACKOFF_MS),
                 "linger.ms": "0",
-                # Parts of a record must fit, whatever is set for the rows. The broker limits batches, so each part is one
-                # batch.
+                # Parts of a record must fit, regardless of the settings for the rows. The broker limits batches, so each part
+                # is one batch.
                 "batch.num.messages": "1",
                 "message.max.bytes": "1000000",
                 "queue.buffering.max.kbytes": "1048576",

@@ -156,7 +156,7 @@ class Rehearsal:
             problem = f"status {status}, {first}, {second}; {dry} {recorded} {again}"
         elif recorded["handover"]["kind"] != "rest":
             problem = "no batch is unfinished"
-        # From now on, each number is expected once, or as often as it is in the output now.
+        # From now on, each number is expected as often as the output has it now, and at least once.
         self._expected = numbers_of(self.output.records())
         self._batch = dry.get("handover", {}).get("batch_id", -1)
         done = f"batch {self._batch}: {dry.get('output_records')} of its {dry.get('source_records')} records are there"
