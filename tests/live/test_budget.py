@@ -59,7 +59,8 @@ DRIVER = {
         BYTES: size,
         PYTHON: calls,
     }
-    for sinks, size, calls in ((1, 2_500, 1_250), (2, 3_500, 2_100))
+    # The size has room for one request more: on a busy machine each batch may have one of those that come now and then.
+    for sinks, size, calls in ((1, 2_500, 1_250), (2, 3_850, 2_100))
 }
 #: The requests of each task, which writes two partitions of its output and its marker. Its producer is made in the background,
 #: so these are averages.

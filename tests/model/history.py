@@ -166,8 +166,8 @@ class History:
                         self._failures.append(error)
         if self._rogue is not None and self._rogue.ended:
             for error in self._outcome(self._rogue.process, self._rogue):
-                # After a stale read, it may get far enough to be fenced by a driver that fenced later.
-                fenced = isinstance(error, FencedError) and self.judge.last_to_fence != ROGUE
+                # After a stale read, it may get far enough to be fenced: by a driver, or because its transaction timed out.
+                fenced = isinstance(error, FencedError) and NETWORK.stale
                 if not fenced and not isinstance(error, (RefusedStartError, RetriableError)):
                     raise ModelViolation(f"a checkpoint with another history ended with {error!r}")
             self._rogue = None

@@ -33,8 +33,6 @@ class Judge:
         self.allowed: set[tuple[str, int | None]] = set()
         self.abandoned: set[int] = set()
         self._seen: Counter[int] = Counter()
-        #: The driver that last asked for the driver's transactional id, and so may have fenced every other.
-        self.last_to_fence = ""
         cluster.on_commit = self._on_commit
         cluster.on_visible = self._on_visible
 
@@ -89,8 +87,6 @@ class Judge:
             raise ModelViolation(f"row {row} is visible twice")
 
     def on_request(self, kind: str, process: Process) -> None:
-        if kind == "init" and "/" not in process.name:  # a worker's name is <driver>/<worker>
-            self.last_to_fence = process.name
         # It reads before it fences. A cut-off leader may hide records from it; then it is refused only after it has fenced.
         if kind == "init" and process.name.startswith(ROGUE) and not NETWORK.stale:
             raise ModelViolation("a start that must be refused fenced the healthy driver")
