@@ -13,9 +13,10 @@ import pyarrow.parquet as pq
 from benchmarks.counting import WrongCountError
 from benchmarks.durations import durations_ms
 from twopc.integration.spark import exactly_once
+from twopc.integration.spark.slots import Slots
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable, Iterator
     from pathlib import Path
 
     from pyspark.sql import DataFrame, SparkSession
@@ -85,23 +86,47 @@ class FileQueries:
             output, name, lambda rows: start(rows.option("checkpointLocation", self._checkpoint()), name), None
         )
 
+    def counting(self, partitions: int) -> float:
+        """Count the rows in as many tasks as a sink has writers, and write nothing; see :meth:`exactly_once`."""
+        writers = Slots(self._spark.sparkContext).most_writers() or partitions
+
+        def count(rows: DataFrame, _batch: int) -> None:
+            rows.coalesce(writers).mapInArrow(_count, "rows BIGINT").collect()
+
+        query = self._ended(
+            lambda rows: rows.foreachBatch(count).option("checkpointLocation", self._checkpoint()).start(), partitions
+        )
+        return _median_ms(query)
+
     def _checkpoint(self) -> str:
         return str(self._directory / uuid.uuid4().hex)
 
-    def _run(
-        self, output: Output, name: str, start: Callable[[DataStreamWriter], StreamingQuery], partitions: int | None
-    ) -> float:
+    def _ended(self, start: Callable[[DataStreamWriter], StreamingQuery], partitions: int | None) -> StreamingQuery:
         source = self._spark.readStream.schema(COLUMNS).option("maxFilesPerTrigger", _TASKS)
         rows: DataFrame = source.parquet(str(self._files))
         if partitions is not None:
             rows = rows.repartition(partitions, "key")
         query = start(rows.writeStream.trigger(availableNow=True))
         query.awaitTermination()
+        return query
+
+    def _run(
+        self, output: Output, name: str, start: Callable[[DataStreamWriter], StreamingQuery], partitions: int | None
+    ) -> float:
+        query = self._ended(start, partitions)
         counted = output.count(name)
         if counted != self.expected:
             raise WrongCountError(f"{output.title} has {counted} different rows instead of {self.expected}")
         output.drop(name)
-        return float(statistics.median(durations_ms(query, "addBatch", warm_up=_WARM_UP_BATCHES)))
+        return _median_ms(query)
+
+
+def _median_ms(query: StreamingQuery) -> float:
+    return float(statistics.median(durations_ms(query, "addBatch", warm_up=_WARM_UP_BATCHES)))
+
+
+def _count(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    yield pa.record_batch({"rows": pa.array([sum(batch.num_rows for batch in batches)], pa.int64())})
 
 
 def _rows(first: int, count: int) -> pa.Table:

@@ -41,6 +41,10 @@ if TYPE_CHECKING:
 #: Spark's name for the Iceberg catalog.
 CATALOG: Final = "ice"
 _HBASE_TABLE: Final = "bench"
+#: The server's settings for HBase. A table that splits while its rows are counted would end the client's scan.
+ONE_REGION: Final = {
+    "hbase.regionserver.region.split.policy": "org.apache.hadoop.hbase.regionserver.DisabledRegionSplitPolicy"
+}
 
 
 class Output(ABC):

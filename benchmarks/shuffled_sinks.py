@@ -1,7 +1,8 @@
 """Measure how the partitions of a preceding shuffle change the cost of a large batch, for all sinks but Kafka's.
 
 ``make bench ARGS="--only shuffledsinks"``. Each case alternates between many partitions and two. The goal: many
-partitions cost at most 1.3 times as much. 200 is Spark's default.
+partitions cost at most 1.3 times as much. 200 is Spark's default. Two functions that only count the rows show the cost
+of the shuffle alone. They read it as the sinks do, with two tasks for each slot.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from typing import TYPE_CHECKING, Final
 
 from benchmarks.file_queries import FileQueries
 from benchmarks.measured import TWOPC, Case
-from benchmarks.outputs import Delta, HBase, Iceberg, Output, Postgres, Redis, lakehouse_session
+from benchmarks.outputs import ONE_REGION, Delta, HBase, Iceberg, Output, Postgres, Redis, lakehouse_session
 from benchmarks.postgres_sink import SERVER
 from benchmarks.turns import in_turn
 from twopc.integration.services.hbase import LocalHBase
@@ -30,6 +31,8 @@ if TYPE_CHECKING:
 TITLE: Final = "addBatch of 100 000 rows by number of shuffle partitions, other sinks"
 X_LABEL: Final = ""
 TWO: Final = "twopc, 2 partitions"
+COUNT: Final = "a function that counts the rows"
+COUNT_TWO: Final = "a function that counts the rows, 2 partitions"
 _PARTITIONS: Final = (64, 200)
 _ROWS: Final = 100_000
 _BATCHES: Final = 3
@@ -55,9 +58,11 @@ def _case(queries: FileQueries, name: str, output: Output, partitions: int, sett
     sides = {
         TWOPC: lambda: queries.exactly_once(output, settings.exactly_once, partitions=partitions),
         TWO: lambda: queries.exactly_once(output, settings.exactly_once, partitions=2),
+        COUNT: lambda: queries.counting(partitions),
+        COUNT_TWO: lambda: queries.counting(2),
     }
     ran, _ = in_turn(settings.rounds, sides, warm_up=1)
-    counted = {side: queries.expected * len(found) for side, found in ran.items()}
+    counted = {side: queries.expected * len(found) for side, found in ran.items() if side in {TWOPC, TWO}}
     return Case(name=name, unit="ms", samples=ran, counted=counted)
 
 
@@ -69,7 +74,7 @@ def _started(title: str, spark: SparkSession, uri: str, directory: Path) -> Iter
             with LocalRedis() as redis:
                 yield Redis(redis)
         case "HBase":
-            with LocalHBase(heap="1g") as hbase:
+            with LocalHBase(heap="1g", properties=ONE_REGION) as hbase:
                 yield HBase(hbase.zookeeper)
         case "PostgreSQL":
             with LocalPostgres(options=SERVER) as postgres:
