@@ -24,7 +24,7 @@ from twopc.integration.spark.number_ranges import NumberRanges
 from twopc.integration.spark.status_store import BEGINNING, Moment, StatusStore
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterable
+    from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 
     from pyspark import SparkContext
 
@@ -123,24 +123,33 @@ class JobHistory:
             if job is None:
                 continue  # it began after the run's own jobs were over
             stages.update(job.stages)
-            for stage in job.stages:
-                self.record(self.attempts(stage))
+            for attempts in self.stages_of(job).values():
+                self.record(attempts)
             if job.is_over:
                 self._examined.add(number)
         return frozenset(stages)
 
-    def attempts(self, stage: int) -> list[StageAttempt]:
-        """Return all attempts at a stage.
+    def stages_of(self, job: Job) -> dict[int, list[StageAttempt]]:
+        """Return all attempts at each stage of a job; none for a skipped stage that the store has dropped.
+
+        If the store has too many stages, it drops those first that Spark skipped (``AppStatusListener.cleanupStages``), however
+        new they are. The report of their job still counts them.
 
         Raises:
-            UnreportedError: the store does not have the stage.
+            UnreportedError: the store does not have a stage, and Spark did not skip it.
         """
+        missing: list[int] = []
 
-        def reported() -> list[StageAttempt]:
-            last = self.store.last_attempt(stage)
-            return [last] if last is not None and last.attempt_id == 0 else self.store.attempts(stage)
+        def reported() -> dict[int, list[StageAttempt]] | None:
+            found = {stage: self._attempts(stage) for stage in job.stages}
+            missing[:] = [stage for stage, attempts in found.items() if not attempts]
+            return found if not missing or _has_skipped(self.store.job(job.job_id), found) else None
 
-        return _awaited(reported, f"stage {stage}")
+        return _awaited(reported, lambda: f"stage {missing[0]}")
+
+    def _attempts(self, stage: int) -> list[StageAttempt]:
+        last = self.store.last_attempt(stage)
+        return [last] if last is not None and last.attempt_id == 0 else self.store.attempts(stage)
 
     def record(self, attempts: Iterable[StageAttempt]) -> None:
         """Remember the stages that have run."""
@@ -168,7 +177,17 @@ class JobHistory:
         return [found[key] for key in sorted(found)]
 
     def _reported(self, number: int) -> Job:
-        return _awaited(lambda: self.store.job(number), f"job {number}")
+        return _awaited(lambda: self.store.job(number), lambda: f"job {number}")
+
+
+def _has_skipped(job: Job | None, found: Mapping[int, Sequence[StageAttempt]]) -> bool:
+    """Whether Spark skipped all stages of a job that were not found."""
+    if job is None or job.ended_ms is None:
+        return False
+    last = [attempts[-1] for attempts in found.values() if attempts]
+    # If a later job ran a stage that this job skipped, the two counts would not be about the same stages.
+    has_run_later = any(one.has_run and (one.submission_time or 0) >= job.ended_ms for one in last)
+    return not has_run_later and job.skipped == len(found) - len(last) + sum(one.is_skipped for one in last)
 
 
 def _dropped(rdd: int) -> FatalError:
@@ -180,12 +199,12 @@ def _dropped(rdd: int) -> FatalError:
     )
 
 
-def _awaited(look: Callable[[], FoundT | None], what: str) -> FoundT:
+def _awaited(look: Callable[[], FoundT | None], what: Callable[[], str]) -> FoundT:
     """Wait until the store has an entry. Spark enters a new job before its stages (``AppStatusListener.onJobStart``)."""
     deadline = time.monotonic() + _LATE_S
-    while not (found := look()):
+    while (found := look()) is None:
         if time.monotonic() > deadline:
-            raise UnreportedError(what)
+            raise UnreportedError(what())
         time.sleep(_POLL_S)
     return found
 

@@ -13,7 +13,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from twopc.errors import FatalError
+from twopc.errors import FatalError, RetriableError
 from twopc.integration.spark.job_history import UnreportedError
 from twopc.integration.spark.mixed_rows import judge
 from twopc.integration.spark.status_store import BEGINNING
@@ -39,12 +39,17 @@ class _Seen:
     Attributes:
         jobs: the jobs with the attempt's tag.
         marks: the marker jobs after them; empty if no thread was watching.
-        stages: the last attempt at each stage of its jobs.
+        attempts: all attempts at each stage of its jobs.
     """
 
     jobs: Sequence[Job]
     marks: Sequence[Job]
-    stages: Mapping[int, StageAttempt]
+    attempts: Mapping[int, Sequence[StageAttempt]]
+
+    @property
+    def stages(self) -> dict[int, StageAttempt]:
+        """The last attempt at each stage."""
+        return {stage: attempts[-1] for stage, attempts in self.attempts.items()}
 
     @property
     def lineage(self) -> frozenset[int]:
@@ -116,7 +121,7 @@ class Shuffles:
             seen = looked.result() if looked is not None and of_tag == tag else None
             if seen is None or not _has_ended(seen.jobs, results):
                 jobs = self._reported(tag, results)
-                seen = _Seen(jobs, () if seen is None else seen.marks, self._stages_of(jobs))
+                seen = _Seen(jobs, () if seen is None else seen.marks, self._attempts_of(jobs))
             with self._history.lock:
                 self._require_unmixed(seen)
         except UnreportedError as error:
@@ -127,7 +132,7 @@ class Shuffles:
         self._store.mark(mark)
         marks = self._await(mark, bool, "the end of the job that collected the batch")
         jobs = self._store.jobs_with_tag(tag)
-        return _Seen(jobs, marks, self._stages_of(jobs))
+        return _Seen(jobs, marks, self._attempts_of(jobs))
 
     def _reported(self, tag: str, results: Collection[int]) -> list[Job]:
         """Return the jobs with the tag, once Spark has reported the end of those with ``results``, and thus all before it."""
@@ -142,14 +147,28 @@ class Shuffles:
             time.sleep(_STATUS_POLL_S)
         return jobs
 
-    def _stages_of(self, jobs: Iterable[Job]) -> dict[int, StageAttempt]:
-        return {stage: self._history.attempts(stage)[-1] for job in jobs for stage in job.stages}
+    def _attempts_of(self, jobs: Iterable[Job]) -> dict[int, Sequence[StageAttempt]]:
+        """Return all attempts at each stage of the attempt's jobs.
+
+        Raises:
+            RetriableError: Spark no longer knows which RDDs a skipped stage has.
+        """
+        found: dict[int, Sequence[StageAttempt]] = {}
+        for job in jobs:
+            found |= self._history.stages_of(job)
+        for stage, attempts in found.items():
+            if not attempts:
+                raise RetriableError(
+                    f"Spark's status store has just dropped stage {stage}, which this batch's job skipped. So the toolkit cannot "
+                    "check the shuffle that the stage stands for. No part of the batch is decided or visible"
+                )
+        return found
 
     def _require_unmixed(self, seen: _Seen) -> None:
         history, own = self._history, {job.job_id for job in (*seen.jobs, *seen.marks)}
         shared = self._shared(seen, own)
-        for stage, last in seen.stages.items():
-            history.record([last] if last.attempt_id == 0 else history.attempts(stage))
+        for attempts in seen.attempts.values():
+            history.record(attempts)
         elsewhere = history.examine(shared, own)
         history.examined(own)
         try:

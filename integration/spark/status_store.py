@@ -19,11 +19,15 @@ class Job(msgspec.Struct, frozen=True):
 
     Attributes:
         is_over: whether the report of its end has arrived, and with it all earlier reports.
+        skipped: how many of its stages Spark skipped; 0 while the job runs.
+        ended_ms: when it ended, in milliseconds since 1970; None while it runs.
     """
 
     job_id: int
     stages: tuple[int, ...]
     is_over: bool
+    skipped: int = 0
+    ended_ms: int | None = None
 
 
 class StageAttempt(msgspec.Struct, frozen=True, rename="camel"):
@@ -41,6 +45,11 @@ class StageAttempt(msgspec.Struct, frozen=True, rename="camel"):
     shuffle_read_records: int
     shuffle_write_records: int
     submission_time: int | None = None
+
+    @property
+    def is_skipped(self) -> bool:
+        """Whether Spark skipped the stage in a job that is over."""
+        return self.status == "SKIPPED"
 
     @property
     def has_run(self) -> bool:
@@ -77,6 +86,8 @@ class _JobData(msgspec.Struct, frozen=True, rename="camel"):
     num_tasks: int
     num_completed_indices: int
     num_skipped_tasks: int
+    num_skipped_stages: int
+    completion_time: int | None = None
 
 
 class StatusStore:
@@ -130,7 +141,8 @@ class StatusStore:
         # As JSON, because that takes one call instead of one for each field.
         job = msgspec.json.decode(self._json.writeValueAsString(data), type=_JobData)
         missing = job.num_tasks - job.num_completed_indices - job.num_skipped_tasks
-        return Job(number, job.stage_ids, is_over=missing <= 0 or job.status != "RUNNING")
+        is_over = missing <= 0 or job.status != "RUNNING"
+        return Job(number, job.stage_ids, is_over, job.num_skipped_stages, job.completion_time)
 
     def last_attempt(self, stage: int) -> StageAttempt | None:
         """Return a stage's last attempt; None if the store does not have the stage."""

@@ -26,13 +26,19 @@ pytestmark = pytest.mark.filterwarnings("ignore:unclosed:ResourceWarning")
 
 #: Spark keeps 1000 stages.
 MORE_THAN_KEPT = 1100
+#: Spark drops at least a tenth of that number together.
+MORE_THAN_DROPPED = 110
+
+
+def run_jobs(spark: SparkSession, count: int) -> None:
+    for _ in range(count):
+        spark.sparkContext._jsc.sc().range(0, 1, 1, 1).count()
 
 
 def work(spark: SparkSession, jobs: int = MORE_THAN_KEPT) -> None:
     """Run jobs that have nothing to do with the query, and wait for a moment after them."""
-    context, history = spark.sparkContext, history_of(spark.sparkContext)
-    for _ in range(jobs):
-        context._jsc.sc().range(0, 1, 1, 1).count()
+    history = history_of(spark.sparkContext)
+    run_jobs(spark, jobs)
     ended = history.store.end_of_jobs()
     wait_until(lambda: history.first_job(1 << 31) >= ended, "a moment after the last job")
 
@@ -69,6 +75,27 @@ def test_a_query_whose_batches_are_far_apart_is_not_refused(
     query = Query(spark, tmp_path, (sink,), function=function, plan=shuffled)
     query.feed(*BATCHES[0])
     query.feed(*BATCHES[1], *BATCHES[2])
+    query.run()
+    assert values(sink) == VALUES
+
+
+def test_skipped_stages_that_spark_drops_first_do_not_stop_a_query(
+    sink: KafkaSink, spark: SparkSession, tmp_path: Path
+) -> None:
+    """Adaptive execution runs the stages of a shuffle in jobs of their own, so the last job skips them."""
+    work(spark)
+
+    def function(each: ExactlyOnce) -> Callable[[DataFrame, int], None]:
+        def write(batch: DataFrame, batch_id: int) -> None:
+            batch.sparkSession.conf.set("spark.sql.adaptive.enabled", "true")
+            batch.groupBy("value").count().collect()
+            run_jobs(spark, MORE_THAN_DROPPED)
+            each(batch, batch_id)
+
+        return write
+
+    query = Query(spark, tmp_path, (sink,), function=function, plan=shuffled)
+    query.feed(*BATCHES[0], *BATCHES[1], *BATCHES[2])
     query.run()
     assert values(sink) == VALUES
 

@@ -397,6 +397,48 @@ def test_a_stage_that_spark_has_forgotten_stops_the_query_and_names_the_settings
         watching(Store(ONE_JOB, {stage: attempts_at(stage) for stage in (M1, RESULT)})).check("a", {RESULT})
 
 
+def of_somebody_else(skipped: int, *, ended_ms: int | None = 95) -> Store:
+    """A batch that another job may have computed: stages 6 and 7 of that job were not found, and stage 8 was skipped."""
+    jobs = {
+        "": [Job(0, (6, 7, 8, 9), is_over=True, skipped=skipped, ended_ms=ended_ms)],
+        "a": [Job(1, (M1, M2, RESULT), is_over=True)],
+    }
+    stages = {**plain(), M1: attempts_at(M1, status="SKIPPED"), 8: attempts_at(8, of=M1, status="SKIPPED")}
+    return Store(jobs, stages | {9: result(9, 90)})
+
+
+def test_a_skipped_stage_of_somebody_else_that_spark_has_dropped_is_not_missed() -> None:
+    watching(of_somebody_else(skipped=3)).check("a", {RESULT})
+
+
+@pytest.mark.parametrize(
+    ("skipped", "ended_ms"),
+    [
+        pytest.param(2, 95, id="one of the two has run"),
+        pytest.param(0, None, id="the job still runs"),
+        pytest.param(3, 90, id="a later job ran a stage that this one skipped"),
+    ],
+)
+def test_a_stage_that_spark_has_dropped_counts_as_skipped_only_if_the_job_accounts_for_it(
+    monkeypatch: pytest.MonkeyPatch, skipped: int, ended_ms: int | None
+) -> None:
+    monkeypatch.setattr(job_history, "_LATE_S", 0.01)
+    with pytest.raises(FatalError, match="does not have stage 6"):
+        watching(of_somebody_else(skipped, ended_ms=ended_ms)).check("a", {RESULT})
+
+
+def test_a_skipped_stage_of_the_batch_that_spark_has_dropped_is_read_again_by_a_retry() -> None:
+    """The stage's RDDs are not known, so neither is the shuffle that the batch has read."""
+    job = Job(0, (M1, M2, RESULT), is_over=True, skipped=1, ended_ms=95)
+    store = Store({"a": [job]}, {stage: attempts_at(stage) for stage in (M2, RESULT)})
+    watched = watching(store)
+    with pytest.raises(RetriableError, match="dropped stage 0"):
+        watched.check("a", {RESULT})
+    store.jobs, store.stages = {"b": [job]}, plain()
+    watched.begin()
+    watched.check("b", {RESULT})
+
+
 def reader_of_old_rows(first: int) -> dict[int, list[StageAttempt]]:
     """The stages of a later job that skips what an earlier job has written."""
     kinds = enumerate((M1, M2), first)
