@@ -1,4 +1,4 @@
-"""Explain errors of deltalake or of the table's storage for a batch that is not decided yet."""
+"""Explain errors from deltalake or from the table's storage while a batch is undecided."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _MEANINGS: Final[dict[str, Meaning]] = {
     "DeltaProtocolError": (ConfigurationError, "Use a table without this feature"),
     "PermissionError": (ConfigurationError, "Grant the sink's user the rights that docs/delta.md lists"),
 }
-#: The classes of these errors do not tell why the storage refused a request.
+#: These errors are recognised by their text, because their classes do not say why the storage refused a request.
 _WORDS: Final[dict[str, Meaning]] = {
     "accessdenied|access denied|forbidden|unauthorized|permission denied|invalidaccesskeyid|signaturedoesnotmatch": (
         ConfigurationError,
@@ -37,5 +37,5 @@ def _one_line(error: Exception) -> str:
     return " ".join(_NOISE.sub("", str(error)).split())
 
 
-#: Turns an error of deltalake, or of the storage below it, into a StoreError.
+#: Turns an error from deltalake, or from the storage below it, into a StoreError.
 translated: Final = Translation(_one_line, _MEANINGS, _WORDS)

@@ -1,4 +1,4 @@
-"""Import all that is used from ``hbase-driver``: connections, and protobuf messages generated from HBase's definitions.
+"""Import connections from ``hbase-driver``, and the protobuf messages that it generates from HBase's definitions.
 
 Only this module imports the package, because the import has a side effect.
 """
@@ -37,11 +37,11 @@ __all__ = [
 ]
 
 Message = Any
-"""A protobuf message: the generated classes have no type hints."""
+"""A protobuf message. The generated classes have no type hints."""
 
 
 def region(name: bytes) -> Message:
-    """Build a region's name for a request."""
+    """Build a region specifier for a request."""
     return hbase_pb.RegionSpecifier(type=hbase_pb.RegionSpecifier.REGION_NAME, value=name)
 
 

@@ -34,7 +34,7 @@ class NewFiles:
         return split(rows, self._table.schema(), self._table.spec())
 
     def create(self, path: str) -> NewFile:
-        """Begin a file."""
+        """Open a new file."""
         with translated(f"creating {path}"):
             return NewFile(ParquetFile(self._table.io, self._table.metadata, path))
 
@@ -63,5 +63,5 @@ class NewFile:
             self._statistics = self._file.close()
 
     def entry(self, size: int, partition: Partition) -> Entry:
-        """Make the entry of the closed file."""
+        """Make the entry for the closed file."""
         return entry_of(self.path, size, partition, self._statistics)
