@@ -45,7 +45,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Spec:
-    """One pipeline. ``name`` is the name of its table and of its topic."""
+    """Describes one pipeline. ``name`` is the name of both its table and its topic."""
 
     name: str
     bootstrap_servers: str
@@ -138,7 +138,7 @@ class Found:
 
 
 def play(spec: Spec, orders: int, kills: int, seed: int, directory: Path) -> tuple[dict[str, Found], tuple[str, ...]]:
-    """Run one query until all orders are processed, and kill it on the way. Return each output's counts, and the kills."""
+    """Run one query until all orders are processed, and kill it several times. Return each output's counts, and the kills."""
     make_outputs(spec)
     jars = [*spark_kafka_jars(), *postgres_jdbc_jars()]
     outcome = kill_loop(

@@ -66,7 +66,7 @@ RUN_TIMEOUT_S = 300
 
 @dataclass(frozen=True)
 class Spec:
-    """One pipeline. ``name`` selects how it writes, and names its outputs: a topic, a prefix of Redis keys, an HBase table."""
+    """Describes one pipeline. ``name`` selects how it writes, and names its topic, its HBase table and its Redis key prefix."""
 
     name: str
     bootstrap_servers: str

@@ -27,7 +27,7 @@ _INT64_MAX: Final = 2**63 - 1
 
 
 def texts(rows: pa.RecordBatch, name: str) -> list[bytes]:
-    """Return a column's values: text and bytes unchanged, all others as Arrow writes them (``1.5``, ``true``, ISO dates)."""
+    """Return a column's values: text and bytes unchanged, other types in Arrow's text form (``1.5``, ``true``, ISO dates)."""
     return _values(_column(rows, name), name)
 
 
@@ -95,7 +95,7 @@ def parse_template(template: str) -> tuple[tuple[str, bool], ...]:
 
 def _column(rows: pa.RecordBatch, name: str) -> Any:
     if name not in rows.schema.names:
-        raise SchemaError(f"the DataFrame has no column {name!r}, only {', '.join(rows.schema.names)}: select it")
+        raise SchemaError(f"the DataFrame has no column {name!r} (it has {', '.join(rows.schema.names)}): select it")
     column: Any = rows.column(name)
     if pa.types.is_dictionary(column.type):
         column = column.dictionary_decode()

@@ -162,7 +162,7 @@ class DuckDbWriter(SinkWriter[Prepared]):
         self._sink.check_rows(rows)
         with self._sink.step() as db:
             if state_of(db, self._name) != "open":
-                raise RetriableError(f"{self._name} was swept: a newer driver or attempt has replaced this one")
+                raise RetriableError(f"{self._name} was swept, because a newer driver or attempt has taken over")
             db.register("new_rows", pa.Table.from_batches([rows]))
             run(db, "INSERT INTO twopc_staged SELECT ?, key, number FROM new_rows", self._name)
 
@@ -183,7 +183,7 @@ class DuckDbWriter(SinkWriter[Prepared]):
 
 
 class DuckDbCommitter(FencedCommitter[Prepared, duckdb.DuckDBPyConnection]):
-    """Publishes the rows of decided transactions, and sweeps the others."""
+    """Publishes the rows of decided transactions, and sweeps all other transactions."""
 
     def __init__(self, sink: DuckDbSink) -> None:
         super().__init__(sink.name)

@@ -121,7 +121,7 @@ class FileWriter(SinkWriter[Prepared]):
         self._sink.give_up(self._name)
 
     def _swept(self) -> RetriableError:
-        return RetriableError(f"{self._name} was swept: a newer driver or attempt has replaced this one")
+        return RetriableError(f"{self._name} was swept, because a newer driver or attempt has taken over")
 
 
 class FileCommitter(FencedCommitter[Prepared, Path]):

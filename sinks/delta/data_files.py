@@ -1,4 +1,4 @@
-"""Write the Parquet files of a Delta table."""
+"""Write Parquet files for a Delta table."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _FILE_SIZE: Final = 256 * 2**20
 
 
 class NewFiles:
-    """Creates the data files of a table; see :class:`twopc.sinks.lake.rolling.DataFiles`."""
+    """Creates data files for a table; see :class:`twopc.sinks.lake.rolling.DataFiles`."""
 
     def __init__(self, store: Store, table: Definition, file_size: int = _FILE_SIZE) -> None:
         self.file_size = file_size
@@ -57,7 +57,7 @@ def measured(stored: pa.Schema) -> list[str]:
 
 
 class NewFile:
-    """One Parquet file; see :class:`twopc.sinks.lake.rolling.DataFile`."""
+    """A Parquet file that a task is writing; see :class:`twopc.sinks.lake.rolling.DataFile`."""
 
     def __init__(self, store: Store, path: str, table: Definition) -> None:
         self.path = path

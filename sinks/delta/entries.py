@@ -7,13 +7,13 @@ from deltalake.transaction import AddAction
 
 
 class Entry(msgspec.Struct, frozen=True, array_like=True):
-    """One file.
+    """Describes one file.
 
     Attributes:
-        path: its path relative to the table's directory.
-        size: its size in bytes.
-        rows: the number of its rows.
-        partition: the values of its partition columns, as Delta writes them; None is null.
+        path: the path relative to the table's directory.
+        size: the size in bytes.
+        rows: the number of rows.
+        partition: the partition columns' values in Delta's text form; None stands for null.
         modified_ms: when the file was written, in ms since 1970.
         stats: Delta's statistics, as JSON.
     """

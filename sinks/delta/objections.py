@@ -66,7 +66,7 @@ def find_objections(table: Definition) -> Iterator[str]:
         if not isinstance(kind, str) or not _PARTITION_TYPES.fullmatch(kind):
             yield f"is partitioned by {name!r}, whose type {kind} the sink cannot write into the log. Use another column"
     if by_name and set(by_name) == set(table.partitions):
-        yield "has only partition columns, but a Parquet file needs at least one other column. Add one"
+        yield "has only partition columns, but a Parquet file needs at least one other column. Add a column"
 
 
 def retention_ms(configuration: Mapping[str, str]) -> float | None:
@@ -80,7 +80,7 @@ def _protocol(table: Definition) -> Iterator[str]:
         if table.writer_version > _NEWEST_VERSION_WITHOUT_FEATURES:
             yield (
                 f"has writer version {table.writer_version}, which includes identity columns. The sink writes versions 1 to "
-                f"{_NEWEST_VERSION_WITHOUT_FEATURES}, and {_VERSION_WITH_FEATURES} with features that it knows. Use another table"
+                f"{_NEWEST_VERSION_WITHOUT_FEATURES}, and {_VERSION_WITH_FEATURES} with known features. Use another table"
             )
     elif table.writer_version > _VERSION_WITH_FEATURES:
         yield f"has writer version {table.writer_version}, which the sink does not know. Use another table"

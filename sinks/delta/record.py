@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
     from twopc.sinks.delta.store import Store
 
-#: A pointer's lower bits are random, so that rival drivers use different records. Its upper bits count, so that it only grows.
+#: A pointer's lower bits are random, so that rival drivers use different records. The upper bits are a counter.
 _RANDOM_BITS: Final = 32
 
 
@@ -31,7 +31,7 @@ class Record(msgspec.Struct, frozen=True):
     """The content of a record file.
 
     Attributes:
-        pointer: its own pointer.
+        pointer: the record's own pointer.
         control: the control record.
         published: see :class:`Published`.
         before: the previous pointer. Its record stays for one more commit. A machine crash may lose a commit that deltalake
@@ -112,5 +112,7 @@ def _decoded(stored: bytes, pointer: int, path: str) -> Record:
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise StoreError(f"{path} is damaged: {error}", ConfigurationError, "Restore the file") from error
     if record.pointer != pointer:
-        raise StoreError(f"{path} is the record of pointer {record.pointer}", ConfigurationError, "Restore the file")
+        raise StoreError(
+            f"{path} contains the record for pointer {record.pointer}", ConfigurationError, "Restore the file"
+        )
     return record

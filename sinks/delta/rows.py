@@ -1,4 +1,4 @@
-"""Match a batch's columns with those of a Delta table."""
+"""Match a batch's columns with a Delta table's columns."""
 
 from __future__ import annotations
 

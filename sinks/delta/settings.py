@@ -88,7 +88,7 @@ class DeltaSettings:
         for variable in _unsafe(os.environ):
             raise ConfigurationError(
                 f"sink {self.name!r}: the environment variable {variable} lets two commits overwrite each other. Nothing was "
-                "written. Remove it from the environment of the driver and of the executors"
+                "written. Remove the variable from the environment of the driver and the executors"
             )
         return Store(self.table_uri, self.storage_options, timeout_ms=self.timeout_ms)
 

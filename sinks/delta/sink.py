@@ -29,7 +29,7 @@ class DeltaSink(DeltaSettings, TwoPhaseCommitSink[DeltaHandle]):
         table_uri: the table's directory in deltalake's notation: ``s3://bucket/table``, ``abfss://…``, or a path that the
             driver and all executors share. The rows' columns must have the same names as the table's columns.
         storage_options: deltalake's options for the storage, such as credentials.
-        timeout_ms: how long a commit is repeated while the storage refuses it or does not answer, and how long one request to the
+        timeout_ms: how long to repeat a commit while the storage refuses it or does not answer, and how long one request to the
             storage may take.
 
     Raises:
@@ -39,7 +39,7 @@ class DeltaSink(DeltaSettings, TwoPhaseCommitSink[DeltaHandle]):
     handle_type = DeltaHandle
 
     def check_schema(self, schema: pa.Schema) -> None:
-        """See :class:`TwoPhaseCommitSink`. Reads the table's definition at most every 30 s."""
+        """See :class:`TwoPhaseCommitSink`. Read the table's definition at most every 30 s."""
         row_format(self, schema)
 
     def check_rows(self, rows: pa.RecordBatch) -> None:

@@ -31,10 +31,10 @@ _LAST_US: Final = 253_402_300_799_999_000
 
 
 class FileStats:
-    """Statistics of one file. Only top-level columns have bounds, not the parts of structs, lists or maps.
+    """Collects one file's statistics. Only top-level columns have bounds, not the parts of structs, lists or maps.
 
     Args:
-        stored: the columns of the file.
+        stored: the file's columns.
         configuration: the table's properties, which may select the columns with statistics.
     """
 

@@ -49,7 +49,7 @@ class Store:
 
     @contextlib.contextmanager
     def writing(self, path: str) -> Iterator[pa.NativeFile]:
-        """Open a new file for writing. It exists, and is durable, once the context has ended without an error."""
+        """Open a new file for writing. The file exists and is durable after the context ends without an error."""
         with translated(f"writing {path}"):
             if self._local is not None:
                 target = self._local / path
@@ -137,7 +137,7 @@ class _Upload:
         return self._written
 
     def flush(self) -> None:
-        """Do nothing: an upload sends its parts when they are full."""
+        """Do nothing, because an upload sends each part when it is full."""
 
     def close(self) -> None:
         if not self.closed:

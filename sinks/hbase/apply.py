@@ -1,6 +1,6 @@
 """Apply decided slices, each row once. Any driver may safely repeat every call.
 
-A mark in the row itself prevents the driver from applying it twice. The mark changes in the same atomic step as the data:
+A mark in each row prevents the driver from applying the row twice. The mark changes in the same atomic step as the data:
 
 * ``Put``: the cells' timestamp, which is the decision's version plus the task's partition. Writing the cells again changes
   nothing, and a later version stays. Order matters only if a slice has a key in two chunks. Then the last chunk is applied
@@ -55,7 +55,7 @@ def at_once(step: Callable[[T], R], items: Iterable[T]) -> Generator[R]:
 
 
 class Applier:
-    """Applies the slices of one sink; ``table`` is the sink's own table."""
+    """Applies one sink's slices. ``table`` is the sink's own table."""
 
     def __init__(self, client: HBaseClient, fence: Fence, *, table: str, sink: str) -> None:
         self._client = client

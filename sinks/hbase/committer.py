@@ -44,7 +44,7 @@ class HBaseCommitter(StagedCommitter[HBaseHandle]):
         self._applier = Applier(client, self._fence, table=table, sink=sink)
 
     def load(self, step: StoreClient[Any]) -> bytes | None:
-        """See :class:`ControlCommitter`; None if the table does not exist yet."""
+        """See :class:`ControlCommitter`. Return None if the table does not exist yet."""
         try:
             return self._cell.load(step)
         except AbsentTableError:
@@ -91,7 +91,7 @@ class HBaseCommitter(StagedCommitter[HBaseHandle]):
 
     def _look(self, handles: Sequence[HBaseHandle], version: int, *, durable: bool) -> dict[HBaseHandle, SliceState]:
         del durable  # every answer is durable
-        # Read the slices first: another driver removes a committed slice only after it has recorded the slice's progress.
+        # Read the slices first, because another driver removes a committed slice only after it has recorded the slice's progress.
         found = self._digests(handles)
         checked(found.values())
         progress = self._fence.read()

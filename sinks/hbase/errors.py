@@ -37,7 +37,7 @@ _TRANSIENT: Final = re.compile(
 )
 REMEDIES: Final = remedies(
     ("AbsentTableError", ConfigurationError, "Create the table, or correct the name"),
-    ("AccessDenied|AccessControl", ConfigurationError, "Grant the user the rights that docs/hbase.md lists"),
+    ("AccessDenied|AccessControl", ConfigurationError, "Grant the user the permissions that docs/hbase.md lists"),
     ("FatalConnection|BadAuth|Sasl", ConfigurationError, "The cluster requires Kerberos, which is not supported"),
     ("NoSuchColumnFamily", ConfigurationError, "Create the family, or correct the mapping"),
     ("exceeds limit", BadRecordError, "Raise hbase.server.keyvalue.maxsize, or make the row smaller"),

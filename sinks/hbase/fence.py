@@ -31,7 +31,7 @@ class Progress(NamedTuple):
     Attributes:
         base: the version of the newest decision that a driver has begun to apply, or 0.
         top: the highest timestamp that this decision may have used.
-        done: the number of applied chunks for each slice of that decision that a driver has begun.
+        done: the number of applied chunks, for each of that decision's slices that a driver has begun.
         tombstones: the slices that no driver may apply.
     """
 

@@ -20,7 +20,7 @@ from hbasedriver.protobuf_py import Filter_pb2 as filter_pb  # noqa: E402
 from hbasedriver.protobuf_py import HBase_pb2 as hbase_pb  # noqa: E402
 from hbasedriver.protobuf_py import ZooKeeper_pb2 as zookeeper_pb  # noqa: E402
 
-# The package puts its own directory first on sys.path; it has modules with names such as `test_pb2`.
+# The package puts its own directory first on sys.path. That directory contains modules with names such as `test_pb2`.
 sys.path[:] = _path
 
 __all__ = [

@@ -58,7 +58,7 @@ class Op(NamedTuple):
 def look(
     table: str, row: bytes, columns: Sequence[Column] = (), *, family: bytes | None = None, sizes_only: bool = False
 ) -> Op:
-    """Read columns of a row, or a family. With ``sizes_only``, read each value's length instead, in 4 bytes."""
+    """Build a read of a row's columns or family. With ``sizes_only``, read each value's length instead, in 4 bytes."""
     message = client_pb.Get(row=row)
     if sizes_only:
         message.filter.name, message.filter.serialized_filter = _KEY_ONLY, _LENGTH_AS_VALUE
@@ -87,7 +87,7 @@ def put(row: bytes, cells: Mapping[Column, bytes], *, at_ms: int) -> Message:
 
 
 def write(table: str, row: bytes, cells: Mapping[Column, bytes], *, at_ms: int, condition: Message | None = None) -> Op:
-    """Write cells at a timestamp, if the condition holds."""
+    """Build an operation that writes cells at a timestamp if the condition holds."""
     return Op(table, row, mutations=(put(row, cells, at_ms=at_ms),), condition=condition)
 
 

@@ -88,7 +88,7 @@ class HBaseSettings(StagedSettings):
                 and family == self.mapping.places[0][0]
                 and ttls[family] not in _FOR_EVER,
                 (
-                    f"family {name!r} of {self.table!r} has a TTL: its markers would expire, and rows could be applied twice. "
+                    f"family {name!r} of {self.table!r} has a TTL, so its markers would expire, and rows could be applied twice. "
                     "Name a family without a TTL first in the mapping's cells"
                 ),
             )

@@ -1,4 +1,4 @@
-"""Write the Parquet files of an Iceberg table."""
+"""Write Parquet files for an Iceberg table."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _DEFAULT_FILE_SIZE: Final = 512 * 2**20
 
 
 class NewFiles:
-    """Creates the data files of a table; see :class:`twopc.sinks.lake.rolling.DataFiles`."""
+    """Creates data files for a table; see :class:`twopc.sinks.lake.rolling.DataFiles`."""
 
     def __init__(self, table: Table) -> None:
         self.file_size = int(table.properties.get(_FILE_SIZE, _DEFAULT_FILE_SIZE))
@@ -40,7 +40,7 @@ class NewFiles:
 
 
 class NewFile:
-    """One Parquet file; see :class:`twopc.sinks.lake.rolling.DataFile`."""
+    """A Parquet file that a task is writing; see :class:`twopc.sinks.lake.rolling.DataFile`."""
 
     def __init__(self, file: ParquetFile) -> None:
         self.path = file.path

@@ -13,8 +13,8 @@ _MEANINGS: Final[dict[str, Meaning]] = {
     "NoSuchNamespaceError": (ConfigurationError, "Create the namespace and the table, or correct the table's name"),
     "UnauthorizedError": (ConfigurationError, "Check the credentials in the catalog's configuration"),
     "OAuthError": (ConfigurationError, "Check the credentials in the catalog's configuration"),
-    "ForbiddenError": (ConfigurationError, "Grant the sink's user the rights that docs/iceberg.md lists"),
-    "PermissionError": (ConfigurationError, "Grant the sink's user the rights that docs/iceberg.md lists"),
+    "ForbiddenError": (ConfigurationError, "Grant the sink's user the permissions that docs/iceberg.md lists"),
+    "PermissionError": (ConfigurationError, "Grant the sink's user the permissions that docs/iceberg.md lists"),
     "SignError": (ConfigurationError, "Check the credentials in the catalog's configuration"),
     "ModuleNotFoundError": (ConfigurationError, "Install the package that this catalog needs"),
     "ValidationError": (

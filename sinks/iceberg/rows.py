@@ -1,4 +1,4 @@
-"""Match a batch's columns with those of an Iceberg table."""
+"""Match a batch's columns with an Iceberg table's columns."""
 
 from __future__ import annotations
 

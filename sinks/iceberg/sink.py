@@ -29,7 +29,7 @@ class IcebergSink(IcebergSettings, TwoPhaseCommitSink[IcebergHandle]):
         catalog: pyiceberg's configuration for the catalog, such as ``{"type": "rest", "uri": "https://…"}``. Every executor must
             reach the catalog. The key ``name`` is the catalog's own name, which matters for ``"type": "sql"``.
         table: ``namespace.table``. The rows' columns must have the same names as the table's columns.
-        timeout_ms: how long a commit is repeated while the catalog refuses it or does not answer, and how long one request to a
+        timeout_ms: how long to repeat a commit while the catalog refuses it or does not answer, and how long one request to a
             REST catalog may take.
         orphan_age_ms: the age from which your maintenance deletes files that no snapshot names (``remove_orphan_files`` in
             Spark: three days by default). If a batch's files are older than a third of this age, the driver does not decide it.
@@ -41,7 +41,7 @@ class IcebergSink(IcebergSettings, TwoPhaseCommitSink[IcebergHandle]):
     handle_type = IcebergHandle
 
     def check_schema(self, schema: pa.Schema) -> None:
-        """See :class:`TwoPhaseCommitSink`. Reads the table's definition at most every 30 s."""
+        """See :class:`TwoPhaseCommitSink`. Read the table's definition at most every 30 s."""
         row_format(self, schema)
 
     def check_rows(self, rows: pa.RecordBatch) -> None:

@@ -60,14 +60,14 @@ for _name in ("kafka.net.connection", "kafka.protocol.parser", "kafka.admin.clie
 
 
 class BrokerConnection:
-    """Connections to the brokers of one cluster. Threads may share it, because requests run on the admin client's thread."""
+    """Connects to one cluster's brokers. Threads may share this object, because requests run on the admin client's thread."""
 
     def __init__(self, config: Mapping[str, Any]) -> None:
         """Connect.
 
         Raises:
             UnavailableError: no broker responds.
-            ConfigurationError: the connection's options are wrong.
+            ConfigurationError: a connection option is wrong.
             TwoPhaseCommitError: no token for SASL/OAUTHBEARER is available.
         """
         tokens = config.get("sasl_oauth_token_provider")

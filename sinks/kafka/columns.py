@@ -46,7 +46,7 @@ def kafka_columns(schema: pa.Schema, *, has_topic: bool) -> tuple[SinkColumn, ..
 
 
 def named(name: str, names: Sequence[str]) -> str | None:
-    """Find the column with exactly this name, as Spark's own writer requires, or else the only name that differs in case.
+    """Find the column with exactly this name, as Spark's own writer requires, or else the only case-insensitive match.
 
     Raises:
         SchemaError: several columns match.

@@ -138,7 +138,7 @@ class KafkaCommitter(SinkCommitter[KafkaHandle]):
         fence(self._client, [handle.identity for handle in handles], timeout_ms=self._timeout_ms)
 
     def prove(self, handles: Sequence[KafkaHandle], scan_start: Mapping[str, Any]) -> dict[KafkaHandle, Evidence]:
-        """See :class:`SinkCommitter`. Use only the markers."""
+        """See :class:`SinkCommitter`. Only the markers count as proof."""
         found: dict[KafkaHandle, Evidence] = {}
         start = scan_start.get("markers", {})
         for _ in range(2):

@@ -68,7 +68,7 @@ class KafkaDecisionLog(DecisionLog):
         self._verified = verified
         self._settings = settings
         self._timeout_ms = settings.timeout_ms
-        # A third of a step, so that another broker can respond after a silent one.
+        # Wait for a third of the step's timeout, so that another broker can respond after a silent one.
         silence_ms = int(max(_SHORTEST_SILENCE_MS, min(_SILENCE_MS, settings.timeout_ms / 3)))
         self._silence = {"socket.timeout.ms": str(silence_ms)}
         connection = {**self._silence, **settings.connection_config()}
@@ -183,7 +183,7 @@ class KafkaDecisionLog(DecisionLog):
         if rows and (rows[0].offset, rows[0].value) == (offset, value):
             return
         raise FencedError(
-            f"the record at {where} was aborted, although librdkafka reported success: a newer driver has acquired the "
+            f"the record at {where} was aborted, although librdkafka reported success. A newer driver has acquired the "
             "sink. Restart the query, unless the newer driver should run"
         )
 
@@ -239,7 +239,7 @@ class KafkaDecisionLog(DecisionLog):
         """Raise a DecisionLogDamagedError if a mirror wrote the record. ``acquired`` is the last acquired record's offset.
 
         A driver acquires the ledger in a separate transaction, so a control record follows. A mirror copies no control records.
-        Its copy has other offsets than the records name, so a search for evidence would look in the wrong place.
+        In its copy, records have new offsets, so a search for evidence would look in the wrong place.
         """
         if entry.offset == acquired + 1 and not isinstance(entry.record, Acquired):
             raise DecisionLogDamagedError(

@@ -70,7 +70,7 @@ class DriverProducer:
                 "retry.backoff.ms": str(RETRY_BACKOFF_MS),
                 "retry.backoff.max.ms": str(10 * RETRY_BACKOFF_MS),
                 "linger.ms": "0",
-                # A record's parts must fit, whatever the settings for rows are. The broker limits batches, so each part is a
+                # A record's parts must fit, regardless of the settings for rows. The broker limits batches, so each part is a
                 # batch.
                 "batch.num.messages": "1",
                 "message.max.bytes": "1000000",

@@ -179,7 +179,7 @@ def ledger_is_gone(ledger: str, why: str = "") -> ConfigurationError:
     return ConfigurationError(
         f"the ledger {ledger} no longer exists, or lacks a partition{why}. Somebody deleted it, and with it the sink's "
         "decisions, while the query was running. No part of this batch is visible. Do not create the ledger yourself. Restart "
-        "the query, whose error will then say what the checkpoint still contains, and what to do"
+        "the query. Its error will then say what the checkpoint still contains, and what to do"
     )
 
 
@@ -194,7 +194,7 @@ def translate(error: KafkaException | SystemError | KafkaError, doing: str, righ
     Args:
         error: the error.
         doing: the failed action and its object, for the message.
-        right: the permission that the action needs, and on what.
+        right: the permission that the action needs, with its resource.
     """
     inner = error_of(error)
     if is_fenced(inner):

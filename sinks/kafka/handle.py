@@ -30,7 +30,7 @@ def driver_epoch_of(transactional_id: str) -> int | None:
 
 @dataclass(frozen=True)
 class ProducerIdentity:
-    """Identifies the producer in a request about a transaction. By default, the transactional id's current producer."""
+    """Identifies the producer in a request about a transaction. The defaults stand for the id's current producer."""
 
     transactional_id: str
     producer_id: int = -1

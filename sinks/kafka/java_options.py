@@ -16,7 +16,7 @@ _CERTIFICATE: Final = (
     "them: keytool -importkeystore -srckeystore keystore.jks -destkeystore client.p12 -deststoretype PKCS12; "
     "openssl pkcs12 -in client.p12 -nokeys -out client.pem; openssl pkcs12 -in client.p12 -nocerts -out client.key"
 )
-_TLS: Final = "Remove it: OpenSSL chooses the version of TLS, 1.2 or newer"
+_TLS: Final = "Remove it: OpenSSL chooses the TLS version, 1.2 or newer"
 _REMOVE: Final = "Remove it: only Java clients use it"
 _BYTES: Final = "Remove it: the sink sends bytes"
 _TOKENS: Final = "Set kafka.oauth_cb to a function that returns a token, or kafka.sasl.oauthbearer.method=oidc"
@@ -42,8 +42,8 @@ ANSWERS: Final = {
     "ssl.keystore.location": _CERTIFICATE,
     "ssl.keystore.type": _CERTIFICATE,
     "ssl.keystore.password": _CERTIFICATE,
-    "ssl.keystore.certificate.chain": "Write it to a file, and set kafka.ssl.certificate.location to its path",
-    "ssl.keystore.key": "Write it to a file, and set kafka.ssl.key.location to its path",
+    "ssl.keystore.certificate.chain": "Write the certificates to a file, and set kafka.ssl.certificate.location to its path",
+    "ssl.keystore.key": "Write the key to a file, and set kafka.ssl.key.location to its path",
     "ssl.protocol": _TLS,
     "ssl.enabled.protocols": _TLS,
     **dict.fromkeys(
@@ -104,7 +104,7 @@ LOGIN_MODULES: Final = {
     ),
     "IAMLoginModule": LoginModule(
         "kafka.sasl.mechanism=OAUTHBEARER and kafka.oauth_cb",
-        advice="docs/security.md has the function for AWS MSK IAM",
+        advice="docs/security.md shows the function for AWS MSK IAM",
     ),
     "Krb5LoginModule": LoginModule(
         "kafka.sasl.mechanism=GSSAPI and kafka.sasl.kerberos.service.name={serviceName}",

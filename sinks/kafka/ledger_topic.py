@@ -64,7 +64,7 @@ def settings_of(admin: AdminClient, topic: str, *, timeout_ms: float) -> dict[st
 
 
 class LedgerTopic:
-    """A sink's ledger on its cluster. Every request may raise a :class:`TwoPhaseCommitError`."""
+    """Manages a sink's ledger on its cluster. Every request may raise a :class:`TwoPhaseCommitError`."""
 
     def __init__(self, admin: AdminClient, name: str, *, timeout_ms: float) -> None:
         self._admin = admin

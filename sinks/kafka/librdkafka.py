@@ -1,4 +1,4 @@
-"""Declare librdkafka's own C interface, using the library that confluent-kafka's extension module is linked with.
+"""Declare librdkafka's own C interface, for the library that confluent-kafka's extension module is linked to.
 
 This module uses only the documented interface, ``rdkafka.h``. It accepts only versions 2.x, which keep these functions and
 structures. With any other version, the caller works without the library. The C library stays loaded until the process ends.
@@ -131,7 +131,7 @@ _FUNCTIONS: Final[tuple[tuple[str, Any, tuple[Any, ...]], ...]] = (
 
 
 class Library:
-    """The functions of ``rdkafka.h`` without their prefix ``rd_kafka_``. Each call releases the GIL."""
+    """Provides the functions in ``rdkafka.h`` without the prefix ``rd_kafka_``. Each call releases the GIL."""
 
     def __init__(self, library: ctypes.CDLL) -> None:
         for name, result, arguments in _FUNCTIONS:

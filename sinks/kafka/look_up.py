@@ -47,7 +47,7 @@ class LookUp:
         return f"{topic} ({topic} has {counted(count, 'partition')})" if count else topic
 
     def is_gone(self, topic: str) -> bool:
-        """Ask a broker whether the topic does not exist."""
+        """Ask a broker whether the topic is missing."""
         found = self._described(topic)
         if found is None:
             return True

@@ -33,7 +33,7 @@ _failing: weakref.WeakValueDictionary[int, Tokens] = weakref.WeakValueDictionary
 
 
 class Tokens:
-    """Supplies tokens to every client of a process, and reuses them. Threads may share it. A pickled copy has no token.
+    """Supplies tokens to every client of a process, and reuses them. Threads may share this object. A pickled copy has no token.
 
     Args:
         request: requests a new token, given ``config``.
@@ -92,8 +92,8 @@ class Tokens:
             raise
         except Exception as error:
             raise RetriableError(
-                f"no token for SASL/OAUTHBEARER, because {self._name} raised {type(error).__name__}: {error}. No data "
-                "was written with this client. Correct the function or its dependencies, and restart the query"
+                f"no token for SASL/OAUTHBEARER is available, because {self._name} raised {type(error).__name__}: {error}. No "
+                "data was written with this client. Correct the function or its dependencies, and restart the query"
             ) from error
         return self._checked(returned)
 

@@ -1,4 +1,4 @@
-"""Request tokens for kafka-python with the methods that librdkafka has built in.
+"""Request tokens for kafka-python with librdkafka's built-in methods.
 
 Source: librdkafka's CONFIGURATION.md (``sasl.oauthbearer.*``) and ``rdkafka_sasl_oauthbearer*.c``.
 """
@@ -32,7 +32,7 @@ _REQUIRED: Final = (_ENDPOINT, "sasl.oauthbearer.client.id", "sasl.oauthbearer.c
 
 @dataclass(frozen=True)
 class ClientCredentials:
-    """``sasl.oauthbearer.method=oidc``: OAuth's client credentials grant (RFC 6749, section 4.4).
+    """Requests tokens with OAuth's client credentials grant (RFC 6749, section 4.4), for ``sasl.oauthbearer.method=oidc``.
 
     Args:
         options: librdkafka's options.

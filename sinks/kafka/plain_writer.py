@@ -1,6 +1,8 @@
 """Write rows without transactions, for ``AT_LEAST_ONCE`` and ``NONE``. Readers see the rows before the driver's decision.
 
-This follows Flink's ``KafkaSink`` (``DeliveryGuarantee``, flink-connector-base; ``KafkaWriter.flush``, flink-connector-kafka).
+This module follows Flink's ``KafkaSink`` (``DeliveryGuarantee``, flink-connector-base; ``KafkaWriter.flush``,
+flink-connector-kafka).
+
 With ``AT_LEAST_ONCE``, every record is acknowledged before the vote. With ``NONE``, no task waits. A task hands over no handle,
 so the driver has nothing to commit, sweep or repair. The driver still decides the batch, so a restart after the decision does not
 write it again, and the query's other sinks keep their guarantee.

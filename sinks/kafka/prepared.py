@@ -119,7 +119,7 @@ def sweep(client: TransactionClient, settings: KafkaSettings, *, spared: Collect
     orphans = [identity for identity in opened if identity not in kept]
     if orphans:
         named = ", ".join(orphan.transactional_id for orphan in orphans)
-        logger.warning("sweeping transactions that nobody has decided: %s", named)
+        logger.warning("sweeping undecided transactions: %s", named)
         crash_point("driver.sweeping")
     unfenced = fence(client, orphans, timeout_ms=settings.timeout_ms)
     if unfenced or len(opened) < len(candidates) or not listing.complete:

@@ -141,7 +141,7 @@ def _initialised(  # noqa: PLR0913 - as make_ready
 @cache
 def _warn_of_statistics(version: str) -> None:
     logger.warning(
-        "librdkafka %s does not log a producer's id like other versions, so the sink collects statistics. They cost more time "
+        "librdkafka %s does not log a producer's id in the expected form, so the sink collects statistics. They cost more time "
         "and memory with each output partition. No data is at risk",
         version,
     )

@@ -80,7 +80,7 @@ class ProducerPool:
         return ready
 
     def replenish(self, committed_through: int) -> None:
-        """After a task, prepare in the background the number of producers that the last batch used."""
+        """Prepare the number of producers that the last batch used, in the background. A task calls this at its end."""
         self._last_use = time.monotonic()
         if self._is_closed or (self._making is not None and self._making.is_alive()):
             return
@@ -131,8 +131,7 @@ class ProducerPool:
             try:
                 ready = self._make(sequence)
             except Exception as error:  # noqa: BLE001 - the task that needs a producer tries again and raises it
-                # Log the text only. A log handler that keeps the error would keep its client alive, which keeps requesting the
-                # id.
+                # Log the text only. If a log handler kept the error, its client would live on, and keep requesting the id.
                 logger.warning(
                     "no producer could be prepared in advance. The next task creates its own, and no data is at risk: %s",
                     str(error),

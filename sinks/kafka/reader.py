@@ -105,7 +105,7 @@ COMMITTED: Final = {
 
 
 class CommittedReader:
-    """One consumer without a group, assigned to one partition at a time."""
+    """Reads one partition at a time, with a consumer without a group."""
 
     def __init__(self, connection: Mapping[str, Any]) -> None:
         self._consumer = Consumer({**connection, **COMMITTED, "fetch.error.backoff.ms": "50"})

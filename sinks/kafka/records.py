@@ -17,7 +17,7 @@ _STATE: Final = KafkaError._STATE
 
 
 class Records(Protocol):
-    """Rows that are ready to be enqueued.
+    """Rows that are ready for librdkafka's queue.
 
     Attributes:
         stopped: whether :meth:`enqueue` refuses all rows after the first refused row.

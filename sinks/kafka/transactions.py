@@ -36,7 +36,8 @@ if TYPE_CHECKING:
 #: repeated commit with NONE. v5 (KIP-890) would answer INVALID_TXN_STATE for a transaction that v3 has committed.
 _END_TXN_VERSION: Final = 3
 _INIT_PRODUCER_ID_VERSION: Final = 4
-#: The timeout for transactions that nobody begins. Brokers refuse more than their transaction.max.timeout.ms.
+#: The transaction timeout in a fencing request, which begins no transaction. Brokers refuse more than their
+#: transaction.max.timeout.ms.
 _FENCING_TIMEOUT_MS: Final = 1_000
 _TRANSACTION_COORDINATOR: Final = 1
 #: The first version of FindCoordinator that accepts several ids (KIP-699).

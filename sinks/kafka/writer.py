@@ -1,4 +1,4 @@
-"""Write and pre-commit a task's rows and marker in one transaction, the only one of its producer."""
+"""Write and pre-commit a task's rows and marker in its producer's only transaction."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ if TYPE_CHECKING:
 _ABORT_TIMEOUT_MS: Final = 5_000
 #: How many times to look for an expected delivery report.
 _LOOKS: Final = 20
-#: Rows between two checks of the delivery reports, if rows are Python objects, or structures of 72 bytes.
+#: The number of rows between two checks of the delivery reports, for Python objects and for structures of 72 bytes.
 _OBJECTS: Final = 1_000
 _STRUCTURES: Final = 10_000
 

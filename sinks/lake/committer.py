@@ -119,7 +119,7 @@ class LakeCommitter(StepCommitter[HandleT, StepT], Generic[HandleT, StepT, Entry
         return reason(error)
 
     def is_passing(self, error: Exception) -> bool:
-        """See :class:`StepCommitter`. A failure that needs a person's repair is not transient."""
+        """See :class:`StepCommitter`. A failure that only a person can fix is not transient."""
         return not issubclass(getattr(error, "kind", ConfigurationError), ConfigurationError)
 
     def check_store(self, step: StepT) -> None:
@@ -211,7 +211,7 @@ class LakeCommitter(StepCommitter[HandleT, StepT], Generic[HandleT, StepT, Entry
             was_altered = not all(step.view.is_current(handle) for handle in handles)
         if was_altered:
             what = f"{self._table} was altered while this batch was written"
-            raise RetriableError(self._named(f"{what}. Nothing was decided, and a new attempt rewrites it"))
+            raise RetriableError(self._named(f"{what}. Nothing was decided, and a new attempt rewrites the batch"))
         for handle in (handle for handle, entries in found.items() if entries is None):
             what = f"files of {handle.transaction} are missing or changed. Nothing was decided, and a new attempt rewrites them"
             raise RetriableError(self._named(what))

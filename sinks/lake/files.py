@@ -6,7 +6,7 @@ from typing import Protocol
 
 
 class Files(Protocol):
-    """Small operations on files. Each raises :class:`twopc.sinks.lake.errors.StoreError` if the storage does not answer."""
+    """Accesses files. Each method raises :class:`twopc.sinks.lake.errors.StoreError` if the storage does not answer."""
 
     def read(self, path: str) -> bytes | None:
         """Read a small file; None if it does not exist."""

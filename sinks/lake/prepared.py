@@ -37,7 +37,7 @@ def whole(files: Files, handles: Sequence[HandleT], kind: type[EntryT]) -> dict[
 
 
 def entries_of(files: Files, handle: LakeHandle, kind: type[EntryT]) -> list[EntryT] | None:
-    """Return a task's list of its transaction's files; None if the list was in a file that is now missing or altered.
+    """Return a transaction's files from its task's list; None if the list was in a file that is now missing or altered.
 
     Raises:
         StoreError: the storage did not answer.

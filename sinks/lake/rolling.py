@@ -1,4 +1,4 @@
-"""Write a task's files. Each partition has its own file, and a new file after every full one."""
+"""Write a task's files, at least one for each partition. After a file is full, a new file continues its partition."""
 
 from __future__ import annotations
 

@@ -24,7 +24,7 @@ _LONGEST_PAUSE_S: Final = 5.0
 
 
 class LakeStep(ABC, Generic[ViewT, SeenT]):
-    """One step of the driver, in one table format.
+    """Runs one step of the driver. A subclass supports one table format.
 
     The table keeps one value for the sink: a pointer in Delta's log, or a tag in an Iceberg table. This value leads to the sink's
     record, and a commit moves it by compare-and-set. So a step is valid until somebody moves the value.

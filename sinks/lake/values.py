@@ -131,7 +131,7 @@ def problems(values: Array, field: pa.Field[Any], path: str) -> Iterator[tuple[i
 
 
 def true_rows(mask: Any) -> list[int]:
-    """Return the row numbers for which a mask is true."""
+    """Return the row numbers where a mask is true."""
     return [row for row, is_true in enumerate(mask.to_pylist()) if is_true]
 
 
@@ -174,7 +174,7 @@ def _inner_problems(dense: Any, target: Any, path: str) -> Iterator[tuple[int, s
 
 def _unfit(values: Array, target: Any) -> tuple[Array | None, str]:
     if isinstance(target, pa.UuidType) and not pa.types.is_fixed_size_binary(values.type):
-        return pc.invert(pc.match_substring_regex(values, _UUID)), "a text that is not a UUID"
+        return pc.invert(pc.match_substring_regex(values, _UUID)), "a string that is not a UUID"
     if _is_fixed(target) and not _is_fixed(values.type):
         return pc.not_equal(pc.binary_length(values), target.byte_width), f"bytes that are not {target.byte_width} long"
     if pa.types.is_date(target):
@@ -280,6 +280,6 @@ def _show(values: Any, row: int) -> str:
         shown = repr(values[row].as_py())
     except UnicodeDecodeError:
         shown = repr(values.slice(row, 1).cast(pa.large_binary())[0].as_py())
-    except (ValueError, OverflowError):  # a date that Python does not have
+    except (ValueError, OverflowError):  # Python does not support this date
         shown = str(values.slice(row, 1).cast(pa.int64() if values.type.bit_width == 64 else pa.int32())[0])  # noqa: PLR2004
     return shown if len(shown) <= _SHOWN else shown[:_SHOWN] + "…"

@@ -41,7 +41,7 @@ class View(Protocol[HandleT]):
         """Refuse a table with features that this sink does not support.
 
         Raises:
-            ConfigurationError: the table has such a feature. The message names the feature and says what to do.
+            ConfigurationError: the table has an unsupported feature. The message names it and says what to do.
         """
 
     def row_format(self, schema: pa.Schema) -> RowFormat:

@@ -96,7 +96,7 @@ class PostgresCommitter(FencedCommitter[PostgresHandle, "Connection"]):
             )
 
     def load(self, step: Connection) -> bytes | None:
-        """See :class:`FencedCommitter`; None if the sink's own tables do not exist yet."""
+        """See :class:`FencedCommitter`. Return None if the sink's own tables do not exist yet."""
         if not self._has_objects:
             self._has_objects = bool(_one(step, self._statements.find_objects()))
         if not self._has_objects:
@@ -180,7 +180,7 @@ class PostgresCommitter(FencedCommitter[PostgresHandle, "Connection"]):
             if any(handle.table != fingerprint(table) for handle in handles):
                 raise RetriableError(
                     f"sink {self.name!r}: {self._settings.table} was altered while this batch was written. Nothing was decided, "
-                    "and a new attempt rewrites it"
+                    "and a new attempt rewrites the batch"
                 )
             if handles and self._settings.mode == "upsert" and not self._settings.order_by:
                 self._transfer.require_distinct(step, table, handles)
@@ -242,7 +242,7 @@ class PostgresCommitter(FencedCommitter[PostgresHandle, "Connection"]):
             marked = len(step.execute(insert).fetchall())
             if min(marked, len(self._transfer.whole(step, handles))) < len(names):
                 raise RetriableError(
-                    self._named("a slice is missing. Nothing was decided, and a new attempt rewrites it")
+                    self._named("a slice is missing. Nothing was decided, and a new attempt rewrites the batch")
                 )
             self._transfer.insert(step, handles)
 

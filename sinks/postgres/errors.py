@@ -22,7 +22,7 @@ _MEANINGS: Final[dict[str, tuple[type[TwoPhaseCommitError], str]]] = {
     ),
     "08": (UnavailableError, "The server is not reachable, or the connection broke"),
     "22": (BadRecordError, "A row does not fit the table"),
-    "23": (BadRecordError, "A row violates a constraint of the table"),
+    "23": (BadRecordError, "A row violates one of the table's constraints"),
     "25006": (
         ConfigurationError,
         "The dsn points to a standby, or the database is read-only: pass the primary's dsn",
@@ -41,14 +41,14 @@ _MEANINGS: Final[dict[str, tuple[type[TwoPhaseCommitError], str]]] = {
     "42501": (ConfigurationError, "Grant the sink's role the privileges that docs/postgres.md lists"),
     "42P01": (
         ConfigurationError,
-        "The target table or one of the sink's own tables was dropped or renamed: restore it",
+        "The target table or one of the sink's own tables was dropped or renamed: restore the table",
     ),
     "53": (UnavailableError, "The server lacks disk or memory"),
     "53200": (
         UnavailableError,
         (
             "The server lacks memory or, with vote='prepared', a free slot: raise max_prepared_transactions, or "
-            "max_locks_per_transaction if it ran out of shared memory"
+            "max_locks_per_transaction if the server ran out of shared memory"
         ),
     ),
     "53300": (

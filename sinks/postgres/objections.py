@@ -132,7 +132,7 @@ def _not_staged(publishing: Publishing) -> Iterator[str]:
     yield from _partitioned(table)
     if table.has_row_security:
         yield (
-            f"row-level security of {table.title} applies to the role {table.role!r}, and a policy may reject rows after the "
+            f"row-level security on {table.title} applies to the role {table.role!r}, and a policy may reject rows after the "
             "decision: use a role with BYPASSRLS, or the table's owner"
         )
 
@@ -169,7 +169,9 @@ def _constraint(constraint: Constraint, publishing: Publishing) -> str:
         )
     if constraint.kind == "x":
         return f"the exclusion constraint {where} may reject a row after the decision because of another row: drop the constraint"
-    return _check(constraint, publishing) if constraint.kind == "c" else ""  # constraint triggers are triggers, too
+    return (
+        _check(constraint, publishing) if constraint.kind == "c" else ""
+    )  # the trigger check covers constraint triggers
 
 
 def _check(constraint: Constraint, publishing: Publishing) -> str:

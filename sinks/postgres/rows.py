@@ -211,7 +211,7 @@ def _is_tame(kind: Any) -> bool:
 
 
 def _contents(lines: Any) -> memoryview:
-    """Return all strings' bytes in an array, one string after another, without a copy."""
+    """Return the bytes of all strings in an array, one after another, without a copy."""
     _, offsets, data = lines.buffers()
     ends: Sequence[int] = memoryview(offsets).cast("i")
     return memoryview(data)[ends[lines.offset] : ends[lines.offset + len(lines)]]
@@ -226,6 +226,6 @@ def _shown(values: Any, at: int) -> str:
         value = repr(values[at].as_py())
     except UnicodeDecodeError:
         value = repr(values.cast(pa.binary())[at].as_py())
-    except (ValueError, OverflowError):  # a date that Python does not have
+    except (ValueError, OverflowError):  # Python does not support this date
         value = str(values.slice(at, 1).cast(pa.string())[0])
     return value if len(value) <= _SHOWN else value[:_SHOWN] + "…"

@@ -39,8 +39,8 @@ class PostgresSink(PostgresSettings, TwoPhaseCommitSink[PostgresHandle]):
             server, so the sink accepts any table. The server's ``max_prepared_transactions`` must allow one for each sink.
         schema: the schema for the sink's own tables. Several sinks may share a schema. The sink creates the schema if the
             role may do so.
-        timeout_ms: how long one transaction of the driver may take, such as the one that publishes a batch, and how long a task
-            waits for one answer.
+        timeout_ms: how long one of the driver's transactions may take, such as a batch's publish, and how long a task waits for
+            one answer.
 
     Raises:
         ConfigurationError: an argument is invalid. The message names the argument and says what to pass instead.
@@ -49,7 +49,7 @@ class PostgresSink(PostgresSettings, TwoPhaseCommitSink[PostgresHandle]):
     handle_type = PostgresHandle
 
     def check_schema(self, schema: pa.Schema) -> None:
-        """See :class:`TwoPhaseCommitSink`. Reads the table's definition at most every 30 s."""
+        """See :class:`TwoPhaseCommitSink`. Read the table's definition at most every 30 s."""
         row_format(self, schema)
 
     def check_rows(self, rows: pa.RecordBatch) -> None:

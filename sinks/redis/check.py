@@ -1,7 +1,7 @@
 """Check before the decision that every chunk exists unchanged, and that Redis will execute its commands.
 
 A command that failed after the decision would stop the query permanently. For almost all batches, it is enough to read every
-chunk once. But a batch could bring a counter past its limit, or a counter may contain a number that Lua and the command read
+chunk once. But a batch could push a counter past its limit, or a counter may contain a number that Lua and the command read
 differently. Then the driver rehearses the batch's increments: it executes them on copies, in the order of their application.
 """
 

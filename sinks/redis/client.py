@@ -1,7 +1,7 @@
 """Talk to standalone Redis, to Redis behind Sentinel, or to a cluster.
 
-redis-py retries a command after a lost answer, which would apply an ``INCRBY`` twice. So the sink switches redis-py's retries
-off. Only :meth:`RedisClient.execute` retries, and it accepts only calls that may be repeated.
+redis-py retries a command after a lost answer, which would apply an ``INCRBY`` twice. So the sink disables redis-py's retries.
+Only :meth:`RedisClient.execute` retries, and it accepts only calls that may be repeated.
 """
 
 from __future__ import annotations
@@ -79,7 +79,7 @@ class Safety:
 
 
 class RedisClient(StoreClient[Call]):
-    """See :class:`StoreClient`. Only one thread may use a client; an atomic place is a hash slot."""
+    """See :class:`StoreClient`. Each hash slot is an atomic place. Only one thread may use a client."""
 
     system = "Redis"
     oldest = "Redis 6.2, Valkey 7.2"

@@ -57,7 +57,7 @@ def applied(sink: str, slot: int) -> str:
 
 
 def staged(sink: str, slot: int, entry: str) -> str:
-    """Return the key of a hash from chunk numbers to chunks in one hash slot. ``entry`` is a field of :func:`slices`."""
+    """Return the key of a hash in one hash slot. It maps chunk numbers to chunks. ``entry`` is a field of :func:`slices`."""
     return f"{PREFIX}{sink}:{{{_tag(sink, slot)}}}:slice:{entry}"
 
 

@@ -88,7 +88,7 @@ class StagedCommitter(ControlCommitter[StagedHandleT, "StoreClient[Any]"]):
     def prove(
         self, handles: Sequence[StagedHandleT], scan_start: Mapping[str, Any]
     ) -> Mapping[StagedHandleT, Evidence]:
-        """See :class:`SinkCommitter`. Use the markers."""
+        """See :class:`SinkCommitter`. The markers are the proof."""
         version = version_of(scan_start)
         try:
             states = self._look(handles, version, durable=True)

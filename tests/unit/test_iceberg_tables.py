@@ -291,11 +291,11 @@ def test_a_required_column_must_be_there(sink: IcebergSink) -> None:
     [
         ("id", pa.array([1, None], pa.int64()), "column 'id' is null, but the table requires a value"),
         ("id", pa.nulls(2), "column 'id' is null, but the table requires a value"),
-        ("key", pa.array([None, "f79c3e09"]), "column 'key' contains a text that is not a UUID: 'f79c3e09'"),
+        ("key", pa.array([None, "f79c3e09"]), "column 'key' contains a string that is not a UUID: 'f79c3e09'"),
         (
             "key",
             pa.array([None, b"\xff"]).view(pa.string()),
-            r"column 'key' contains a text that is not a UUID: b'\\xff'",
+            r"column 'key' contains a string that is not a UUID: b'\\xff'",
         ),
         ("code", pa.array([b"abc", b"ab"]), "column 'code' contains bytes that are not 3 long: b'ab'"),
         ("note", pa.array([b"a", b"\xff"]).view(pa.string()), "column 'note' contains bytes that are not UTF-8"),

@@ -122,7 +122,7 @@ def test_row_level_security_that_applies_to_the_role_is_refused(typed: Connectio
     assert objections(typed) == []  # the superuser is exempt
     run(typed, "GRANT USAGE ON SCHEMA public TO clerk", "SET ROLE clerk")
     [objection] = objections(typed)
-    assert objection.startswith("row-level security of public.target applies to the role 'clerk'")
+    assert objection.startswith("row-level security on public.target applies to the role 'clerk'")
     run(typed, "RESET ROLE", "DROP OWNED BY clerk", "DROP ROLE clerk")
 
 
