@@ -57,7 +57,6 @@ def _misfits(written: Any, now: Any, path: str) -> Iterator[str]:
 
 
 def _changes(written: Any, now: Any, path: str) -> Iterator[str]:
-    """Yield the parts of a column that do not fit."""
     if written.nullable and not now.nullable:
         yield f"the column {path!r} is now NOT NULL"
     before, after = written.type, now.type

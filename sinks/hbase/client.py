@@ -155,7 +155,6 @@ def _request(ops: Sequence[Op], mine: Sequence[tuple[int, Region]]) -> tuple[Mes
 
 
 def _read(ops: Sequence[Op], group: Sequence[int], result: Message, answers: list[Any]) -> None:
-    """Fill in the answers from one part of a response."""
     if result.HasField("exception"):
         for place in group:
             answers[place] = _error(result.exception)

@@ -43,7 +43,7 @@ class Region(NamedTuple):
 
 
 class Cluster:
-    """Keeps the connections and locations of one process. Threads may share it, because each call has its own connection.
+    """Keeps one process's connections and locations. Threads may share this object, because each call has its own connection.
 
     ``timeout_s`` limits the wait for one answer. :class:`HBaseSink` documents the other arguments.
     """

@@ -101,7 +101,6 @@ class Mapping(ABC):
         """Return the values that each row writes to the cells."""
 
     def _join(self, older: Values, newer: Values) -> Values:
-        """Merge two rows with the same key."""
         del older
         return newer
 

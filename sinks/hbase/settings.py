@@ -108,7 +108,6 @@ class HBaseSettings(StagedSettings):
 
 
 def _ttls(schema: Any) -> dict[bytes, bytes]:
-    """Return the TTL of each family in a table."""
     return {
         family.name: {pair.first: pair.second for pair in family.attributes}.get(b"TTL", b"")
         for family in schema.column_families

@@ -169,7 +169,7 @@ class KafkaCommitter(SinkCommitter[KafkaHandle]):
             if before[topic] != now[topic]:
                 logger.warning(
                     "%s had %d partitions and now has %d, so keys move to other partitions. No row is lost or duplicated, but "
-                    "a key's old records and new records may be read in a different order",
+                    "readers may see a key's new records before its old ones",
                     topic,
                     before[topic],
                     now[topic],

@@ -118,7 +118,7 @@ class KafkaDecisionLog(DecisionLog):
         self.delete_before({DRIVER_PARTITION: log_start})
 
     def close(self) -> None:
-        """See :class:`DecisionLog`. Discard the producer, which ends no transaction."""
+        """See :class:`DecisionLog`. Discard the producer without ending a transaction."""
         self._producer = None
         self.reader.close()
         # librdkafka's admin client lives until its last reference is gone. An error's traceback may keep this object alive for

@@ -271,7 +271,6 @@ class KafkaWriter(SinkWriter[KafkaHandle]):
             raise type(lasting)("; ".join(map(str, errors)))
 
     def _translated(self, ready: ReadyProducer, error: KafkaError, topic: str, doing: str) -> TwoPhaseCommitError:
-        """Build the error for a record's delivery report."""
         error = cause_of(ready.producer, error)
         gone = ledger_gone(error, topic) if topic == self._ledger else None
         refused = self._batch_size.refusal(error, topic, self._sent_bytes, self._largest, doing)

@@ -1,4 +1,4 @@
-"""Define a view of a table, which a task or the driver has read once."""
+"""Define a view: the state of a table that a task or the driver has read once."""
 
 from __future__ import annotations
 

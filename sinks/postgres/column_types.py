@@ -1,7 +1,8 @@
 """Define which Arrow types a PostgreSQL column accepts, how to write the values, and which values never fit.
 
-The sink writes a value as text. From this text, PostgreSQL's own input function makes the same value that ``INSERT`` would store.
-If PostgreSQL would have to guess (a time zone, the digits of a double), the sink refuses the column, and the query must cast it.
+The sink writes a value as text. From this text, PostgreSQL's own input function creates the same value that ``INSERT`` would
+store. If PostgreSQL would have to guess (a time zone, the digits of a double), the sink refuses the column, and the query must
+cast it.
 """
 
 from __future__ import annotations

@@ -234,7 +234,7 @@ class Statements:
 
 
 def read_facts() -> sql.SQL:
-    """Read whether the server is a standby, its identity, its version, and its maximum of prepared transactions."""
+    """Read whether the server is a standby, its identity, its version, and its limit on prepared transactions."""
     return sql.SQL(
         "SELECT pg_is_in_recovery(), (SELECT system_identifier::text FROM pg_control_system()), "
         "current_setting('server_version_num')::int, current_setting('max_prepared_transactions')::int"

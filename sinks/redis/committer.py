@@ -73,7 +73,6 @@ class RedisCommitter(StagedCommitter[RedisHandle]):
     def _slots(
         self, handles: Sequence[RedisHandle], version: int, *, durable: bool
     ) -> dict[RedisHandle, list[SliceState]]:
-        """Read the state of each slice in each of its hash slots."""
         calls = [
             self._call(scripts.LOOK, slot, handle, version, chunks, int(durable), durable=durable)
             for handle in handles
@@ -119,7 +118,6 @@ class RedisCommitter(StagedCommitter[RedisHandle]):
         return all(answer == b"LOST" for answer in self._client.execute(calls))
 
     def _call(self, script: Script, slot: int, handle: RedisHandle, version: int, *more: int, **how: Any) -> Call:
-        """Build a script call for one slice in one hash slot."""
         applied, staged = keys.applied(self.name, slot), keys.staged(self.name, slot, handle.entry)
         return Call(slot, (applied, staged, version, handle.uuid, *more), script, keys=2, **how)
 

@@ -30,7 +30,8 @@ class RedisHandle(StagedHandle):
 
     Attributes:
         groups: for each hash slot, its number (-1 without a cluster), the number of its chunks, and their weight. The weight is
-            the approximate cost in small commands, by count or size. The driver limits the total weight of concurrent calls.
+            the approximate cost in small commands, by count or size. The driver limits the total weight of calls that it sends
+            together.
     """
 
     groups: tuple[tuple[int, int, int], ...]

@@ -108,7 +108,6 @@ class Mapping:
         return self._commands([keys(rows, self.key), *self._arguments(rows)])
 
     def _commands(self, words: list[Column], width: int | None = None) -> Commands:
-        """Build the commands from their words, one column for each word."""
         return Commands(self.command, width or len(words), list(chain.from_iterable(zip(*words, strict=True))))
 
     def _arguments(self, rows: pa.RecordBatch) -> list[Column]:

@@ -30,8 +30,6 @@ _ALWAYS_TAKEN: Final = 1_000_000
 
 @dataclass
 class _Group:
-    """The staged commands in one hash slot."""
-
     weight: int = 0
     digests: list[str] = field(default_factory=list)  # one for each chunk
 

@@ -167,7 +167,7 @@ class StagedCommitter(ControlCommitter[StagedHandleT, "StoreClient[Any]"]):
         """Compute the current checksum of each slice's staged data. A BadRecordError means that the slice cannot be applied."""
 
     def _top(self, handles: Sequence[StagedHandleT], version: int) -> int:
-        """Return the highest version that the application of these slices may use."""
+        """Return the highest version that the driver may use to apply these slices."""
         del handles
         return version
 
