@@ -1,9 +1,9 @@
-"""One decision over Kafka and PostgreSQL, beside an ordinary foreachBatch: which orders does a killed query duplicate?
+"""Compare one decision for Kafka and PostgreSQL with an ordinary foreachBatch: which orders does a killed query duplicate?
 
 Orders come from files. Each batch goes to a PostgreSQL table and to a Kafka topic. One query writes to both under one decision.
 The other query uses Spark's `jdbc` writer and then Spark's Kafka writer, as in many guides. The example kills both queries
-(SIGKILL: driver, JVM, workers) at the same kinds of moments, and restarts them until all orders are processed. Ordinary
-clients then count the outputs.
+(SIGKILL: driver, JVM, workers) at similar moments, and restarts them until all orders are processed. Then ordinary clients
+read the outputs and count the orders.
 
     python examples/kafka_and_postgres.py                # 4000 orders, 4 kills of each query
     python examples/kafka_and_postgres.py --kills 8 --seed 7
@@ -45,7 +45,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Spec:
-    """One pipeline. ``name`` is the name of its table and of its topic."""
+    """Describes one pipeline. ``name`` is the name of both its table and its topic."""
 
     name: str
     bootstrap_servers: str
@@ -56,7 +56,7 @@ class Spec:
 
 
 def one_decision(spec: Spec) -> Query:
-    """Write to both with one decision. All rows of a batch become visible in the table at one instant."""
+    """Write to both outputs with one decision. All rows of a batch become visible in the table together."""
 
     def query(orders: DataFrame, _: str) -> DataStreamWriter:
         table = PostgresSink(name=f"{spec.name}-table", dsn=spec.dsn, table=spec.name)
@@ -68,7 +68,7 @@ def one_decision(spec: Spec) -> Query:
 
 
 def as_usual(spec: Spec) -> Query:
-    """Write to one after the other, at least once."""
+    """Write to one output after the other, at least once."""
     found = conninfo_to_dict(spec.dsn)
     jdbc = {
         "url": "jdbc:postgresql://{host}:{port}/{dbname}".format(**found),
@@ -102,7 +102,7 @@ def make_outputs(spec: Spec) -> None:
     with psycopg.connect(spec.dsn, autocommit=True) as connection:
         columns = sql.SQL("CREATE TABLE {} (number bigint NOT NULL, customer text, at timestamptz DEFAULT now())")
         connection.execute(columns.format(sql.Identifier(spec.name)))
-    admin = AdminClient({"bootstrap.servers": spec.bootstrap_servers})  # must live until it has answered
+    admin = AdminClient({"bootstrap.servers": spec.bootstrap_servers})  # must outlive the request
     admin.create_topics([NewTopic(spec.name, 1, 1)])[spec.name].result()
 
 
@@ -124,7 +124,7 @@ def in_topic(spec: Spec) -> Iterator[int]:
 
 @dataclass(frozen=True)
 class Found:
-    """The counts of orders that readers of one output see."""
+    """Counts of the orders that a reader sees in one output."""
 
     rows: int
     lost: int
@@ -132,13 +132,13 @@ class Found:
 
     @classmethod
     def of(cls, numbers: list[int], orders: int) -> Found:
-        """Count the orders, the lost ones and the duplicates."""
+        """Count the orders, and how many of them are lost or duplicated."""
         times = Counter(numbers)
         return cls(len(numbers), sum(number not in times for number in range(orders)), len(numbers) - len(times))
 
 
 def play(spec: Spec, orders: int, kills: int, seed: int, directory: Path) -> tuple[dict[str, Found], tuple[str, ...]]:
-    """Run one query over all orders and kill it in between. Return the counts of each output, and the kills."""
+    """Run one query until all orders are processed, and kill it several times. Return each output's counts, and the kills."""
     make_outputs(spec)
     jars = [*spark_kafka_jars(), *postgres_jdbc_jars()]
     outcome = kill_loop(
@@ -156,10 +156,10 @@ def play(spec: Spec, orders: int, kills: int, seed: int, directory: Path) -> tup
 
 def main(
     orders: Annotated[int, typer.Option(min=100, help="The number of orders.")] = 4000,
-    kills: Annotated[int, typer.Option(min=1, help="How many times each query is killed.")] = 4,
-    seed: Annotated[int | None, typer.Option(help="The seed of the kills.")] = None,
+    kills: Annotated[int, typer.Option(min=1, help="The number of times to kill each query.")] = 4,
+    seed: Annotated[int | None, typer.Option(help="The random seed for the kills.")] = None,
 ) -> None:
-    """Run both queries and print the orders that readers see. The exit status is 1 if the one decision was not exactly once."""
+    """Run both queries and count the orders that readers see. Exit with status 1 if one decision was not exactly-once."""
     console = Console(highlight=False)
     seed = random.randrange(10**6) if seed is None else seed
     console.print(f"Kafka and PostgreSQL: {orders} orders, {kills} kills of each query, seed {seed}")

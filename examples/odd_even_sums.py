@@ -1,6 +1,6 @@
-"""Running sums of odd and even numbers, the classic illustration of checkpoints, in several sinks and under kills.
+"""Write running sums of odd and even numbers, the classic checkpoint example, to several sinks, and kill the query.
 
-Integers come from a Kafka topic of two partitions. Spark keeps a sum and a count for each kind (RocksDB, changelog
+Integers come from a Kafka topic with two partitions. Spark keeps a sum and a count for each kind (RocksDB, changelog
 checkpoints). Each batch writes the new totals to Redis and HBase (upserts), adds the batch's sum to a counter in Redis
 (increments), and writes both to Kafka (an event). The example kills the query just after its output has changed (SIGKILL:
 driver, JVM, workers), and restarts it.
@@ -8,7 +8,7 @@ driver, JVM, workers), and restarts it.
     python examples/odd_even_sums.py                # 6000 numbers, 3 kills, this toolkit and an ordinary foreachBatch
     python examples/odd_even_sums.py --kills 5 --seed 7 --skip-usual
 
-With an at-least-once sink, upserts of totals stay correct, because the last one wins. Increments and events do not.
+With an at-least-once sink, upserts of totals stay correct, because the last write wins. Increments and events do not.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ RUN_TIMEOUT_S = 300
 
 @dataclass(frozen=True)
 class Spec:
-    """One pipeline. ``name`` selects how it writes, and names its outputs: a topic, a prefix of Redis keys, an HBase table."""
+    """Describes one pipeline. ``name`` selects how it writes, and names its topic, its HBase table and its Redis key prefix."""
 
     name: str
     bootstrap_servers: str
@@ -77,7 +77,7 @@ class Spec:
 
     @property
     def checkpoint(self) -> str:
-        """Spark's checkpoint."""
+        """The directory of Spark's checkpoint."""
         return f"{self.scratch}/checkpoint"
 
 
@@ -87,7 +87,7 @@ class Spec:
 def running_sums(numbers: DataFrame) -> DataFrame:
     """Make one row for each kind in a batch: the total, the count of numbers so far, and the sum that the batch added."""
     return (
-        # Only one row for each kind. With several, PySpark 4.0.0 turns their positions in the state into floats, which
+        # Make only one row for each kind. With several rows, PySpark 4.0.0 turns their positions in the state into floats, which
         # pyarrow 26 rejects.
         numbers.coalesce(1)
         .mapInPandas(_sums_of_batch, "kind STRING, added BIGINT, numbers BIGINT")
@@ -150,7 +150,7 @@ def hbase_table(spec: Spec) -> Any:
 
 
 def run_query(spec: Spec) -> None:
-    """Process all numbers of the topic, then return."""
+    """Process all numbers in the topic, then return."""
     spark = _session(spec)
     source = spark.readStream.format("kafka").option("kafka.bootstrap.servers", spec.bootstrap_servers)
     source = source.options(subscribe=SOURCE, startingOffsets="earliest", maxOffsetsPerTrigger=spec.batch)
@@ -178,7 +178,7 @@ def _session(spec: Spec) -> SparkSession:
 
 def create_topic(bootstrap_servers: str, name: str, *, partitions: int) -> None:
     """Create a topic."""
-    admin = AdminClient({"bootstrap.servers": bootstrap_servers})  # must live until it has answered
+    admin = AdminClient({"bootstrap.servers": bootstrap_servers})  # must outlive the request
     admin.create_topics([NewTopic(name, partitions, 1)])[name].result()
 
 
@@ -202,7 +202,7 @@ def feed(bootstrap_servers: str, numbers: int) -> dict[str, int]:
 
 
 def seen(spec: Spec) -> dict[str, dict[str, int]]:
-    """Read the sum of each kind in each sink, as its readers see it: totals, increments, and the sum of all events."""
+    """Read each kind's sum from each sink, as a reader sees it: totals, increments, and the sum of all events."""
     with contextlib.closing(redis.Redis.from_url(spec.redis_url)) as client:
         totals = {kind: int(client.hget(f"{spec.name}:total:{kind}", "total") or 0) for kind in KINDS}
         added = {kind: int(client.hget(f"{spec.name}:added:{kind}", "added") or 0) for kind in KINDS}
@@ -226,7 +226,7 @@ def read(spec: Spec) -> Iterator[Any]:
 
 
 def play(spec: Spec, kills: int, chance: random.Random, console: Console) -> None:
-    """Run the query until it has processed all numbers, and kill it in between, just after its output has changed."""
+    """Run the query until it has processed all numbers, and kill it several times, just after its output has changed."""
     make_outputs(spec)
     os.environ.update(JAVA_HOME=str(java_home()), PYSPARK_PYTHON=sys.executable, SPARK_LOCAL_IP="127.0.0.1")
     command = [sys.executable, __file__, "query", json.dumps(asdict(spec))]
@@ -241,7 +241,7 @@ def play(spec: Spec, kills: int, chance: random.Random, console: Console) -> Non
 
 
 def _watch(processes: QueryProcesses, spec: Spec, moves: int) -> bool:
-    """Wait until the query ends, or kill it as soon as a sum in Redis has grown this many times (0: never)."""
+    """Wait until the query ends, or kill it as soon as a sum in Redis has grown ``moves`` times (0: never)."""
     deadline, key = time.monotonic() + RUN_TIMEOUT_S, f"{spec.name}:added:odd"
     with contextlib.closing(redis.Redis.from_url(spec.redis_url)) as client:
         sums = {client.hget(key, "added")}
@@ -256,11 +256,11 @@ def _watch(processes: QueryProcesses, spec: Spec, moves: int) -> bool:
 
 def main(
     numbers: Annotated[int, typer.Option(min=100, help="The number of integers.")] = 6000,
-    kills: Annotated[int, typer.Option(min=0, help="How many times each pipeline is killed.")] = 3,
-    seed: Annotated[int | None, typer.Option(help="The seed of the kills.")] = None,
+    kills: Annotated[int, typer.Option(min=0, help="The number of times to kill each pipeline.")] = 3,
+    seed: Annotated[int | None, typer.Option(help="The random seed for the kills.")] = None,
     skip_usual: Annotated[bool, typer.Option("--skip-usual", help="Run only this toolkit's sinks.")] = False,  # noqa: FBT002
 ) -> None:
-    """Run the example and print the sums that readers see. The exit status is 1 if this toolkit's sums are wrong."""
+    """Run the example and print the sums that readers see. Exit with status 1 if this toolkit's sums are wrong."""
     console = Console(highlight=False)
     seed = random.randrange(10**6) if seed is None else seed
     console.print(f"odd and even sums: {numbers} numbers, {kills} kills, seed {seed}")

@@ -1,1 +1,1 @@
-"""Sinks for each supported store, behind the contract of ``twopc.sink``."""
+"""Provide a sink for each supported store. All sinks implement the contract in ``twopc.sink``."""

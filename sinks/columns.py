@@ -1,4 +1,4 @@
-"""Convert columns to bytes, one column at a time, and check their names, types and nulls. Several stores share this."""
+"""Convert columns to bytes, one column at a time, and check their names, types and nulls. Several sinks use this module."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _INT64_MAX: Final = 2**63 - 1
 
 
 def texts(rows: pa.RecordBatch, name: str) -> list[bytes]:
-    """Return a column's values: text and bytes unchanged, all others as Arrow writes them (``1.5``, ``true``, ISO dates)."""
+    """Return a column's values: text and bytes unchanged, other types in Arrow's text form (``1.5``, ``true``, ISO dates)."""
     return _values(_column(rows, name), name)
 
 
@@ -38,7 +38,7 @@ def integers(rows: pa.RecordBatch, name: str) -> list[bytes]:
         raise SchemaError(f"column {name!r} is {column.type}, but an increment needs an integer: cast it to bigint")
     if pa.types.is_uint64(column.type) and len(column) and pc.max(column).as_py() > _INT64_MAX:
         raise BadRecordError(
-            f"column {name!r} holds {pc.max(column).as_py()}, but a counter is a signed 64-bit integer"
+            f"column {name!r} contains {pc.max(column).as_py()}, but a counter is a signed 64-bit integer"
         )
     return _values(column, name)
 
@@ -50,7 +50,7 @@ def numbers(rows: pa.RecordBatch, name: str) -> list[bytes]:
         raise SchemaError(f"column {name!r} is {column.type}, but the command needs a number: cast it to double")
     if pa.types.is_floating(column.type) and not pc.all(pc.is_finite(column), min_count=0).as_py():
         raise BadRecordError(
-            f"column {name!r} holds a NaN or an infinity, but the command takes only finite numbers: filter the row out"
+            f"column {name!r} contains NaN or infinity, but the command accepts only finite numbers: filter out the row"
         )
     return _values(column, name)
 
@@ -69,7 +69,7 @@ def keys(rows: pa.RecordBatch, template: str) -> Any:
 
 @cache
 def parse_template(template: str) -> tuple[tuple[str, bool], ...]:
-    """Split a key template into parts. Each part is a string and a flag that tells whether it names a column.
+    """Split a key template into parts. Each part is a string and a flag that tells whether the string names a column.
 
     Raises:
         ConfigurationError: the template is not valid.
@@ -86,7 +86,7 @@ def parse_template(template: str) -> tuple[tuple[str, bool], ...]:
             parts.append((text, False))
         if name is not None:
             if not name or spec or conversion:
-                raise ConfigurationError(f"key {template!r}: put only a column's name between braces")
+                raise ConfigurationError(f"key {template!r}: put only a column name between the braces")
             parts.append((name, True))
     if not parts:
         raise ConfigurationError(f"key {template!r}: the key must not be empty")
@@ -95,15 +95,15 @@ def parse_template(template: str) -> tuple[tuple[str, bool], ...]:
 
 def _column(rows: pa.RecordBatch, name: str) -> Any:
     if name not in rows.schema.names:
-        raise SchemaError(f"the DataFrame has no column {name!r}, only {', '.join(rows.schema.names)}: select it")
+        raise SchemaError(f"the DataFrame has no column {name!r} (it has {', '.join(rows.schema.names)}): select it")
     column: Any = rows.column(name)
     if pa.types.is_dictionary(column.type):
         column = column.dictionary_decode()
     if column.null_count:
         row = column.is_null().index(True).as_py()
         raise BadRecordError(
-            f"column {name!r} is null in row {row} of an Arrow batch of {rows.num_rows}: a null cannot be stored. Fill it in "
-            "(coalesce), or filter the row out"
+            f"column {name!r} is null in row {row} of an Arrow batch of {rows.num_rows}: a null cannot be stored. Replace it "
+            "(coalesce), or filter out the row"
         )
     return column
 
@@ -126,5 +126,5 @@ def _bytes(column: pa.Array[Any], name: str) -> Any:
 
 
 def no_rows(schema: pa.Schema) -> pa.RecordBatch:
-    """Return an empty batch with these columns. The conversion of this batch checks their types."""
+    """Return an empty batch with these columns. Converting this batch checks their types."""
     return pa.RecordBatch.from_pylist([], schema=schema)

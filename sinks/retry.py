@@ -1,4 +1,4 @@
-"""Retry with backoff. A store's client waits and gives up only here."""
+"""Retry with backoff. Store clients use only these functions to wait and give up."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def retrying(
 def repeating(
     *, stop: StopBaseT, backoff: WaitBaseT, before_sleep: Callable[[RetryCallState], None] | None = None
 ) -> Retrying:
-    """Repeat a step while it leaves something to do. After ``stop``, return its last result."""
+    """Repeat a step while its result is true. After ``stop``, return the last result."""
     return Retrying(
         retry=retry_if_result(bool),
         stop=stop,

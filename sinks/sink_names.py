@@ -1,16 +1,16 @@
-"""Check the name of a sink, which is a part of ids, keys and file names in every store."""
+"""Check a sink's name, which is part of ids, keys and file names in every store."""
 
 from __future__ import annotations
 
 import re
 from typing import Final
 
-# No dot: Kafka's transactional ids are found by the prefix "<name>.".
+# A dot is not allowed, because the driver finds Kafka's transactional ids by the prefix "<name>.".
 _NAME: Final = re.compile(r"[A-Za-z0-9_-]{1,100}")
 #: The advice for any other name.
 RULE: Final = "use 1 to 100 letters, digits, '_' or '-'"
 
 
 def is_sink_name(text: str) -> bool:
-    """Whether a sink may have this name."""
+    """Tell whether a sink may have this name."""
     return _NAME.fullmatch(text) is not None

@@ -1,7 +1,7 @@
-"""An exactly-once sink for DuckDB, which writes each row of a query once into the table ``events``.
+"""An exactly-once sink for DuckDB. It writes each row of a query once into the table ``events``.
 
-DuckDB is a library for a database file, and only one process at a time can open the file for writing. So every step opens the
-file, runs one transaction and closes the file again. During a step, nobody else can write, in this process or another.
+DuckDB keeps a database in one file, and only one process at a time can open this file for writing. So every step opens the
+file, runs one transaction and closes the file. During a step, no other thread or process can write.
 """
 
 import random
@@ -39,25 +39,25 @@ CREATE TABLE twopc_transactions ( -- one row for each task attempt; its state is
     name VARCHAR PRIMARY KEY, sink VARCHAR NOT NULL, version BIGINT NOT NULL DEFAULT 0,
     state VARCHAR NOT NULL CHECK (state IN ('open', 'prepared', 'committed', 'aborted'))
 );
-CREATE TABLE twopc_staged (name VARCHAR NOT NULL, key VARCHAR, number BIGINT); -- rows that no reader looks at
+CREATE TABLE twopc_staged (name VARCHAR NOT NULL, key VARCHAR, number BIGINT); -- rows that readers do not see
 """
 COLUMNS = {"key": (pa.string(), pa.large_string()), "number": (pa.int64(), pa.int32(), pa.int16(), pa.int8())}
 PROOFS = {"committed": Evidence.COMMITTED, "aborted": Evidence.ABORTED}
 
-# All connections of one process to a file share one database, and its transactions do not lock the rows that they read. So a
-# step could pass the check of the driver, and publish after the next driver has fenced it. The file's lock does not prevent
-# this, because the process already holds it.
+# All connections from one process to a file share one database, whose transactions do not lock the rows that they read. So a
+# step could check its driver, and then publish although the next driver has fenced that driver. The file lock does not prevent
+# this race, because the process already holds the lock.
 _one_step = threading.Lock()
 
 
 def create_tables(path: Path) -> None:
-    """Create the table for the rows and the sink's own tables. Call this once."""
+    """Create the table for the rows and the sink's own tables. Call this function once."""
     with closing(duckdb.connect(path)) as db:
         db.execute(TABLES)
 
 
 def connect(path: str, timeout_ms: int = 30_000, *, read_only: bool = False) -> duckdb.DuckDBPyConnection:
-    """Open the file as soon as nobody else has it open. Readers must use this function, too; while one reads, the sink waits."""
+    """Wait until nobody else has the file open, then open it. Readers must also use this function; the sink waits for them."""
     ends_at = time.monotonic() + timeout_ms / 1000
     while True:
         if not Path(path).is_file():
@@ -81,7 +81,7 @@ class DuckDbSink(TwoPhaseCommitSink[Prepared]):
 
     Attributes:
         name: the sink's name across restarts.
-        path: the file, which :func:`create_tables` has prepared.
+        path: the path of the file that :func:`create_tables` created.
         timeout_ms: how long a step waits for the file while somebody else has it open.
     """
 
@@ -95,13 +95,13 @@ class DuckDbSink(TwoPhaseCommitSink[Prepared]):
         """See the base class."""
         for name, types in COLUMNS.items():
             if (found := schema.field(name).type) not in types:
-                raise SchemaError(f"column {name!r} is {found}, events takes {types[0]}: cast it")
+                raise SchemaError(f"column {name!r} is {found}, but the table needs {types[0]}: cast it")
 
     def check_rows(self, rows: pa.RecordBatch) -> None:
         """See the base class."""
         for name in COLUMNS:
             if rows.column(name).null_count:
-                raise BadRecordError(f"column {name!r} holds a null: fill it in (coalesce) or filter the row out")
+                raise BadRecordError(f"column {name!r} contains a null: replace it (coalesce) or filter out the row")
 
     def create_writer(self, task: TaskAttempt) -> "DuckDbWriter":
         """See the base class."""
@@ -113,14 +113,14 @@ class DuckDbSink(TwoPhaseCommitSink[Prepared]):
 
     @contextmanager
     def step(self) -> Iterator[duckdb.DuckDBPyConnection]:
-        """Run one transaction, which no other step can overlap. It is durable when COMMIT has returned."""
+        """Run one transaction. No other step overlaps it, and it is durable once COMMIT has returned."""
         if not _one_step.acquire(timeout=self.timeout_ms / 1000):
-            raise UnavailableError(f"{self.path}: another step of this process did not end in time")
+            raise UnavailableError(f"{self.path}: another step in this process did not end within {self.timeout_ms} ms")
         try:
             with closing(connect(self.path, self.timeout_ms)) as db:
                 run(db, "BEGIN")
                 yield db
-                run(db, "COMMIT")  # not reached after an error: closing the connection rolls back
+                run(db, "COMMIT")  # an error skips this line, and closing the connection rolls back
         except (duckdb.Error, FileNotFoundError) as error:
             raise UnavailableError(f"{self.path}: {error}") from error
         finally:
@@ -128,7 +128,7 @@ class DuckDbSink(TwoPhaseCommitSink[Prepared]):
 
 
 def move(db: duckdb.DuckDBPyConnection, name: str, before: str, after: str, version: int = 0) -> bool:
-    """Move a transaction to its next state. Return False, and change nothing, if it is not in the state ``before``."""
+    """Move a transaction to its next state. Return False and change nothing if it is not in the state ``before``."""
     change = "UPDATE twopc_transactions SET state = ?, version = ? WHERE name = ? AND state = ? RETURNING name"
     return run(db, change, after, version, name, before) != []
 
@@ -140,7 +140,7 @@ def state_of(db: duckdb.DuckDBPyConnection, name: str) -> str | None:
 
 
 def give_up(db: duckdb.DuckDBPyConnection, name: str, version: int = 0) -> None:
-    """Drop a transaction's rows. Its state ``aborted`` stays as the proof that it never becomes visible."""
+    """Abort a transaction and delete its rows. Its state stays as proof that the rows never become visible."""
     if move(db, name, "open", "aborted", version) or move(db, name, "prepared", "aborted", version):
         run(db, "DELETE FROM twopc_staged WHERE name = ?", name)
 
@@ -153,7 +153,7 @@ class DuckDbWriter(SinkWriter[Prepared]):
 
     def begin_transaction(self) -> None:
         """See the base class."""
-        with self._sink.step() as db:  # before the first row, so that the sweep finds every row
+        with self._sink.step() as db:  # comes before the first row, so that the sweep finds every row
             begin = "INSERT INTO twopc_transactions (name, sink, state) VALUES (?, ?, 'open')"
             run(db, begin, self._name, self._sink.name)
 
@@ -162,7 +162,7 @@ class DuckDbWriter(SinkWriter[Prepared]):
         self._sink.check_rows(rows)
         with self._sink.step() as db:
             if state_of(db, self._name) != "open":
-                raise RetriableError(f"{self._name} was swept: a newer driver or attempt has replaced this one")
+                raise RetriableError(f"{self._name} was swept, because a newer driver or attempt has taken over")
             db.register("new_rows", pa.Table.from_batches([rows]))
             run(db, "INSERT INTO twopc_staged SELECT ?, key, number FROM new_rows", self._name)
 
@@ -183,7 +183,7 @@ class DuckDbWriter(SinkWriter[Prepared]):
 
 
 class DuckDbCommitter(FencedCommitter[Prepared, duckdb.DuckDBPyConnection]):
-    """Publishes the rows of decided transactions, and sweeps the others."""
+    """Publishes the rows of decided transactions, and sweeps all other transactions."""
 
     def __init__(self, sink: DuckDbSink) -> None:
         super().__init__(sink.name)
@@ -208,7 +208,7 @@ class DuckDbCommitter(FencedCommitter[Prepared, duckdb.DuckDBPyConnection]):
     def swap(self, step: duckdb.DuckDBPyConnection, old: bytes | None, new: bytes) -> bool:  # noqa: ARG002 -- see below
         """See the base class."""
         run(step, "INSERT OR REPLACE INTO twopc_control VALUES (?, ?)", self.name, new)
-        return True  # no other step overlaps this one, so the record is still the old one
+        return True  # no other step overlaps this step, so the stored record is still ``old``
 
     def is_prepared(self, step: duckdb.DuckDBPyConnection, handle: Prepared) -> bool:
         """See the base class."""

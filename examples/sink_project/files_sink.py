@@ -1,6 +1,6 @@
-"""A small exactly-once sink that writes each task's rows into a file of JSON lines, in a directory that all processes share.
+"""A small exactly-once sink that writes each task's rows to a JSON lines file in a directory that all processes share.
 
-Each transaction is one file. The file's directory is the state of the transaction, and ``rename`` changes the state:
+Each transaction is one file. The file's directory shows the transaction's state, and ``rename`` changes the state:
 ``open`` -> ``prepared`` -> ``committed`` or ``aborted``. If two processes try the same change, one of them fails. Readers read
 ``committed``.
 """
@@ -35,7 +35,7 @@ PROOFS = {"committed": Evidence.COMMITTED, "aborted": Evidence.ABORTED}
 
 @dataclass(frozen=True)
 class FilesSink(TwoPhaseCommitSink[Prepared]):
-    """The sink's description, which a user creates. It is small and picklable, and has no connection."""
+    """Describes the sink. Users create this object. It is small and picklable, and has no connection."""
 
     name: str
     directory: str
@@ -52,7 +52,7 @@ class FilesSink(TwoPhaseCommitSink[Prepared]):
 
     @property
     def root(self) -> Path:
-        """The directory of the files. The first use creates it."""
+        """The directory that contains the files. The first use creates it."""
         root = Path(self.directory)
         for state in STATES:
             (root / state).mkdir(parents=True, exist_ok=True)
@@ -75,12 +75,12 @@ class FilesSink(TwoPhaseCommitSink[Prepared]):
             self.move(name, "prepared", "aborted")
 
     def state_of(self, name: str) -> str | None:
-        """Find the state of a transaction; None for a name that never existed."""
+        """Find a transaction's state; None if the transaction never existed."""
         return next((state for state in reversed(STATES) if (self.root / state / name).exists()), None)
 
 
 def sync(path: Path) -> None:
-    """Force a file, or the names in a directory, to the disk."""
+    """Flush a file, or the entries of a directory, to disk."""
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)
@@ -89,7 +89,7 @@ def sync(path: Path) -> None:
 
 
 class FileWriter(SinkWriter[Prepared]):
-    """The writer of one task attempt. It writes one file."""
+    """Writes the rows of one task attempt to one file."""
 
     def __init__(self, sink: FilesSink, task: TaskAttempt) -> None:
         self._sink, self._name = sink, transaction_name(sink.name, task)
@@ -101,7 +101,7 @@ class FileWriter(SinkWriter[Prepared]):
     def write(self, rows: pa.RecordBatch) -> None:
         """See :class:`SinkWriter`."""
         try:
-            # Not "a": if a sweep has moved the file, "a" would create a new one without the earlier rows.
+            # If a sweep has moved the file, the mode "a" would create a new file without the earlier rows.
             with (self._sink.root / "open" / self._name).open("r+") as file:
                 file.seek(0, os.SEEK_END)
                 file.writelines(json.dumps(row) + "\n" for row in rows.to_pylist())
@@ -121,11 +121,11 @@ class FileWriter(SinkWriter[Prepared]):
         self._sink.give_up(self._name)
 
     def _swept(self) -> RetriableError:
-        return RetriableError(f"{self._name} was swept: a newer driver or attempt has replaced this one")
+        return RetriableError(f"{self._name} was swept, because a newer driver or attempt has taken over")
 
 
 class FileCommitter(FencedCommitter[Prepared, Path]):
-    """The driver's side of the sink, for one run of the query. A step holds the lock of the directory."""
+    """The driver's side of the sink during one run of the query. Each step locks the directory."""
 
     def __init__(self, sink: FilesSink) -> None:
         super().__init__(sink.name)
@@ -143,7 +143,7 @@ class FileCommitter(FencedCommitter[Prepared, Path]):
                     break
                 except BlockingIOError:
                     if time.monotonic() > deadline:
-                        raise UnavailableError(f"{root}: locked for {self._sink.timeout_ms} ms") from None
+                        raise UnavailableError(f"{root} stayed locked for {self._sink.timeout_ms} ms") from None
                     time.sleep(0.01)
             yield root
 
@@ -153,7 +153,7 @@ class FileCommitter(FencedCommitter[Prepared, Path]):
         return path.read_bytes() if path.exists() else None
 
     def swap(self, step: Path, old: bytes | None, new: bytes) -> bool:
-        """See :class:`FencedCommitter`. The lock is held, so the record is still the old one."""
+        """See :class:`FencedCommitter`. The step holds the lock, so the stored record is still ``old``."""
         del old
         path = step / f"{self.name}.driver.json"
         temporary = path.with_suffix(".new")

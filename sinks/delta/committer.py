@@ -23,18 +23,18 @@ if TYPE_CHECKING:
     from twopc.sinks.delta.settings import DeltaSettings
     from twopc.sinks.delta.store import Store
 
-#: A batch must enter the table long before VACUUM may delete its files as garbage.
+#: A batch must be committed long before VACUUM may delete its files as unused.
 _SHARE_OF_RETENTION: Final = 3
 
 
 class DeltaCommitter(LakeCommitter[DeltaHandle, Step, Entry]):
-    """See :class:`LakeCommitter`. The sink's pointer names a file, and this file holds the control record."""
+    """See :class:`LakeCommitter`. The sink's pointer names the file that contains the control record."""
 
     words = Words(
         moved="pointer",
         recreated="was deleted and recreated",
         restored="was restored to an older state while this driver was running",
-        lost="its log no longer has batches that were in it. Somebody has restored an older copy of its files",
+        lost="its log no longer contains batches that were committed to it. Somebody has restored an older copy of its files",
     )
 
     def __init__(self, settings: DeltaSettings) -> None:
@@ -55,9 +55,9 @@ class DeltaCommitter(LakeCommitter[DeltaHandle, Step, Entry]):
         limit_ms = (retention_ms(step.view.definition.configuration) or 0) / _SHARE_OF_RETENTION
         if age_ms > limit_ms:
             raise CheckpointExpiredError(
-                f"sink {self.name!r}: preparing took {age_ms:.0f} ms. VACUUM may delete files that no version names once they "
-                f"are older than delta.deletedFileRetentionDuration. The limit is a third of that, {limit_ms:.0f} ms. Nothing "
-                "was decided. Write smaller batches, or raise delta.deletedFileRetentionDuration"
+                f"sink {self.name!r}: preparing took {age_ms:.0f} ms. The limit is {limit_ms:.0f} ms, a third of "
+                "delta.deletedFileRetentionDuration, because VACUUM may delete older files that no version names. Nothing was "
+                "decided. Write smaller batches, or raise delta.deletedFileRetentionDuration"
             )
 
     def stage(
@@ -80,10 +80,10 @@ class DeltaCommitter(LakeCommitter[DeltaHandle, Step, Entry]):
         self._store.close()
 
     def _require_fit(self, table: DeltaTable, kept: Mapping[DeltaHandle, list[Entry]]) -> None:
-        """Require that the table can take decided files, even if somebody has altered it since the decision.
+        """Check that the table still accepts decided files, even if somebody has altered it since the decision.
 
         Raises:
-            StoreError: the table cannot take them.
+            StoreError: the table no longer accepts them.
         """
         definition = definition_of(table)
         for objection in find_objections(definition):
@@ -94,7 +94,7 @@ class DeltaCommitter(LakeCommitter[DeltaHandle, Step, Entry]):
             for entry in entries:
                 if misfit := find_misfit(self._store, entry, definition):
                     raise StoreError(
-                        f"{self._table} was altered after the batch was decided, and cannot take its rows: {misfit}",
+                        f"{self._table} was altered after the batch was decided, and no longer accepts its rows: {misfit}",
                         ConfigurationError,
                         "Undo the change (RESTORE TABLE), and restart the query",
                     )

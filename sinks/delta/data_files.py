@@ -1,4 +1,4 @@
-"""Write the Parquet files of a Delta table."""
+"""Write Parquet files for a Delta table."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _FILE_SIZE: Final = 256 * 2**20
 
 
 class NewFiles:
-    """Creates the data files of a table; see :class:`twopc.sinks.lake.rolling.DataFiles`."""
+    """Creates data files for a table; see :class:`twopc.sinks.lake.rolling.DataFiles`."""
 
     def __init__(self, store: Store, table: Definition, file_size: int = _FILE_SIZE) -> None:
         self.file_size = file_size
@@ -34,20 +34,20 @@ class NewFiles:
         self._table = table
 
     def split(self, rows: pa.Table) -> Iterator[tuple[Partition, pa.Table]]:
-        """Group rows by partition, without the partition columns."""
+        """Group rows by partition, and drop the partition columns."""
         return split(rows, self._table.partitions)
 
     def create(self, path: str) -> NewFile:
-        """Begin a file."""
+        """Open a new file."""
         return NewFile(self._store, path, self._table)
 
 
 @lru_cache(maxsize=100)
 def measured(stored: pa.Schema) -> list[str]:
-    """List the parts of columns that may have bounds in a Parquet file: all but floats.
+    """List the leaf columns that may have bounds in a Parquet file: all except floats.
 
-    The Parquet library leaves NaN out of a file's bounds. Spark and deltalake order NaN above every number, so they would skip
-    rows with NaN.
+    The Parquet library ignores NaN in a file's bounds. Spark and deltalake order NaN above every number, so with these bounds
+    they would skip rows with NaN.
     """
     empty = pa.BufferOutputStream()
     pq.write_table(stored.empty_table(), empty, store_schema=False)
@@ -57,7 +57,7 @@ def measured(stored: pa.Schema) -> list[str]:
 
 
 class NewFile:
-    """One Parquet file; see :class:`twopc.sinks.lake.rolling.DataFile`."""
+    """A Parquet file that a task is writing; see :class:`twopc.sinks.lake.rolling.DataFile`."""
 
     def __init__(self, store: Store, path: str, table: Definition) -> None:
         self.path = path
@@ -93,6 +93,6 @@ class NewFile:
         self._parts.close()
 
     def entry(self, size: int, partition: Partition) -> Entry:
-        """Make the entry of the closed file."""
+        """Make the entry for the closed file."""
         values = dict(zip(self._partitions, partition, strict=True))
         return Entry(self.path, size, self._rows, values, time.time_ns() // 1_000_000, self._stats.encode())

@@ -1,4 +1,4 @@
-"""Define the entry of a file in a task's handle. It has the content of an ``add`` action in the table's log."""
+"""Define a file's entry in a task's handle. It contains the fields of an ``add`` action in the table's log."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ from deltalake.transaction import AddAction
 
 
 class Entry(msgspec.Struct, frozen=True, array_like=True):
-    """One file.
+    """Describes one file.
 
     Attributes:
-        path: its path relative to the table's directory.
-        size: its size in bytes.
-        rows: the number of its rows.
-        partition: the values of its partition columns, as Delta writes them; None is null.
-        modified_ms: the time at which it was written, in ms since 1970.
+        path: the path relative to the table's directory.
+        size: the size in bytes.
+        rows: the number of rows.
+        partition: the partition columns' values in Delta's text form; None stands for null.
+        modified_ms: when the file was written, in ms since 1970.
         stats: Delta's statistics, as JSON.
     """
 

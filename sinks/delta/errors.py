@@ -1,4 +1,4 @@
-"""Explain errors of deltalake or of the table's storage for a batch that is not decided yet."""
+"""Explain errors from deltalake or from the table's storage while a batch is undecided."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from twopc.sinks.lake.errors import Meaning, Translation
 _MEANINGS: Final[dict[str, Meaning]] = {
     "TableNotFoundError": (ConfigurationError, "Create the table, or correct table_uri"),
     "DeltaProtocolError": (ConfigurationError, "Use a table without this feature"),
-    "PermissionError": (ConfigurationError, "Grant the sink's user the rights that docs/delta.md lists"),
+    "PermissionError": (ConfigurationError, "Grant the sink's user the permissions that docs/delta.md lists"),
 }
-#: The classes of these errors do not tell why the storage refused a request.
+#: These errors are recognised by their text, because their classes do not say why the storage refused a request.
 _WORDS: Final[dict[str, Meaning]] = {
     "accessdenied|access denied|forbidden|unauthorized|permission denied|invalidaccesskeyid|signaturedoesnotmatch": (
         ConfigurationError,
-        "Check storage_options, and grant the sink's user the rights that docs/delta.md lists",
+        "Check storage_options, and grant the sink's user the permissions that docs/delta.md lists",
     ),
     "unsupported table features|is not supported|catalog-managed": (
         ConfigurationError,
@@ -26,7 +26,7 @@ _WORDS: Final[dict[str, Meaning]] = {
     "kernel error: schema error": (ConfigurationError, "Repair the table's columns, or use another table"),
     "found gap|expected contiguous": (
         ConfigurationError,
-        "The table's log is damaged: somebody has deleted a part of it. Restore it",
+        "The table's log is damaged: somebody has deleted part of it. Restore the log",
     ),
 }
 _NOISE: Final = re.compile(r"\x1b\[[0-9;]*m|\s+0: <unknown>.*", re.DOTALL)
@@ -37,5 +37,5 @@ def _one_line(error: Exception) -> str:
     return " ".join(_NOISE.sub("", str(error)).split())
 
 
-#: Turns an error of deltalake, or of the storage below it, into a StoreError.
+#: Turns an error from deltalake, or from the storage below it, into a StoreError.
 translated: Final = Translation(_one_line, _MEANINGS, _WORDS)

@@ -1,4 +1,4 @@
-"""Define the handle of a task's files in a Delta table."""
+"""Define the handle for a task's files in a Delta table."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ class DeltaHandle(LakeHandle):
     """See :class:`LakeHandle`.
 
     Attributes:
-        table: a fingerprint of the columns and the partitioning that the table had when the files were written.
+        table: a fingerprint of the table's columns and partitioning when the files were written.
     """
 
     table: str

@@ -1,4 +1,4 @@
-"""Convert dates and times to the text in a Delta table's log. As numbers, they are days or microseconds since 1970."""
+"""Format dates and times for a Delta table's log. The numeric inputs are days or microseconds since 1970."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ _EPOCH: Final = dt.datetime(1970, 1, 1)  # noqa: DTZ001 - Delta's own zone is UT
 
 
 def numbers(values: Any) -> Any:
-    """Convert dates and times to numbers; leave other values alone. Python's time objects would need a time zone database."""
+    """Convert dates and times to numbers; leave other values unchanged. Python's time objects would need a time zone database."""
     if pa.types.is_date(values.type):
         return values.cast(pa.int32())
     if pa.types.is_timestamp(values.type):
@@ -20,10 +20,10 @@ def numbers(values: Any) -> Any:
 
 
 def date_text(days: int) -> str:
-    """Format a date."""
+    """Format a date, given in days since 1970."""
     return (_EPOCH + dt.timedelta(days=days)).date().isoformat()
 
 
 def time_text(microseconds: int, *, separator: str = "T", precision: str = "microseconds") -> str:
-    """Format a time without a zone."""
+    """Format a time without a zone, given in microseconds since 1970."""
     return (_EPOCH + dt.timedelta(microseconds=microseconds)).isoformat(separator, precision)

@@ -1,4 +1,4 @@
-"""Find the features and settings of a table that this sink does not support. The sink refuses the table and names them."""
+"""Find table features and settings that this sink does not support. The sink refuses the table, and its error names them."""
 
 from __future__ import annotations
 
@@ -10,31 +10,31 @@ if TYPE_CHECKING:
 
     from twopc.sinks.delta.table import Definition
 
-#: Features that require nothing from an append, or that are refused below if the table really uses them.
+#: Features that do not affect an append, or that the checks below refuse if the table really uses them.
 _UNDERSTOOD: Final = {
     "appendOnly",
     "changeDataFeed",  # an added file is its own change feed
     "checkConstraints",
     "columnMapping",
-    "deletionVectors",  # they belong to files that have lost rows; a new file has none
+    "deletionVectors",  # only a file with deleted rows has one, and a new file has none
     "generatedColumns",
     "invariants",
     "timestampNtz",
 }
-#: The newest writer version without a feature list that deltalake can write.
+#: The newest writer version that deltalake can write without a feature list.
 _NEWEST_VERSION_WITHOUT_FEATURES: Final = 5
 _VERSION_WITH_FEATURES: Final = 7
 _RETENTION: Final = "delta.deletedFileRetentionDuration"
 _EXPIRY: Final = "delta.setTransactionRetentionDuration"
 _CONSTRAINT: Final = "delta.constraints."
-#: A column's metadata that requires something from a writer.
+#: Column metadata that a writer must obey, and why the sink cannot.
 _COLUMN_RULES: Final = {
     "delta.generationExpression": "is generated, and the sink cannot evaluate its expression",
     "delta.identity.": "is an identity column, and the sink cannot number its rows",
     "delta.invariants": "has an invariant, and the sink cannot evaluate it",
-    "delta.typeChanges": "had another type, which the sink does not support",
+    "delta.typeChanges": "has changed its type, and the sink does not support that",
     "CURRENT_DEFAULT": "has a default value, which the sink cannot evaluate",
-    "__CHAR_VARCHAR_TYPE_STRING": "is CHAR or VARCHAR, and the sink does not check the length of texts",
+    "__CHAR_VARCHAR_TYPE_STRING": "is CHAR or VARCHAR, and the sink does not check its length limit",
 }
 _KNOWN_TYPES: Final = re.compile(
     r"byte|short|integer|long|float|double|string|binary|boolean|date|timestamp|timestamp_ntz|decimal\(\d+, ?\d+\)"
@@ -55,7 +55,7 @@ _LEAST_RETENTION_MS: Final = _UNIT_MS["hour"]
 
 
 def find_objections(table: Definition) -> Iterator[str]:
-    """Yield a text for each unsupported feature or setting. It continues "table … ", and tells the user what to do."""
+    """Yield a message for each unsupported feature or setting. It continues "table … " and tells the user what to do."""
     yield from _protocol(table)
     yield from _configuration(table.configuration)
     for path, field in table.fields():
@@ -66,11 +66,11 @@ def find_objections(table: Definition) -> Iterator[str]:
         if not isinstance(kind, str) or not _PARTITION_TYPES.fullmatch(kind):
             yield f"is partitioned by {name!r}, whose type {kind} the sink cannot write into the log. Use another column"
     if by_name and set(by_name) == set(table.partitions):
-        yield "has only partition columns, but a Parquet file needs at least one other column. Add one"
+        yield "has only partition columns, but a Parquet file needs at least one other column. Add a column"
 
 
 def retention_ms(configuration: Mapping[str, str]) -> float | None:
-    """Return the time in ms for which VACUUM spares a file that no version names; None if the setting cannot be parsed."""
+    """Return how long VACUUM keeps a file that no version names, in ms; None if the setting cannot be parsed."""
     value = configuration.get(_RETENTION)
     return _DEFAULT_RETENTION_MS if value is None else _interval_ms(value)
 
@@ -80,7 +80,7 @@ def _protocol(table: Definition) -> Iterator[str]:
         if table.writer_version > _NEWEST_VERSION_WITHOUT_FEATURES:
             yield (
                 f"has writer version {table.writer_version}, which includes identity columns. The sink writes versions 1 to "
-                f"{_NEWEST_VERSION_WITHOUT_FEATURES}, and {_VERSION_WITH_FEATURES} with features that it knows. Use another table"
+                f"{_NEWEST_VERSION_WITHOUT_FEATURES}, and {_VERSION_WITH_FEATURES} with known features. Use another table"
             )
     elif table.writer_version > _VERSION_WITH_FEATURES:
         yield f"has writer version {table.writer_version}, which the sink does not know. Use another table"
@@ -94,12 +94,12 @@ def _protocol(table: Definition) -> Iterator[str]:
 def _configuration(configuration: Mapping[str, str]) -> Iterator[str]:
     if configuration.get("delta.columnMapping.mode", "none") != "none":
         yield (
-            "has column mapping, so the names of columns in its files differ from those in the table. The sink does not support "
+            "has column mapping, so the column names in its files differ from those in the table. The sink does not support "
             "that. Use a table without column mapping"
         )
     if _EXPIRY in configuration:
         yield (
-            f"has {_EXPIRY}={configuration[_EXPIRY]!r}, which would let the record of committed batches expire. "
+            f"has {_EXPIRY}={configuration[_EXPIRY]!r}, which would let the sink's record of committed batches expire. "
             f"Remove it: ALTER TABLE … UNSET TBLPROPERTIES ('{_EXPIRY}')"
         )
     for name, condition in configuration.items():
@@ -113,7 +113,7 @@ def _configuration(configuration: Mapping[str, str]) -> Iterator[str]:
         yield f"has {_RETENTION}={configuration[_RETENTION]!r}, which the sink cannot parse. Write 'interval 7 days'"
     elif found < _LEAST_RETENTION_MS:
         yield (
-            f"has {_RETENTION}={configuration[_RETENTION]!r}, so VACUUM may delete the files of a batch before its commit. "
+            f"has {_RETENTION}={configuration[_RETENTION]!r}, so VACUUM may delete a batch's files before its commit. "
             "Raise it, preferably to 7 days"
         )
 
@@ -128,7 +128,7 @@ def _field(path: str, field: dict[str, Any]) -> Iterator[str]:
 
 
 def _interval_ms(text: str) -> float | None:
-    """Parse one of Spark's intervals, such as ``interval 1 week 2 days``; return its length in ms."""
+    """Parse a Spark interval, such as ``interval 1 week 2 days``; return its length in ms, or None if it is not valid."""
     words = text.lower().replace("interval", " ").split()
     if not words or len(words) % 2:
         return None

@@ -1,4 +1,4 @@
-"""Split rows by partition, with the values of the partition columns as a Delta table's log writes them."""
+"""Split rows by partition, and format the partition values for a Delta table's log."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 def split(rows: pa.Table, columns: Sequence[str]) -> Iterator[tuple[Partition, pa.Table]]:
-    """Group rows by partition, without the partition columns. A partition's values are texts; None is null.
+    """Group rows by partition, and drop the partition columns. A partition's values are strings; None stands for null.
 
     Args:
         rows: rows with the table's columns and types.
@@ -29,7 +29,7 @@ def split(rows: pa.Table, columns: Sequence[str]) -> Iterator[tuple[Partition, p
 
 
 def _encoded(column: Any) -> tuple[Any, list[str | None]]:
-    """Return the number of each row's value, and the texts by number."""
+    """Return an index for each row, and the list of formatted values that the indexes refer to."""
     found = numbers(column).combine_chunks().dictionary_encode(null_encoding="encode")
     return found.indices, [
         None if value is None else text_of(value, column.type) for value in found.dictionary.to_pylist()
@@ -37,7 +37,7 @@ def _encoded(column: Any) -> tuple[Any, list[str | None]]:
 
 
 def text_of(value: Any, kind: pa.DataType) -> str:
-    """Format a partition value for the log. A time with a zone names its zone; otherwise each reader would use its own zone."""
+    """Format a partition value for the log. A time with a zone names its zone, because readers would assume their own zone."""
     if pa.types.is_date(kind):
         return date_text(value)
     if pa.types.is_timestamp(kind):

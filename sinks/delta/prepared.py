@@ -1,4 +1,4 @@
-"""Check that the table can still take the files of decided transactions: they exist, and they fit its columns."""
+"""Check that the files of decided transactions still exist, and that they still fit the table's columns."""
 
 from __future__ import annotations
 
@@ -21,18 +21,18 @@ if TYPE_CHECKING:
 
 
 def require_whole(store: Store, handles: Sequence[DeltaHandle]) -> None:
-    """Require that the files of decided transactions still exist. If some are missing, the driver's next step finds out which.
+    """Check that the files of decided transactions still exist. If some are missing, the driver's next step finds out which.
 
     Raises:
         StoreError: some files are missing, or the storage did not answer.
     """
     gone = [handle.transaction for handle, entries in whole(store, handles, Entry).items() if entries is None]
     if gone:
-        raise StoreError(f"somebody deleted files of {gone[0]} while its commit was repeated")
+        raise StoreError(f"somebody deleted files of {gone[0]} while the driver repeated its commit")
 
 
 def find_misfit(store: Store, entry: Entry, table: Definition) -> str | None:
-    """Say why an altered table cannot take a file that was written before the change; None if it can.
+    """Say why an altered table does not accept a file that was written before the change; None if it does.
 
     Raises:
         StoreError: the storage did not answer.
@@ -45,7 +45,7 @@ def find_misfit(store: Store, entry: Entry, table: Definition) -> str | None:
 
 
 def _misfits(written: Any, now: Any, path: str) -> Iterator[str]:
-    """Yield the columns, or the fields of a struct, that do not fit. Readers take a column that a file lacks for null."""
+    """Yield the columns or struct fields that do not fit. Readers return null for a column that a file lacks."""
     for field in written:
         if field.name in now.names:
             yield from _changes(field, now.field(field.name), f"{path}{field.name}")
@@ -57,9 +57,8 @@ def _misfits(written: Any, now: Any, path: str) -> Iterator[str]:
 
 
 def _changes(written: Any, now: Any, path: str) -> Iterator[str]:
-    """Yield the parts of a column that do not fit."""
     if written.nullable and not now.nullable:
-        yield f"the column {path!r} is NOT NULL now"
+        yield f"the column {path!r} is now NOT NULL"
     before, after = written.type, now.type
     if before == after:
         return
@@ -71,4 +70,4 @@ def _changes(written: Any, now: Any, path: str) -> Iterator[str]:
         yield from _changes(before.key_field, after.key_field, f"{path}.key")
         yield from _changes(before.item_field, after.item_field, f"{path}.value")
     else:
-        yield f"the column {path!r} is {after} now"
+        yield f"the column {path!r} is now {after}"

@@ -1,10 +1,9 @@
 """Read and write the sink's record, which a pointer in the table's log names.
 
-Delta's log has one kind of entry that an application may set, that a checkpoint keeps, and on which a commit can depend: the
-version of the application's last transaction (``txn``). This version is a number, so it can only point to a record. A record is a
-small file, which is written once under a unique name. The pointer moves in the same commit that adds the rows, and only if nobody
-else has moved it since the table was loaded. So the evidence of a commit exists from the commit on, and no clean-up of the log
-removes it.
+An application can set one entry in Delta's log that survives checkpoints and that a commit can depend on: the version of the
+application's last transaction (``txn``). This version is a number, so it can only point to a record. A record is a small file,
+written once under a unique name. The pointer moves in the same commit that adds the rows, and only if nobody else has moved it
+since the table was loaded. So every commit includes its own evidence, and no log clean-up removes this evidence.
 """
 
 from __future__ import annotations
@@ -24,19 +23,19 @@ if TYPE_CHECKING:
 
     from twopc.sinks.delta.store import Store
 
-#: A pointer's lower bits tell the records of rivals apart. The upper ones count, so that a pointer only grows.
+#: A pointer's lower bits are random, so that rival drivers use different records. The upper bits are a counter.
 _RANDOM_BITS: Final = 32
 
 
 class Record(msgspec.Struct, frozen=True):
-    """The sink's record.
+    """The content of a record file.
 
     Attributes:
-        pointer: its own pointer.
+        pointer: the record's own pointer.
         control: the control record.
         published: see :class:`Published`.
-        before: the pointer that this pointer replaces. Its record stays for one more commit: a machine that crashes may lose a
-            commit that deltalake has not flushed, and then the table names the replaced record again.
+        before: the previous pointer. Its record stays for one more commit. A machine crash may lose a commit that deltalake
+            has not flushed, and then the table names the previous record again.
     """
 
     pointer: int
@@ -46,7 +45,7 @@ class Record(msgspec.Struct, frozen=True):
 
 
 def record_file(sink: str, pointer: int) -> str:
-    """Return the path of a pointer's record. VACUUM deletes nothing in a directory whose name begins with ``_``."""
+    """Return the path of the record that a pointer names. VACUUM skips directories whose names begin with ``_``."""
     return f"_twopc/{sink}/{pointer}.json"
 
 
@@ -56,18 +55,18 @@ def app_id(sink: str) -> str:
 
 
 def next_pointer(pointer: int | None) -> int:
-    """Draw a pointer for a new record."""
+    """Choose a pointer for a new record."""
     count = 0 if pointer is None else (pointer >> _RANDOM_BITS) + 1
     return (count << _RANDOM_BITS) + secrets.randbits(_RANDOM_BITS)
 
 
 def read_pointer(table: DeltaTable, sink: str) -> int | None:
-    """Read the pointer in one version of the table; None if the sink has never written to it."""
+    """Read the pointer from one version of the table; None if the sink has never written to the table."""
     return newest_transaction(table, app_id(sink))
 
 
 def newest_transaction(table: DeltaTable, application: str) -> int | None:
-    """Read the version of an application's newest transaction in one version of the table; None if it has none."""
+    """Read the version of an application's newest transaction from one table version; None if there is no transaction."""
     with translated("reading the table's log"):
         return table.transaction_version(application)
 
@@ -94,10 +93,10 @@ def read_record(store: Store, table: DeltaTable, sink: str) -> tuple[DeltaTable,
         newer = store.load()
         if read_pointer(newer, sink) == pointer:
             raise StoreError(
-                f"the table's log names {path}, but the file is missing. It records the sink's driver and its committed batches. "
-                "Somebody has deleted it, or copied the table without it",
+                f"the table's log names {path}, but this file is missing. It records the sink's driver and its committed "
+                "batches. Somebody has deleted it, or copied the table without it",
                 ConfigurationError,
-                "Restore the file; or use a new checkpoint and a new sink name",
+                "Restore the file, or use a new checkpoint and a new sink name",
             )
         table = newer
 
@@ -113,5 +112,7 @@ def _decoded(stored: bytes, pointer: int, path: str) -> Record:
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise StoreError(f"{path} is damaged: {error}", ConfigurationError, "Restore the file") from error
     if record.pointer != pointer:
-        raise StoreError(f"{path} is the record of pointer {record.pointer}", ConfigurationError, "Restore the file")
+        raise StoreError(
+            f"{path} contains the record for pointer {record.pointer}", ConfigurationError, "Restore the file"
+        )
     return record

@@ -1,4 +1,4 @@
-"""Match a batch's columns with those of a Delta table."""
+"""Match a batch's columns with a Delta table's columns."""
 
 from __future__ import annotations
 
@@ -32,12 +32,12 @@ class DeltaRows(RowFormat):
         yield from super().problems(column, field, source)
         if field.name in self.partitions and pa.types.is_string(field.type) and not pa.types.is_null(column.type):
             length: Any = pc.binary_length(column)
-            reason = f"column {source!r} holds an empty string, which Delta stores as null in a partition column"
+            reason = f"column {source!r} contains an empty string, which Delta stores as null in a partition column"
             yield from ((row, reason) for row in true_rows(pc.invert(length.cast(pa.bool_()))))
 
 
 def fit_rows(schema: pa.Schema, table: Definition, title: str) -> DeltaRows:
-    """Determine how a batch with these columns becomes rows of the table.
+    """Determine how to convert a batch with this schema to rows of the table.
 
     Raises:
         SchemaError: the columns do not fit the table; see :func:`match`.

@@ -25,9 +25,9 @@ if TYPE_CHECKING:
     from twopc.sinks.delta.table import Definition
     from twopc.sinks.lake.rows import RowFormat
 
-#: Options with which two commits may overwrite each other's version of the log.
+#: With these options, two commits may overwrite each other's version of the log.
 _UNSAFE: Final = ("allow_unsafe_rename", "aws_s3_allow_unsafe_rename", "mount_allow_unsafe_rename")
-#: deltalake decodes a path once too often. It looks for the table ``a%20b`` in ``a b``, and for ``a\\b`` in ``a/b``.
+#: deltalake decodes a path one time too many. It looks for the table ``a%20b`` in ``a b``, and for ``a\\b`` in ``a/b``.
 _MISREAD: Final = "%\\"
 _FALSE: Final = ("", "0", "false", "no", "off", "n", "f")
 
@@ -60,7 +60,7 @@ class DeltaSettings:
             not set(str(local_path(self.table_uri) or unquote(self.table_uri))) & set(_MISREAD),
             "table_uri",
             repr(self.table_uri),
-            "deltalake misreads '%' and '\\\\' in a path, and may mistake one table for another. Rename the directory",
+            "deltalake misreads '%' and '\\\\' in a path, and may confuse two tables. Rename the directory",
         )
         self._require(self.timeout_ms > 0, "timeout_ms", str(self.timeout_ms), "set a positive number")
         options: Any = self.storage_options
@@ -80,7 +80,7 @@ class DeltaSettings:
             )
 
     def store(self) -> Store:
-        """Make a store for the caller. It loads the table later.
+        """Create a store, which the caller must close. It loads the table later.
 
         Raises:
             ConfigurationError: this process's environment lets two commits overwrite each other.
@@ -88,7 +88,7 @@ class DeltaSettings:
         for variable in _unsafe(os.environ):
             raise ConfigurationError(
                 f"sink {self.name!r}: the environment variable {variable} lets two commits overwrite each other. Nothing was "
-                "written. Remove it from the environment of the driver and of the executors"
+                "written. Remove the variable from the environment of the driver and the executors"
             )
         return Store(self.table_uri, self.storage_options, timeout_ms=self.timeout_ms)
 
@@ -96,7 +96,7 @@ class DeltaSettings:
         """Refuse a table with features or settings that this sink does not support.
 
         Raises:
-            ConfigurationError: the table has one of them. The message names it and says what to do.
+            ConfigurationError: the table has an unsupported feature or setting. The message names it and says what to do.
         """
         for objection in find_objections(definition):
             raise ConfigurationError(f"sink {self.name!r}: table {self.table_uri} {objection}. Nothing was written")
@@ -108,11 +108,11 @@ class DeltaSettings:
 
 @fresh
 def row_format(settings: DeltaSettings, schema: pa.Schema) -> RowFormat:
-    """Determine how a batch's rows are written. Reads the table at most every 30 s; each task reads it again.
+    """Determine how to write a batch's rows. Read the table at most every 30 s; each task also reads it.
 
     Raises:
         SchemaError: the columns do not fit the table.
-        ConfigurationError: the table has something that the sink does not support, or cannot be read.
+        ConfigurationError: the table has a feature or setting that the sink does not support, or it cannot be read.
     """
     with (
         explaining(f"sink {settings.name!r}, reading table {settings.table_uri}"),

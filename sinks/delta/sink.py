@@ -1,4 +1,4 @@
-"""The Delta sink, as its user describes it."""
+"""Define the Delta sink that users create."""
 
 from __future__ import annotations
 
@@ -20,16 +20,16 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class DeltaSink(DeltaSettings, TwoPhaseCommitSink[DeltaHandle]):
-    """Appends rows to a Delta table. All rows of a batch become visible at the same instant, as one version of the table.
+    """Appends rows to a Delta table. All rows of a batch become visible together, in one version of the table.
 
-    Each task writes Parquet files that no version names. After the decision, one commit of the driver adds them all.
+    Each task writes Parquet files that no version names. After the decision, the driver adds them all in one commit.
 
     Args:
         name: the sink's name across restarts. Letters, digits, ``_`` and ``-``.
-        table_uri: the table's directory, as deltalake takes it: ``s3://bucket/table``, ``abfss://…``, or a path that the driver
-            and all executors share. The rows' columns must have the names of the table's columns.
+        table_uri: the table's directory in deltalake's notation: ``s3://bucket/table``, ``abfss://…``, or a path that the
+            driver and all executors share. The rows' columns must have the same names as the table's columns.
         storage_options: deltalake's options for the storage, such as credentials.
-        timeout_ms: how long a commit is repeated while the storage refuses it or does not answer, and how long one request to the
+        timeout_ms: how long to repeat a commit while the storage refuses it or does not answer, and how long one request to the
             storage may take.
 
     Raises:
@@ -39,7 +39,7 @@ class DeltaSink(DeltaSettings, TwoPhaseCommitSink[DeltaHandle]):
     handle_type = DeltaHandle
 
     def check_schema(self, schema: pa.Schema) -> None:
-        """See :class:`TwoPhaseCommitSink`. Reads the table's definition at most every 30 s."""
+        """See :class:`TwoPhaseCommitSink`. Read the table's definition at most every 30 s."""
         row_format(self, schema)
 
     def check_rows(self, rows: pa.RecordBatch) -> None:

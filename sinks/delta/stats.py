@@ -1,7 +1,7 @@
-"""Collect the statistics with which readers skip a file. A bound must never be too narrow; no bound is better than a wrong one.
+"""Collect the statistics that let readers skip a file. A bound must never be too narrow; no bound is better than a wrong one.
 
-But if a file has bounds for some columns only, deltalake's reader for Arrow takes a missing bound for null, and skips the file
-for each filter on that column. So a file has bounds for all its columns, or for none.
+If a file has bounds for only some columns, deltalake's Arrow reader treats a missing bound as null, and skips the file for every
+filter on that column. So a file has bounds for all its columns, or for none.
 """
 
 from __future__ import annotations
@@ -24,17 +24,17 @@ _DEFAULT_COUNT: Final = 32
 #: Delta truncates longer strings.
 _LONGEST: Final = 32
 _LAST_CHARACTER: Final = "\U0010ffff"
-#: Every reader of JSON reads a decimal with this number of digits exactly.
+#: Every JSON reader reads a decimal with up to this number of digits exactly.
 _MOST_DIGITS: Final = 15
 _MS_US: Final = 1_000
 _LAST_US: Final = 253_402_300_799_999_000
 
 
 class FileStats:
-    """Statistics of one file. Only top-level columns have bounds, not the parts of structs, lists or maps.
+    """Collects one file's statistics. Only top-level columns have bounds, not the parts of structs, lists or maps.
 
     Args:
-        stored: the columns of the file.
+        stored: the file's columns.
         configuration: the table's properties, which may select the columns with statistics.
     """
 
@@ -53,15 +53,15 @@ class FileStats:
         self._unordered: set[str] = set()
 
     def add(self, rows: pa.Table) -> None:
-        """Take rows of the file into account."""
+        """Add rows of the file to the statistics."""
         self._rows += rows.num_rows
         for field in self._fields:
             column = rows.column(field.name)
             self._nulls[field.name] += column.null_count
-            if pa.types.is_binary(field.type):  # deltalake expects no bounds of these
+            if pa.types.is_binary(field.type):  # deltalake expects no bounds for binary columns
                 continue
             if pa.types.is_floating(field.type) and pc.any(pc.is_nan(column)).as_py():
-                self._unordered.add(field.name)  # Spark orders NaN above every number, other readers do not
+                self._unordered.add(field.name)  # Spark orders NaN above every number, but other readers do not
             extremes: Any = pc.min_max(numbers(column)).as_py()
             lowest, highest = extremes["min"], extremes["max"]
             if lowest is not None:
@@ -111,7 +111,7 @@ def _rounded(value: decimal.Decimal, kind: Any, rounding: str) -> decimal.Decima
     found = decimal.Context(prec=_MOST_DIGITS, rounding=rounding).plus(value)
     return (
         found if abs(found) < 10 ** (kind.precision - kind.scale) else value
-    )  # no reader takes more than the type holds
+    )  # no reader accepts more digits than the type allows
 
 
 def _time(microseconds: int, kind: Any, precision: str = "milliseconds") -> str:

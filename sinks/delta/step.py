@@ -29,9 +29,9 @@ class Step(LakeStep[DeltaView, "tuple[DeltaTable, int | None]"]):
 
     Attributes:
         additions: the files that the step adds to the table.
-        require_fit: requires that a version of the table can take these files. It is called before each try to commit.
-        require_whole: requires that these files still exist. It is called before each try but the first, whose files the step
-            has just checked.
+        require_fit: checks that a version of the table accepts these files. The step calls it before each try to commit.
+        require_whole: checks that these files still exist. The step calls it before each try except the first, because it has
+            just checked the files then.
     """
 
     def __init__(self, store: Store, settings: DeltaSettings) -> None:
@@ -45,10 +45,10 @@ class Step(LakeStep[DeltaView, "tuple[DeltaTable, int | None]"]):
         self.require_whole: Callable[[], None] = lambda: None
 
     def commit(self) -> StoreError | None:
-        """See :class:`LakeStep`. The commit is based on the version of the table that the step has read.
+        """See :class:`LakeStep`. The commit is based on the table version that the step has read.
 
-        deltalake refuses the commit if a later version has moved the same pointer. It does not compare the pointers' numbers,
-        so it would accept the commit on a table that was loaded after the move. So the step must commit to the version it read.
+        deltalake refuses the commit if a later version has moved the same pointer. It does not compare pointers by number, so it
+        would accept a commit that is based on a version after the move. So the step must use the version that it has read.
         """
         if self._record is None:
             record = self._record = self._new_record()
@@ -61,7 +61,7 @@ class Step(LakeStep[DeltaView, "tuple[DeltaTable, int | None]"]):
         properties = CommitProperties(
             app_transactions=[Transaction(app_id(self.sink), record.pointer)],
             custom_metadata={
-                "isBlindAppend": True,  # the commit reads no rows, so it does not conflict with deletes and updates of others
+                "isBlindAppend": True,  # the commit reads no rows, so other writers' deletes and updates do not conflict with it
                 "twopc.sink": self.sink,
                 **({"twopc.batch": batch} if batch >= 0 else {}),
             },
@@ -93,13 +93,13 @@ class Step(LakeStep[DeltaView, "tuple[DeltaTable, int | None]"]):
         if str(table.metadata().id) != self.view.table_id:
             raise failure
         if now != (self._before.pointer if self._before else None):
-            self._forget(record.pointer)  # somebody else has taken its version, so it never takes effect
+            self._forget(record.pointer)  # another commit has moved the pointer, so this record never takes effect
             raise OvertakenError(f"another driver has moved the sink's pointer: {shortened(str(failure))}")
         self._table = table
         return False
 
     def tidy(self) -> None:
-        """See :class:`LakeStep`. Delete the record that preceded the replaced record."""
+        """See :class:`LakeStep`. Delete the record before the replaced record."""
         if self._before is not None and self._before.before is not None:
             self._forget(self._before.before)
 
@@ -113,6 +113,6 @@ class Step(LakeStep[DeltaView, "tuple[DeltaTable, int | None]"]):
         )
 
     def _forget(self, pointer: int) -> None:
-        """Delete a record that no pointer names any longer."""
+        """Delete a record that no pointer names. A failure does no harm."""
         with contextlib.suppress(StoreError):
             self._store.delete(record_file(self.sink, pointer))

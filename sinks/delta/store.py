@@ -22,7 +22,7 @@ _WRITTEN_AT_ONCE: Final = 2**20
 
 
 class Store:
-    """A table's storage; see :class:`twopc.sinks.lake.files.Files`. All paths are relative to the table's directory.
+    """Accesses a table's storage; see :class:`twopc.sinks.lake.files.Files`. All paths are relative to the table's directory.
 
     Args:
         uri: the table's directory.
@@ -41,15 +41,15 @@ class Store:
     def load(self) -> DeltaTable:
         """Read the table's newest version.
 
-        Each call makes a new object. A table that was restored from a backup may have an older version, and an existing object
-        would not notice.
+        Each call creates a new object. After a restore from a backup, the table may have an older version, and an existing
+        object would not notice.
         """
         with translated(f"loading table {self.uri}"):
             return DeltaTable(self.uri, storage_options=self._options)
 
     @contextlib.contextmanager
     def writing(self, path: str) -> Iterator[pa.NativeFile]:
-        """Open a new file for writing. It exists, and is durable, once the context has ended without an error."""
+        """Open a new file for writing. The file exists and is durable after the context ends without an error."""
         with translated(f"writing {path}"):
             if self._local is not None:
                 target = self._local / path
@@ -85,13 +85,13 @@ class Store:
             return stream
 
     def size_of(self, path: str) -> int | None:
-        """Return the size of a file in bytes; None if the file does not exist."""
+        """Return a file's size in bytes; None if the file does not exist."""
         with translated(f"looking for {path}"):
             [info] = self._opened().get_file_info([path])
             return info.size if info.type is FileType.File else None
 
     def listed(self, path: str, *, directories: bool = False) -> list[str]:
-        """List the names of a directory's files, or of its subdirectories; nothing if the directory does not exist."""
+        """List the names of a directory's files or subdirectories. The list is empty if the directory does not exist."""
         wanted = FileType.Directory if directories else FileType.File
         with translated(f"listing {path}"):
             found = self._opened().get_file_info(FileSelector(path, allow_not_found=True))
@@ -117,7 +117,7 @@ class Store:
 
 
 class _Upload:
-    """A new object, as a file for Arrow: deltalake's own stream takes only ``bytes``, but Arrow writes buffers."""
+    """Lets Arrow write a new object. deltalake's own stream accepts only ``bytes``, but Arrow writes buffers."""
 
     def __init__(self, handler: Any, path: str) -> None:
         self._stream = handler._handler.open_output_stream(path, None)  # noqa: SLF001 - no public function returns it
@@ -137,7 +137,7 @@ class _Upload:
         return self._written
 
     def flush(self) -> None:
-        """Do nothing: an upload sends its parts when they are full."""
+        """Do nothing, because an upload sends each part when it is full."""
 
     def close(self) -> None:
         if not self.closed:
@@ -152,7 +152,7 @@ class _Upload:
 
 
 def local_path(uri: str) -> Path | None:
-    """Return the directory of a table on a file system of this machine; None for any other URI."""
+    """Return a table's directory if the URI is a path on this machine's file system; None for any other URI."""
     parts = urlsplit(uri)
     if parts.scheme == "file":
         return Path(unquote(parts.path))
@@ -160,7 +160,7 @@ def local_path(uri: str) -> Path | None:
 
 
 def _flush(path: Path) -> None:
-    """Make a file and its name durable, because a vote must survive a crash of the machine."""
+    """Make a file and its name durable, because a vote must survive a machine crash."""
     for one in (path, path.parent):
         descriptor = os.open(one, os.O_RDONLY)
         try:

@@ -1,4 +1,4 @@
-"""Read the definition of a table: the columns, partitioning and features of one of its versions."""
+"""Read a table's definition: the columns, partitioning and features in one version."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Definition:
-    """The definition of one version of a table.
+    """Describes one version of a table.
 
     Attributes:
         id: the table's id, which never changes.
-        schema_json: its columns, as Delta writes them.
+        schema_json: its columns, in Delta's JSON format.
         partitions: its partition columns.
         configuration: its properties.
         writer_version: the protocol version that a writer must support.
@@ -40,22 +40,22 @@ class Definition:
 
     @cached_property
     def fingerprint(self) -> str:
-        """A short text that changes if somebody alters the columns or the partitioning."""
+        """A short string that changes if somebody alters the columns or the partitioning."""
         said = msgspec.json.encode([self.schema_json, self.partitions])
         return hashlib.sha256(said).hexdigest()[:32]
 
     @property
     def stored(self) -> pa.Schema:
-        """The columns of a data file: all but the partition columns, whose values are in the log."""
+        """The columns in a data file: all except the partition columns, whose values are in the log."""
         return pa.schema([column for column in self.schema if column.name not in self.partitions])
 
     def top_fields(self) -> Iterator[tuple[str, dict[str, Any]]]:
-        """Yield the columns, as Delta writes them."""
+        """Yield each column's name and its JSON definition."""
         for one in msgspec.json.decode(self.schema_json)["fields"]:
             yield one["name"], one
 
     def fields(self) -> Iterator[tuple[str, dict[str, Any]]]:
-        """Yield the columns and all their parts, each with its path."""
+        """Yield the path and JSON definition of each column and of each nested field."""
         for name, one in self.top_fields():
             yield from _parts(name, one)
 
@@ -63,7 +63,7 @@ class Definition:
 def definition_of(table: DeltaTable) -> Definition:
     """Read the definition of a loaded table."""
     metadata, protocol, schema = table.metadata(), table.protocol(), table.schema()
-    arrow: Any = schema.to_arrow()  # an object of another library, which pa.schema reads through Arrow's own interface
+    arrow: Any = schema.to_arrow()  # another library's object, which pa.schema reads through Arrow's own interface
     features = {*(protocol.reader_features or ()), *(protocol.writer_features or ())}
     return Definition(
         id=str(metadata.id),

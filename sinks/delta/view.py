@@ -1,4 +1,4 @@
-"""Read a Delta table once, with the sink's record in it."""
+"""Read a Delta table and the sink's record once."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class DeltaView:
 
     Attributes:
         files: the table's storage.
-        table: the table.
+        table: the version of the table that was read.
         record: the record that the sink's pointer names.
     """
 

@@ -1,14 +1,14 @@
-"""Apply decided slices row by row, each row once. Any driver may safely repeat every call.
+"""Apply decided slices, each row once. Any driver may safely repeat every call.
 
-A mark in the row itself prevents a second application. The mark changes in the same atomic step as the data:
+A mark in each row prevents the driver from applying the row twice. The mark changes in the same atomic step as the data:
 
 * ``Put``: the cells' timestamp, which is the decision's version plus the task's partition. Writing the cells again changes
   nothing, and a later version stays. Order matters only if a slice has a key in two chunks. Then the last chunk is applied
   first, and a row is written only if no cell has that timestamp, so that a key's last row wins after any number of restarts.
-  * ``Delete``: the deletion's timestamp, which is the decision's version. A deletion removes no newer cell, even if it is
-  applied again late. * ``Increment``, ``Append``: a marker cell ``twopc:<sink>``. The cell holds the newest decision that
-  changed the row, and the number of applied chunks of each task. A newer decision replaces the marker, so a row has only one,
-  regardless of the number of batches.
+* ``Delete``: the deletion's timestamp, which is the decision's version. A deletion never removes a newer cell, even if it is
+  applied again much later.
+* ``Increment``, ``Append``: a marker cell ``twopc:<sink>``. It contains the newest decision that changed the row, and the
+  number of applied chunks for each task. A newer decision replaces the marker, so a row never has more than one.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 _BASE: Final = struct.Struct(">Q")
 _TASK: Final = struct.Struct(">II")
 _SHOWN: Final = 3
-#: The number of chunks of a slice, and of slices, that are applied at the same time if their order does not matter.
+#: How many chunks of a slice, and how many slices, are applied concurrently if their order does not matter.
 _AT_ONCE: Final = 4
 
 T = TypeVar("T")
@@ -43,9 +43,9 @@ R = TypeVar("R")
 
 
 def at_once(step: Callable[[T], R], items: Iterable[T]) -> Generator[R]:
-    """Yield the result of each step, in order. Several steps run at a time.
+    """Run several steps concurrently, and yield their results in order.
 
-    If the iterator is closed, it starts no further step, and waits for running ones.
+    After the iterator is closed, it starts no more steps, and waits for running steps.
     """
     pool = ThreadPoolExecutor(_AT_ONCE, thread_name_prefix="twopc-hbase")
     try:
@@ -55,7 +55,7 @@ def at_once(step: Callable[[T], R], items: Iterable[T]) -> Generator[R]:
 
 
 class Applier:
-    """Applies the slices of one sink; ``table`` is the sink's own table."""
+    """Applies one sink's slices. ``table`` is the sink's own table."""
 
     def __init__(self, client: HBaseClient, fence: Fence, *, table: str, sink: str) -> None:
         self._client = client
@@ -64,10 +64,10 @@ class Applier:
         self._sink = sink
 
     def apply(self, handle: HBaseHandle, base: int) -> list[str]:
-        """Apply the rest of a slice of the decision ``base``.
+        """Apply the remaining chunks of a slice under the decision ``base``.
 
         Returns:
-            its blockers, as text; empty if there are none.
+            the errors that block the slice; empty if there are none.
 
         Raises:
             Exception: one of ``FAILURES``, if the slice's progress cannot be read or recorded.
@@ -75,12 +75,12 @@ class Applier:
         self._fence.begin(handle.uuid, base)
         progress = self._fence.read()
         if progress.base != base or handle.uuid not in progress.done:
-            return []  # a newer decision, or a tombstone: the evidence shows which
+            return []  # a newer decision or a tombstone; the evidence shows which
         todo = range(progress.done[handle.uuid], handle.chunks)
         with contextlib.closing(self._apply_chunks(handle, base, todo)) as chunks:
             for done, failed in chunks:
                 if failed is None:
-                    return []  # the chunk is missing, and the evidence shows that
+                    return []  # the evidence will show that the chunk is missing
                 if failed:
                     return failed
                 self._fence.record(handle.uuid, base, done + 1)
@@ -89,15 +89,15 @@ class Applier:
     def _apply_chunks(
         self, handle: HBaseHandle, base: int, todo: Sequence[int]
     ) -> Generator[tuple[int, list[str] | None]]:
-        """Yield the result of each chunk, in order. Once closed, it starts no further chunk, and waits for running ones."""
-        if not handle.distinct:  # the next chunk may have the same row, so it waits until this one is recorded
+        """Yield the result of each chunk, in order. Once closed, start no more chunks, and wait for running chunks."""
+        if not handle.distinct:  # the next chunk may have the same row, so it waits until this chunk is recorded
             yield from ((done, self.apply_chunk(handle, base, done)) for done in todo)
             return
         with contextlib.closing(at_once(lambda done: self.apply_chunk(handle, base, done), todo)) as found:
             yield from zip(todo, found, strict=True)
 
     def apply_chunk(self, handle: HBaseHandle, base: int, done: int) -> list[str] | None:
-        """Apply the chunk after the first ``done`` chunks; return its blockers, or None if the chunk is missing."""
+        """Apply the next chunk after ``done`` chunks. Return the errors that block it, or None if the chunk is missing."""
         number = handle.chunks - 1 - done if handle.operation == "PUT" else done
         [answer] = self._client.execute([staging.look_at_chunk(self._table, handle.row(self._sink), number)])
         if isinstance(answer, Exception):
@@ -113,7 +113,7 @@ class Applier:
         at_ms = base if handle.operation == "DELETE" else base + handle.partition
         for mutation in mutations:
             stamp(mutation, at_ms)
-        # Without a condition HBase takes many rows in one step, about seven times as fast.
+        # Without conditions, HBase writes many rows in one step, which is about seven times as fast.
         is_plain = handle.distinct or handle.operation == "DELETE"
         if is_plain and self._client.send_whole(handle.table, chunk):
             return []
@@ -121,13 +121,13 @@ class Applier:
         return _failures(self._client.execute(ops), mutations)
 
     def _apply_marked(self, handle: HBaseHandle, base: int, done: int, mutations: Sequence[Message]) -> list[str]:
-        """Apply mutations of different rows, each together with its row's marker.
+        """Apply mutations to different rows, each together with its row's marker.
 
-        Retries a failed compare-and-set without a pause, because the marker has moved in that case.
+        Retry a failed compare-and-set immediately, because its marker has changed.
         """
         left = list(mutations)
         column = (_family(left[0]), marker_qualifier(self._sink))
-        # HBase would silently overflow to the opposite sign, so counters are checked, too.
+        # HBase counters wrap around silently, so check them again.
         counters = places_of(left[0]) if handle.operation == "INCREMENT" else []
         while left:
             looked = self._client.execute([look(handle.table, mutation.row, [column, *counters]) for mutation in left])
@@ -141,7 +141,7 @@ class Applier:
                 if new is not None:
                     if counters and (why := overflow_of(mutation, cells_of(result))):
                         return [
-                            f"row {mutation.row!r}: {why}. Another client has changed the cell since the check: correct it"
+                            f"row {mutation.row!r}: {why}. Another client has changed this cell since the check. Correct the cell"
                         ]
                     both = mutation, put(mutation.row, {column: new}, at_ms=base)
                     condition = where_equal(mutation.row, column, seen)
@@ -150,13 +150,13 @@ class Applier:
             left = [mutation for mutation, _ in todo]
             if failed := _failures(answers, left):
                 return failed
-            # Another driver has moved the marker, or this very call has, and its answer was lost.
+            # Another driver has moved the marker, or this call has moved it and its answer was lost.
             left = [mutation for mutation, answer in zip(left, answers, strict=True) if not answer]
         return []
 
 
 def marker_qualifier(sink: str) -> bytes:
-    """Return the marker's qualifier, in the family of the mapping's first cell."""
+    """Return the marker's qualifier. The marker is in the family of the mapping's first cell."""
     return f"twopc:{sink}".encode()
 
 
@@ -165,7 +165,7 @@ def _op(table: str, mutation: Message, condition: Message | None) -> Op:
 
 
 def _where_older(mutation: Message) -> Message:
-    """Build the condition that no cell has the mutation's timestamp or a later one."""
+    """Build a condition: no cell has the mutation's timestamp or a later one."""
     first: Column = (_family(mutation), mutation.column_value[0].qualifier_value[0].qualifier)
     return where_none_since(mutation.row, first, mutation.timestamp)
 
@@ -178,11 +178,11 @@ def _stamp_deletion(mutation: Message, at_ms: int) -> None:
     mutation.timestamp = at_ms
     for column in mutation.column_value:
         for cell in column.qualifier_value:
-            cell.timestamp = at_ms  # without its own timestamp, the cell's newest version would be deleted
+            cell.timestamp = at_ms  # without a timestamp here, HBase would delete the cell's newest version
 
 
 def _advance(seen: bytes | None, base: int, partition: int, done: int) -> bytes | None:
-    """Build the marker after this chunk; None if this chunk or a newer decision was already applied."""
+    """Build the marker that follows this chunk; None if this chunk or a newer decision was already applied."""
     tasks: dict[int, int] = {}
     if seen is not None:
         [newest] = _BASE.unpack_from(seen)
@@ -202,12 +202,12 @@ def places_of(mutation: Message) -> list[Column]:
 
 
 def values_of(mutation: Message) -> list[bytes]:
-    """Return the values that a mutation writes into :func:`places_of`."""
+    """Return the values that a mutation writes to the cells in :func:`places_of`."""
     return [cell.value for family in mutation.column_value for cell in family.qualifier_value]
 
 
 def overflow_of(mutation: Message, held: Mapping[Column, Cell]) -> str:
-    """Return the reason why an increment cannot be added to the row's value; empty if it can."""
+    """Say why an increment cannot be added to the row's value; empty if it can."""
     for place, value in zip(places_of(mutation), values_of(mutation), strict=True):
         if place in held:
             try:

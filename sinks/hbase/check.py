@@ -1,7 +1,7 @@
 """Check before the decision that HBase will accept the results of increments and appends.
 
-A task checks each chunk against the cells, and stores two numbers beside the chunk. For almost all batches, the driver can
-tell from these numbers that all chunks of all tasks fit together. Otherwise the driver adds up every row.
+A task checks each chunk against the cells, and stores two numbers with the chunk. For almost every batch, these numbers prove
+to the driver that the chunks of all tasks fit together. Otherwise, the driver adds up every row.
 """
 
 from __future__ import annotations
@@ -26,21 +26,21 @@ if TYPE_CHECKING:
 
 _MAX: Final = 2**63 - 1
 _LENGTH: Final = struct.Struct(">I")
-#: The bytes that HBase adds to those of row, family, qualifier and value when it compares a cell's size with the limit.
+#: HBase compares a cell's size with the limit. The size is this number plus the bytes of row, family, qualifier and value.
 _CELL_BYTES: Final = 24
 _LOOK_ROWS: Final = 1_000
 
 Change = tuple[int, int]
-"""How far a cell can fall and rise, in any order of its rows. With an append, it only grows, in bytes."""
+"""The most that a cell can fall and rise, whatever the order of its rows. An appended cell only grows, in bytes."""
 
 
 class Reach(NamedTuple):
-    """The numbers stored beside a chunk.
+    """The two numbers that are stored with a chunk.
 
     Attributes:
-        farthest: the largest distance from 0 that a counter may reach with this chunk, or the largest size in bytes that a cell
-            may reach.
-        moved: the largest change that the chunk makes to a cell.
+        farthest: the largest absolute value that a counter may reach with this chunk, or the largest size that a cell may
+            reach, in bytes.
+        moved: the largest change that the chunk makes to any cell.
     """
 
     farthest: int = 0
@@ -48,7 +48,7 @@ class Reach(NamedTuple):
 
 
 class Check:
-    """Checks the increments and appends of one sink."""
+    """Checks one sink's increments and appends."""
 
     def __init__(self, client: HBaseClient, settings: HBaseSettings) -> None:
         self._client = client
@@ -60,7 +60,7 @@ class Check:
         self._max_bytes = settings.max_cell_bytes
 
     def reach(self, rows: Mapping[bytes, Sequence[bytes]]) -> Reach:
-        """Check a chunk by itself. ``rows`` has the value for each cell, by row key.
+        """Check a chunk by itself. ``rows`` maps each row key to a value for each cell.
 
         Raises:
             BadRecordError: a cell is not a counter, or would become too large.
@@ -130,7 +130,7 @@ class Check:
         size += _LENGTH.unpack(held)[0] if held else 0
         if size > self._max_bytes:
             raise BadRecordError(
-                f"the cell would grow to {size} bytes, but HBase takes at most {self._max_bytes}. Append to another row or "
+                f"the cell would grow to {size} bytes, but HBase accepts at most {self._max_bytes}. Append to another row or "
                 "cell, or raise hbase.server.keyvalue.maxsize and HBaseSink(max_cell_bytes=…)"
             )
         return size
@@ -145,7 +145,7 @@ class Check:
 
 
 def noted_in(answers: Sequence[Any]) -> list[Reach]:
-    """Read the numbers that tasks stored beside their chunks. The answers hold the slices' states."""
+    """Read the numbers that tasks stored with their chunks. The answers contain the slices' state cells."""
     return [
         Reach(*staging.REACH.unpack(cell.value))
         for answer in answers

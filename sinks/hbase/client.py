@@ -1,6 +1,6 @@
-"""Execute operations on HBase's rows, and find the servers that hold them.
+"""Execute operations on HBase rows, and find the servers of those rows.
 
-One call to a server (``Multi``) carries many rows. Each conditional operation is an atomic step of its own.
+One call to a server (``Multi``) carries many rows. Each conditional operation is a separate atomic step.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ T = TypeVar("T")
 
 
 class HBaseClient(StoreClient[Op]):
-    """See :class:`StoreClient`; an atomic place is a row. Threads may share it.
+    """See :class:`StoreClient`. Each row is an atomic place. Threads may share a client.
 
     The answer to a read is its ``Result``; the answer to a mutation tells whether its condition held.
     """
@@ -35,7 +35,7 @@ class HBaseClient(StoreClient[Op]):
     oldest = "2.4"
     failures = FAILURES
     remedies = REMEDIES
-    #: The rows and bytes of one call, large enough that the round trip does not matter.
+    #: The maximum rows and bytes in one call. They are large enough that the round trip does not matter.
     limits = (1_000, 4 * 1024 * 1024)
     backoff = wait_exponential(multiplier=0.02, max=0.5)
     is_transient = staticmethod(is_transient)
@@ -45,7 +45,7 @@ class HBaseClient(StoreClient[Op]):
         self.cluster = cluster
 
     def retry(self, step: Callable[[], T]) -> T:
-        """Run a step that may be repeated, and retry it after transient errors until the timeout."""
+        """Run a repeatable step, and retry it after transient errors until the timeout."""
         return retrying(is_transient, timeout_s=self._timeout_s, backoff=self.backoff)(step)
 
     def scan(self, table: str, prefix: bytes, family: bytes) -> Iterator[Message]:
@@ -59,7 +59,7 @@ class HBaseClient(StoreClient[Op]):
             start = next_start
 
     def send_whole(self, table: str, chunk: Message) -> bool:
-        """Send a chunk's mutations in one call, without an operation for each row, if one region has all of them.
+        """Send a chunk's mutations in one call, without an operation for each row, if all rows are in one region.
 
         The mutations must be for different rows, have no condition, and be repeatable.
 
@@ -97,7 +97,7 @@ class HBaseClient(StoreClient[Op]):
             self.cluster.forget(table)
 
     def _scan_once(self, table: str, start: bytes, stop: bytes, family: bytes) -> tuple[list[Message], bytes]:
-        """Read some rows, and the row to continue from, which is empty at the end."""
+        """Read some rows. Also return the row to continue from, which is empty at the end."""
         place = self.cluster.region_of(table, start)
         scan = client_pb.Scan(start_row=start, stop_row=stop, include_start_row=True, max_versions=1)
         scan.column.add(family=family)
@@ -110,7 +110,7 @@ class HBaseClient(StoreClient[Op]):
             self.cluster.forget(table)
             raise
         found = list(answer.results)
-        # A call may end early, by size: only an empty answer means the region's end.
+        # A size limit may end a call early. Only an empty answer marks the end of the region.
         return found, found[-1].cell[0].row + b"\0" if found else place.end
 
     def _find(self, call: Op, last: Any) -> tuple[Address, Region]:
@@ -128,7 +128,7 @@ class HBaseClient(StoreClient[Op]):
 
 
 def _request(ops: Sequence[Op], mine: Sequence[tuple[int, Region]]) -> tuple[Message, list[list[int]]]:
-    """Build one call for operations on one server. Also return the positions of the operations in each of its parts."""
+    """Build one call for operations on one server. Also return the positions of the operations in each part."""
     request = client_pb.MultiRequest()
     groups: list[list[int]] = []
     plain: dict[bytes, tuple[Message, list[int]]] = {}
@@ -155,7 +155,6 @@ def _request(ops: Sequence[Op], mine: Sequence[tuple[int, Region]]) -> tuple[Mes
 
 
 def _read(ops: Sequence[Op], group: Sequence[int], result: Message, answers: list[Any]) -> None:
-    """Fill in the answers of one part of a response."""
     if result.HasField("exception"):
         for place in group:
             answers[place] = _error(result.exception)

@@ -1,8 +1,8 @@
 """Find the regions and servers of an HBase cluster, and connect to them.
 
-This module does not use ``hbasedriver.zk`` to read ZooKeeper. If the znode is missing, for example while HBase starts, that
-module leaves a client running, which opens new sessions until the process ends. That module also contacts only one of several
-hosts, and waits for 10 s.
+This module does not use ``hbasedriver.zk`` to read ZooKeeper. If the znode is missing, for example while HBase starts,
+``hbasedriver.zk`` leaves a client running, which opens new sessions until the process ends. It also contacts only one of
+several hosts, and waits for 10 s.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
     from twopc.sinks.hbase.messages import Message
 
-#: HBase's own default of ``zookeeper.znode.parent``.
+#: HBase's default for ``zookeeper.znode.parent``.
 ZNODE: Final = "/hbase"
 _MAGIC: Final = len(b"PBUF")
 
@@ -34,7 +34,7 @@ T = TypeVar("T")
 
 
 class Region(NamedTuple):
-    """A region and the server that serves it."""
+    """A region and its server."""
 
     start: bytes
     end: bytes
@@ -43,9 +43,9 @@ class Region(NamedTuple):
 
 
 class Cluster:
-    """Keeps the connections and locations of one process. Threads may share it, because each call has its own connection.
+    """Keeps one process's connections and locations. Threads may share this object, because each call has its own connection.
 
-    ``timeout_s`` is how long one answer may take. The other arguments are those of :class:`HBaseSink`.
+    ``timeout_s`` limits the wait for one answer. :class:`HBaseSink` documents the other arguments.
     """
 
     def __init__(self, zookeeper: str, *, znode: str = ZNODE, user: str, timeout_s: float) -> None:
@@ -64,7 +64,7 @@ class Cluster:
         return self._with_connection(server, lambda connection: connection.send_request(request, method))
 
     def region_of(self, table: str, row: bytes) -> Region:
-        """Find the region that holds a row.
+        """Find a row's region.
 
         Raises:
             AbsentTableError: the table does not exist.
@@ -78,16 +78,16 @@ class Cluster:
         found = self._look_up(table, row)
         with self._lock:
             if found not in known:
-                insort(known, found)  # if `forget` came first, nobody sees this list any more
+                insort(known, found)  # after `forget`, nobody uses this list any more
         return found
 
     def forget(self, table: str) -> None:
-        """Forget a table's regions after a known location was wrong or did not answer. The next call looks them up again."""
+        """Forget a table's regions, because a known location was wrong or did not answer. The next call looks them up."""
         with self._lock:
             self._regions.pop(table, None)
 
     def describe(self, tables: Sequence[str]) -> dict[str, Message]:
-        """Read the schemas of tables, by name; tables that do not exist are left out."""
+        """Read the schemas of tables, by name. The result omits tables that do not exist."""
 
         def describe(master: Master) -> dict[str, Message]:
             answers = {name: master.describe_table(*name_parts(name)).table_schema for name in tables}
@@ -96,7 +96,7 @@ class Cluster:
         return self.call_master(describe)
 
     def call_master(self, step: Callable[[Master], T]) -> T:
-        """Call the active master. Must not be used by several threads at the same time."""
+        """Call the active master. Only one thread at a time may use this function."""
         if self._master is None:
             address = locate_master(self._zookeeper, self._timeout_s, self._znode)
             self._master = Master(*address, user=self._user, timeout_s=self._timeout_s)
@@ -120,14 +120,14 @@ class Cluster:
         try:
             return step(connection)
         finally:
-            idle.append(connection)  # also after an error, which has closed it: the next call reconnects
+            idle.append(connection)  # an error has closed the connection, and the next call reconnects
 
     def _look_up(self, table: str, row: bytes) -> Region:
         meta = self._meta = self._meta or locate_meta(self._zookeeper, self._timeout_s, self._znode)
         try:
-            # The library finds the last region that begins before a row. It misses one that begins with this very row, and for an
-            # empty row it finds the first one, which may already be split. So pass the next row, and check below that the region
-            # is in service.
+            # The library finds the last region that begins before a row. It misses a region that begins with exactly this row.
+            # For an empty row it finds the first region, which may already be split. So pass the next possible row, and check
+            # below that the region is in service.
             found: Any = self._with_connection(
                 meta, lambda connection: connection.locate_region(*name_parts(table), row + b"\0")
             )
@@ -143,12 +143,12 @@ class Cluster:
 
 
 def locate_master(quorum: str, timeout_s: float, znode: str = ZNODE) -> Address:
-    """Find the host and port of the active master. Raises ConnectionError if ZooKeeper does not know it or does not answer."""
+    """Find the active master's host and port. Raises ConnectionError if ZooKeeper names no master or does not answer."""
     return _address(zookeeper_pb.Master.FromString(_read(quorum, f"{znode}/master", timeout_s)).master)
 
 
 def locate_meta(quorum: str, timeout_s: float, znode: str = ZNODE) -> Address:
-    """Find the host and port of the region server with ``hbase:meta``. Raises ConnectionError like ``locate_master``."""
+    """Find the host and port of the region server that serves ``hbase:meta``. Raises ConnectionError like ``locate_master``."""
     data = _read(quorum, f"{znode}/meta-region-server", timeout_s)
     return _address(zookeeper_pb.MetaRegionServer.FromString(data).server)
 
@@ -160,14 +160,14 @@ def _read(quorum: str, znode: str, timeout_s: float) -> bytes:
         data, _ = zookeeper.get(znode)
     except NoNodeError:
         raise ConnectionError(
-            f"ZooKeeper at {quorum!r} has no {znode}: check that HBase is up, and that this is its quorum and znode"
+            f"ZooKeeper at {quorum!r} has no {znode}: check that HBase is running, and that it uses this quorum and znode"
         ) from None
     except (KazooException, KazooTimeoutError) as error:
         raise ConnectionError(f"ZooKeeper at {quorum!r} does not answer: {error or type(error).__name__}") from error
     finally:
         zookeeper.stop()
         zookeeper.close()
-    # The data is 0xff, the length of the writer's name, that name, a magic word, the message.
+    # The data consists of 0xff, the length of the writer's name, the name, a magic word and the message.
     name_bytes = int.from_bytes(data[1:5], "big")
     return bytes(data[5 + name_bytes + _MAGIC :])
 

@@ -1,4 +1,4 @@
-"""Implement the staged committer's steps for HBase, on rows of the sink's own table."""
+"""Implement the staged committer's steps with rows in the sink's own HBase table."""
 
 from __future__ import annotations
 
@@ -44,12 +44,12 @@ class HBaseCommitter(StagedCommitter[HBaseHandle]):
         self._applier = Applier(client, self._fence, table=table, sink=sink)
 
     def load(self, step: StoreClient[Any]) -> bytes | None:
-        """See :class:`ControlCommitter`; None if the table does not exist yet."""
+        """See :class:`ControlCommitter`. Return None if the table does not exist yet."""
         try:
             return self._cell.load(step)
         except AbsentTableError:
             if self._run:
-                raise  # this driver has used the table, so somebody has dropped it; no other driver is to blame
+                raise  # this driver has used the table, so somebody has dropped it since then
             return None
 
     def swap(self, step: StoreClient[Any], old: bytes | None, new: bytes) -> bool:
@@ -57,13 +57,13 @@ class HBaseCommitter(StagedCommitter[HBaseHandle]):
         return self._cell.swap(step, old, new)
 
     def acquire(self, claim: Claim, seen: Owner | None) -> int:
-        """See :class:`StagedCommitter`; creates the sink's own table if absent."""
+        """See :class:`StagedCommitter`. Create the sink's own table if it does not exist."""
         with self._try("creating its table"):
             self._client.retry(self._create_table)
         return super().acquire(claim, seen)
 
     def begin_attempt(self) -> dict[str, Any]:
-        """See :class:`StagedCommitter`; the version is above every timestamp that a decision may have used."""
+        """See :class:`StagedCommitter`. The version is higher than every timestamp that a decision may have used."""
         with self._try("reading its fence"):
             self._highest_version = max(self._highest_version, self._fence.read().top)
         return super().begin_attempt()
@@ -91,7 +91,7 @@ class HBaseCommitter(StagedCommitter[HBaseHandle]):
 
     def _look(self, handles: Sequence[HBaseHandle], version: int, *, durable: bool) -> dict[HBaseHandle, SliceState]:
         del durable  # every answer is durable
-        # Read the slices first: another driver removes a committed slice only after it has recorded the slice's progress.
+        # Read the slices first, because another driver removes a committed slice only after it has recorded the slice's progress.
         found = self._digests(handles)
         checked(found.values())
         progress = self._fence.read()
@@ -104,21 +104,21 @@ class HBaseCommitter(StagedCommitter[HBaseHandle]):
         return self._applier.apply(handle, version)
 
     def _apply_each(self, handles: Sequence[HBaseHandle], version: int) -> Generator[tuple[HBaseHandle, Sequence[str]]]:
-        # Each slice takes some round trips, so a batch of many small tasks would mostly wait.
+        # Each slice takes several round trips, so a batch with many small tasks would mostly wait.
         if any(self._is_ordered(handle) or not handle.distinct for handle in handles):
             yield from super()._apply_each(handles, version)
             return
         yield from at_once(lambda handle: (handle, self._apply(handle, version)), handles)
 
     def _is_ordered(self, handle: HBaseHandle) -> bool:
-        # The next task's appended values come after this one's.
+        # The next task's values must be appended after this task's values.
         return handle.operation == "APPEND"
 
     def _tombstone(self, handle: HBaseHandle, version: int) -> bool:
         self._fence.tombstone(handle.uuid, version)
         if handle.uuid not in self._fence.read().tombstones:
             return False
-        # The tombstone is the proof; the remains of the slice are no longer needed.
+        # The tombstone is the proof, so the slice is no longer needed.
         with contextlib.suppress(*FAILURES):
             self._discard([handle])
         return True
@@ -131,7 +131,7 @@ class HBaseCommitter(StagedCommitter[HBaseHandle]):
         return {staging.entry_of_row(result.cell[0].row): "" for result in found}
 
     def _sweep(self, orphans: Mapping[str, str]) -> int:
-        # A task whose slice is removed can write nothing more, because the slice is closed.
+        # Removal also closes a slice, so its task can write nothing more.
         self._remove(orphans)
         return len(orphans)
 
@@ -146,7 +146,7 @@ class HBaseCommitter(StagedCommitter[HBaseHandle]):
     def _create_table(self) -> None:
         cluster = self._client.cluster
         if self._table not in cluster.describe([self._table]):
-            # Another driver may create it at the same time. If neither can, the check below reports it.
+            # Another driver may create the table at the same time. If both drivers fail, the check below reports it.
             with contextlib.suppress(RemoteError):
                 cluster.call_master(lambda master: master.create_table(*name_parts(self._table), staging.families()))
         try:

@@ -1,7 +1,7 @@
-"""Repair the connections of ``hbase-driver``, so that a call gets its own answer or counts as unanswered.
+"""Repair ``hbase-driver``'s connections, so that a call gets its own answer or counts as unanswered.
 
-The library provides handshake, headers, answers and the calls to masters and ``hbase:meta``. This module fixes the faults of its
-``Connection`` (1.1.1, ``hbasedriver/Connection.py``).
+The library provides the handshake, headers, answers and calls to masters and ``hbase:meta``. This module fixes the bugs in the
+library's ``Connection`` (1.1.1, ``hbasedriver/Connection.py``).
 """
 
 from __future__ import annotations
@@ -24,15 +24,16 @@ _LENGTH: Final = struct.Struct(">IB")
 
 
 class _Sound(Connection):
-    """A mixin with the repairs, to be listed before one of the library's classes. Used by one thread. Connects on first use.
+    """A mixin that repairs a class of the library, which must follow it in the list of bases.
 
-    ``timeout_s`` is the limit for connecting, and for each piece of an answer.
+    Only one thread may use a connection. It connects on first use. ``timeout_s`` limits the wait for the connection, and for
+    each piece of an answer.
     """
 
     def __init__(self, host: str, port: int, *, user: str, timeout_s: float) -> None:
-        super().__init__()  # type: ignore[call-arg, no-untyped-call] # the class behind this one names its service
+        super().__init__()  # type: ignore[call-arg, no-untyped-call] # the library's class names its service
         self.host, self.port, self._timeout_s = host, port, timeout_s
-        # The library sends this attribute in the handshake, and sets it from `connect`'s argument only afterwards.
+        # The library sends this attribute in the handshake, but sets it from `connect`'s argument only afterwards.
         self.user = user
         self._calls = 0
 
@@ -41,9 +42,9 @@ class _Sound(Connection):
 
         Raises:
             RemoteError: the server rejected the call.
-            ConnectionError: there was no answer; the call may have happened.
+            ConnectionError: no answer came; the server may have executed the call.
         """
-        del need_response  # an answer always comes; if it stayed unread, the next call would take it for its own
+        del need_response  # the server always answers, and the next call would mistake an unread answer for its own
         try:
             return self._call(req, method_name)
         except RemoteException as error:
@@ -53,12 +54,12 @@ class _Sound(Connection):
             self.close()
             if not isinstance(error, Exception):
                 raise
-            # The library reports a lost connection as a bare Exception, with the socket's error as its context.
+            # The library reports a lost connection as a bare Exception, whose context is the socket's error.
             reason = error.__context__ if type(error) is Exception else error
             raise ConnectionError(f"{self.host}:{self.port}: {str(reason or '') or error}") from error
 
     def close(self) -> None:
-        """Close the connection; the next call opens another. The library lacks this method."""
+        """Close the connection. The next call opens a new connection. The library lacks this method."""
         if self.conn is not None:
             with contextlib.suppress(OSError):
                 self.conn.close()
@@ -66,9 +67,9 @@ class _Sound(Connection):
 
     def _call(self, req: Message, method: str) -> Any:
         connection = self._connected()
-        # This replaces the library's `send_request`, which encodes a message's length as UTF-8. From 128 bytes on, the length
-        # is wrong, and over 128 kB it is negative in half of all cases, which the server rejects. The library also uses
-        # `send`, which may send only a part, and draws call ids from 999 numbers.
+        # This code replaces the library's `send_request`, which encodes a message's length as UTF-8. That length is wrong from
+        # 128 bytes on. Over 128 kB, it is negative in half of all cases, and the server rejects it. The library also uses
+        # `send`, which may send only part of a message, and it draws call ids from only 999 numbers.
         self._calls += 1
         header = self._get_call_header_bytes(method, self._calls)
         body = io.BytesIO()
@@ -85,8 +86,8 @@ class _Sound(Connection):
 
 
 class RegionServer(_Sound, MetaRsConnection):
-    """A region server; ``locate_region`` works on the one that serves ``hbase:meta``."""
+    """A connection to a region server. ``locate_region`` works if the server serves ``hbase:meta``."""
 
 
 class Master(_Sound, MasterConnection):
-    """A master, with the library's table methods."""
+    """A connection to a master, with the library's table methods."""

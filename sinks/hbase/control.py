@@ -16,7 +16,7 @@ _CELL: Final[Column] = (STATE, b"state")
 
 
 class ControlCell:
-    """The cell of one sink. Every write is durable."""
+    """Reads and writes one sink's control cell. Every write is durable."""
 
     def __init__(self, *, table: str, sink: str) -> None:
         self._table = table
@@ -28,7 +28,7 @@ class ControlCell:
         return None if cell is None else cell.value
 
     def swap(self, client: StoreClient[Any], old: bytes | None, new: bytes) -> bool:
-        """Write the cell if it still has ``old``. The record's revision is the cell's timestamp, so that clocks do not matter."""
+        """Write the cell if it still contains ``old``. Its timestamp is the record's revision, so clocks do not matter."""
         condition = where_equal(self._row, _CELL, old)
         op = write(self._table, self._row, {_CELL: new}, at_ms=control.decode(new).revision, condition=condition)
         return bool(client.execute_one(op))

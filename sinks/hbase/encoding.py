@@ -1,7 +1,7 @@
-"""Encode a task's rows in HBase's wire format. The bytes equal those of HBase's messages, but no row needs a message object.
+"""Encode a task's rows in HBase's wire format, without a message object for each row. The bytes are the same.
 
-Building and copying a message for each row takes 2.5 times as long. Only the row key, the values and the lengths before them
-change from one mutation to the next, and the lengths repeat.
+Building and copying a message for each row takes 2.5 times as long. From one mutation to the next, only the row key, the values
+and their lengths change, and the lengths often repeat.
 """
 
 from __future__ import annotations
@@ -22,19 +22,19 @@ _FAMILY: Final = _MUTATION.ColumnValue
 _CELL: Final = _FAMILY.QualifierValue
 _ACTIONS: Final = client_pb.RegionAction.ACTION_FIELD_NUMBER
 _MUTATIONS: Final = client_pb.Action.MUTATION_FIELD_NUMBER
-#: The number of cached lengths. It keeps memory use small even if values have many different lengths.
+#: The number of cached prefixes. The limit bounds memory even if values have many different lengths.
 _LENGTHS: Final = 4_096
 #: The highest bit of a byte.
 _MORE: Final = 0x80
 
 
 class Encoder:
-    """Encodes the mutations of one mapping without a timestamp, because that comes with the decision.
+    """Encodes one mapping's mutations. They have no timestamp, because the decision sets it.
 
     Args:
-        operation: HBase's name of the operation.
-        places: the cells that it changes; a row has a value for each.
-        delete_type: how each cell is deleted. A row of a deletion has no values.
+        operation: HBase's name for the operation.
+        places: the cells that the operation changes. Each row has one value for each cell.
+        delete_type: HBase's type of deletion for each cell; None unless the operation deletes. A deletion's row has no values.
     """
 
     def __init__(self, operation: str, places: Sequence[Column], *, delete_type: Any = None) -> None:
@@ -47,13 +47,13 @@ class Encoder:
         self._families: list[tuple[bytes, list[tuple[int, bytes]]]] = []
         for family, found in cells.items():
             head: bytes = _FAMILY(family=family).SerializeToString()
-            if delete_type is not None:  # it stays the same from row to row
+            if delete_type is not None:  # every row of a deletion has the same cells
                 head += b"".join(_start(_FAMILY.QUALIFIER_VALUE_FIELD_NUMBER, len(cell)) + cell for _, cell in found)
                 found = []  # noqa: PLW2901 - nothing is left to fill in
             self._families.append((head, found))
 
     def action(self, row: bytes, values: Sequence[bytes]) -> bytes:
-        """Encode a row's part of a chunk: a ``RegionAction``'s field ``action``, with its tag and length."""
+        """Encode one row of a chunk as the field ``action`` of a ``RegionAction``, with tag and length."""
         parts = [b"", row, self._kind]
         size = len(row) + len(self._kind) + len(self._durability)
         for family, cells in self._families:
@@ -75,19 +75,19 @@ class Encoder:
 
 @lru_cache(_LENGTHS)
 def _start(field: int, size: int) -> bytes:
-    """Encode the prefix of a field of ``size`` bytes."""
+    """Encode the prefix for a field of ``size`` bytes."""
     return bytes([field << 3 | 2]) + _varint(size)
 
 
 @lru_cache(_LENGTHS)
 def _start_of_cell(cell: bytes, size: int) -> bytes:
-    """Encode the prefix of a cell's value of ``size`` bytes."""
+    """Encode the prefix for a cell whose value has ``size`` bytes."""
     start = cell + _start(_CELL.VALUE_FIELD_NUMBER, size)
     return _start(_FAMILY.QUALIFIER_VALUE_FIELD_NUMBER, len(start) + size) + start
 
 
 def _varint(number: int) -> bytes:
-    """Encode a varint: seven bits per byte, the lowest first; all but the last byte have the highest bit set."""
+    """Encode a varint: seven bits per byte, lowest first. Every byte except the last has its highest bit set."""
     found = bytearray()
     while number >= _MORE:
         found.append(number % _MORE | _MORE)

@@ -1,4 +1,4 @@
-"""Tell which of HBase's errors call for a retry, and give advice for the others."""
+"""Decide which HBase errors to retry, and give advice for the others."""
 
 from __future__ import annotations
 
@@ -26,9 +26,9 @@ class AbsentTableError(Exception):
     """The table does not exist."""
 
 
-#: All errors that a call raises or gets as its answer.
+#: All errors that a call may raise or receive as its answer.
 FAILURES: Final = (RemoteError, AbsentTableError, OSError)
-#: The server is starting, stopping or busy, or does not serve the region. Another server does, or this one soon will.
+#: The server is starting, stopping or busy, or does not serve the region yet or any more. A retry may succeed.
 _TRANSIENT: Final = re.compile(
     r"NotServingRegion|RegionMoved|RegionOpening|RegionServerStopped|RegionServerAborted|RegionServerRunning|"
     r"ServerNotRunning|PleaseHold|MasterNotRunning|MasterStopped|CallQueueTooBig|CallDropped|RegionTooBusy|RegionInRecovery|"
@@ -37,16 +37,20 @@ _TRANSIENT: Final = re.compile(
 )
 REMEDIES: Final = remedies(
     ("AbsentTableError", ConfigurationError, "Create the table, or correct the name"),
-    ("AccessDenied|AccessControl", ConfigurationError, "Grant the user the rights that docs/hbase.md lists"),
+    ("AccessDenied|AccessControl", ConfigurationError, "Grant the user the permissions that docs/hbase.md lists"),
     ("FatalConnection|BadAuth|Sasl", ConfigurationError, "The cluster requires Kerberos, which is not supported"),
     ("NoSuchColumnFamily", ConfigurationError, "Create the family, or correct the mapping"),
     ("exceeds limit", BadRecordError, "Raise hbase.server.keyvalue.maxsize, or make the row smaller"),
-    ("not a long|not a counter", BadRecordError, "The column does not hold a counter"),
+    (
+        "not a long|not a counter",
+        BadRecordError,
+        "The column does not contain a counter. Correct the cell, or use another column",
+    ),
 )
 
 
 def is_transient(answer: object) -> bool:
-    """Whether an answer is an error that a retry may clear."""
+    """Tell whether an answer is an error that a retry may clear."""
     if isinstance(answer, RemoteError):
         return _TRANSIENT.search(answer.kind) is not None
     return isinstance(answer, OSError)

@@ -1,7 +1,7 @@
-"""Keep one row that records how far the newest decision is applied. A newer decision replaces an older one completely.
+"""Keep one row that records the progress of the newest decision. A newer decision completely replaces an older one.
 
-The row proves which slices are committed, and its tombstones keep lost slices from being applied. The guarantee that no data row
-is applied twice does not depend on this row, but on the data rows themselves (``twopc.sinks.hbase.apply``).
+The row proves which slices are committed, and its tombstones prevent the driver from applying lost slices. This row does not
+prevent a data row from being applied twice. The data rows themselves do that (``twopc.sinks.hbase.apply``).
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 _BASE: Final[Column] = (STATE, b"base")
 _TOP: Final[Column] = (STATE, b"top")
-#: The stored word dates from version 0.1.
+#: The stored value dates from version 0.1.
 _TOMBSTONE: Final = b"buried"
 
 
@@ -31,8 +31,8 @@ class Progress(NamedTuple):
     Attributes:
         base: the version of the newest decision that a driver has begun to apply, or 0.
         top: the highest timestamp that this decision may have used.
-        done: the number of applied chunks, for each slice of that decision that was begun.
-        tombstones: the slices that must never be applied.
+        done: the number of applied chunks, for each of that decision's slices that a driver has begun.
+        tombstones: the slices that no driver may apply.
     """
 
     base: int
@@ -42,7 +42,7 @@ class Progress(NamedTuple):
 
 
 class Fence:
-    """Reads and writes the row of one sink. Every method raises one of ``FAILURES`` if the row cannot be read or written now."""
+    """Reads and writes one sink's row. Every method raises one of ``FAILURES`` if the row cannot be read or written now."""
 
     def __init__(self, client: HBaseClient, *, table: str, sink: str) -> None:
         self._client = client
@@ -63,18 +63,18 @@ class Fence:
         )
 
     def raise_to(self, base: int, top: int) -> None:
-        """Replace an older decision with this one. Does nothing if the row already has this or a newer decision."""
+        """Replace an older decision with this one. Do nothing if the row already has this decision or a newer one."""
         cells = {_BASE: b"%d" % base, _TOP: b"%d" % top}
         mutations = delete(self._row, family=STATE, up_to_ms=base - 1), put(self._row, cells, at_ms=base)
         condition = where_none_since(self._row, _BASE, base)
         self._client.execute_one(Op(self._table, self._row, mutations=mutations, condition=condition))
 
     def begin(self, uuid: str, base: int) -> None:
-        """Record that a slice has begun, before any part is applied. Does nothing if it has already begun or is abandoned."""
+        """Record that a driver begins a slice. Do nothing if the slice has already begun or has a tombstone."""
         self._mark(uuid, b"0", base)
 
     def tombstone(self, uuid: str, base: int) -> None:
-        """Abandon a slice unless it has begun."""
+        """Set a slice's tombstone unless a driver has begun the slice."""
         self._mark(uuid, _TOMBSTONE, base)
 
     def record(self, uuid: str, base: int, done: int) -> None:
@@ -89,12 +89,12 @@ class Fence:
 
 
 def top_of(handles: Sequence[HBaseHandle], base: int) -> int:
-    """Return the highest timestamp that a decision may use: that of its last task, or of its longest slice's progress."""
+    """Return the highest timestamp that a decision may use, for its last task or for its longest slice's progress."""
     return base + max((max(handle.partition, handle.chunks) for handle in handles), default=0)
 
 
 def state_of(handle: HBaseHandle, progress: Progress, base: int, *, is_whole: bool) -> SliceState:
-    """Derive a slice's state. ``is_whole`` tells whether all its chunks existed before ``progress`` was read."""
+    """Derive a slice's state. ``is_whole`` says whether all its chunks existed before the driver read ``progress``."""
     if progress.base > base:
         return SliceState.STALE
     done = progress.done.get(handle.uuid) if progress.base == base else None

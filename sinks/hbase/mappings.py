@@ -1,7 +1,7 @@
-"""Convert rows to HBase mutations: one small class for each operation of HBase. Choose one for a sink.
+"""Convert rows to HBase mutations. Each HBase operation has a small class; choose one for a sink.
 
-``row`` is a template over columns, such as ``"{shop}:{id}"``; ``cells`` names the column for each ``family:qualifier``. Rows
-with the same key in a chunk become one mutation.
+``row`` is a template with column names, such as ``"{shop}:{id}"``. ``cells`` names the column for each ``family:qualifier``. A
+chunk's rows with the same key become one mutation.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
     from twopc.sinks.hbase.row_ops import Column
 
-#: HBase's own format of a counter.
+#: HBase's own counter format.
 COUNTER: Final = struct.Struct(">q")
 INT64: Final = range(-(2**63), 2**63)
 _MAX_KEY_BYTES: Final = 32_767
@@ -32,7 +32,7 @@ _MAX_KEY_BYTES: Final = 32_767
 MARKED: Final = frozenset({"INCREMENT", "APPEND"})
 
 Values = tuple[bytes, ...]
-"""The value of each cell of a row."""
+"""One row's values, one for each cell."""
 
 
 @dataclass(frozen=True)
@@ -40,12 +40,12 @@ class Mapping(ABC):
     """Converts rows to mutations.
 
     Attributes:
-        operation: HBase's name of the operation.
+        operation: HBase's name for the operation.
         row: the row key's template.
-        cells: each ``family:qualifier`` that it changes.
+        cells: each ``family:qualifier`` that the operation changes.
 
     Raises:
-        ConfigurationError: the operation cannot take an argument.
+        ConfigurationError: an argument is invalid.
     """
 
     operation: ClassVar[str]
@@ -71,10 +71,10 @@ class Mapping(ABC):
         return tuple((family, qualifier) for family, _, qualifier in parts)
 
     def encode(self, rows: pa.RecordBatch) -> dict[bytes, Values]:
-        """Compute the value of each cell by row key; rows with the same key are merged in order.
+        """Compute each row key's cell values. Rows with the same key are merged in order.
 
         Raises:
-            SchemaError: a column is missing or has a type that the operation cannot take.
+            SchemaError: a column is missing or has a type that the operation does not accept.
             BadRecordError: a value cannot be written.
         """
         found: dict[bytes, Values] = {}
@@ -82,13 +82,14 @@ class Mapping(ABC):
         for key, values in zip(row_keys, self._values(rows), strict=True):
             if not 0 < len(key) <= _MAX_KEY_BYTES:
                 raise BadRecordError(
-                    f"row key {self.row!r} yields {len(key)} bytes for {key[:40]!r}, but HBase takes 1 to {_MAX_KEY_BYTES} bytes"
+                    f"row key {self.row!r} yields {len(key)} bytes for {key[:40]!r}, but HBase accepts only 1 to "
+                    f"{_MAX_KEY_BYTES} bytes"
                 )
             found[key] = self._join(found[key], values) if key in found else values
         return found
 
     def actions(self, rows: Iterable[tuple[bytes, Values]]) -> Iterator[bytes]:
-        """Encode each row's part of a chunk; see :meth:`Encoder.action`."""
+        """Encode each row for a chunk; see :meth:`Encoder.action`."""
         action = self._encoder().action
         return (action(row, values) for row, values in rows)
 
@@ -97,10 +98,9 @@ class Mapping(ABC):
 
     @abstractmethod
     def _values(self, rows: pa.RecordBatch) -> Iterable[Values]:
-        """Return the values that each row writes into the cells."""
+        """Return the values that each row writes to the cells."""
 
     def _join(self, older: Values, newer: Values) -> Values:
-        """Merge two rows with the same key."""
         del older
         return newer
 
@@ -110,7 +110,7 @@ class _Writing(Mapping):
     """An operation that writes values.
 
     Attributes:
-        cells: the name of a column for each ``family:qualifier``.
+        cells: the column name for each ``family:qualifier``.
     """
 
     cells: collections.abc.Mapping[str, str]
@@ -135,9 +135,9 @@ class _Writing(Mapping):
 
 @dataclass(frozen=True)
 class Put(_Writing):
-    """Write the cells, as text (numbers as Arrow writes them) or bytes. The last row of a key wins.
+    """Write the cells, as text (numbers in Arrow's format) or bytes. A key's last row wins.
 
-    The first of ``cells`` must not be empty: its timestamp shows whether the row was already written.
+    The first cell in ``cells`` must not be empty, because its timestamp shows whether the row was already written.
     """
 
     operation = "PUT"
@@ -148,15 +148,15 @@ class Put(_Writing):
         for key, values in found.items():
             if not values[0]:
                 raise BadRecordError(
-                    f"column {next(iter(self.cells.values()))!r} is empty for row {key!r}: the first of Put's cells must "
-                    "have a value. Name another cell first, such as one with the key itself"
+                    f"column {next(iter(self.cells.values()))!r} is empty for row {key!r}, but the first of Put's cells must "
+                    "have a value. Name another cell first, such as a cell that contains the key"
                 )
         return found
 
 
 @dataclass(frozen=True)
 class Increment(_Writing):
-    """Add to the cells, which are 64-bit counters in the format of HBase's own ``Increment``. The columns are integers."""
+    """Add integers to the cells, which are 64-bit counters in the format of HBase's own ``Increment``."""
 
     operation = "INCREMENT"
 
@@ -169,7 +169,7 @@ class Increment(_Writing):
 
 @dataclass(frozen=True)
 class Append(_Writing):
-    """Append to the cells, in the order of the rows."""
+    """Append values to the cells, in row order."""
 
     operation = "APPEND"
 
@@ -182,7 +182,7 @@ class Delete(Mapping):
     """Delete rows, or some of their cells, unless they are newer than the decision.
 
     Attributes:
-        cells: each ``family:qualifier`` to delete; if empty, the whole row.
+        cells: each ``family:qualifier`` to delete. If empty, the row's cells in all families are deleted.
     """
 
     operation = "DELETE"
@@ -200,7 +200,7 @@ class Delete(Mapping):
 
 
 def add(one: bytes, other: bytes) -> bytes:
-    """Add two counters. HBase itself would silently overflow to a negative number.
+    """Add two counters. HBase itself would overflow silently.
 
     Raises:
         BadRecordError: the sum exceeds 64 bits, or ``one`` is not a counter.

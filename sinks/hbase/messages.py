@@ -1,4 +1,4 @@
-"""Import all that is used from ``hbase-driver``: connections, and protobuf messages generated from HBase's definitions.
+"""Import connections from ``hbase-driver``, and the protobuf messages that it generates from HBase's definitions.
 
 Only this module imports the package, because the import has a side effect.
 """
@@ -20,7 +20,7 @@ from hbasedriver.protobuf_py import Filter_pb2 as filter_pb  # noqa: E402
 from hbasedriver.protobuf_py import HBase_pb2 as hbase_pb  # noqa: E402
 from hbasedriver.protobuf_py import ZooKeeper_pb2 as zookeeper_pb  # noqa: E402
 
-# The package puts its own directory first on sys.path; it has modules with names such as `test_pb2`.
+# The package puts its own directory first on sys.path. That directory contains modules with names such as `test_pb2`.
 sys.path[:] = _path
 
 __all__ = [
@@ -37,11 +37,11 @@ __all__ = [
 ]
 
 Message = Any
-"""A protobuf message: the generated classes have no type hints."""
+"""A protobuf message. The generated classes have no type hints."""
 
 
 def region(name: bytes) -> Message:
-    """Build a region's name for a request."""
+    """Build a region specifier for a request."""
     return hbase_pb.RegionSpecifier(type=hbase_pb.RegionSpecifier.REGION_NAME, value=name)
 
 

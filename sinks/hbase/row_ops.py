@@ -1,4 +1,4 @@
-"""Build operations on one row of HBase: a read, or mutations that happen together if a condition holds."""
+"""Build operations on one HBase row: a read, or mutations that happen together if a condition holds."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
 _PUT, _DELETE = client_pb.MutationProto.PUT, client_pb.MutationProto.DELETE
-#: A mutation is acknowledged only when it is in the write-ahead log, regardless of the table's setting.
+#: HBase acknowledges a mutation only when it is in the write-ahead log, regardless of the table's setting.
 DURABLE: Final = client_pb.MutationProto.SYNC_WAL
 
 _BINARY: Final = "org.apache.hadoop.hbase.filter.BinaryComparator"
@@ -35,9 +35,9 @@ class Op(NamedTuple):
     Attributes:
         table: the table's name.
         row: the row's key.
-        look: the cells to read; if set, there are no mutations.
-        mutations: applied together or not at all.
-        condition: the condition for applying them.
+        look: the cells to read. An operation that reads has no mutations.
+        mutations: the changes, which HBase applies together.
+        condition: the condition for the mutations.
     """
 
     table: str
@@ -58,7 +58,7 @@ class Op(NamedTuple):
 def look(
     table: str, row: bytes, columns: Sequence[Column] = (), *, family: bytes | None = None, sizes_only: bool = False
 ) -> Op:
-    """Read columns of a row, or a family. With ``sizes_only``, each value is the stored value's length, in 4 bytes."""
+    """Build a read of a row's columns or family. With ``sizes_only``, read each value's length instead, in 4 bytes."""
     message = client_pb.Get(row=row)
     if sizes_only:
         message.filter.name, message.filter.serialized_filter = _KEY_ONLY, _LENGTH_AS_VALUE
@@ -76,7 +76,7 @@ def cells_of(result: Any) -> dict[Column, Cell]:
 
 
 def put(row: bytes, cells: Mapping[Column, bytes], *, at_ms: int) -> Message:
-    """Write cells at a timestamp."""
+    """Build a mutation that writes cells at a timestamp."""
     message = client_pb.MutationProto(row=row, mutate_type=_PUT, durability=DURABLE, timestamp=at_ms)
     families: dict[bytes, Any] = {}
     for (family, qualifier), value in cells.items():
@@ -87,12 +87,12 @@ def put(row: bytes, cells: Mapping[Column, bytes], *, at_ms: int) -> Message:
 
 
 def write(table: str, row: bytes, cells: Mapping[Column, bytes], *, at_ms: int, condition: Message | None = None) -> Op:
-    """Write cells at a timestamp, if the condition holds."""
+    """Build an operation that writes cells at a timestamp if the condition holds."""
     return Op(table, row, mutations=(put(row, cells, at_ms=at_ms),), condition=condition)
 
 
 def delete(row: bytes, *, up_to_ms: int, family: bytes | None = None) -> Message:
-    """Delete a row's cells up to a timestamp: all of them, or those of a family."""
+    """Build a mutation that deletes a row's cells up to a timestamp, in one family or in all families."""
     message = client_pb.MutationProto(row=row, mutate_type=_DELETE, durability=DURABLE, timestamp=up_to_ms)
     if family is not None:
         column = message.column_value.add(family=family)
@@ -101,9 +101,9 @@ def delete(row: bytes, *, up_to_ms: int, family: bytes | None = None) -> Message
 
 
 def where_equal(row: bytes, column: Column, value: bytes | None) -> Message:
-    """Require that the cell holds exactly this value; None requires that there is no cell.
+    """Require that the cell has exactly this value. None requires that the cell does not exist.
 
-    HBase treats an empty value as none, so never write one.
+    HBase treats an empty value as absent, so never write an empty value.
     """
     return _where(row, column, value or b"", hbase_pb.EQUAL)
 
@@ -121,7 +121,7 @@ def where_none_since(row: bytes, column: Column, at_ms: int) -> Message:
 
 
 def _where(row: bytes, column: Column, value: bytes, compare_type: int) -> Message:
-    """Build a condition on a cell's bytes; an empty value stands for no cell."""
+    """Build a condition on a cell's bytes. An empty value stands for an absent cell."""
     family, qualifier = column
     compared = comparator_pb.BinaryComparator(comparable=comparator_pb.ByteArrayComparable(value=value))
     comparator = comparator_pb.Comparator(name=_BINARY, serialized_comparator=compared.SerializeToString())

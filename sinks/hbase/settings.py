@@ -1,4 +1,4 @@
-"""Check the arguments of an HBase sink, which :class:`twopc.sinks.hbase.HBaseSink` documents, and the tables that it needs."""
+"""Check an HBase sink's arguments and tables. :class:`twopc.sinks.hbase.HBaseSink` documents the arguments."""
 
 from __future__ import annotations
 
@@ -62,22 +62,22 @@ class HBaseSettings(StagedSettings):
         return HBaseClient(cluster, timeout_s=timeout_s)
 
     def _own_user(self) -> str:
-        """Find the name of this process's user, as HBase's own clients choose it without Kerberos."""
+        """Find this process's user name in the same way as HBase's own clients without Kerberos."""
         try:
             return getpass.getuser()
         except (
             KeyError,
             OSError,
-        ):  # a container's user without a name, as on OpenShift; OSError from Python 3.13 on
+        ):  # the user id has no name, as in an OpenShift container; OSError from Python 3.13 on
             if named := os.environ.get("HADOOP_USER_NAME"):
                 return named
             raise ConfigurationError(
-                f"HBaseSink(user=''): the user id {os.getuid()} of this process has no name here, but HBase needs one. Pass "
+                f"HBaseSink(user=''): this process's user id {os.getuid()} has no name here, but HBase needs a user name. Pass "
                 "user='…', or set HADOOP_USER_NAME for the driver and the executors"
             ) from None
 
     def objections(self, found: collections.abc.Mapping[str, Any]) -> Iterator[tuple[bool, str]]:
-        """See :class:`StagedSettings`. ``found`` contains the schemas of the existing tables."""
+        """See :class:`StagedSettings`. ``found`` contains the existing tables' schemas."""
         yield self.table not in found, f"table {self.table!r} does not exist: create it, or correct the name"
         ttls = _ttls(found[self.table])
         for family in sorted({family for family, _ in self.mapping.places}):
@@ -88,7 +88,7 @@ class HBaseSettings(StagedSettings):
                 and family == self.mapping.places[0][0]
                 and ttls[family] not in _FOR_EVER,
                 (
-                    f"family {name!r} of {self.table!r} has a TTL: its markers would expire, and rows could be applied twice. "
+                    f"family {name!r} of {self.table!r} has a TTL, so its markers would expire, and rows could be applied twice. "
                     "Name a family without a TTL first in the mapping's cells"
                 ),
             )
@@ -108,7 +108,6 @@ class HBaseSettings(StagedSettings):
 
 
 def _ttls(schema: Any) -> dict[bytes, bytes]:
-    """Return the TTL of each family of a table."""
     return {
         family.name: {pair.first: pair.second for pair in family.attributes}.get(b"TTL", b"")
         for family in schema.column_families

@@ -1,8 +1,8 @@
-"""The HBase sink, as its user describes it.
+"""Define the HBase sink that users create.
 
 The sink speaks HBase's own protocol, without a gateway. A mutation and its marker must be one conditional, atomic step, and
-one call must carry many rows. HBase's native ``Multi`` offers this since 2.4. The Thrift gateways make one call per row.
-Thrift 1 checks and writes a single cell, and Thrift 2 has no increment or append under a condition.
+one call must carry many rows. HBase's native ``Multi`` supports both since 2.4. The Thrift gateways make one call per row.
+Thrift 1 checks and writes only a single cell, and Thrift 2 has no conditional increment or append.
 """
 
 from __future__ import annotations
@@ -25,22 +25,22 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class HBaseSink(HBaseSettings, TwoPhaseCommitSink[HBaseHandle]):
-    """Writes rows to a table of HBase, each applied once, after the decision.
+    """Writes rows to an HBase table, each exactly once.
 
-    Tasks stage their mutations in the sink's own table, where nobody reads them. After the decision, the driver applies them
+    Tasks stage their mutations in the sink's own table, which no reader uses. After the decision, the driver applies them
     chunk by chunk, each row in one atomic step with its marker.
 
     Args:
         name: the sink's name across restarts. Letters, digits, ``_`` and ``-``.
         zookeeper: HBase's quorum, ``host:port,…`` (``hbase.zookeeper.quorum``).
         table: ``table`` or ``namespace:table``; it must exist.
-        mapping: the conversion of rows to mutations, one of ``twopc.sinks.hbase.mappings``.
+        mapping: how to convert rows to mutations; one of ``twopc.sinks.hbase.mappings``.
         znode: HBase's path in ZooKeeper (``zookeeper.znode.parent``).
-        staging_table: the sink's own table, created if absent. Sinks may share it.
-        user: the user name that servers see; the process's user if empty.
-        chunk_rows: the number of rows that are applied before progress is recorded.
-        chunk_bytes: the maximum size of a chunk in bytes; a larger row is a chunk by itself.
-        max_cell_bytes: the maximum size of a cell in HBase (``hbase.server.keyvalue.maxsize``); a row must fit into one cell.
+        staging_table: the sink's own table. The sink creates it if it does not exist, and several sinks may share it.
+        user: the user name that servers see; if empty, the user of the process.
+        chunk_rows: how many rows the driver applies before it records its progress.
+        chunk_bytes: the maximum size of a chunk in bytes. A larger row is a chunk by itself.
+        max_cell_bytes: HBase's maximum cell size in bytes (``hbase.server.keyvalue.maxsize``). A row must fit into one cell.
         timeout_ms: how long one step may wait for HBase.
 
     Raises:
@@ -54,7 +54,7 @@ class HBaseSink(HBaseSettings, TwoPhaseCommitSink[HBaseHandle]):
         self.mapping.encode(no_rows(schema))
 
     def check_rows(self, rows: pa.RecordBatch) -> None:
-        """See :class:`TwoPhaseCommitSink`. A counter's cell is checked later, by the task, before the decision."""
+        """See :class:`TwoPhaseCommitSink`. A task checks the existing counters later, before the decision."""
         encoded = self.mapping.encode(rows)
         for row, action in zip(encoded, self.mapping.actions(encoded.items()), strict=True):
             require_fits(pack([action]), row, self.max_cell_bytes)

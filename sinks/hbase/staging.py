@@ -1,8 +1,8 @@
 """Name the parts of the sink's own table, and access its slices. A task writes a slice once, and only the driver reads it.
 
-A slice is one row, so that one step sweeps it. A task writes each chunk on the condition that the slice is open, and finds
-the slice closed after a sweep. Every cell of a slice has the same timestamp, so that a deletion does not depend on the clocks
-of region servers.
+A slice is one row, so one step sweeps it. A task writes each chunk on the condition that the slice is open. After a sweep, the
+task finds the slice closed. Every cell of a slice has the same timestamp, so a deletion does not depend on the region servers'
+clocks.
 """
 
 from __future__ import annotations
@@ -21,16 +21,16 @@ if TYPE_CHECKING:
 
     from twopc.sinks.hbase.row_ops import Column
 
-#: Small cells that are read often: the control record, progress, digests.
+#: The family of small cells that are read often: the control record, progress and digests.
 STATE: Final = b"t"
-#: Chunks.
+#: The family of the chunks.
 DATA: Final = b"d"
 _SLICE_AT: Final = 1
-#: A chunk's :class:`twopc.sinks.hbase.check.Reach`, in the family of small cells.
+#: Encodes a chunk's :class:`twopc.sinks.hbase.check.Reach`, which is in the family of small cells.
 REACH: Final = struct.Struct(">qq")
 REACH_OF_CHUNK: Final = b"r"
 _OPEN: Final[Column] = (STATE, b"open")
-#: A chunk without mutations; the region is filled in when it is applied.
+#: A chunk without mutations. The driver fills in the region when it applies the chunk.
 _CHUNK: Final[bytes] = client_pb.RegionAction(region=region(b"")).SerializeToString()
 
 
@@ -39,11 +39,11 @@ class HBaseHandle(StagedHandle):
     """A prepared slice; its checksum is the SHA-256 of the chunks' SHA-256 digests.
 
     Attributes:
-        partition: the task's partition, which orders the slices of a decision.
-        table: the table that the slice is applied to.
-        operation: HBase's name of the operation.
-        chunks: the number of its chunks.
-        distinct: whether no row key is in two chunks, so that they may be applied in any order.
+        partition: the task's partition, which orders a decision's slices.
+        table: the table that the mutations change.
+        operation: HBase's name for the operation.
+        chunks: the number of chunks.
+        distinct: True if no two chunks share a row key, so that they may be applied in any order.
     """
 
     partition: int
@@ -58,7 +58,7 @@ class HBaseHandle(StagedHandle):
 
 
 def own_row(sink: str, name: str) -> bytes:
-    """Return the row of the control record (``control``) or of the fence. All slices' rows have the prefix ``slice/``."""
+    """Return the key of one of the sink's own rows: ``control``, ``fence``, or a slice with the prefix ``slice/``."""
     return f"{sink}/{name}".encode()
 
 
@@ -80,7 +80,7 @@ def open_slice(table: str, row: bytes) -> Op:
 
 
 def add_chunk(table: str, row: bytes, number: int, data: bytes, reach: tuple[int, int]) -> Op:
-    """Write a chunk, its digest and the numbers for the check in one step, if the slice is open."""
+    """If the slice is open, write a chunk, its digest and the numbers for the check in one step."""
     cells = {(STATE, b"h%08d" % number): digest(data), (DATA, b"c%08d" % number): data}
     if any(reach):
         cells[STATE, REACH_OF_CHUNK + b"%08d" % number] = REACH.pack(*reach)
@@ -88,7 +88,7 @@ def add_chunk(table: str, row: bytes, number: int, data: bytes, reach: tuple[int
 
 
 def digests_of(result: Message) -> list[bytes]:
-    """Read the digests of a slice's chunks from its state, in order. A chunk without a digest was not written."""
+    """Read the chunks' digests from a slice's state cells, in order. A chunk without a digest was not written."""
     cells = sorted((column, cell.value) for column, cell in cells_of(result).items() if column[1].startswith(b"h"))
     return [value for _, value in cells]
 
@@ -99,7 +99,7 @@ def look_at_chunk(table: str, row: bytes, number: int) -> Op:
 
 
 def remove_slice(table: str, row: bytes) -> Op:
-    """Remove and close a slice."""
+    """Remove a slice, which also closes it."""
     return Op(table, row, mutations=(delete(row, up_to_ms=_SLICE_AT),))
 
 
@@ -114,12 +114,12 @@ def fold(digests: Iterable[bytes]) -> str:
 
 
 def pack(actions: Iterable[bytes]) -> bytes:
-    """Encode a chunk's data as HBase's own message, which names the operation, so that later code applies it as intended."""
+    """Encode a chunk as HBase's own message. It names the operation, so later versions of the sink apply it correctly."""
     return _CHUNK + b"".join(actions)
 
 
 def unpack(data: bytes) -> Message:
-    """Decode a chunk; its ``action`` has the mutations."""
+    """Decode a chunk. Its field ``action`` contains the mutations."""
     return client_pb.RegionAction.FromString(data)
 
 

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from twopc.sinks.hbase.check import Reach
     from twopc.sinks.hbase.settings import HBaseSettings
 
-#: At most about 10 MB of hashes.
+#: These hashes take at most about 10 MB.
 _WATCHED_KEYS: Final = 100_000
 
 
@@ -35,7 +35,7 @@ class HBaseWriter(StagedWriter[HBaseHandle]):
         self._table = settings.staging_table
         self._row = staging.slice_row(settings.name, self._entry)
         self._digests: list[bytes] = []
-        self._seen: set[int] | None = set()  # hashes of row keys; None if there are too many, or one occurred twice
+        self._seen: set[int] | None = set()  # hashes of row keys; None after a duplicate or too many keys
 
     def _register(self) -> None:
         self._execute([staging.open_slice(self._table, self._row)], "opening")
@@ -69,7 +69,7 @@ class HBaseWriter(StagedWriter[HBaseHandle]):
         return self._client.execute([staging.remove_slice(self._table, self._row)])
 
     def _watch(self, keys: Iterable[bytes]) -> None:
-        """Watch for a duplicate row key, as long as that takes little memory."""
+        """Look for duplicate row keys while that takes little memory."""
         if self._seen is not None:
             before = len(self._seen)
             fresh = {hash(key) for key in keys}
@@ -94,13 +94,13 @@ class HBaseWriter(StagedWriter[HBaseHandle]):
 
 
 def require_fits(data: bytes, row: bytes, max_bytes: int) -> None:
-    """Check a single row's size. Its chunk becomes one cell, and any of its values may become one, too.
+    """Check a row's size. Its chunk becomes one cell in the staging table, and each value may become a cell in HBase.
 
     Raises:
         BadRecordError: the row is too large.
     """
     if len(data) > max_bytes:
         raise BadRecordError(
-            f"row {row[:40]!r} has {len(data)} bytes, but HBase takes at most {max_bytes} in a cell. Make the row smaller, "
+            f"row {row[:40]!r} has {len(data)} bytes, but HBase accepts at most {max_bytes} in a cell. Make the row smaller, "
             "or raise hbase.server.keyvalue.maxsize and HBaseSink(max_cell_bytes=…)"
         )

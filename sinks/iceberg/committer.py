@@ -20,18 +20,18 @@ if TYPE_CHECKING:
 
     from twopc.sinks.iceberg.settings import IcebergSettings
 
-#: A batch must enter the table long before maintenance may delete its files as orphans.
+#: A batch must be committed long before maintenance may delete its files as orphans.
 _SHARE_OF_ORPHAN_AGE: Final = 3
 
 
 class IcebergCommitter(LakeCommitter[IcebergHandle, Step, Entry]):
-    """See :class:`LakeCommitter`. The sink's tag names a snapshot, whose summary holds the control record."""
+    """See :class:`LakeCommitter`. The sink's tag names a snapshot whose summary contains the control record."""
 
     words = Words(
         moved="tag",
         recreated="was dropped and recreated",
         restored="was restored to an older state, or the sink's tag was moved back or deleted",
-        lost="the table no longer has commits of batches that were in it. Somebody has restored an older state, or "
+        lost="the table no longer contains batches that were committed to it. Somebody has restored an older state, or "
         "recreated the tag",
     )
 
@@ -45,7 +45,7 @@ class IcebergCommitter(LakeCommitter[IcebergHandle, Step, Entry]):
         return Step(self._store, self._settings)
 
     def files(self) -> TableFiles:
-        """See :class:`LakeCommitter`. It loads the table, because a catalog may give new credentials with each load."""
+        """See :class:`LakeCommitter`. Load the table, because each load may bring new credentials from the catalog."""
         return TableFiles(self._store.load().io)
 
     def require_young(self, step: Step, age_ms: float) -> None:
@@ -54,9 +54,10 @@ class IcebergCommitter(LakeCommitter[IcebergHandle, Step, Entry]):
         limit_ms = self._settings.orphan_age_ms / _SHARE_OF_ORPHAN_AGE
         if age_ms > limit_ms:
             raise CheckpointExpiredError(
-                f"sink {self.name!r}: preparing took {age_ms:.0f} ms. Maintenance may delete files that no snapshot names and "
-                f"that are older than orphan_age_ms={self._settings.orphan_age_ms}. The limit is a third of that. Nothing was "
-                "decided. Write smaller batches, or let remove_orphan_files spare younger files and raise orphan_age_ms"
+                f"sink {self.name!r}: preparing took {age_ms:.0f} ms. The limit is a third of "
+                f"orphan_age_ms={self._settings.orphan_age_ms}, because maintenance may delete older files that no snapshot "
+                "names. Nothing was decided. Write smaller batches, or raise both orphan_age_ms and the age from which "
+                "remove_orphan_files deletes files"
             )
 
     def stage(
@@ -64,7 +65,7 @@ class IcebergCommitter(LakeCommitter[IcebergHandle, Step, Entry]):
     ) -> Mapping[IcebergHandle, list[Entry] | None]:
         """See :class:`LakeCommitter`.
 
-        No manifest can name files whose schema or partitioning somebody has removed from the table.
+        If somebody has removed a schema or partitioning from the table, no manifest can name the files that need it.
         """
         found = {
             handle: entries if has_definitions(step.view.table, handle.schema_id, handle.spec_id) else None
@@ -86,10 +87,10 @@ class IcebergCommitter(LakeCommitter[IcebergHandle, Step, Entry]):
         self._store.close()
 
     def _added_already(self, step: Step, found: Mapping[IcebergHandle, list[Entry] | None]) -> set[str]:
-        """Find files that are in the table, although the tag's record does not say so: somebody has recreated the tag.
+        """Find files that are in the table although the tag's record does not mention them, because somebody recreated the tag.
 
-        Only files of earlier drivers are looked up, because a running driver knows its own record.
+        Look up only earlier drivers' files, because a running driver knows its own record.
         """
-        former = [one for one in found if driver_epoch_of(one.transaction, self.name) != self._driver_epoch]
-        paths = {entry.path for handle in former for entry in found[handle] or ()}
+        earlier = [one for one in found if driver_epoch_of(one.transaction, self.name) != self._driver_epoch]
+        paths = {entry.path for handle in earlier for entry in found[handle] or ()}
         return added_already(step.view.table, paths) if paths else set()

@@ -1,4 +1,4 @@
-"""Write the Parquet files of an Iceberg table."""
+"""Write Parquet files for an Iceberg table."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _DEFAULT_FILE_SIZE: Final = 512 * 2**20
 
 
 class NewFiles:
-    """Creates the data files of a table; see :class:`twopc.sinks.lake.rolling.DataFiles`."""
+    """Creates data files for a table; see :class:`twopc.sinks.lake.rolling.DataFiles`."""
 
     def __init__(self, table: Table) -> None:
         self.file_size = int(table.properties.get(_FILE_SIZE, _DEFAULT_FILE_SIZE))
@@ -34,13 +34,13 @@ class NewFiles:
         return split(rows, self._table.schema(), self._table.spec())
 
     def create(self, path: str) -> NewFile:
-        """Begin a file."""
+        """Open a new file."""
         with translated(f"creating {path}"):
             return NewFile(ParquetFile(self._table.io, self._table.metadata, path))
 
 
 class NewFile:
-    """One Parquet file; see :class:`twopc.sinks.lake.rolling.DataFile`."""
+    """A Parquet file that a task is writing; see :class:`twopc.sinks.lake.rolling.DataFile`."""
 
     def __init__(self, file: ParquetFile) -> None:
         self.path = file.path
@@ -63,5 +63,5 @@ class NewFile:
             self._statistics = self._file.close()
 
     def entry(self, size: int, partition: Partition) -> Entry:
-        """Make the entry of the closed file."""
+        """Make the entry for the closed file."""
         return entry_of(self.path, size, partition, self._statistics)

@@ -1,4 +1,4 @@
-"""Define the entry of a file in a task's handle: its path, size, partition and the bounds of its columns."""
+"""Define a file's entry in a task's handle: the path, size, partition and column bounds."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from pyiceberg.typedef import Record
 
 
 class Entry(msgspec.Struct, frozen=True, array_like=True):
-    """One file. The fields are those of an entry in one of Iceberg's manifests.
+    """Describes one file. It has the same fields as an entry in an Iceberg manifest.
 
     Attributes:
-        partition: the partition's values. A decimal is a list with its text, because the encoding has no decimals.
+        partition: the partition's values. A decimal is a one-element list with its text, because the encoding has no decimals.
     """
 
     path: str
@@ -30,7 +30,7 @@ class Entry(msgspec.Struct, frozen=True, array_like=True):
     split_offsets: tuple[int, ...]
 
     def data_file(self) -> DataFile:
-        """Make the file's description for a manifest of Iceberg."""
+        """Make the file's description for an Iceberg manifest."""
         return DataFile.from_args(
             content=DataFileContent.DATA,
             file_path=self.path,
@@ -52,13 +52,13 @@ class Entry(msgspec.Struct, frozen=True, array_like=True):
 
 
 def entry_of(path: str, size: int, partition: tuple[Any, ...], statistics: dict[str, Any]) -> Entry:
-    """Make the entry of a file.
+    """Make a file's entry.
 
     Args:
-        path: its path.
+        path: the file's path.
         size: its size in bytes.
-        partition: the partition's values as Iceberg stores them.
-        statistics: its statistics as pyiceberg computes them.
+        partition: the partition's values in Iceberg's stored form.
+        statistics: the statistics that pyiceberg computed.
     """
     return Entry(
         path=path,

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 class TableFiles:
-    """A table's storage; see :class:`twopc.sinks.lake.files.Files`."""
+    """Accesses a table's storage; see :class:`twopc.sinks.lake.files.Files`."""
 
     def __init__(self, file_io: FileIO) -> None:
         self._io = file_io
@@ -31,12 +31,12 @@ class TableFiles:
                 return None
 
     def write(self, path: str, data: bytes) -> None:
-        """Write a small file of the sink's own."""
+        """Write one of the sink's own small files."""
         with translated(f"writing {path}"), self._io.new_output(path).create(overwrite=True) as stream:
             stream.write(data)
 
     def size_of(self, path: str) -> int | None:
-        """Return the size of a file in bytes; None if the file does not exist."""
+        """Return a file's size in bytes; None if the file does not exist."""
         with translated(f"looking for {path}"):
             try:
                 return len(self._io.new_input(path))
@@ -44,7 +44,7 @@ class TableFiles:
                 return None
 
     def listed(self, path: str, *, directories: bool = False) -> list[str]:
-        """List the names of a directory's files, or of its subdirectories; nothing if the directory does not exist."""
+        """List the names of a directory's files or subdirectories. The list is empty if the directory does not exist."""
         with translated("listing the sink's files"):
             return sorted(name for name, is_file in listed(self._io, path) if is_file is not directories)
 

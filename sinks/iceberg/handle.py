@@ -1,4 +1,4 @@
-"""Define the handle of a task's files in an Iceberg table."""
+"""Define the handle for a task's files in an Iceberg table."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Find the features and settings of a table that this sink does not support. The sink refuses the table and names them."""
+"""Find table features and settings that this sink does not support. The sink refuses the table, and its error names them."""
 
 from __future__ import annotations
 
@@ -38,20 +38,20 @@ _KNOWN: Final = (
     BinaryType, BooleanType, DateType, DecimalType, DoubleType, FixedType, FloatType, IntegerType, LongType, StringType,
     TimestampType, TimestamptzType, TimeType, UUIDType,
 )  # fmt: skip
-#: Each property with the only value that the sink supports, and what the message says about other values.
+#: Each property with the only supported value, and the message for other values.
 _PROPERTIES: Final = {
     "write.format.default": ("parquet", "the sink writes Parquet. Set it to 'parquet'"),
     "write.py-location-provider.impl": (None, "the sink chooses its files' names itself. Remove it"),
     "write.location-provider.impl": (None, "the sink chooses its files' names itself. Remove it"),
     "encryption.key-id": (None, "the sink cannot encrypt files. Use another table"),
 }
-#: The characters at which pyiceberg cuts off a location's path.
+#: pyiceberg cuts off a location's path at these characters.
 _CUT: Final = "#?"
 _PLACES: Final = ("write.data.path", "write.metadata.path")
 
 
 def find_objections(metadata: TableMetadata) -> Iterator[str]:
-    """Yield a text for each unsupported feature or setting. It continues "table … ", and tells the user what to do."""
+    """Yield a message for each unsupported feature or setting. It continues "table … " and tells the user what to do."""
     if metadata.format_version != _FORMAT:
         yield f"has format version {metadata.format_version}, but the sink writes only version {_FORMAT}. {_upgrade(metadata)}"
     for name, (honoured, why) in _PROPERTIES.items():
@@ -84,13 +84,13 @@ def _objections_to_places(metadata: TableMetadata) -> Iterator[str]:
 
 
 def _alike(struct: StructType) -> str:
-    """List names that are equal for Spark, or in Parquet files, where names have only letters, digits and underscores."""
+    """List names that are equal in Spark, or in Parquet files, whose names contain only letters, digits and underscores."""
     names = [make_compatible_name(field.name).lower() for field in struct.fields]
     return ", ".join(repr(one.name) for one, name in zip(struct.fields, names, strict=True) if names.count(name) > 1)
 
 
 def _structs(kind: IcebergType) -> Iterator[StructType]:
-    """Yield a struct and all structs inside it."""
+    """Yield every struct in a type, including the type itself."""
     if isinstance(kind, StructType):
         yield kind
     for inner in _children(kind):

@@ -1,4 +1,4 @@
-"""Split rows by partition, with the values of the partition fields as Iceberg stores them."""
+"""Split rows by partition, and compute the partition values in Iceberg's stored form."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def split(rows: pa.Table, schema: Schema, spec: PartitionSpec) -> Iterator[tuple
 
 
 def _transformed(rows: pa.Table, schema: Schema, field: PartitionField) -> tuple[Any, list[Any]]:
-    """Return the number of each row's value, and the values by number."""
+    """Return an index for each row, and the list of values that the indexes refer to."""
     if isinstance(field.transform, VoidTransform):
         return pa.repeat(pa.scalar(0, pa.int32()), rows.num_rows), [None]
     kind = schema.find_type(field.source_id)
@@ -54,7 +54,7 @@ def _transformed(rows: pa.Table, schema: Schema, field: PartitionField) -> tuple
     by_code: list[int] = []
     for value in encoded.dictionary.to_pylist():
         result = None if value is None else transform(value)
-        # NaN is one partition; 0.0 and -0.0 are two.
+        # NaN has one partition, but 0.0 and -0.0 have different partitions.
         key = result if type(result) is int else (type(result), repr(result))
         if key not in number_of:
             number_of[key] = len(values)
@@ -64,7 +64,7 @@ def _transformed(rows: pa.Table, schema: Schema, field: PartitionField) -> tuple
 
 
 def _floored(values: Any, transform: Transform[Any, Any]) -> Any:
-    """Round timestamps down to the transform's unit, so that few distinct values are left to transform."""
+    """Round timestamps down to the transform's unit, so that only a few distinct values must be transformed."""
     unit = next((unit for kind, unit in _UNITS.items() if isinstance(transform, kind)), None)
     if unit is None or not pa.types.is_timestamp(values.type):
         return values
@@ -73,7 +73,7 @@ def _floored(values: Any, transform: Transform[Any, Any]) -> Any:
 
 
 def _source(rows: pa.Table, schema: Schema, field_id: int) -> Any:
-    """Return the column, or the part of a struct, of a partition field. The rows' columns are in the schema's order."""
+    """Return a partition field's source, a column or a struct field. The rows' columns are in the schema's order."""
     path = _path(schema.as_struct(), field_id)
     if path is None:
         raise AssertionError("a partition field has no source")
@@ -94,7 +94,7 @@ def _path(kind: Any, field_id: int) -> list[int] | None:
 
 
 def _stored(values: Any) -> Any:
-    """Convert values to the form that Iceberg stores: dates and times become numbers, and UUIDs become bytes."""
+    """Convert values to Iceberg's stored form: dates and times become numbers, and UUIDs become bytes."""
     kind = values.type
     if isinstance(kind, pa.UuidType):
         return values.cast(pa.binary(16))

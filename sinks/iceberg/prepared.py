@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 def added_already(table: Table, paths: Collection[str]) -> set[str]:
-    """Return the files that are already in the main branch. This reads all of its data manifests.
+    """Find the files that are already in the main branch. This function reads all data manifests of the branch.
 
     Raises:
         StoreError: the storage did not answer.

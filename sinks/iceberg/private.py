@@ -1,7 +1,7 @@
-"""Wrap all of pyiceberg's internals that this sink uses. A test fails if one of them moves (``test_iceberg_private.py``).
+"""Wrap the pyiceberg internals that this sink uses. A test fails if one of them moves (``test_iceberg_private.py``).
 
-pyiceberg has no public function that writes a data file without also committing it, none that lists a directory, and no time
-limit for requests to a REST catalog.
+pyiceberg has no public function to write a data file without committing it, no public function to list a directory, and no time
+limit for REST catalog requests.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ class ParquetFile:
         with warnings.catch_warnings():
             warnings.simplefilter(
                 "ignore"
-            )  # warnings about options that only Java's writer supports, such as bloom filters
+            )  # it warns about options that only Java's writer supports, such as bloom filters
             output = io.new_output(path)
             schema = sanitize_column_names(metadata.schema())
             self._ids = parquet_path_to_id_mapping(schema)
@@ -66,12 +66,12 @@ class ParquetFile:
         return 0 if stream is None else int(stream.tell())
 
     def close(self) -> dict[str, Any]:
-        """Complete the file; return its statistics for a manifest's entry.
+        """Complete the file, and return its statistics for a manifest entry.
 
-        pyiceberg's own statistics would be wrong in three cases. Parquet omits the bounds of a row group with a value of more
-        than 4 KiB, and pyiceberg would use the other row groups' bounds for the file, so that readers skip it. NaNs are outside
-        the bounds; unless they are counted, a DELETE of other rows deletes them, too. A truncated text may end in a character
-        that has no successor.
+        pyiceberg's own statistics would be wrong in three cases. If a value exceeds 4 KiB, Parquet omits its row group's bounds.
+        Then pyiceberg would use only the other row groups' bounds for the file, and readers would skip the file. NaNs are
+        outside the bounds, so unless they are counted, a DELETE for other rows also deletes them. A truncated string may end in
+        a character that has no successor.
         """
         statistics: Any = self._writer.close()
         for field_id in self._unbounded():
@@ -86,7 +86,7 @@ class ParquetFile:
         return dict(statistics.to_serialized_dict())
 
     def _unbounded(self) -> Iterator[int]:
-        """Yield the columns that have values without bounds in some row group."""
+        """Yield the ids of columns that have values but no bounds in some row group."""
         footer = self._writer._writer.writer.metadata  # type: ignore[attr-defined]  # noqa: SLF001 - see above
         for group in map(footer.row_group, range(footer.num_row_groups)):
             for column in map(group.column, range(group.num_columns)):
@@ -105,7 +105,7 @@ def _nans(field: pa.Field[Any], values: Any) -> Iterator[tuple[int, int]]:
 
 
 def listed(file_io: FileIO, location: str) -> Iterator[tuple[str, bool]]:
-    """Yield each name in a directory, and whether it is a file. Yields nothing if this FileIO cannot list directories."""
+    """Yield each name in a directory, and whether it is a file. Yield nothing if this FileIO cannot list directories."""
     scheme, netloc, path = PyArrowFileIO.parse_location(location)
     if isinstance(file_io, PyArrowFileIO):
         selector = FileSelector(path, allow_not_found=True)
@@ -118,7 +118,7 @@ def listed(file_io: FileIO, location: str) -> Iterator[tuple[str, bool]]:
 
 
 class _Limited(HTTPAdapter):
-    """Ends a request that is not answered in time."""
+    """Ends a request if the server does not answer in time."""
 
     def __init__(self, timeout_s: float) -> None:
         self._timeout_s = timeout_s
@@ -130,7 +130,7 @@ class _Limited(HTTPAdapter):
 
 
 class TimedRestCatalog(RestCatalog):
-    """A REST catalog whose requests have a time limit from the start. pyiceberg's own catalog would wait forever."""
+    """A REST catalog with a time limit for all requests, even the first. pyiceberg's own catalog would wait forever."""
 
     def _create_session(self) -> Session:
         session = super()._create_session()
@@ -139,7 +139,7 @@ class TimedRestCatalog(RestCatalog):
 
 
 def limit_time(catalog: Catalog, timeout_ms: int) -> None:
-    """Limit the time of requests of an opened REST catalog, also if it is of the user's own class."""
+    """Set a time limit for an open REST catalog's requests. The catalog may be an instance of the user's own class."""
     if isinstance(catalog, RestCatalog):
         _limit(catalog._session, timeout_ms)  # noqa: SLF001 - see above
 
@@ -151,7 +151,7 @@ def _limit(session: Session, timeout_ms: int) -> None:
 
 
 def timed(properties: Mapping[str, Any], timeout_ms: int) -> dict[str, Any]:
-    """Return the properties of the same catalog, with a time limit for its requests if it is a REST catalog."""
+    """Add a request time limit to a catalog's properties if it is a REST catalog."""
     kind = properties.get("type", "" if "py-catalog-impl" in properties else str(properties.get("uri", ""))[:4])
     if kind not in {"rest", "http"}:
         return dict(properties)

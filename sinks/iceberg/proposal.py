@@ -1,7 +1,7 @@
-"""Build a commit to the table by hand: a new snapshot, the references that move to it, and the commit's requirements.
+"""Build a commit to the table directly: a new snapshot, the references that move to it, and the commit's requirements.
 
-pyiceberg's own transactions keep only one requirement of each type, and repeat a refused commit without the others. Then two
-drivers could both add the same files.
+pyiceberg's own transactions keep only one requirement of each type, and repeat a refused commit without the other requirements.
+So two drivers could add the same files.
 """
 
 from __future__ import annotations
@@ -33,10 +33,10 @@ if TYPE_CHECKING:
 
 _FORMAT: Final = 2
 _COMPRESSION: Final = "write.avro.compression-codec"
-#: A tag that the table's retention must not remove (``history.expire.max-ref-age-ms``).
+#: The maximum age of the tag. The table's retention (``history.expire.max-ref-age-ms``) must not remove the tag.
 _FOREVER_MS: Final = 2**63 - 1
 
-#: Files by the ids of the schema and the partitioning that the table had when they were written.
+#: Files, by the ids of the table's schema and partitioning when they were written.
 Additions = dict[tuple[int, int], "list[Entry]"]
 
 
@@ -60,7 +60,7 @@ class Proposal:
     """A commit that the catalog accepts or refuses atomically.
 
     Attributes:
-        snapshot_id: the new snapshot's id, by which the step recognises the commit later.
+        snapshot_id: the new snapshot's id. The step recognises the commit by this id later.
         paths: the metadata files that only this proposal names.
     """
 
@@ -71,14 +71,14 @@ class Proposal:
 
 
 def propose(table: Table, sink: str, tagged: int | None, change: Change) -> Proposal:
-    """Write the metadata files of a commit, and describe it.
+    """Write a commit's metadata files, and return the commit.
 
-    Without files, the new snapshot adds nothing, and only the tag moves. But a table's first snapshot also moves the branch:
-    while a table has no snapshots, a catalog refuses a requirement about a tag, so two drivers could both create the tag.
+    Without files, the new snapshot adds nothing, and only the tag moves. But a table's first snapshot also moves the branch.
+    While a table has no snapshots, a catalog refuses a requirement about a tag, so two drivers could otherwise create the tag.
 
-    The parent is always the branch's snapshot, even if only the tag names the new snapshot. A catalog compares the sequence
-    numbers of a snapshot and its table only if the snapshot has a parent. Otherwise a late commit would set the table's number
-    back, and rows appended later would count as older than existing deletes.
+    The parent is always the branch's snapshot, even if only the tag names the new snapshot. A catalog compares a snapshot's
+    sequence number with the table's number only if the snapshot has a parent. Without this check, a late commit would set the
+    table's number back, and rows appended later would count as older than existing deletes.
 
     Args:
         table: the table's newest metadata.
@@ -124,7 +124,7 @@ def propose(table: Table, sink: str, tagged: int | None, change: Change) -> Prop
     if moves_branch or parent_id is None:
         requirements.append(_unmoved(MAIN_BRANCH, parent_id))
     if parent_id is None:
-        # Then nobody compares the sequence numbers. But each commit that raises the table's number also moves a reference.
+        # Nobody compares sequence numbers here. But each commit that raises the table's number also moves a reference.
         others = (name for name in metadata.refs if name not in {MAIN_BRANCH, tag_of(sink)})
         requirements.extend(_unmoved(name, metadata.refs[name].snapshot_id) for name in others)
     updates.append(_moved(tag_of(sink), "tag", snapshot_id, {"max-ref-age-ms": _FOREVER_MS}))
@@ -135,7 +135,7 @@ def propose(table: Table, sink: str, tagged: int | None, change: Change) -> Prop
 
 
 def has_definitions(table: Table, schema_id: int, spec_id: int) -> bool:
-    """Tell whether the table still has this schema and partitioning. Maintenance may remove both if no snapshot uses them."""
+    """Tell whether the table still has this schema and partitioning. Maintenance may remove them if no snapshot uses them."""
     return table.metadata.schema_by_id(schema_id) is not None and spec_id in table.metadata.specs()
 
 
@@ -154,7 +154,7 @@ def _manifest(
 ) -> ManifestFile:
     schema_id, spec_id = ids
     schema, spec = table.metadata.schema_by_id(schema_id), table.metadata.specs().get(spec_id)
-    if schema is None or spec is None:  # they were removed after the step began; the next step finds out
+    if schema is None or spec is None:  # somebody removed them after the step began; the next step finds out
         raise StoreError(f"somebody has removed schema {schema_id} or partitioning {spec_id}, which the files need")
     with write_manifest(
         format_version=_FORMAT,
@@ -178,7 +178,7 @@ def _manifest(
 
 
 def _kept(table: Table, parent_id: int | None) -> list[ManifestFile]:
-    """List the manifests of the branch's snapshot, including those of deletes."""
+    """List all manifests of the branch's snapshot, including delete manifests."""
     parent = None if parent_id is None else table.metadata.snapshot_by_id(parent_id)
     if parent is None:
         return []

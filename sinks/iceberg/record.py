@@ -1,7 +1,7 @@
-"""Read and write the sink's record: the control record and the newest decision's outcome, in the summary of a tagged snapshot.
+"""Read and write the control record and the newest decision's outcome. They are in the summary of a tagged snapshot.
 
-The tag moves only by compare-and-set, and if the commit adds rows, together with the branch. So the evidence of a commit exists
-from the commit on. As long as the tag exists, no expiry of snapshots removes the evidence.
+The tag moves only by compare-and-set. If a commit adds rows, the tag and the branch move together. So every commit includes its
+own evidence. While the tag exists, snapshot expiry does not remove this evidence.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from pyiceberg.table.metadata import TableMetadata
 
-#: Keys of a snapshot's summary.
+#: Keys in a snapshot's summary.
 SINK: Final = "twopc.sink"
 CONTROL: Final = "twopc.control"
 PUBLISHED: Final = "twopc.published"
@@ -43,7 +43,7 @@ def tag_of(sink: str) -> str:
 
 
 def summary_of(sink: str, control: bytes, published: Published, *, has_rows: bool) -> dict[str, str]:
-    """Make the sink's part of a snapshot's summary. Only a snapshot with rows belongs to a batch."""
+    """Make the sink's entries in a snapshot's summary. Only a snapshot with rows names its batch."""
     record = {SINK: sink, CONTROL: control.decode(), PUBLISHED: msgspec.json.encode(published).decode()}
     return {BATCH: str(published.batch), **record} if has_rows else record
 
@@ -52,17 +52,17 @@ def read_tag(metadata: TableMetadata, sink: str) -> Tagged | None:
     """Read the sink's tag; None if the sink has never written to this table.
 
     Raises:
-        StoreError: somebody has deleted the tag, or moved it to a snapshot that is not the sink's.
+        StoreError: somebody has deleted the tag, or moved it to another snapshot.
     """
     tag = tag_of(sink)
     reference = metadata.refs.get(tag)
     if reference is None:
         if left := _newest_of(metadata, sink):
             raise StoreError(
-                f"the tag {tag!r} is missing, but snapshot {left} belongs to this sink. Somebody has deleted the tag, which "
+                f"the tag {tag!r} is missing, but this sink wrote snapshot {left}. Somebody has deleted the tag, which "
                 "records the committed batches",
                 ConfigurationError,
-                f"Create it again: ALTER TABLE … CREATE TAG `{tag}` AS OF VERSION {left}",
+                f"Recreate the tag: ALTER TABLE … CREATE TAG `{tag}` AS OF VERSION {left}",
             )
         return None
     found = metadata.snapshot_by_id(reference.snapshot_id)
@@ -70,27 +70,27 @@ def read_tag(metadata: TableMetadata, sink: str) -> Tagged | None:
     if found is None or summary.get(SINK) != sink or CONTROL not in summary:
         left = _newest_of(metadata, sink)
         raise StoreError(
-            f"the tag {tag!r} is on snapshot {reference.snapshot_id}, which does not belong to this sink. Somebody has moved it",
+            f"the tag {tag!r} is on snapshot {reference.snapshot_id}, which this sink did not write. Somebody has moved the tag",
             ConfigurationError,
-            f"Move it back: ALTER TABLE … REPLACE TAG `{tag}` AS OF VERSION {left}"
+            f"Move the tag back: ALTER TABLE … REPLACE TAG `{tag}` AS OF VERSION {left}"
             if left
             else "Use another sink name",
         )
     newest = _newest_of(metadata, sink)
     if newest != found.snapshot_id:
         raise StoreError(
-            f"the tag {tag!r} is on snapshot {found.snapshot_id}, but the newer snapshot {newest} also belongs to this sink. "
+            f"the tag {tag!r} is on snapshot {found.snapshot_id}, but this sink also wrote the newer snapshot {newest}. "
             "Somebody has moved the tag back",
             ConfigurationError,
-            f"Move it again: ALTER TABLE … REPLACE TAG `{tag}` AS OF VERSION {newest}",
+            f"Move the tag forward: ALTER TABLE … REPLACE TAG `{tag}` AS OF VERSION {newest}",
         )
     try:
         published = msgspec.json.decode(summary.get(PUBLISHED, "{}"), type=Published)
     except msgspec.DecodeError as error:
         raise StoreError(
-            f"snapshot {found.snapshot_id} of the tag {tag!r} has a record that this version cannot read ({error})",
+            f"snapshot {found.snapshot_id} with the tag {tag!r} has a record that this version cannot read ({error})",
             ConfigurationError,
-            "Use the version of this sink that wrote it",
+            "Use the sink version that wrote the record",
         ) from error
     return Tagged(found.snapshot_id, summary[CONTROL].encode(), published)
 

@@ -1,4 +1,4 @@
-"""Match a batch's columns with those of an Iceberg table."""
+"""Match a batch's columns with an Iceberg table's columns."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 def fit_rows(schema: pa.Schema, table: Schema, title: str) -> RowFormat:
-    """Determine how a batch becomes rows of the table. In a data file, the columns have other names, and field ids.
+    """Determine how to convert a batch to rows of the table. Data files use sanitized column names, and field ids.
 
     Raises:
         SchemaError: the columns do not fit the table; see :func:`match`.

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from twopc.sinks.lake.rows import RowFormat
 
 _TABLE: Final = re.compile(r"[^.\s]+(\.[^.\s]+)+")
-#: URIs with which each process would have its own catalog.
+#: With these URIs, each process would have its own catalog.
 _OF_ONE_PROCESS: Final = re.compile(r"sqlite(\+\w+)?://(/:memory:|/?$|/?\?|.*mode=memory)")
 
 
@@ -51,7 +51,7 @@ class IcebergSettings:
             isinstance(self.catalog, dict) and all(isinstance(key, str) for key in self.catalog),
             "catalog",
             "…",
-            "pass pyiceberg's properties of the catalog, such as {'type': 'rest', 'uri': 'https://…'}",
+            "pass pyiceberg's properties for the catalog, such as {'type': 'rest', 'uri': 'https://…'}",
         )
         self._require(
             self.catalog.get("type") != "in-memory" and not _OF_ONE_PROCESS.match(str(self.catalog.get("uri", ""))),
@@ -61,14 +61,14 @@ class IcebergSettings:
         )
 
     def store(self) -> Store:
-        """Make a store for the caller. It loads the table later."""
+        """Create a store, which the caller must close. It loads the table later."""
         return Store(self.catalog, self.table, timeout_ms=self.timeout_ms)
 
     def require_supported(self, table: Table) -> None:
         """Refuse a table with features or settings that this sink does not support.
 
         Raises:
-            ConfigurationError: the table has one of them. The message names it and says what to do.
+            ConfigurationError: the table has an unsupported feature or setting. The message names it and says what to do.
         """
         for objection in find_objections(table.metadata):
             raise ConfigurationError(f"sink {self.name!r}: table {self.table} {objection}. Nothing was written")
@@ -80,11 +80,11 @@ class IcebergSettings:
 
 @fresh
 def row_format(settings: IcebergSettings, schema: pa.Schema) -> RowFormat:
-    """Determine how a batch's rows are written. Reads the table at most every 30 s; each task reads it again.
+    """Determine how to write a batch's rows. Read the table at most every 30 s; each task also reads it.
 
     Raises:
         SchemaError: the columns do not fit the table.
-        ConfigurationError: the table has something that the sink does not support, or cannot be read.
+        ConfigurationError: the table has a feature or setting that the sink does not support, or it cannot be read.
     """
     with (
         explaining(f"sink {settings.name!r}, reading table {settings.table}"),

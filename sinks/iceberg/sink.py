@@ -1,4 +1,4 @@
-"""The Iceberg sink, as its user describes it."""
+"""Define the Iceberg sink that users create."""
 
 from __future__ import annotations
 
@@ -20,19 +20,19 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class IcebergSink(IcebergSettings, TwoPhaseCommitSink[IcebergHandle]):
-    """Appends rows to an Iceberg table. All rows of a batch become visible at the same instant, as one snapshot.
+    """Appends rows to an Iceberg table. All rows of a batch become visible together, in one snapshot.
 
     Each task writes data files that no snapshot names. After the decision, the driver adds them all to the table with one commit.
 
     Args:
         name: the sink's name across restarts. Letters, digits, ``_`` and ``-``.
-        catalog: the catalog, as pyiceberg's configuration describes it: ``{"type": "rest", "uri": "https://…"}``. Every executor
-            must reach it. ``name`` is the catalog's own name, which matters for ``"type": "sql"``.
-        table: ``namespace.table``. The rows' columns must have the names of the table's columns.
-        timeout_ms: how long a commit is repeated while the catalog refuses it or does not answer, and how long one request to a
+        catalog: pyiceberg's configuration for the catalog, such as ``{"type": "rest", "uri": "https://…"}``. Every executor must
+            reach the catalog. The key ``name`` is the catalog's own name, which matters for ``"type": "sql"``.
+        table: ``namespace.table``. The rows' columns must have the same names as the table's columns.
+        timeout_ms: how long to repeat a commit while the catalog refuses it or does not answer, and how long one request to a
             REST catalog may take.
-        orphan_age_ms: the age from which your maintenance deletes files that no snapshot names (Spark's ``remove_orphan_files``:
-            three days by default). A batch whose files are older than a third of this age is not decided.
+        orphan_age_ms: the age from which your maintenance deletes files that no snapshot names (``remove_orphan_files`` in
+            Spark: three days by default). If a batch's files are older than a third of this age, the driver does not decide it.
 
     Raises:
         ConfigurationError: an argument is invalid. The message names the argument and says what to pass instead.
@@ -41,7 +41,7 @@ class IcebergSink(IcebergSettings, TwoPhaseCommitSink[IcebergHandle]):
     handle_type = IcebergHandle
 
     def check_schema(self, schema: pa.Schema) -> None:
-        """See :class:`TwoPhaseCommitSink`. Reads the table's definition at most every 30 s."""
+        """See :class:`TwoPhaseCommitSink`. Read the table's definition at most every 30 s."""
         row_format(self, schema)
 
     def check_rows(self, rows: pa.RecordBatch) -> None:

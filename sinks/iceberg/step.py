@@ -67,9 +67,9 @@ class Step(LakeStep[IcebergView, "Table"]):
         return False
 
     def tidy(self) -> None:
-        """See :class:`LakeStep`. Delete the metadata files of tries that took no effect, and never will since the tag has moved.
+        """See :class:`LakeStep`. Delete the metadata files of failed tries, which can no longer succeed since the tag has moved.
 
-        A successor may have moved the tag again by now, so the tag does not show which try took effect.
+        A successor may already have moved the tag again, so the tag does not show which try succeeded.
         """
         files = TableFiles(self._table.io)
         with contextlib.suppress(StoreError):

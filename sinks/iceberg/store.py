@@ -19,10 +19,10 @@ if TYPE_CHECKING:
 
 
 class Store:
-    """A table in a catalog.
+    """Accesses a table in a catalog.
 
     Args:
-        properties: pyiceberg's properties of the catalog; ``name`` is the catalog's own name.
+        properties: pyiceberg's properties for the catalog; ``name`` is the catalog's own name.
         table: ``namespace.table``.
         timeout_ms: how long one request to the catalog may take.
     """
@@ -41,7 +41,7 @@ class Store:
     def commit(
         self, table: Table, requirements: tuple[TableRequirement, ...], updates: tuple[TableUpdate, ...]
     ) -> None:
-        """Commit once. pyiceberg's own commit would repeat it without most of its requirements."""
+        """Try to commit once. pyiceberg's own commit would repeat the try without most of its requirements."""
         with translated(f"committing to table {self._table}"):
             self._opened().commit_table(table, requirements, updates)
 
@@ -55,7 +55,7 @@ class Store:
         if self._catalog is None:
             properties = timed(self._properties, self._timeout_ms)
             with warnings.catch_warnings():
-                warnings.simplefilter("ignore")  # warnings about pyiceberg's own use of its libraries
+                warnings.simplefilter("ignore")  # pyiceberg causes warnings in its own dependencies
                 self._catalog = load_catalog(properties.pop("name", "default"), **properties)
             limit_time(self._catalog, self._timeout_ms)
         return self._catalog

@@ -1,4 +1,4 @@
-"""Read an Iceberg table once, with the sink's tag in it."""
+"""Read an Iceberg table and the sink's tag once."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class IcebergView:
     """See :class:`twopc.sinks.lake.view.View`.
 
     Attributes:
-        table: the table.
+        table: the table with the metadata that was read.
         tagged: the snapshot that the sink's tag names.
         files: the table's storage.
     """

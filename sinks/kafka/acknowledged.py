@@ -1,4 +1,4 @@
-"""Wait for acknowledgements. The wait continues while acknowledgements arrive; only silence or the deadline ends it."""
+"""Wait for acknowledgements. While acknowledgements arrive, the wait continues; only silence or the deadline ends it."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-#: The time for which a failed record may stay unnoticed while others are sent.
+#: A failed record may stay unnoticed for this long while others are sent.
 _SLICE_S: Final = 0.5
 
 

@@ -1,7 +1,7 @@
-"""Convert Arrow rows to librdkafka's structures, with addresses filled in by numpy; no row becomes a Python object.
+"""Convert Arrow rows to librdkafka's structures. numpy fills in the addresses, so no row becomes a Python object.
 
-Ownership: the structures hold addresses in Arrow's buffers. An object of this module keeps those arrays alive. Its caller
-keeps the object until librdkafka has copied the rows, which happens within each call.
+The structures contain addresses in Arrow's buffers. An object in this module keeps its arrays alive. The caller must keep the
+object until librdkafka has copied the rows, which happens within each call.
 """
 
 from __future__ import annotations
@@ -31,14 +31,14 @@ Column: TypeAlias = Any  #: an Arrow array of any type
 
 #: The size of an offset in bytes, for the types that have offsets.
 _OFFSETS: Final = {pa.binary(): 4, pa.string(): 4, pa.large_binary(): 8, pa.large_string(): 8}
-#: The address of an empty value whose array has no buffer; an address of 0 would mean null.
+#: The address for an empty value whose array has no buffer. An address of 0 would mean null.
 _NOWHERE: Final = ctypes.create_string_buffer(1)
-#: Each record's arguments before its headers.
+#: The number of arguments before a record's headers.
 _FIXED: Final = 6
 
 
 class PlainRecords:
-    """Rows of one topic with a value and optionally a key. One call enqueues all of them."""
+    """Rows for one topic, with values and optional keys. One call enqueues all rows."""
 
     def __init__(self, producer: LibrdkafkaProducer, topic: str, rows: pa.RecordBatch) -> None:
         self._producer, self._topic = producer, topic
@@ -57,7 +57,7 @@ class PlainRecords:
         return _largest(self._spans)
 
     def enqueue(self, start: int) -> tuple[int, KafkaError | None]:
-        """See :class:`Records`. Once the queue is full, librdkafka accepts no further rows."""
+        """See :class:`Records`. Once the queue is full, librdkafka accepts no more rows."""
         messages = self._messages[start:]
         self._producer.produce_batch(self._topic, messages)
         (refused,) = np.nonzero(messages["err"])
@@ -74,7 +74,7 @@ class PlainRecords:
 
 
 class DetailedRecords:
-    """Rows with topics, partitions, timestamps or headers. Each row takes one call, with arguments filled in by numpy."""
+    """Rows with topics, partitions, timestamps or headers. Each row takes one call; numpy fills in its arguments."""
 
     stopped = True
 
@@ -158,7 +158,7 @@ def records_of(
     Args:
         producer: the producer that enqueues the rows.
         rows: the rows.
-        topics: the topics of these rows.
+        topics: the rows' topics.
         which: for each row, the index of its topic in ``topics``; None if there is only one topic.
     """
     details = [name for name in ("partition", "timestamp", "headers") if name in rows.schema.names]
@@ -169,9 +169,9 @@ def records_of(
 
 
 class Spans:
-    """The address and size of each element in a column of bytes or text; a null has address 0.
+    """The address and size of each element in a bytes or text column. A null has address 0.
 
-    Keeps the column alive, because the addresses point into it.
+    The object keeps the column alive, because the addresses point into it.
     """
 
     def __init__(self, column: Column) -> None:
@@ -185,13 +185,13 @@ class Spans:
 
 
 def _largest(spans: Mapping[Any, Spans]) -> int:
-    """Return the size in bytes of the largest row, summed over these columns."""
+    """Return the size of the largest row in bytes, summed over these columns."""
     sizes = [column.sizes for column in spans.values()]
     return int(np.max(np.sum(sizes, axis=0), initial=0)) if sizes else 0
 
 
 class Headers:
-    """The headers of rows: the number of headers in each row, then all names and values in row order."""
+    """The rows' headers: the number of headers in each row, and all names and values in row order."""
 
     def __init__(self, column: Column) -> None:
         pairs = column.flatten()
@@ -200,13 +200,13 @@ class Headers:
             raise BadRecordError(HEADER_WITHOUT_KEY)
         self.counts: Numbers = np.diff(_edges(column, _OFFSETS[pa.binary()]))
         self.counts[_nulls(column)] = 0  # the elements of null rows are not among the pairs
-        # librdkafka takes names as C strings.
+        # librdkafka expects names as C strings.
         ended = pc.binary_join_element_wise(keys, _text("", keys.type), _text("\0", keys.type))
         self.names = Spans(ended)
         self.values = Spans(pairs.field("value"))
 
 
-# This avoids ``pa.scalar`` and ``pa.array``: they import pandas, which takes a second in every new Python worker.
+# The code below avoids ``pa.scalar`` and ``pa.array``, because they import pandas, which takes a second in each new worker.
 
 
 def _text(value: str, kind: pa.DataType) -> Column:
@@ -216,15 +216,15 @@ def _text(value: str, kind: pa.DataType) -> Column:
 
 
 def _edges(column: Column, width: int) -> Numbers:
-    """Return the start of each element, and the end of the last one."""
+    """Return the start of each element, and the end of the last element."""
     if not len(column):
-        return np.zeros(1, np.int64)  # there may be no buffer
+        return np.zeros(1, np.int64)  # an empty column may lack the buffer
     edges = np.frombuffer(column.buffers()[1], f"<i{width}", len(column) + 1, column.offset * width)
     return edges.astype(np.int64)
 
 
 def _nulls(column: Column) -> Numbers:
-    """Return a mask of the elements that are null."""
+    """Return a mask of the null elements."""
     validity = column.buffers()[0]
     if validity is None:
         return np.zeros(len(column), bool)
@@ -240,7 +240,7 @@ def _as_bytes(column: Column) -> Column:
         column = column.dictionary_decode()
         return column if column.type in _OFFSETS else _as_bytes(column)
     if not (pa.types.is_fixed_size_binary(kind) or pa.types.is_binary_view(kind) or pa.types.is_string_view(kind)):
-        raise TypeError(f"a record's key and value are bytes or text, not {kind}")
+        raise TypeError(f"a record's key and value must be bytes or text, not {kind}")
     return column.cast(pa.large_string() if pa.types.is_string_view(kind) else pa.large_binary())
 
 

@@ -1,8 +1,8 @@
-"""Learn the largest batch that a topic accepts. A broker refuses a larger batch, which librdkafka, unlike Java, never splits.
+"""Learn the largest batch that a topic accepts. Brokers refuse larger batches, and unlike Java, librdkafka never splits them.
 
-The limit applies to the batch, so a topic that accepts 64 kB refuses five hundred small records with one key. A process asks
-for each topic's limit once per run. If the process may not ask, or if the limit is lowered while the query runs, the process
-learns from the refusal, and the next attempt sends smaller batches.
+The limit applies to batches, so a topic that accepts 64 kB may refuse five hundred small records with one key. A process asks
+for each topic's limit once per run. If the process may not ask, or if somebody lowers the limit while the query runs, the
+process learns from the refusal, and the next attempt sends smaller batches.
 
 Sources: ``batch.size`` in librdkafka's CONFIGURATION.md; ``analyzeAndValidateRecords`` and ``append`` in Kafka's
 ``UnifiedLog.scala``.
@@ -28,12 +28,12 @@ if TYPE_CHECKING:
 
 #: librdkafka's own default.
 _DEFAULT: Final = 1_000_000
-#: Java's default. Every topic to which Spark's own sink can write with its defaults accepts it.
+#: Java's default. If Spark's own sink can write to a topic with its defaults, the topic accepts batches of this size.
 _CAUTIOUS: Final = 16_384
 #: The settings that limit a topic's batches. The segment size is a limit because a batch must fit in one segment.
 _LIMITS: Final = ("max.message.bytes", "segment.bytes")
 _REQUEST_S: Final = 5.0
-#: The errors with which a broker refuses a batch.
+#: The broker's errors for a batch that is too large.
 _REFUSALS: Final = frozenset({KafkaError.MSG_SIZE_TOO_LARGE, KafkaError.RECORD_LIST_TOO_LARGE})
 
 #: A topic's limit, and its name.
@@ -41,7 +41,7 @@ Limit = tuple[int, str]
 
 
 class BatchSize:
-    """The batch sizes that a sink's topics accept, as far as this process has learned them in one run."""
+    """The largest batches that a sink's topics accept. One process learns them in one run."""
 
     def __init__(self, settings: KafkaSettings) -> None:
         self._settings = settings
@@ -51,11 +51,11 @@ class BatchSize:
 
     @property
     def bytes(self) -> int:
-        """The size in bytes of the largest batch that every known topic accepts, or the user's setting if that is less."""
+        """The size of the largest batch that all known topics accept, in bytes, or the user's setting if that is less."""
         return min([self._chosen, *(limit for limit, _ in filter(None, self._limits.values()))])
 
     def learn(self, topics: Collection[str]) -> None:
-        """Ask for the limits of topics that are not yet known. Raises nothing."""
+        """Ask for the limits of new topics. Raises nothing."""
         if self._limits.keys() >= set(topics):
             return
         with self._lock:
@@ -67,21 +67,21 @@ class BatchSize:
         return {**config, "batch.size": str(self.bytes)} if self.bytes < self._chosen else dict(config)
 
     def too_small_for(self, topics: Collection[str], sent_bytes: int) -> RetriableError | None:
-        """Build an error if a topic accepts only smaller batches than the ``sent_bytes`` of a running producer; else None."""
+        """Build an error if a topic's limit is below a running producer's batch size, ``sent_bytes``; else return None."""
         small = [topic for topic in topics if (limit := self._limits.get(topic)) and limit[0] < sent_bytes]
         return RetriableError("; ".join(map(self._lowered, small))) if small else None
 
     def refusal(
         self, error: KafkaError, topic: str, sent_bytes: int, largest: int, doing: str
     ) -> TwoPhaseCommitError | None:
-        """Build the error for a batch that a broker has refused; None if its size is not the reason.
+        """Build the error for a batch that a broker has refused; None if the batch size is not the reason.
 
         Args:
             error: the error in the delivery report.
             topic: the topic to which the batch was sent.
             sent_bytes: the producer's ``batch.size``.
-            largest: the bytes of the largest row's key and value.
-            doing: the action that failed, and its object.
+            largest: the size of the largest row's key and value in bytes.
+            doing: the failed action and its object, for the message.
         """
         if error.code() not in _REFUSALS:
             return None
@@ -95,26 +95,26 @@ class BatchSize:
             return RetriableError(f"{text}: {self._lowered(topic)}")
         takes = f"{known[1]}={known[0]}" if known and known[1] else "this principal may not read the limit"
         return BadRecordError(
-            f"{text}: a record is larger than the topic {topic} accepts ({takes}). The largest row of this task has "
-            f"{largest} bytes in key and value. Raise the topic's max.message.bytes, or make the record smaller"
+            f"{text}: a record is larger than the topic {topic} accepts ({takes}). The key and value of this task's "
+            f"largest row have {largest} bytes. Raise the topic's max.message.bytes, or make the record smaller"
         )
 
     def _lowered(self, topic: str) -> str:
         limit, setting = self._limits[topic] or (0, "")
         if setting:
             return (
-                f"the topic {topic} accepts batches of at most {limit} bytes (its {setting}); the next attempt keeps to that "
+                f"the topic {topic} accepts batches of at most {limit} bytes (its {setting}); the next attempt obeys this "
                 "limit"
             )
         return (
-            f"the topic {topic} accepts only smaller batches, and its limit could not be read: the next attempt sends at most "
-            f"{limit} bytes. To avoid the failed first attempt, allow DescribeConfigs on the topic {topic}, or set "
+            f"the topic {topic} accepts only smaller batches, and its limit could not be read. The next attempt sends at most "
+            f"{limit} bytes. To avoid this failure in future, allow DescribeConfigs on the topic {topic}, or set "
             "kafka.batch.size"
         )
 
 
 def _ask(settings: KafkaSettings, topics: Collection[str]) -> dict[str, Limit | None]:
-    """Read the smallest limit of each topic; None if the user cannot read it. Topics that do not exist (yet) are left out."""
+    """Read each topic's smallest limit; None if the user may not read it. The result omits topics that do not exist yet."""
     config = settings.connection_config()
     found: dict[str, Limit | None] = {}
     try:
@@ -129,19 +129,19 @@ def _ask(settings: KafkaSettings, topics: Collection[str]) -> dict[str, Limit | 
             except KafkaException as error:
                 if error.args[0].code() != KafkaError.UNKNOWN_TOPIC_OR_PART:
                     found[resource.name] = None
-    except (KafkaException, TwoPhaseCommitError):  # the producer gets the same error, and reports it better
+    except (KafkaException, TwoPhaseCommitError):  # the producer gets the same error, and its report is better
         return dict.fromkeys(topics)
     return found
 
 
-#: A limit, because a process outlives many queries.
+#: The cache has a limit because a process outlives many queries.
 _MOST_SINKS: Final = 64
-#: By process and sink: the driver's epoch, and the limits learned in its run.
+#: The driver's epoch and the limits learned in its run, by process and sink.
 _known: dict[tuple[int, str], tuple[int, BatchSize]] = {}
 
 
 def batch_size_of(settings: KafkaSettings, driver_epoch: int) -> BatchSize:
-    """Return the limits that this process has learned in a sink's run."""
+    """Return the limits that this process has learned in one run of a sink."""
     key = (os.getpid(), settings.name)
     known = _known.get(key)
     if known is None or known[0] != driver_epoch:

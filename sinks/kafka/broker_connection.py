@@ -1,7 +1,7 @@
-"""The connection that commits prepared transactions. No other module uses kafka-python's internals.
+"""Provide the connection that commits prepared transactions. No other module uses kafka-python's internals.
 
-librdkafka cannot resume a transaction that another process prepared, and no public API of kafka-python can end one. So
-requests go through the private ``_manager`` of kafka-python's admin client, which is why kafka-python is pinned to 3.0.x.
+librdkafka cannot resume a transaction that another process prepared, and kafka-python's public API cannot end a transaction. So
+requests use the private ``_manager`` of kafka-python's admin client. For this reason, kafka-python is pinned to 3.0.x.
 """
 
 from __future__ import annotations
@@ -29,23 +29,23 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 _BOOTSTRAP_TIMEOUT_MS: Final = 30_000
-#: kafka-python's own timeouts (``KafkaConnectionManager.DEFAULT_CONFIG``); its admin client does not accept them.
+#: kafka-python's own timeouts (``KafkaConnectionManager.DEFAULT_CONFIG``). Its admin client does not accept these options.
 _SETUP_TIMEOUTS_MS: Final = {
     "socket_connection_setup_timeout_ms": 10_000,
     "socket_connection_setup_timeout_max_ms": 30_000,
 }
-#: The rounds' shares of the time if there are several servers. The first rounds are short, so that silent servers cost little.
+#: With several servers, each round gets this share of the time. The first rounds are short, so silent servers cost little time.
 _ROUNDS: Final = (1, 2, 4)
-#: For this long, a request to all brokers may miss a broker that joins (a rolling restart). kafka-python allows 5 minutes.
+#: A request to all brokers may miss a broker that joined within this time (a rolling restart). kafka-python allows 5 minutes.
 _METADATA_MAX_AGE_MS: Final = 30_000
 _SASL: Final = (SaslAuthenticateRequest, SaslAuthenticateResponse, SaslBytesRequest, SaslBytesResponse)
 
 
 class _WithoutSecrets(logging.Filter):
-    """Suppresses kafka-python's debug lines that hold passwords and tokens: its settings, SASL's messages, and raw bytes."""
+    """Suppresses kafka-python's debug lines that contain passwords or tokens: its settings, SASL messages and raw bytes."""
 
     def filter(self, record: logging.LogRecord) -> bool:
-        """Whether the line may be logged."""
+        """Tell whether the line may be logged."""
         if record.levelno > logging.DEBUG:
             return True
         is_secret = "configuration" in str(record.msg) or any(
@@ -60,19 +60,19 @@ for _name in ("kafka.net.connection", "kafka.protocol.parser", "kafka.admin.clie
 
 
 class BrokerConnection:
-    """Connections to the brokers of one cluster. Thread-safe: requests run on the admin client's thread."""
+    """Connects to one cluster's brokers. Threads may share this object, because requests run on the admin client's thread."""
 
     def __init__(self, config: Mapping[str, Any]) -> None:
         """Connect.
 
         Raises:
             UnavailableError: no broker responds.
-            ConfigurationError: the connection's options are wrong.
+            ConfigurationError: a connection option is wrong.
             TwoPhaseCommitError: no token for SASL/OAUTHBEARER is available.
         """
         tokens = config.get("sasl_oauth_token_provider")
         if tokens is not None:
-            tokens()  # raises the error; the client would only log it and run into its timeout
+            tokens()  # raises the error, which the client would only log until its timeout
             config = {**config, "sasl_oauth_token_provider": _TokenProvider(tokens)}
         try:
             self.admin = _open_in_turn(config)
@@ -96,11 +96,11 @@ class BrokerConnection:
 
     @property
     def broker_version(self) -> str:
-        """The Kafka version of the first broker that responded, as kafka-python infers it from the protocol."""
+        """The Kafka version of the first broker that responded. kafka-python infers it from the protocol."""
         return str(self._manager.broker_version_data.broker_version_str)
 
     def does_not_know(self, request: Any, *, min_version: int = 0) -> bool:
-        """Whether that broker and kafka-python share no version of a request that is at least ``min_version``."""
+        """Tell whether the first broker and kafka-python have no common request version of at least ``min_version``."""
         try:
             self._manager.broker_version_data.api_version(request, min_version=min_version)
         except kafka_errors.IncompatibleBrokerVersion:
@@ -108,7 +108,7 @@ class BrokerConnection:
         return False
 
     def send_all(self, requests: Sequence[tuple[Any, ...]]) -> list[Any]:
-        """Send requests, all in flight together, each to the given node or to any broker.
+        """Send all requests concurrently, each to the given node or to any broker.
 
         Returns, for each request, its response or the exception that it raised.
         """
@@ -128,7 +128,7 @@ class BrokerConnection:
         try:
             return self._manager.send(request, *node)
         except kafka_errors.UnknownBrokerIdError as error:
-            # The broker has left, or joined after the metadata was read. The caller retries.
+            # The broker left, or it joined after kafka-python read the metadata. The caller retries.
             self._manager.cluster.request_update()
             return error
         except kafka_errors.KafkaError as error:  # such as a node that is not ready
@@ -136,14 +136,14 @@ class BrokerConnection:
 
 
 class _TokenProvider(AbstractTokenProvider):  # type: ignore[misc] # kafka-python has no types
-    """An adapter of :class:`Tokens` for kafka-python."""
+    """Adapts :class:`Tokens` to kafka-python."""
 
     def __init__(self, tokens: Tokens) -> None:
         super().__init__()
         self._tokens = tokens
 
     def token(self) -> str:
-        """Supply a token. Called at each connection, and when a session is about to expire (KIP-368)."""
+        """Supply a token for each new connection, and for each session that is about to expire (KIP-368)."""
         return self._granted()[0]
 
     def extensions(self) -> Mapping[str, str]:
@@ -152,22 +152,22 @@ class _TokenProvider(AbstractTokenProvider):  # type: ignore[misc] # kafka-pytho
     def _granted(self) -> Granted:
         try:
             return self._tokens()
-        except TwoPhaseCommitError as error:  # kafka-python sees an unreachable broker, and retries it
+        except TwoPhaseCommitError as error:  # kafka-python takes this error for an unreachable broker, and retries
             raise kafka_errors.SaslAuthenticationFailedError(str(error)) from error
 
 
 def _open_in_turn(config: Mapping[str, Any]) -> KafkaAdminClient:
     """Connect through the first server that responds.
 
-    kafka-python repeatedly picks a server at random, and spends all of the time on a silent one
-    (``KafkaConnectionManager._do_bootstrap``). So each attempt gets a share of the time, and begins with the next server.
+    kafka-python picks servers at random, and may spend all its time on a silent server
+    (``KafkaConnectionManager._do_bootstrap``). So each attempt gets a share of the time, and starts with the next server.
     """
     total_ms = config.get("bootstrap_timeout_ms", _BOOTSTRAP_TIMEOUT_MS)
     count = len(config["bootstrap_servers"])
     shares = [weight / sum(_ROUNDS) / count for weight in _ROUNDS for _ in range(count)] if count > 1 else [1.0]
     tries = [({**config, "bootstrap_timeout_ms": total_ms * share}, n % count) for n, share in enumerate(shares)]
     for settings, first in tries[:-1]:
-        # The next server may respond, or may not be a controller.
+        # The next server may respond, and may not be a controller.
         with suppress(kafka_errors.KafkaTimeoutError, kafka_errors.IncompatibleBrokerVersion):
             return _open(settings, first)
     return _open(*tries[-1])
@@ -194,14 +194,14 @@ def _open(config: Mapping[str, Any], first: int) -> KafkaAdminClient:
             kafka_client=open_client,
         )
     except (kafka_errors.KafkaError, ValueError, OSError):
-        for client in opened:  # a constructor that fails leaves its thread and sockets behind
+        for client in opened:  # the failed constructor has left a thread and sockets behind
             client.close()
             client._manager._net.stop()  # noqa: SLF001 - see the module's docstring
         raise
 
 
 def _take_turns(cluster: Any, servers: Sequence[str], first: int) -> None:
-    """Pass kafka-python one server at a time, so that it tries the next one after a refusal."""
+    """Give kafka-python one server at a time, so that it tries the next server after a refusal."""
     places = {get_ip_port_afi(server)[:2]: place for place, server in enumerate(servers)}
     ordered = sorted(cluster.bootstrap_brokers(), key=lambda broker: places[broker.host, broker.port])
     turns = cycle(ordered[first:] + ordered[:first])
@@ -219,8 +219,8 @@ def _unreachable(config: Mapping[str, Any], error: Exception) -> TwoPhaseCommitE
     servers = ", ".join(config["bootstrap_servers"])
     if isinstance(error, kafka_errors.KafkaTimeoutError):
         return UnavailableError(
-            f"no Kafka broker responds at {servers} ({error}). Check bootstrap_servers and the network; on a secured "
-            "listener also check kafka.security.protocol, kafka.sasl.* and kafka.ssl.*"
+            f"no Kafka broker responds at {servers} ({error}). Check bootstrap_servers and the network. For a secured "
+            "listener, also check kafka.security.protocol, kafka.sasl.* and kafka.ssl.*"
         )
     return ConfigurationError(
         f"cannot connect to Kafka at bootstrap_servers={servers!r}: {error}. Correct bootstrap_servers or the connection options"

@@ -1,4 +1,4 @@
-"""Pass on librdkafka's log, and keep the last lines for the error that they explain."""
+"""Pass on librdkafka's log, and keep the last lines to explain errors."""
 
 from __future__ import annotations
 
@@ -6,14 +6,14 @@ import logging
 from collections import deque
 from typing import Final
 
-#: librdkafka's own log lines. Without this logger, a discarded producer that outlives its broker would write to stderr forever.
+#: Receives librdkafka's log lines. Otherwise, a discarded producer that outlives its broker would write to stderr forever.
 client_logger = logging.getLogger("twopc.librdkafka")
 
 _KEPT: Final = 3
 
 
 class ClientLog:
-    """The log of one client. confluent-kafka uses it as a logger."""
+    """Receives one client's log lines. confluent-kafka uses this object as a logger."""
 
     def __init__(self) -> None:
         self._last: deque[str] = deque(maxlen=_KEPT)
@@ -26,5 +26,5 @@ class ClientLog:
             self._last.append(line)
 
     def said(self) -> str:
-        """Return the last warnings and errors, as a suffix for an error's message; empty if there were none."""
+        """Return the last warnings and errors as a suffix for an error message; empty if the client logged none."""
         return f". The client's log: {' | '.join(self._last)}" if self._last else ""

@@ -1,7 +1,7 @@
-"""Choose the columns of Spark's own Kafka writer by name and type, and check their values, a column at a time.
+"""Choose the same columns as Spark's own Kafka writer by name and type, and check their values one column at a time.
 
-Source of the names and types: Spark's ``KafkaWriter.scala`` and its Structured Streaming + Kafka guide. Only ``timestamp``
-is our own.
+The names and types come from Spark's ``KafkaWriter.scala`` and its Structured Streaming + Kafka guide. Only ``timestamp`` is an
+addition.
 """
 
 from __future__ import annotations
@@ -18,16 +18,16 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
 HEADER_WITHOUT_KEY: Final = "a header without a key in the 'headers' column"
-#: The bytes that librdkafka counts besides key, value and headers (``RD_KAFKAP_MESSAGE_V2_MAX_OVERHEAD``).
+#: The overhead per record that librdkafka adds to key, value and headers (``RD_KAFKAP_MESSAGE_V2_MAX_OVERHEAD``).
 _RECORD_OVERHEAD_BYTES: Final = 36
-#: From each of these lengths on, the encoded length takes one more byte, because it is a zigzag varint.
+#: A length is encoded as a zigzag varint, which takes one more byte from each of these lengths on.
 _LONGER: Final = (1 << 6, 1 << 13, 1 << 20, 1 << 27)
 _STRING: Final = (pa.string(), pa.large_string())
 _BINARY: Final = (pa.binary(), pa.large_binary())
 
 
 def kafka_columns(schema: pa.Schema, *, has_topic: bool) -> tuple[SinkColumn, ...]:
-    """Choose the records' columns, ignoring the case of their names. ``has_topic`` says whether the sink has its own topic.
+    """Choose the records' columns by case-insensitive names. ``has_topic`` says whether the sink has its own topic.
 
     Raises:
         SchemaError: a column is missing, exists twice or has a type that cannot be written; the message names it.
@@ -35,18 +35,18 @@ def kafka_columns(schema: pa.Schema, *, has_topic: bool) -> tuple[SinkColumn, ..
     found = {name: named(name, schema.names) for name in _RULES}
     if found["value"] is None:
         raise SchemaError(
-            f"the DataFrame has no column 'value' (it has {listed(schema.names)}): select the record's value AS value"
+            f"the DataFrame has no column 'value' (it has {listed(schema.names)}): select a column AS value"
         )
     if not has_topic and found["topic"] is None:
         raise SchemaError(
-            f"no topic: neither the sink nor the DataFrame (it has {listed(schema.names)}) names one. Set KafkaSink(topic=…) or "
-            "select a column AS topic"
+            f"no topic: the sink has none, and the DataFrame has no column 'topic' (it has {listed(schema.names)}). Set "
+            "KafkaSink(topic=…) or select a column AS topic"
         )
     return tuple(_column(name, schema.field(source)) for name, source in found.items() if source is not None)
 
 
 def named(name: str, names: Sequence[str]) -> str | None:
-    """Find the column with exactly this name, as Spark's own writer requires, or else the only one that differs in case.
+    """Find the column with exactly this name, as Spark's own writer requires, or else the only case-insensitive match.
 
     Raises:
         SchemaError: several columns match.
@@ -63,14 +63,14 @@ def named(name: str, names: Sequence[str]) -> str | None:
 
 
 def require_writable(rows: pa.RecordBatch, *, max_bytes: int) -> None:
-    """Check rows with the columns of :class:`twopc.sinks.kafka.writer.KafkaWriter`, except ``topic``; contacts no broker.
+    """Check rows with the columns of :class:`twopc.sinks.kafka.writer.KafkaWriter`, except ``topic``. Contact no broker.
 
     Args:
         rows: the rows; may be empty.
-        max_bytes: the largest record: ``message.max.bytes``, as librdkafka counts it.
+        max_bytes: the maximum size of a record, ``message.max.bytes``, in librdkafka's count.
 
     Raises:
-        BadRecordError: no producer could ever send at least one of the rows; the message has the reason.
+        BadRecordError: no producer could ever send at least one of the rows. The message says why.
     """
     require_exact(rows)
     columns = {name: rows.column(name) for name in rows.schema.names}
@@ -84,19 +84,19 @@ def require_writable(rows: pa.RecordBatch, *, max_bytes: int) -> None:
 
 
 def require_exact(rows: pa.RecordBatch) -> None:
-    """Refuse values that librdkafka would silently write as something else.
+    """Refuse values that librdkafka would silently change.
 
     librdkafka treats a time of 0 as "now" and a partition of -1 as "any", and it truncates a header's name at its first NUL byte.
-    Kafka's Java producer, and so Spark's own sink, refuses negative partitions and times (``ProducerRecord.java``).
+    Kafka's Java producer, which Spark's own sink uses, refuses negative partitions and times (``ProducerRecord.java``).
 
     Args:
         rows: see :func:`require_writable`. Rows without ``partition``, ``timestamp`` and ``headers`` need no check.
 
     Raises:
-        BadRecordError: at least one of the rows cannot be written unchanged; the message has the reason.
+        BadRecordError: at least one of the rows cannot be written unchanged. The message says why.
     """
     columns = {name: rows.column(name) for name in rows.schema.names}
-    # The comparison is in Python, because ``pa.scalar`` imports pandas, which takes a second in every new Python worker.
+    # Python compares the values, because ``pa.scalar`` imports pandas, which takes a second in every new Python worker.
     if "partition" in columns and (pc.min(columns["partition"]).as_py() or 0) < 0:
         raise BadRecordError("a negative number in the 'partition' column: use null to let the client choose")
     earliest_ms = pc.min(columns["timestamp"]).as_py() if "timestamp" in columns else None
@@ -110,7 +110,7 @@ def require_exact(rows: pa.RecordBatch) -> None:
 
 
 def texts_of(column: Any) -> list[str]:
-    """Return the elements of a text column without nulls. Spark's strings may hold any bytes; invalid UTF-8 is escaped."""
+    """Return the elements of a text column without nulls. Spark strings may contain any bytes, so escape invalid UTF-8."""
     return [element.as_buffer().to_pybytes().decode(errors="backslashreplace") for element in column]
 
 
@@ -141,7 +141,7 @@ def _is_text(kind: pa.DataType) -> bool:
 
 
 def _is_instant(kind: pa.DataType) -> bool:
-    # A time without a zone (Spark's timestamp_ntz) is a wall-clock reading, not a point in time.
+    # A time without a zone (Spark's timestamp_ntz) shows a local clock, not a point in time.
     return isinstance(kind, pa.TimestampType) and kind.tz is not None
 
 
@@ -152,7 +152,7 @@ def _is_headers(kind: pa.DataType) -> bool:
     return inner == [("key", True, False), ("value", False, True)]
 
 
-#: For each column: whether a type fits, the fitting types by Spark's names, and the form that the producer takes.
+#: For each column: a check of its type, Spark's names for the accepted types, and the form that the producer needs.
 _RULES: Final[dict[str, tuple[Callable[[Any], bool], str, Form]]] = {
     "key": (_is_text, "string or binary", Form.BINARY),
     "value": (_is_text, "string or binary", Form.BINARY),
@@ -168,9 +168,9 @@ def _bytes_of(column: Any) -> Any:
 
 
 def _header_bytes(headers: Any) -> Any:
-    """Compute the size of each row's headers as sent, in bytes: each key and value, and the lengths of both."""
+    """Compute the encoded size of each row's headers in bytes: all keys, values and their lengths."""
     pairs = headers.flatten()
-    sizes = pa.repeat(pa.scalar(2, pa.int64()), len(pairs))  # a byte for each length, including that of null
+    sizes = pa.repeat(pa.scalar(2, pa.int64()), len(pairs))  # one byte for each length, even for null
     for length in (_bytes_of(pairs.field("key")), _bytes_of(pairs.field("value"))):
         for longer in _LONGER:
             sizes = pc.add(sizes, pc.greater_equal(length, pa.scalar(longer)).cast(pa.int64()))

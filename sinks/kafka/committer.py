@@ -1,4 +1,4 @@
-"""The driver's side of a Kafka sink: acquire, confirm, commit and prove, sweep."""
+"""Implement the driver's side of a Kafka sink: acquire, confirm, commit, prove and sweep."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-#: The reports whose names need an explanation.
+#: Texts for reports whose names need an explanation.
 _ANSWERS: Final = {
     NO_ANSWER: "no answer",
     NOT_AUTHORIZED: "not authorized; allow Write and Describe on the transactional ids that start with the sink's name and a dot",
@@ -59,7 +59,7 @@ class KafkaCommitter(SinkCommitter[KafkaHandle]):
         self._orphans_ended = 0
 
     def binding(self) -> Mapping[str, str]:
-        """See :class:`SinkCommitter`. Names the cluster and the ledger by their ids."""
+        """See :class:`SinkCommitter`. Identify the cluster and the ledger by their ids."""
         return {"cluster": self._client.cluster_id, "ledger": self._log.name, "ledger_id": self._log.identity()}
 
     def decision_log(self) -> KafkaDecisionLog:
@@ -67,7 +67,7 @@ class KafkaCommitter(SinkCommitter[KafkaHandle]):
         return self._log
 
     def inspect(self) -> None:
-        """See :class:`SinkCommitter`. Checks the ledger's settings (rule 14) and the right that the sweep needs (rule 7)."""
+        """See :class:`SinkCommitter`. Check the ledger's settings (rule 14) and the permission for sweeps (rule 7)."""
         if self._log.identity() != ABSENT:
             self._log.topic.require_safe()
         sink = self._settings.name
@@ -83,7 +83,7 @@ class KafkaCommitter(SinkCommitter[KafkaHandle]):
         if report == NOT_AUTHORIZED:
             raise ConfigurationError(
                 f"sink {sink!r} may not describe its transactional ids, so it cannot find transactions that a failed driver "
-                f"left open. Set ACLs that allow Describe and Write on transactional ids with the prefix '{sink}.'"
+                f"left open. Nothing was written. Allow Describe and Write on transactional ids with the prefix '{sink}.'"
             )
 
     def acquire(self, claim: Claim, seen: Owner | None = None) -> int:
@@ -92,16 +92,16 @@ class KafkaCommitter(SinkCommitter[KafkaHandle]):
         return self._log.acquire(claim)
 
     def begin_attempt(self) -> dict[str, Any]:
-        """See :class:`SinkCommitter`. Returns where the attempt's markers start, and the output's partition count."""
+        """See :class:`SinkCommitter`. Return the markers' start offsets and the output's partition counts."""
         return self._scan_start.take()
 
     def confirm(self, handles: Sequence[KafkaHandle], age_ms: float) -> None:
-        """See :class:`SinkCommitter`. Applies rule 3."""
+        """See :class:`SinkCommitter`. Apply rule 3."""
         if handles:
             confirm(self._client, self._settings, handles, age_ms)
 
     def commit(self, handles: Sequence[KafkaHandle], scan_start: Mapping[str, Any]) -> dict[KafkaHandle, Evidence]:
-        """See :class:`SinkCommitter`. NONE proves a commit; after any other report, the markers decide (rule 4)."""
+        """See :class:`SinkCommitter`. NONE proves a commit. After any other report, search for the markers (rule 4)."""
         reports = end_all(self._client, handles, timeout_ms=self._timeout_ms)
         proven = {handle: Evidence.COMMITTED for handle, report in reports.items() if report == NONE}
         unclear = [handle for handle in handles if handle not in proven]
@@ -116,7 +116,7 @@ class KafkaCommitter(SinkCommitter[KafkaHandle]):
         return proven
 
     def blockers(self) -> Sequence[str]:
-        """See :class:`SinkCommitter`. Quotes the coordinators' last answers, the search for markers, and the time limit."""
+        """See :class:`SinkCommitter`. Include the coordinators' last answers, the marker search and the time limit."""
         return self._blockers
 
     def _why(self, unproven: Mapping[KafkaHandle, str]) -> str:
@@ -129,21 +129,21 @@ class KafkaCommitter(SinkCommitter[KafkaHandle]):
         ]
         return (
             f"sink {self._settings.name!r}: {'; '.join([*ends, *self._unread, *failures()])}. Decided transactions expire "
-            f"after kafka.transaction.timeout.ms={self._settings.transaction_timeout_ms} ms; expired transactions have to be "
-            "written again"
+            f"after kafka.transaction.timeout.ms={self._settings.transaction_timeout_ms} ms, and the driver must then "
+            "write their rows again"
         )
 
     def abort(self, handles: Sequence[KafkaHandle]) -> None:
-        """See :class:`SinkCommitter`. Aborts by fencing, which stops the writer wherever it runs (rule 7)."""
+        """See :class:`SinkCommitter`. Abort by fencing, which stops the writer wherever it runs (rule 7)."""
         fence(self._client, [handle.identity for handle in handles], timeout_ms=self._timeout_ms)
 
     def prove(self, handles: Sequence[KafkaHandle], scan_start: Mapping[str, Any]) -> dict[KafkaHandle, Evidence]:
-        """See :class:`SinkCommitter`. Uses only the markers."""
+        """See :class:`SinkCommitter`. Only the markers count as proof."""
         found: dict[KafkaHandle, Evidence] = {}
         start = scan_start.get("markers", {})
         for _ in range(2):
-            # Sweep first, because a dead driver's orphan holds back the last stable offset until it times out. Sweep only
-            # earlier driver epochs, because this driver's own transactions may still be decided.
+            # Sweep first, because a dead driver's open transaction holds back the last stable offset until it times out. Sweep
+            # only earlier driver epochs, because this driver may still decide its own transactions.
             self._orphans_ended += sweep(self._client, self._settings, spared=handles, below=self._log.driver_epoch)
             found, self._unread = markers.search(self._log, handles, start, timeout_ms=self._timeout_ms / 2)
             if Evidence.UNKNOWN not in found.values():
@@ -151,7 +151,7 @@ class KafkaCommitter(SinkCommitter[KafkaHandle]):
         return found
 
     def recover_and_abort(self, decided: Collection[KafkaHandle]) -> None:
-        """See :class:`SinkCommitter`. Applies rule 7, as the last step of each batch."""
+        """See :class:`SinkCommitter`. Apply rule 7 as the last step of each batch."""
         below = self._log.driver_epoch + 1
         self._orphans_ended += sweep(self._client, self._settings, spared=decided, below=below)
         self._scan_start.request()
@@ -163,13 +163,13 @@ class KafkaCommitter(SinkCommitter[KafkaHandle]):
     def initialize_state(
         self, decided: Sequence[KafkaHandle], scan_start: Mapping[str, Any]
     ) -> Mapping[KafkaHandle, Evidence]:
-        """See :class:`SinkCommitter`. Warns if the output's partition count has changed since the decision (rule 14)."""
+        """See :class:`SinkCommitter`. Warn if the output's partition count has changed since the decision (rule 14)."""
         before, now = scan_start.get("outputs", {}), self._scan_start.outputs
         for topic in sorted(set(before) & set(now)):
             if before[topic] != now[topic]:
                 logger.warning(
                     "%s had %d partitions and now has %d, so keys move to other partitions. No row is lost or duplicated, but "
-                    "the order of a key's records holds only among the old records and among the new ones",
+                    "readers may see a key's new records before its old ones",
                     topic,
                     before[topic],
                     now[topic],
@@ -177,7 +177,7 @@ class KafkaCommitter(SinkCommitter[KafkaHandle]):
         return super().initialize_state(decided, scan_start)
 
     def forget(self, kept_scan_start: Mapping[str, Any]) -> None:
-        """See :class:`SinkCommitter`. Deletes markers below the oldest kept decision."""
+        """See :class:`SinkCommitter`. Delete markers below the oldest kept decision."""
         starts = {int(partition): offset for partition, offset in kept_scan_start.get("markers", {}).items()}
         if starts:
             self._scan_start.at_least(starts)

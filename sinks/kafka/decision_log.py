@@ -1,4 +1,4 @@
-"""The decision log in Kafka: partition 0 of the ledger. A decision is a committed transaction of the drivers' producer."""
+"""Implement the decision log in partition 0 of the ledger. A decision is a committed transaction of the drivers' producer."""
 
 from __future__ import annotations
 
@@ -41,34 +41,34 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-#: This is below the default limit of brokers and clients (about 1 MiB), headers included (rule 14). A ledger with a lower
+#: A frame and its headers stay below the brokers' and clients' default limit of about 1 MiB (rule 14). A ledger with a lower
 #: limit gets smaller frames.
 _FRAME_BYTES: Final = 900_000
-#: The upper bound on the bytes that a batch of one record adds to the record's value.
+#: The maximum overhead of a batch that contains one record.
 _BATCH_OVERHEAD_BYTES: Final = 1_000
-#: A commit slower than half of the producer's backoff may be a retry whose first response was lost, so the record is read
-#: back (rule 12).
+#: If a commit takes longer than half of the producer's backoff, it may be a retry after a lost response. Then the driver reads
+#: the record back (rule 12).
 _SLOW_COMMIT_S: Final = RETRY_BACKOFF_MS / 2 / 1000
 _READ_BACK_PAUSE_S: Final = 0.005
-#: A longer ledger is searched for its newest truncation, at first this many offsets at a time. A ledger that is truncated
-#: is shorter (200 decisions, each with its control record).
+#: A driver searches a longer ledger for its newest truncation, starting with this many offsets. A truncated ledger is shorter
+#: (200 decisions, each with its control record).
 _PART: Final = 512
-#: A connected broker may be silent for this long, for example because it is paused or its host is lost. By then another
-#: broker leads or coordinates. librdkafka's default is a minute, which equals the timeout of the driver's transaction.
+#: A connected broker may be silent for this long, for example because it is paused or its host is lost. By then, another
+#: broker leads or coordinates. librdkafka's default is a minute, as long as the timeout of the driver's transaction.
 _SILENCE_MS: Final = 10_000
 _SHORTEST_SILENCE_MS: Final = 2_000
 
 
 class KafkaDecisionLog(DecisionLog):
-    """Decisions in partition 0 of the ledger. The committer also uses it to write barriers into the marker partitions."""
+    """Reads and writes decisions in partition 0. The committer also uses it to write barriers to the marker partitions."""
 
     def __init__(self, settings: KafkaSettings, *, verified: bool = True) -> None:
-        """``verified`` says whether brokers refuse a record whose transaction has ended."""
+        """Prepare the log. ``verified`` says whether brokers refuse a record whose transaction has ended."""
         self.name = settings.ledger
         self._verified = verified
         self._settings = settings
         self._timeout_ms = settings.timeout_ms
-        # A third of a step, so that another broker can respond after a silent one.
+        # Wait for a third of the step's timeout, so that another broker can respond after a silent one.
         silence_ms = int(max(_SHORTEST_SILENCE_MS, min(_SILENCE_MS, settings.timeout_ms / 3)))
         self._silence = {"socket.timeout.ms": str(silence_ms)}
         connection = {**self._silence, **settings.connection_config()}
@@ -82,7 +82,7 @@ class KafkaDecisionLog(DecisionLog):
         self._frame_bytes = _FRAME_BYTES
 
     def identity(self) -> str:
-        """See :class:`DecisionLog`. Returns the topic's id."""
+        """See :class:`DecisionLog`. Return the topic's id."""
         return self.topic.identity()
 
     def inspect(self) -> LogContents:
@@ -90,7 +90,7 @@ class KafkaDecisionLog(DecisionLog):
         return LogContents(0, ()) if self.identity() == ABSENT else self.contents(until=None)
 
     def acquire(self, claim: Claim) -> int:
-        """See :class:`DecisionLog`. Initialises the drivers' transactional id, which fences the previous driver (rule 1)."""
+        """See :class:`DecisionLog`. Initialise the drivers' transactional id, which fences the previous driver (rule 1)."""
         if self._run == claim.run:
             return self.driver_epoch
         self.topic.ensure()
@@ -104,7 +104,7 @@ class KafkaDecisionLog(DecisionLog):
         return self.driver_epoch
 
     def read(self) -> LogContents:
-        """See :class:`DecisionLog`. Reads up to this driver's own record, so that no stale leader can hide a decision."""
+        """See :class:`DecisionLog`. Read up to this driver's own record, so that no stale leader can hide a decision."""
         return self.contents(until=self.driver_epoch)
 
     def append(self, records: Sequence[Record]) -> int:
@@ -118,34 +118,34 @@ class KafkaDecisionLog(DecisionLog):
         self.delete_before({DRIVER_PARTITION: log_start})
 
     def close(self) -> None:
-        """See :class:`DecisionLog`. Discards the producer, which ends no transaction."""
+        """See :class:`DecisionLog`. Discard the producer without ending a transaction."""
         self._producer = None
         self.reader.close()
-        # librdkafka's admin client ends with its last reference; an error's traceback may hold this object for the entire
-        # session.
+        # librdkafka's admin client lives until its last reference is gone. An error's traceback may keep this object alive for
+        # the entire session.
         with contextlib.suppress(AttributeError):  # already closed
             del self.admin, self.topic
 
     def write(self, values: Sequence[tuple[int, bytes]], *, point: str | None = None) -> int:
-        """Write ``(partition, value)`` pairs in one committed transaction; returns the first offset, as :meth:`append` does.
+        """Write ``(partition, value)`` pairs in one committed transaction, and return the first offset.
 
         ``point`` is the crash point before the commit.
         """
         if self._producer is None:
             raise AssertionError("acquire comes first")
         first, last, took_s = self._producer.write(values, point=point)
-        # Only in partition 0: a barrier may come after an open transaction, and its writer reads up to the barrier anyway.
+        # A barrier needs no proof: it may follow an open transaction, and its writer reads up to the barrier anyway.
         partition, value = values[-1]
-        # A late EndTxn of the previous record may have committed this one before its end was written (KAFKA-17754). Brokers that
-        # do not verify accept the end anyway; this commit is then answered NONE and leaves the end unstable.
+        # A late EndTxn for the previous record may have committed this record before its end was written (KAFKA-17754). Brokers
+        # that do not verify still accept the end, answer this commit with NONE, and leave the end unstable.
         if partition == DRIVER_PARTITION and (took_s > _SLOW_COMMIT_S or not self._verified):
             self._read_back(last, value)
         return first
 
     def delete_before(self, starts: Mapping[int, int]) -> None:
-        """Delete the records below each partition's offset. Best effort: the next call retries a failed deletion.
+        """Delete the records below each partition's offset. The next call retries a failed deletion.
 
-        An offset of 0 deletes nothing. It only logs an obstacle, such as a missing right, before the deletion is needed.
+        An offset of 0 deletes nothing. It only reveals an obstacle, such as a missing permission, before a deletion is needed.
         """
         deleted = self.admin.delete_records(
             [TopicPartition(self.name, partition, offset) for partition, offset in starts.items()],
@@ -155,13 +155,13 @@ class KafkaDecisionLog(DecisionLog):
             try:
                 future.result()
             except KafkaException as error:
-                doing = f"deleting old records of {where.topic}/{where.partition}"
+                doing = f"deleting old records from {where.topic}/{where.partition}"
                 found = translate(error, doing, on_topic("Delete", self.name))
-                if starts[where.partition] or not is_retriable(found):  # a new topic's leader may not lead yet
-                    logger.warning("%s. Until this succeeds the ledger grows", found)
+                if starts[where.partition] or not is_retriable(found):  # a new topic may not have a leader yet
+                    logger.warning("%s. No data is at risk, but the ledger grows until this succeeds", found)
 
     def _read_back(self, offset: int, value: bytes) -> None:
-        """Prove that the record was committed. Wait until the last stable offset is above it, then read it."""
+        """Prove that a record was committed: wait until the last stable offset is higher, then read the record."""
         where = f"{self.name}/{DRIVER_PARTITION}/{offset}"
         deadline = time.monotonic() + self._timeout_ms / 1000
 
@@ -169,7 +169,7 @@ class KafkaDecisionLog(DecisionLog):
             left_ms = max(1.0, (deadline - time.monotonic()) * 1000)
             end = self._offset(OffsetSpec.latest(), committed=True, timeout_ms=left_ms)
             if end <= offset:
-                raise UnavailableError(f"it was not stable within {self._timeout_ms} ms")
+                raise UnavailableError(f"the record was not stable within {self._timeout_ms} ms")
             return list(self.reader.rows(self.name, DRIVER_PARTITION, offset, None, end=end, timeout_ms=left_ms))
 
         retry = retrying(is_retriable, timeout_s=self._timeout_ms / 1000, backoff=wait_fixed(_READ_BACK_PAUSE_S))
@@ -178,24 +178,24 @@ class KafkaDecisionLog(DecisionLog):
         except TwoPhaseCommitError as error:  # a failed read proves nothing about the record
             raise DecisionInDoubtError(
                 f"the record at {where} cannot be read back ({error}), so its outcome is unknown. No data is lost. Restart the "
-                "query; it reads the outcome"
+                "query, which then reads the outcome"
             ) from error
         if rows and (rows[0].offset, rows[0].value) == (offset, value):
             return
         raise FencedError(
-            f"the record at {where} was aborted, although librdkafka reported success: a newer driver has acquired the "
-            "sink. Restart the query, unless the newer driver is meant to run"
+            f"the record at {where} was aborted, although librdkafka reported success. A newer driver has acquired the "
+            "sink. Restart the query, unless the newer driver should run"
         )
 
     def contents(self, until: int | None, *, whoever: bool = False) -> LogContents:
-        """Read the ledger up to the record at ``until``, or to its end; ``whoever`` allows another sink's ledger."""
+        """Read the ledger up to the record at ``until``, or to its end. ``whoever`` allows another sink's ledger."""
         start = self._recorded_start(self._offset(OffsetSpec.earliest(), committed=False, timeout_ms=self._timeout_ms))
         return LogContents(start, Entries(lambda: self._entries(start, until, whoever=whoever)))
 
     def _recorded_start(self, earliest: int) -> int:
-        """Find the newest truncation of a long ledger, even if nobody is allowed to delete the records below it.
+        """Find a long ledger's newest truncation, even if nobody may delete the records below it.
 
-        The truncation is nearer to the end than to the beginning, so the search goes backwards, in growing parts.
+        The truncation is nearer to the end than to the beginning, so search backwards, in growing parts.
         """
         upper = end = self._offset(OffsetSpec.latest(), committed=True, timeout_ms=self._timeout_ms)
         part = _PART
@@ -217,7 +217,7 @@ class KafkaDecisionLog(DecisionLog):
             if not is_known and (owners := _owners(entry.record)):
                 is_known = True
                 self._require_own(owners)
-            # The first sink that acquired a ledger owns it. Any later sink was refused, so its record does not count.
+            # The first sink that acquired a ledger owns it. Every later sink was refused, so its record does not count.
             if whoever or not isinstance(entry.record, Acquired) or entry.record.sink in {"", self._settings.name}:
                 yield entry
 
@@ -236,20 +236,18 @@ class KafkaDecisionLog(DecisionLog):
         return self.reader.rows(self.name, DRIVER_PARTITION, start, last, timeout_ms=self._timeout_ms)
 
     def _require_original(self, acquired: int, entry: LogEntry) -> None:
-        """Raise a DecisionLogDamagedError if a mirror wrote the record. ``acquired`` is the offset of the acquired record.
+        """Raise a DecisionLogDamagedError if a mirror wrote the record. ``acquired`` is the last acquired record's offset.
 
-        A driver acquires the ledger in a transaction of its own, so a control record follows. A mirror copies no control
-        records. The offsets in its copy differ from those in the records, so the search for evidence would look in the wrong
-        place.
+        A driver acquires the ledger in a separate transaction, so a control record follows. A mirror copies no control records.
+        In its copy, records have new offsets, so a search for evidence would look in the wrong place.
         """
         if entry.offset == acquired + 1 and not isinstance(entry.record, Acquired):
             raise DecisionLogDamagedError(
-                f"{self.name} on this cluster is a mirror's copy of a ledger: its offsets and transactions are those of another "
+                f"{self.name} on this cluster is a mirror's copy of a ledger: its offsets and transactions come from another "
                 f"cluster, so it proves nothing here. After a failover, {FAILOVER}"
             )
 
     def _require_own(self, owners: Collection[str]) -> None:
-        """Raise a ConfigurationError if the ledger belongs to another sink."""
         if self._settings.name not in owners:
             raise ConfigurationError(
                 f"the ledger {self.name} belongs to sink {' or '.join(map(repr, sorted(owners)))}, so sink "
@@ -263,7 +261,7 @@ class KafkaDecisionLog(DecisionLog):
 
 
 def _owners(record: Record) -> Collection[str]:
-    """Return the sinks that may own the ledger that begins with this record; empty if the record names no sink.
+    """Return the sinks that may own a ledger with this first record; empty if the record names no sink.
 
     A truncated ledger begins with a decision, whose ``scan_start`` names the query's sinks.
     """
@@ -277,7 +275,7 @@ def _is_below(offset: int, row: Row) -> bool:
 
 
 def _truncated_by(row: Row) -> int:
-    """Return the truncation offset in a record; 0 if the row has none, or holds only part of a record."""
-    with contextlib.suppress(DecisionLogDamagedError):  # damage below the truncation does not count
+    """Return the truncation offset in a record; 0 if the row has none, or contains only part of a record."""
+    with contextlib.suppress(DecisionLogDamagedError):  # damage below the truncation does no harm
         return truncated_to(decode([(row.offset, row.value)]))
     return 0

@@ -1,6 +1,6 @@
-"""The drivers' producer: the only writer of decisions and barriers.
+"""Provide the drivers' producer. Only this producer writes decisions and barriers.
 
-Its transactional id is the same for every driver of a sink, so the broker itself guarantees that only one driver can write.
+All drivers of a sink use the same transactional id, so the broker itself guarantees that only one driver can write.
 """
 
 from __future__ import annotations
@@ -42,13 +42,13 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 _DRIVER_TRANSACTION_TIMEOUT_MS: Final = 60_000
-#: How long librdkafka waits before it resends a request, minus 20 % jitter. A commit that took less time was sent once
+#: How long librdkafka waits before it resends a request, minus 20 % jitter. A faster commit was sent only once
 #: (rule 12; ``rd_kafka_buf_retry``).
 RETRY_BACKOFF_MS: Final = 100
 
 
 class DriverProducer:
-    """A driver's producer. Creating it fences the previous driver, and the next driver fences it."""
+    """A driver's producer. Its creation fences the previous driver, and the next driver fences this producer."""
 
     def __init__(self, settings: KafkaSettings, defaults: Mapping[str, str]) -> None:
         """Initialise the drivers' transactional id. The user's options override ``defaults``."""
@@ -70,8 +70,8 @@ class DriverProducer:
                 "retry.backoff.ms": str(RETRY_BACKOFF_MS),
                 "retry.backoff.max.ms": str(10 * RETRY_BACKOFF_MS),
                 "linger.ms": "0",
-                # Parts of a record must fit, regardless of the settings for the rows. The broker limits batches, so each part
-                # is one batch.
+                # A record's parts must fit, regardless of the settings for rows. The broker limits batches, so each part is a
+                # batch.
                 "batch.num.messages": "1",
                 "message.max.bytes": "1000000",
                 "queue.buffering.max.kbytes": "1048576",
@@ -87,15 +87,15 @@ class DriverProducer:
 
     @property
     def _lives_ms(self) -> int:
-        # Not longer than the tasks' timeout: the brokers allow that, but may not allow a minute (transaction.max.timeout.ms).
+        # The brokers allow the tasks' timeout, but may not allow a minute (transaction.max.timeout.ms).
         return min(_DRIVER_TRANSACTION_TIMEOUT_MS, self._settings.transaction_timeout_ms)
 
     def write(self, values: Sequence[tuple[int, bytes]], *, point: str | None) -> tuple[int, int, float]:
-        """Write ``(partition, value)`` pairs in one transaction and commit it; ``point`` is the crash point between the two.
+        """Write ``(partition, value)`` pairs in one committed transaction. ``point`` is the crash point before the commit.
 
         Returns:
-            the offsets of the first and the last record, and the time that the commit took, in seconds. Raises the errors of
-            :meth:`DecisionLog.append`.
+            the first record's offset, the last record's offset, and the duration of the commit in seconds. Raises the same
+            errors as :meth:`DecisionLog.append`.
         """
         written: list[Message] = []
         failures: list[KafkaError] = []
@@ -114,12 +114,12 @@ class DriverProducer:
                 raise KafkaException(found)
         except SERVING as error:
             refused = self._refused(error)
-            # A late EndTxn of the previous record may have committed this one (KAFKA-17754). Only a successful abort
-            # disproves it.
+            # A late EndTxn for the previous record may have committed this record (KAFKA-17754). Only a successful abort
+            # disproves that.
             if not self._abort() and not isinstance(refused, FencedError):
                 raise DecisionInDoubtError(
                     f"{refused}. The abort also failed, so the record may have been committed. No data is lost. Restart the "
-                    "query; it reads the outcome"
+                    "query, which then reads the outcome"
                 ) from error
             raise refused from error
         if point:
@@ -150,7 +150,7 @@ class DriverProducer:
                     raise FencedError(
                         f"{self._transactional_id} was fenced while it committed to the ledger {self._ledger}. A newer driver "
                         "has acquired the sink and reads the outcome, or this driver was paused past its transaction "
-                        "timeout. Restart the query, unless the newer driver is meant to run"
+                        "timeout. Restart the query, unless the newer driver should run"
                     ) from error
                 # Only a successful abort proves that the commit before it failed.
                 if inner.txn_requires_abort() and self._abort():
@@ -158,12 +158,12 @@ class DriverProducer:
                 raise
 
         try:
-            # No pause: librdkafka has waited for the brokers before it raises a retriable error.
+            # Do not pause, because librdkafka waits for the brokers before it raises a retriable error.
             retrying(_is_retriable, timeout_s=lives_s, backoff=wait_none())(commit)
         except KafkaException as error:
             raise DecisionInDoubtError(
                 f"the commit of a record to the ledger {self._ledger} got no answer ({error_of(error).str()}), so its outcome is "
-                "unknown. No data is lost. Restart the query when the brokers respond; it reads the outcome"
+                "unknown. No data is lost. When the brokers respond, restart the query, which then reads the outcome"
                 f"{self._client_log.said()}"
             ) from error
 
@@ -171,7 +171,7 @@ class DriverProducer:
         try:
             self._producer.abort_transaction(self._timeout_s)
         except SERVING as error:
-            text = "a transaction in the ledger %s could not be aborted; the next driver aborts it: %s"
+            text = "a transaction in the ledger %s could not be aborted. The next driver will abort it: %s"
             logger.warning(text, self._ledger, error)
             return False
         return True

@@ -1,4 +1,4 @@
-"""Translate Kafka's errors into ours, which say what happened, to what, and what to do."""
+"""Translate Kafka's errors into our own, which say what happened and what to do."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ if TYPE_CHECKING:
 
 _FENCED: Final = frozenset({KafkaError._FENCED, KafkaError.INVALID_PRODUCER_EPOCH, KafkaError.PRODUCER_FENCED})
 
-#: The exceptions of a call that serves callbacks. confluent-kafka raises a fatal error (fenced) inside its own callback. If a
-#: delivery report follows in the same call, Python raises a SystemError instead, with the fatal error as its cause.
+#: A call that serves callbacks may raise these exceptions. confluent-kafka raises a fatal error (fenced) inside its own callback.
+#: If a delivery report follows in the same call, Python raises a SystemError instead, with the fatal error as its cause.
 SERVING: Final = (KafkaException, SystemError)
 
-#: The errors of records whose transaction has failed; they do not say why.
+#: Records whose transaction has failed get these errors, which do not say why it failed.
 _GIVEN_UP: Final = frozenset({KafkaError._PURGE_QUEUE, KafkaError._PURGE_INFLIGHT})
 
-#: The errors that a client without a token may report.
+#: A client without a token may report these errors.
 _NOT_CONNECTED: Final = frozenset(
     {
         KafkaError._TIMED_OUT,
@@ -43,7 +43,7 @@ _NOT_CONNECTED: Final = frozenset(
     }
 )
 
-#: The brokers did not answer in time.
+#: These errors mean that the brokers did not answer in time.
 _UNAVAILABLE: Final = frozenset(
     {
         KafkaError._TIMED_OUT,
@@ -61,28 +61,29 @@ _UNAVAILABLE: Final = frozenset(
     }
 )
 
-#: Why brokers may not accept records in time. librdkafka retries in the last two cases, and does not log why.
+#: Why brokers may not accept records in time. In the last two cases, librdkafka retries and logs no reason.
 _SILENT: Final = (
-    "check the brokers, the network, and the topic's replicas: a partition accepts no record while too few replicas are in sync "
-    "(fewer than its min.insync.replicas), or while it has no leader. If the brokers are only slow, raise timeout_ms of the sink"
+    "check the brokers, the network, and the topic's replicas: a partition accepts no record while fewer than "
+    "min.insync.replicas replicas are in sync, or while it has no leader. If the brokers are only slow, raise the sink's "
+    "timeout_ms"
 )
 _LARGER_REQUESTS: Final = "send fewer, larger requests: kafka.batch.size, kafka.linger.ms, kafka.compression.type"
-#: What to do when brokers accept records, but too slowly.
+#: The advice if brokers accept records too slowly.
 TOO_MUCH: Final = f"check the network and the quotas; {_LARGER_REQUESTS}"
-#: What to do when brokers do not accept records in time.
+#: The advice if brokers do not accept records in time.
 SLOW_DELIVERY: Final = (
-    f"{_SILENT}, and {_LARGER_REQUESTS}. A record may wait for kafka.transaction.timeout.ms, because the sink sets "
+    f"{_SILENT}, and {_LARGER_REQUESTS}. A record may wait as long as kafka.transaction.timeout.ms, because the sink sets "
     "delivery.timeout.ms (message.timeout.ms) to that time"
 )
-#: What to do about transient errors.
+#: The advice for transient errors.
 _PASSING: Final = {
     KafkaError._MSG_TIMED_OUT: SLOW_DELIVERY,
-    KafkaError.INVALID_PRODUCER_ID_MAPPING: "the brokers have forgotten the transactional id: it was idle for longer than "
-    "their transactional.id.expiration.ms (7 days by default). No part of this transaction is visible. Restart the query; "
-    "raise that setting if batches are further apart",
+    KafkaError.INVALID_PRODUCER_ID_MAPPING: "the brokers have forgotten the transactional id, because it was idle for longer "
+    "than their transactional.id.expiration.ms (7 days by default). No part of this transaction is visible. Restart the query. "
+    "Raise that setting if batches are further apart",
     KafkaError._TIMED_OUT: _SILENT,
 }
-#: The errors that a client reports for a deleted topic.
+#: A client reports these errors for a deleted topic.
 _GONE: Final = frozenset(
     {
         KafkaError.UNKNOWN_TOPIC_OR_PART,
@@ -92,7 +93,7 @@ _GONE: Final = frozenset(
     }
 )
 _CREDENTIALS: Final = "the broker refused the credentials: check kafka.sasl.*"
-#: What a user of the sink can do, by error.
+#: The advice for the user, by error.
 _BAD_RECORD: Final = {
     KafkaError.MSG_SIZE_TOO_LARGE: "a record is larger than the topic or the client allows: raise the topic's "
     "max.message.bytes and kafka.message.max.bytes, or make the record smaller",
@@ -117,23 +118,23 @@ _CONFIGURATION: Final = {
 }
 
 
-#: The right to allow, by error, unless the caller knows more precisely.
+#: The permission to allow, by error, unless the caller names a more precise one.
 _DENIED: Final = {
     KafkaError.TRANSACTIONAL_ID_AUTHORIZATION_FAILED: "Write on the transactional ids whose prefix is the sink's name and a dot",
-    KafkaError.TOPIC_AUTHORIZATION_FAILED: "the rights that docs/security.md lists for the topic",
+    KafkaError.TOPIC_AUTHORIZATION_FAILED: "the permissions that docs/security.md lists for the topic",
     KafkaError.GROUP_AUTHORIZATION_FAILED: "Describe on the consumer group",
-    KafkaError.CLUSTER_AUTHORIZATION_FAILED: "the rights that docs/security.md lists for the cluster",
+    KafkaError.CLUSTER_AUTHORIZATION_FAILED: "the permissions that docs/security.md lists for the cluster",
 }
 
 
 def on_topic(right: str, topic: str) -> str:
-    """Return the wording for a permission on a topic."""
+    """Name a permission on a topic for an error message."""
     contained = ", which Read and Write include" if right == "Describe" else ""
     return f"{right} on the topic {topic}{contained}"
 
 
 def on_ids(right: str, transactional_id: str) -> str:
-    """Return the wording for a permission on a sink's transactional ids, given one of them."""
+    """Name a permission on a sink's transactional ids for an error message, given one of the ids."""
     return f"{right} on transactional ids with the prefix '{transactional_id.partition('.')[0]}.'"
 
 
@@ -147,11 +148,11 @@ def error_of(error: KafkaException | SystemError | KafkaError) -> KafkaError:
 
 
 def cause_of(producer: Any, error: KafkaError) -> KafkaError:
-    """Find out why the transaction failed if the record's own error says only that the record was purged.
+    """Find out why a transaction failed if a record's own error says only that the record was purged.
 
     Args:
-        producer: the producer, which has a transaction. If the transaction has failed, an attempt to begin another one returns
-            the reason (``rd_kafka_txn_require_state``). The attempt changes nothing in either case.
+        producer: the producer, which has begun a transaction. If that transaction has failed, an attempt to begin another
+            returns the reason (``rd_kafka_txn_require_state``). The attempt changes nothing in either case.
         error: the record's error.
     """
     if error.code() not in _GIVEN_UP:
@@ -166,9 +167,9 @@ def cause_of(producer: Any, error: KafkaError) -> KafkaError:
 
 
 def ledger_gone(error: KafkaError, ledger: str) -> ConfigurationError | None:
-    """If this error means that the ledger no longer exists, build the error to raise; otherwise return None.
+    """Build the error to raise if ``error`` means that the ledger no longer exists; otherwise return None.
 
-    The topic of a row, by contrast, may still be created.
+    A row's topic, by contrast, may still be created later.
     """
     return ledger_is_gone(ledger, f" ({error.str()}, {error.name()})") if error.code() in _GONE else None
 
@@ -176,42 +177,42 @@ def ledger_gone(error: KafkaError, ledger: str) -> ConfigurationError | None:
 def ledger_is_gone(ledger: str, why: str = "") -> ConfigurationError:
     """Build the error for a ledger that no longer exists."""
     return ConfigurationError(
-        f"the ledger {ledger} no longer exists, or lacks a partition{why}. Somebody deleted it, and the sink's decisions with "
-        "it, while the query was running. No part of this batch is visible. Do not create the ledger by hand. Restart the "
-        "query; its error will say what the checkpoint still has, and what to do"
+        f"the ledger {ledger} no longer exists, or lacks a partition{why}. Somebody deleted it, and with it the sink's "
+        "decisions, while the query was running. No part of this batch is visible. Do not create the ledger yourself. Restart "
+        "the query. Its error will then say what the checkpoint still contains, and what to do"
     )
 
 
 def is_fenced(error: KafkaError) -> bool:
-    """Whether a newer producer has initialised the transactional id, or the broker timed the transaction out."""
+    """Tell whether a newer producer has initialised the transactional id, or the broker has timed out the transaction."""
     return error.code() in _FENCED
 
 
 def translate(error: KafkaException | SystemError | KafkaError, doing: str, right: str = "") -> TwoPhaseCommitError:
-    """Translate an error from librdkafka to one of ours. No part of the attempt is visible.
+    """Translate an error from librdkafka to one of our own. No part of the attempt is visible.
 
     Args:
         error: the error.
-        doing: the action that failed, and its object.
-        right: the right that the action needs, and on what.
+        doing: the failed action and its object, for the message.
+        right: the permission that the action needs, with its resource.
     """
     inner = error_of(error)
     if is_fenced(inner):
         return FencedError(
-            f"{doing}: {inner.str()}; a newer driver or task has initialised the transactional id, or the transaction timed out. "
-            "No part of it is visible. Restart the query, unless a newer driver is meant to run"
+            f"{doing}: {inner.str()}. A newer driver or task has initialised the transactional id, or the transaction timed out. "
+            "No part of it is visible. Restart the query, unless a newer driver should run"
         )
     text = f"{doing}: {inner.str()} ({inner.name()})"
     if inner.code() in _GIVEN_UP and right:
         text = (
-            f"{text} after another error, which the logger twopc.librdkafka shows. If that error is a missing right, allow "
+            f"{text} after another error, which the logger twopc.librdkafka shows. If a permission is missing, allow "
             f"{right}"
         )
     if inner.code() in _NOT_CONNECTED:
         text = "; ".join([text, *failures()])
     if inner.code() in _DENIED:
         return ConfigurationError(
-            f"{text}: the principal lacks a right. Allow {right or _DENIED[inner.code()]}, and restart. No data was lost or "
+            f"{text}: the principal lacks a permission. Allow {right or _DENIED[inner.code()]}, and restart. No data was lost or "
             "written twice"
         )
     if inner.code() in _BAD_RECORD:
@@ -225,17 +226,17 @@ def translate(error: KafkaException | SystemError | KafkaError, doing: str, righ
 def translate_in_task(
     error: KafkaException | SystemError | KafkaError, doing: str, right: str = ""
 ) -> TwoPhaseCommitError:
-    """Translate like :func:`translate`, but for a task's producer, whose fencing ends only this attempt.
+    """Translate an error like :func:`translate`, but for a task's producer, because fencing ends only its attempt.
 
-    Its transaction timed out or was swept, or an InitProducerId came late. The driver learns from its log, not from its tasks,
-    whether a newer driver has acquired the sink.
+    The task's transaction timed out or was swept, or an InitProducerId came late. The driver learns from its log, not from its
+    tasks, whether a newer driver has acquired the sink.
     """
     found = translate(error, doing, right)
     return RetriableError(str(found)) if isinstance(found, FencedError) else found
 
 
 def is_retriable(error: BaseException) -> bool:
-    """Whether one of our errors may be transient."""
+    """Tell whether one of our own errors may be transient."""
     return isinstance(error, RetriableError)
 
 
@@ -246,7 +247,7 @@ def translated(
     *,
     right: str = "",
 ) -> Iterator[None]:
-    """Raise our errors instead of librdkafka's, translated by ``by``. For ``right``, see :func:`translate`."""
+    """Raise our own errors instead of librdkafka's. ``by`` translates them. For ``right``, see :func:`translate`."""
     try:
         yield
     except SERVING as error:

@@ -1,4 +1,4 @@
-"""The names of transactions: their producers' ids, and the handle with which another process can end a transaction."""
+"""Define the names of transactions: producers' ids, and the handles that let another process end a transaction."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 
 def id_prefix(sink: str) -> str:
-    """Return the prefix of the sink's transactional ids. Sink names have no dot, so no other sink shares it."""
+    """Return the prefix of the sink's transactional ids. Sink names have no dot, so no other sink shares the prefix."""
     return f"{sink}."
 
 
@@ -30,7 +30,7 @@ def driver_epoch_of(transactional_id: str) -> int | None:
 
 @dataclass(frozen=True)
 class ProducerIdentity:
-    """Identifies the producer in a request about a transaction. The default is the current holder of the transactional id."""
+    """Identifies the producer in a request about a transaction. The defaults stand for the id's current producer."""
 
     transactional_id: str
     producer_id: int = -1
@@ -39,13 +39,13 @@ class ProducerIdentity:
 
 @dataclass(frozen=True)
 class KafkaHandle:
-    """One prepared transaction of one task, with all that another process needs to commit it and to prove its outcome.
+    """Names a task's prepared transaction, so that another process can commit it and prove its outcome.
 
     Attributes:
-        uuid: the transaction's UUID, the key of its marker.
-        producer_id: the producer's id, as the producer itself reported it.
-        producer_epoch: the producer's epoch, reported likewise. An epoch serves only one transaction (rule 5).
-        marker_partition: the ledger partition that holds the transaction's marker.
+        uuid: the transaction's UUID, which is its marker's key.
+        producer_id: the producer's id, from the producer's own report.
+        producer_epoch: the producer epoch, from the same report. An epoch serves only one transaction (rule 5).
+        marker_partition: the ledger partition that contains the transaction's marker.
         rows: the number of records written, without the marker.
         partitions: the partitions written to, including the marker's, as ``topic:0-3,7``.
     """
@@ -60,7 +60,7 @@ class KafkaHandle:
 
     @property
     def transaction(self) -> str:
-        """The transaction's name in messages."""
+        """The transaction's name in error messages."""
         return f"{self.transactional_id} ({self.uuid})"
 
     @property

@@ -1,8 +1,9 @@
-"""A producer's id and epoch, as librdkafka reports them.
+"""Read a producer's id and epoch from librdkafka's log or statistics.
 
-No function of librdkafka returns them. It logs them, before ``init_transactions()`` returns (``rd_kafka_idemp_pid_update`` in
-``rdkafka_idempotence.c``). Its statistics also have them, but each report lists every partition of every topic that the
-client knows, and the reports cannot be stopped. So statistics are collected only if librdkafka words that line differently.
+No librdkafka function returns both values. librdkafka logs them before ``init_transactions()`` returns
+(``rd_kafka_idemp_pid_update`` in ``rdkafka_idempotence.c``). Its statistics also contain them, but each report lists every
+partition of every known topic, and a client cannot stop the reports. So this module uses statistics only if the log line has
+changed.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ if TYPE_CHECKING:
 
     from twopc.sinks.kafka.client_log import ClientLog
 
-#: Python's log levels, by syslog's, which librdkafka uses.
+#: Python's log levels, by syslog level, because librdkafka uses syslog levels.
 LEVELS: Final = (50, 50, 50, 40, 30, 20, 20, 10)
 _INFO: Final = 6  #: librdkafka's ``log_level``, unless ``debug`` is also set
 _DEBUG: Final = 7
@@ -29,15 +30,15 @@ UNKNOWN: Final = (-1, -1)
 
 
 class Identity:
-    """The logger of one client. It reads the id and epoch from the lines, and passes on the lines that the user would see.
+    """One client's logger. It reads the id and epoch from the lines, and passes on the lines that the user has asked for.
 
     Args:
-        config: the client's options, as the user has set them.
-        passed_on: the logger that gets those lines.
+        config: the client's options from the user.
+        passed_on: the logger that receives the user's lines.
         by_statistics: whether to read the id and epoch from the statistics.
 
     Attributes:
-        known: the producer's id and epoch, once reported.
+        known: the producer's id and epoch; :data:`UNKNOWN` until reported.
     """
 
     def __init__(self, config: Mapping[str, Any], passed_on: ClientLog, *, by_statistics: bool = False) -> None:
@@ -49,12 +50,12 @@ class Identity:
 
     @property
     def log_level(self) -> int:
-        """The client's ``log_level``, as the user has set it."""
+        """The ``log_level`` that the user has set for the client."""
         return self._level
 
     @property
     def awaits_statistics(self) -> bool:
-        """Whether the id and epoch will come from the statistics, but have not arrived yet."""
+        """Whether the statistics have yet to report the id and epoch."""
         return self._by_statistics and self.known == UNKNOWN
 
     @property
@@ -65,14 +66,14 @@ class Identity:
         return {"debug": ",".join(filter(None, (self._debug, _CONTEXT)))}
 
     def log(self, level: int, template: str, facility: str, client: str, text: str) -> None:
-        """Log a line; clients call it like :meth:`logging.Logger.log`."""
+        """Log a line. Clients call this method like :meth:`logging.Logger.log`."""
         if facility == _FACILITY and (found := _ACQUIRED.search(text)):
             self.known = int(found[1]), int(found[2])
         if level >= LEVELS[self._level]:
             self.passed_on.log(level, template, facility, client, text)
 
     def read_statistics(self, text: str) -> None:
-        """Read the statistics; a callback for librdkafka's ``stats_cb``."""
+        """Read the statistics. This method is a callback for librdkafka's ``stats_cb``."""
         if self.known == UNKNOWN:
             eos = json.loads(text).get("eos", {})
             self.known = int(eos.get("producer_id", -1)), int(eos.get("producer_epoch", -1))

@@ -1,4 +1,4 @@
-"""The security options of Java's Kafka clients, and what to set instead. Neither client here is a Java client.
+"""Give advice on the security options of Java's Kafka clients, because neither client of this sink is a Java client.
 
 Sources: Kafka's ``SslConfigs``, ``SaslConfigs`` and login modules; librdkafka's CONFIGURATION.md.
 """
@@ -16,15 +16,15 @@ _CERTIFICATE: Final = (
     "them: keytool -importkeystore -srckeystore keystore.jks -destkeystore client.p12 -deststoretype PKCS12; "
     "openssl pkcs12 -in client.p12 -nokeys -out client.pem; openssl pkcs12 -in client.p12 -nocerts -out client.key"
 )
-_TLS: Final = "Remove it: OpenSSL chooses the version of TLS, 1.2 or newer"
-_REMOVE: Final = "Remove it: it concerns only Java"
+_TLS: Final = "Remove it: OpenSSL chooses the TLS version, 1.2 or newer"
+_REMOVE: Final = "Remove it: only Java clients use it"
 _BYTES: Final = "Remove it: the sink sends bytes"
 _TOKENS: Final = "Set kafka.oauth_cb to a function that returns a token, or kafka.sasl.oauthbearer.method=oidc"
 _RENEWAL: Final = "Remove it: tokens are renewed automatically"
 
 #: The advice for each option, by Java's name or name=value.
 ANSWERS: Final = {
-    "sasl.jaas.config": "Set the equivalent of its login module, see below",
+    "sasl.jaas.config": "Set the options that replace its login module, see below",
     "sasl.mechanism=AWS_MSK_IAM": (
         "Set kafka.sasl.mechanism=OAUTHBEARER and kafka.oauth_cb to a function that calls "
         "MSKAuthTokenProvider.generate_auth_token (see docs/security.md)"
@@ -34,16 +34,16 @@ ANSWERS: Final = {
     "sasl.login.class": _TOKENS,
     "sasl.oauthbearer.client.credentials.client.id": "Set kafka.sasl.oauthbearer.client.id",
     "sasl.oauthbearer.client.credentials.client.secret": "Set kafka.sasl.oauthbearer.client.secret",
-    "sasl.kerberos.kinit.cmd": "Remove it: run kinit on the driver and the executors; both clients use its ticket",
+    "sasl.kerberos.kinit.cmd": "Remove it: run kinit on the driver and the executors, because both clients use its ticket",
     "ssl.truststore.location": _AUTHORITY,
     "ssl.truststore.type": _AUTHORITY,
-    "ssl.truststore.password": f"{_AUTHORITY}. PEM files of certificates need no password",
+    "ssl.truststore.password": f"{_AUTHORITY}. PEM files with certificates need no password",
     "ssl.truststore.certificates": "Set kafka.ssl.ca.pem to the same text",
     "ssl.keystore.location": _CERTIFICATE,
     "ssl.keystore.type": _CERTIFICATE,
     "ssl.keystore.password": _CERTIFICATE,
-    "ssl.keystore.certificate.chain": "Write it to a file, and set kafka.ssl.certificate.location to its path",
-    "ssl.keystore.key": "Write it to a file, and set kafka.ssl.key.location to its path",
+    "ssl.keystore.certificate.chain": "Write the certificates to a file, and set kafka.ssl.certificate.location to its path",
+    "ssl.keystore.key": "Write the key to a file, and set kafka.ssl.key.location to its path",
     "ssl.protocol": _TLS,
     "ssl.enabled.protocols": _TLS,
     **dict.fromkeys(
@@ -77,12 +77,12 @@ ANSWERS: Final = {
 
 
 class LoginModule(NamedTuple):
-    """A login module of ``sasl.jaas.config``.
+    """Advice on a login module in ``sasl.jaas.config``.
 
     Attributes:
-        settings: the options to set; ``{username}`` stands for the module's option of that name. Options that may be shown are in
-            ``shown``; the others become ``<…>``.
-        advice: further advice.
+        settings: the options to set. ``{username}`` stands for the module's option with that name.
+        shown: the module's options whose values may appear in a message. The others become ``<…>``.
+        advice: more advice.
     """
 
     settings: str
@@ -91,7 +91,7 @@ class LoginModule(NamedTuple):
 
 
 _USER: Final = "kafka.sasl.username={username} and kafka.sasl.password={password}"
-#: By the name of the class, without its package.
+#: The login modules, by class name without the package.
 LOGIN_MODULES: Final = {
     "PlainLoginModule": LoginModule(f"kafka.sasl.mechanism=PLAIN, {_USER}", ("username",)),
     "ScramLoginModule": LoginModule(f"kafka.sasl.mechanism=SCRAM-SHA-256 or SCRAM-SHA-512, {_USER}", ("username",)),
@@ -104,13 +104,13 @@ LOGIN_MODULES: Final = {
     ),
     "IAMLoginModule": LoginModule(
         "kafka.sasl.mechanism=OAUTHBEARER and kafka.oauth_cb",
-        advice="docs/security.md has the function for AWS MSK IAM",
+        advice="docs/security.md shows the function for AWS MSK IAM",
     ),
     "Krb5LoginModule": LoginModule(
         "kafka.sasl.mechanism=GSSAPI and kafka.sasl.kerberos.service.name={serviceName}",
         ("serviceName", "principal", "keyTab"),
-        "Get the ticket on the driver and the executors: kinit -kt {keyTab} {principal}. Both clients use it; neither kafka."
-        "sasl.kerberos.keytab nor kafka.sasl.kerberos.principal can be set",
+        "Get the ticket on the driver and the executors: kinit -kt {keyTab} {principal}. Both clients use this ticket. Do "
+        "not set kafka.sasl.kerberos.keytab or kafka.sasl.kerberos.principal",
     ),
 }
 _JAAS: Final = re.compile(r"\s*(?:[\w$]+\.)*(?P<module>[\w$]+)\s+\w+(?P<options>.*)", re.DOTALL)
@@ -118,7 +118,7 @@ _JAAS_OPTION: Final = re.compile(r"""([\w.-]+)\s*=\s*(?:"((?:[^"\\]|\\.)*)"|'((?
 
 
 def answer(name: str, value: object) -> str | None:
-    """Return advice for an option, named without its prefix; None if Java has no such option. Contains no secret."""
+    """Return advice on an option, without secrets; None if Java has no option with this name. ``name`` lacks the prefix."""
     if name == "sasl.jaas.config":
         return _jaas(str(value))
     return ANSWERS.get(name) or ANSWERS.get(f"{name.replace('mechanisms', 'mechanism')}={str(value).upper()}")

@@ -1,8 +1,8 @@
-"""Several connections to the same brokers, so that many requests run concurrently.
+"""Send many requests concurrently over several connections to the same brokers.
 
-A broker works on one request of a connection at a time: it reads the next request after it has sent the response
-(``processNewResponses`` and ``mute`` in Kafka's ``SocketServer.scala``). It answers an EndTxn when the replicas of
-``__transaction_state`` have it, so on one connection each EndTxn waits until all earlier ones are replicated.
+A broker handles one request at a time on each connection. It reads the next request after it has sent the response
+(``processNewResponses`` and ``mute`` in Kafka's ``SocketServer.scala``). It answers an EndTxn after the replicas of
+``__transaction_state`` have stored it. So on one connection, each EndTxn waits for the replication of all earlier ones.
 """
 
 from __future__ import annotations
@@ -21,19 +21,19 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-#: From this number of requests on, several connections are used. Fewer requests are answered before they could be distributed.
+#: Several connections help only from this number of requests on. One connection answers fewer requests just as fast.
 _MANY: Final = 32
 _LANES: Final = 4
 
 
 class Lanes:
-    """One connection, and more once many requests have to be sent. Thread-safe.
+    """Uses one connection, and more connections after the first large set of requests. Threads may share this object.
 
-    Further connections open in the background and are used once they are open, so a commit never waits for them.
+    The additional connections open in the background, so a commit never waits for them.
 
     Args:
         first: the first connection; the caller closes it.
-        connect: opens another connection; raises a TwoPhaseCommitError if it cannot.
+        connect: opens another connection, or raises a TwoPhaseCommitError.
     """
 
     def __init__(self, first: BrokerConnection, connect: Callable[[], BrokerConnection]) -> None:
@@ -80,7 +80,8 @@ class Lanes:
                 lane = self._connect()
             except TwoPhaseCommitError as error:
                 logger.warning(
-                    "no further connection could be opened. Large commits take longer; no data is at risk: %s", error
+                    "no additional connection could be opened. Large commits take longer, but no data is at risk: %s",
+                    error,
                 )
                 return
             with self._lock:

@@ -1,7 +1,7 @@
-"""The ledger, the topic of decisions and markers. It is created with safe settings, and refused with dangerous ones (rule 14).
+"""Create the ledger, the topic for decisions and markers, with safe settings, and refuse dangerous settings (rule 14).
 
-Partition 0 holds the driver's records, and the others hold the tasks' markers. The two never share a partition, because a
-task's open transaction holds back the last stable offset of its partition.
+Partition 0 contains the driver's records, and the other partitions contain the tasks' markers. Records and markers never share a
+partition, because a task's open transaction holds back its partition's last stable offset.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ _UNCLEAN: Final = "unclean.leader.election.enable"
 def describe(
     admin: AdminClient, topic: str, *, timeout_ms: float, with_rights: bool = False
 ) -> TopicDescription | None:
-    """Describe a topic: its id and partitions, and the client's rights on it; None if the topic does not exist."""
+    """Describe a topic: its id and partitions, and the client's permissions; None if the topic does not exist."""
     (future,) = admin.describe_topics(
         TopicCollection([topic]), request_timeout=timeout_ms / 1000, include_authorized_operations=with_rights
     ).values()
@@ -64,7 +64,7 @@ def settings_of(admin: AdminClient, topic: str, *, timeout_ms: float) -> dict[st
 
 
 class LedgerTopic:
-    """A sink's ledger on its cluster. Every request may raise a :class:`TwoPhaseCommitError`."""
+    """Manages a sink's ledger on its cluster. Every request may raise a :class:`TwoPhaseCommitError`."""
 
     def __init__(self, admin: AdminClient, name: str, *, timeout_ms: float) -> None:
         self._admin = admin
@@ -74,54 +74,54 @@ class LedgerTopic:
 
     def identity(self) -> str:
         """Return the topic's id, which changes when the topic is recreated; :data:`ABSENT` if it does not exist."""
-        # After ensure() the id is known; a broker that is behind might still report the topic as absent.
+        # ensure() has read the id. Afterwards, a broker that lags might still report the topic as absent.
         return self._created_id or self._find_id()
 
     def ensure(self) -> None:
-        """Create the ledger if it is absent, and wait until the brokers know it and every partition has a leader."""
+        """Create the ledger if it does not exist. Wait until the brokers know it and every partition has a leader."""
         if self._find_id() == ABSENT:
             self._create()
         retry = retrying(is_retriable, timeout_s=self._timeout_s, backoff=wait_fixed(0.05))
         self._created_id = retry(self._id_when_ready)
 
     def require_creatable(self) -> None:
-        """Ask the brokers whether :meth:`ensure` could create the ledger. Creates nothing."""
+        """Ask the brokers whether :meth:`ensure` could create the ledger. Create nothing."""
         self._create(validate_only=True)
 
     def marker_partitions(self) -> list[int]:
-        """List the partitions that hold markers."""
+        """List the partitions for markers."""
         known = self._metadata().partitions
         partitions = sorted(set(known) - {DRIVER_PARTITION})
         if not partitions:
             raise ConfigurationError(
-                f"the ledger {self._name} has {counted(len(known), 'partition')}. Add partitions: it needs one for "
+                f"the ledger {self._name} has {counted(len(known), 'partition')}. Add partitions: the ledger needs one for "
                 "decisions and at least one for markers"
             )
         return partitions
 
     def require_safe(self) -> None:
-        """Refuse settings under which decisions or markers could be lost; warn about weak ones."""
+        """Refuse settings that could lose decisions or markers, and warn about weak settings."""
         ledger = self._settings(self._name)
         wrong = {name: ledger.get(name) for name, value in _REQUIRED.items() if ledger.get(name) != value}
         if wrong:
             raise ConfigurationError(
-                f"the ledger {self._name} has {_listed(wrong)}, so decisions would be deleted. Set {_listed(_REQUIRED)} "
+                f"the ledger {self._name} has {_listed(wrong)}, so Kafka would delete decisions. Set {_listed(_REQUIRED)} "
                 "(kafka-configs --alter)"
             )
         for name, settings in ((self._name, ledger), (TRANSACTION_LOG, self._transaction_log())):
             if settings.get(_UNCLEAN) == "true":
                 raise ConfigurationError(
-                    f"the topic {name} has {_UNCLEAN}=true, so a stale leader could lose decisions. Set it to false"
+                    f"the topic {name} has {_UNCLEAN}=true, so a stale leader could lose decisions. Set this option to false"
                 )
-            if settings and int(settings.get("min.insync.replicas") or 1) < 2:  # noqa: PLR2004 - 1 means a single copy
+            if settings and int(settings.get("min.insync.replicas") or 1) < 2:  # noqa: PLR2004 - 1 allows a single copy
                 logger.warning(
-                    "%s has min.insync.replicas=1, so losing one broker's disk can lose acknowledged decisions. Set it to 2, "
-                    "with 3 replicas",
+                    "%s has min.insync.replicas=1, so the loss of one broker's disk can lose acknowledged decisions. Set it to "
+                    "2, with 3 replicas",
                     name,
                 )
 
     def batch_limit(self) -> int:
-        """Return the size of the largest batch that the ledger accepts, in bytes. Refuses a limit too small for markers."""
+        """Return the size of the largest batch that the ledger accepts, in bytes. Refuse a limit too small for markers."""
         limit = int(self._settings(self._name).get("max.message.bytes") or _DEFAULT_BATCH_LIMIT)
         if limit < _LOWEST_BATCH_LIMIT:
             raise ConfigurationError(
@@ -156,14 +156,14 @@ class LedgerTopic:
                 raise translate(error, f"creating the ledger {self._name}", right) from error
 
     def _replicas(self) -> int:
-        """Return three, or the transaction log's number of replicas if that is lower: decisions depend on both topics.
+        """Return three, or the transaction log's number of replicas if lower, because decisions depend on both topics.
 
-        The number of brokers that are up does not count: a first start during a rolling restart would leave a permanently weak
-        ledger.
+        The number of running brokers does not matter here. Otherwise, a first start during a rolling restart would create a
+        permanently weak ledger.
         """
         try:
             found = describe(self._admin, TRANSACTION_LOG, timeout_ms=self._timeout_s * 1000)
-        except ConfigurationError:  # no right to describe it
+        except ConfigurationError:  # the client may not describe it
             found = None
         return min([_REPLICAS, *(len(partition.replicas) for partition in (found.partitions if found else ()))])
 
@@ -175,7 +175,7 @@ class LedgerTopic:
                 "the settings of %s could not be checked (%s). Make sure that it has 3 replicas, min.insync.replicas=2 and "
                 "%s=false",
                 TRANSACTION_LOG,
-                str(error),  # as text: a log handler that keeps the error would keep its client alive
+                str(error),  # text, because a log handler that keeps the error would keep its client alive
                 _UNCLEAN,
             )
             return {}

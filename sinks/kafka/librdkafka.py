@@ -1,8 +1,7 @@
-"""librdkafka's own C interface, from the library that confluent-kafka's extension module is linked with.
+"""Declare librdkafka's own C interface, for the library that confluent-kafka's extension module is linked to.
 
-This module uses only the documented interface, ``rdkafka.h``, and only versions 2.x, which keep these functions and
-structures. It detects any other version on loading, and the caller then works without the library. The C library stays
-loaded until the process ends.
+This module uses only the documented interface, ``rdkafka.h``. It accepts only versions 2.x, which keep these functions and
+structures. With any other version, the caller works without the library. The C library stays loaded until the process ends.
 """
 
 from __future__ import annotations
@@ -44,7 +43,7 @@ _INT, _SIZE, _PTR, _TEXT = ctypes.c_int, ctypes.c_size_t, ctypes.c_void_p, ctype
 
 
 class Message(ctypes.Structure):
-    """``rd_kafka_message_t``. Pointers are numbers here, so that numpy can fill them."""
+    """``rd_kafka_message_t``. Pointers are numbers here, so that numpy can fill them in."""
 
     _fields_ = (
         ("err", ctypes.c_int32),
@@ -88,7 +87,7 @@ class Metadata(ctypes.Structure):
     )
 
 
-#: Name, result, arguments.
+#: Each function's name, result type and argument types.
 _FUNCTIONS: Final[tuple[tuple[str, Any, tuple[Any, ...]], ...]] = (
     ("conf_new", _PTR, ()),
     ("conf_destroy", None, (_PTR,)),
@@ -132,7 +131,7 @@ _FUNCTIONS: Final[tuple[tuple[str, Any, tuple[Any, ...]], ...]] = (
 
 
 class Library:
-    """The functions of ``rdkafka.h`` without their prefix ``rd_kafka_``. Each call releases the GIL."""
+    """Provides the functions in ``rdkafka.h`` without the prefix ``rd_kafka_``. Each call releases the GIL."""
 
     def __init__(self, library: ctypes.CDLL) -> None:
         for name, result, arguments in _FUNCTIONS:
@@ -146,7 +145,7 @@ class Library:
 
 @functools.cache
 def library() -> Library | None:
-    """Load the library of this process; None, with a line in the log, if its version is unknown."""
+    """Load this process's library. If its version is unknown, log a warning and return None."""
     try:
         return _load()
     except (OSError, AttributeError, ImportError) as error:
@@ -157,11 +156,11 @@ def library() -> Library | None:
 def _load() -> Library:
     if ctypes.sizeof(_PTR) != _POINTER_BYTES or sys.byteorder != "little":
         raise ImportError("this machine does not have 64-bit pointers, or is not little-endian")
-    # Load the extension module itself: its symbols come from the same library that it uses, wherever that is.
+    # Load the extension module itself, because its symbols come from the library that it uses, wherever that library is.
     found = ctypes.CDLL(confluent_kafka.cimpl.__file__)
     version = found.rd_kafka_version()
     if version >> 24 != _MAJOR:
         raise ImportError(f"librdkafka {confluent_kafka.libversion()[0]} is not version {_MAJOR}")
-    import numpy as np  # noqa: F401, PLC0415 - the base install does without it; pyspark[sql] brings it
+    import numpy as np  # noqa: F401, PLC0415 - the base install lacks numpy; pyspark[sql] brings it
 
     return Library(found)

@@ -1,12 +1,11 @@
-"""A transactional producer on librdkafka's C interface, for records that are never Python objects.
+"""Provide a transactional producer on librdkafka's C interface, for records that are never Python objects.
 
-Delivery reports, statistics and log lines come as events of one queue that :meth:`LibrdkafkaProducer.poll` reads, so
-librdkafka never calls Python. Each accepted record has one delivery report (``delivery.report.only.error`` is off), and every
-report is read. So no error is missed, and the reports name every partition that was written to (rules 2 and 3).
+Delivery reports, statistics and log lines are events in one queue. :meth:`LibrdkafkaProducer.poll` reads the queue, so librdkafka
+never calls Python. Each accepted record has one delivery report (``delivery.report.only.error`` is off), and the producer reads
+every report. So the producer misses no error, and the reports name every partition that it has written to (rules 2 and 3).
 
-Ownership: a client, its queue and its topics live as long as this object, and an event lives until it is read. The topics are
-released first, the client last. Keys and values belong to the caller, who keeps them until the call returns; librdkafka copies
-them.
+A client, its queue and its topics live as long as this object, and an event lives until it is read. The topics are released
+first, the client last. The caller must keep keys and values until the call returns, because librdkafka copies them.
 """
 
 from __future__ import annotations
@@ -37,7 +36,7 @@ if TYPE_CHECKING:
 
 _TEXT_BYTES: Final = 512
 _EVENTS: Final = c.DELIVERIES | c.LOG | c.ERROR | c.STATISTICS
-#: How long librdkafka's flush may continue after ours has ended with an error.
+#: How long librdkafka's flush may continue after our own flush has ended with an error.
 _FLUSH_SLICE_MS: Final = 100
 _SERVE_S: Final = 0.01
 #: The options that confluent-kafka handles itself.
@@ -48,12 +47,12 @@ ARGUMENT: Final = np.dtype(c.Argument)
 
 
 def accepts(config: Mapping[str, Any]) -> bool:
-    """Whether all options are librdkafka's own, without callbacks or options that confluent-kafka adds."""
+    """Tell whether all options are librdkafka's own, without callbacks or options that confluent-kafka adds."""
     return not any(callable(value) or name.startswith(_CONFLUENT_ONLY) for name, value in config.items())
 
 
 class LibrdkafkaProducer:
-    """The part of confluent-kafka's ``Producer`` that a task needs, with the same exceptions.
+    """Implements the part of confluent-kafka's ``Producer`` that a task needs, with the same exceptions.
 
     Args:
         library: librdkafka.
@@ -61,10 +60,10 @@ class LibrdkafkaProducer:
         delivered: counts how many records each topic and partition has acknowledged.
         on_error: called for each topic of a record that was not delivered.
         on_statistics: called with the statistics, if ``statistics.interval.ms`` is set.
-        logger: gets librdkafka's lines, like confluent-kafka's ``logger``.
+        logger: receives librdkafka's log lines, like confluent-kafka's ``logger``.
     """
 
-    def __init__(  # noqa: PLR0913 - one for each kind of event
+    def __init__(  # noqa: PLR0913 - one argument for each kind of event
         self,
         library: c.Library,
         config: Mapping[str, Any],
@@ -89,7 +88,7 @@ class LibrdkafkaProducer:
         library.set_log_queue(self._client, None)
 
     def set_log_level(self, level: int) -> None:
-        """Limit the log to lines up to this syslog level."""
+        """Log only lines up to this syslog level."""
         self._lib.set_log_level(self._client, level)
 
     def list_topics(self, topic: str, timeout: float) -> Any:
@@ -118,7 +117,7 @@ class LibrdkafkaProducer:
         self._raise(self._lib.begin_transaction(self._client))
 
     def abort_transaction(self, timeout: float) -> None:
-        """See ``rd_kafka_abort_transaction``. It waits for reports, so it runs in a thread while this one reads them."""
+        """See ``rd_kafka_abort_transaction``. It waits for reports, so it runs in another thread while this thread reads them."""
         result: list[int | None] = []
         call = threading.Thread(
             target=lambda: result.append(self._lib.abort_transaction(self._client, _milliseconds(timeout)))
@@ -143,19 +142,20 @@ class LibrdkafkaProducer:
             raise KafkaException(not_produced(error))
 
     def produce_batch(self, topic: str, messages: np.ndarray[Any, Any], partition: int = c.ANY_PARTITION) -> None:
-        """Enqueue records, and set each one's ``err``: zero if it was accepted.
+        """Enqueue records, and set each record's ``err``, which is zero if the record was accepted.
 
         Args:
             topic: the topic of all records.
-            messages: a contiguous array of dtype :data:`MESSAGE`. Its addresses must stay valid until this returns; 0 is null.
-            partition: the partition of all records; by default the partitioner chooses.
+            messages: a contiguous array of dtype :data:`MESSAGE`. The addresses must stay valid until the call returns; 0 is
+                null.
+            partition: the partition of all records; by default, the partitioner chooses.
         """
         self._unreported += self._lib.produce_batch(
             self.handle(topic), partition, c.COPY, messages.ctypes.data, len(messages)
         )
 
     def produce_arguments(self, address: int, count: int) -> int:
-        """Enqueue the record that ``count`` structures :data:`ARGUMENT` at ``address`` describe; return its error, or 0."""
+        """Enqueue the record in the ``count`` structures :data:`ARGUMENT` at ``address``. Return the error code, or 0."""
         error = self._lib.produceva(self._client, address, count)
         if error is None:
             self._unreported += 1
@@ -163,7 +163,7 @@ class LibrdkafkaProducer:
         return self._error(error).code()
 
     def handle(self, topic: str) -> int:
-        """Return a topic handle for :meth:`produce_arguments`; it lives as long as this producer."""
+        """Return a topic handle for :meth:`produce_arguments`. The handle lives as long as this producer."""
         if topic not in self._topics:
             handle = self._lib.topic_new(self._client, topic.encode(), None)
             if handle is None:
@@ -172,7 +172,7 @@ class LibrdkafkaProducer:
         return self._topics[topic]
 
     def poll(self, timeout: float) -> int:
-        """Wait for the first event, then read all events. Returns the number of events."""
+        """Wait for the first event, then read all events. Return the number of events."""
         events, wait_ms = 0, _milliseconds(timeout)
         while event := self._lib.queue_poll(self._queue, wait_ms):
             try:
@@ -183,12 +183,12 @@ class LibrdkafkaProducer:
         return events
 
     def flush(self, timeout: float) -> int:
-        """Send everything now; return how many records are still unreported at the deadline."""
+        """Send all records now. Return the number of records that are still unreported at the deadline."""
         deadline = time.monotonic() + timeout
         self.poll(0)
         if not self._unreported:
             return 0
-        # While librdkafka's flush runs, nothing lingers. The flush returns when another thread has read the reports.
+        # While librdkafka's flush runs, no record lingers. The flush returns after another thread has read the reports.
         done = threading.Event()
         call = threading.Thread(target=self._flush_until, args=(done,))
         call.start()
@@ -216,7 +216,7 @@ class LibrdkafkaProducer:
             self._require_alive()
 
     def _count(self, event: int) -> None:
-        """Read the reports of one event: error, topic and partition of each record."""
+        """Read each record's error, topic and partition from the reports in one event."""
         addresses = np.zeros(self._lib.event_message_count(event), np.uintp)
         read = self._lib.event_message_array(event, addresses.ctypes.data, len(addresses))
         self._unreported -= read
@@ -235,7 +235,7 @@ class LibrdkafkaProducer:
         self._logger.log(LEVELS[min(level.value, len(LEVELS) - 1)], "%s [%s] %s", *said)
 
     def _require_alive(self) -> None:
-        """Raise the fatal error, if any. Other errors are transient, or end in a delivery report."""
+        """Raise the fatal error, if any. Other errors are transient, or lead to a delivery report."""
         reason = ctypes.create_string_buffer(_TEXT_BYTES)
         code = self._lib.fatal_error(self._client, reason, _TEXT_BYTES)
         if code:
@@ -263,7 +263,7 @@ class LibrdkafkaProducer:
 
 
 def not_produced(code: int) -> KafkaError:
-    """Build the error that confluent-kafka's ``produce`` raises for a record that librdkafka does not accept."""
+    """Build the error that confluent-kafka's ``produce`` raises if librdkafka does not accept a record."""
     return KafkaError(code, f"Unable to produce message: {KafkaError(code).str()}")
 
 
@@ -287,7 +287,7 @@ def _new_client(library: c.Library, config: Mapping[str, Any]) -> int:
 
 def _destroy(library: c.Library, client: int, queue: int, topics: Mapping[str, int], pid: int) -> None:
     if os.getpid() != pid:
-        return  # a forked process lacks the client's threads, and would wait for them
+        return  # a forked process lacks the client's threads, and would wait for them forever
     for topic in topics.values():
         library.topic_destroy(topic)
     library.queue_destroy(queue)

@@ -1,4 +1,4 @@
-"""Read librdkafka's delivery reports many at a time. Each report is examined, and none becomes a Python object."""
+"""Read many of librdkafka's delivery reports at a time. This module examines each report, but creates no Python object for it."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ def facts_of(messages: Numbers) -> list[tuple[tuple[int, ...], int]]:
     """Count the reports for each distinct combination of error, topic handle and partition.
 
     Args:
-        messages: the addresses of structures ``rd_kafka_message_t``, which must live until this returns.
+        messages: the addresses of structures ``rd_kafka_message_t``, which must live until the call returns.
     """
     if not len(messages):
         return []
     rows = _words_at(messages)
-    if (rows == rows[0]).all():  # usually so, because librdkafka reports one request at a time
+    if (rows == rows[0]).all():  # the usual case, because librdkafka reports one request at a time
         return [(tuple(rows[0].tolist()), len(rows))]
     kinds, counts = np.unique(rows, axis=0, return_counts=True)
     return list(zip(map(tuple, kinds.tolist()), counts.tolist(), strict=True))
@@ -35,7 +35,7 @@ class _Region:
 
 
 def _words_at(messages: Numbers) -> Numbers:
-    """Read each structure's first three words: error, topic and partition. The memory between structures is not read."""
+    """Read each structure's first three words: error, topic and partition. Do not read the memory between structures."""
     first = int(messages.min())
     words = np.asarray(_Region(first, int(messages.max()) + 2 * _WORD_BYTES))
     start = ((messages - np.uintp(first)) // np.uintp(_WORD_BYTES)).astype(np.intp)

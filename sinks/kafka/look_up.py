@@ -1,6 +1,6 @@
-"""Look a topic up again before a row is refused, because the producer's metadata may be outdated.
+"""Look up a topic again before refusing a row, because the producer's metadata may be outdated.
 
-librdkafka immediately refuses a partition or a topic that it does not know. It asks the brokers only every five minutes
+librdkafka immediately refuses an unknown partition or topic, and asks the brokers only every five minutes
 (``topic.metadata.refresh.interval.ms``). Java's producer asks as soon as it meets an unknown topic or partition.
 """
 
@@ -18,12 +18,12 @@ if TYPE_CHECKING:
 
 # ruff: noqa: SLF001 - librdkafka's own codes are public constants with an underscore
 _UNKNOWN: Final = frozenset({KafkaError._UNKNOWN_PARTITION, KafkaError._UNKNOWN_TOPIC})
-#: How long a broker may lag behind the controller, which has added the partition.
+#: How long a broker may lag behind the controller that has added a partition.
 _PATIENCE_S: Final = 1.0
 
 
 class LookUp:
-    """Looks up the topics of refused rows, for one producer."""
+    """Looks up the topics of one producer's refused rows."""
 
     def __init__(self, producer: Any, timeout_s: float) -> None:
         self._producer = producer
@@ -32,7 +32,7 @@ class LookUp:
         self._until = 0.0
 
     def helps(self, records: Records, row: int, error: KafkaError) -> bool:
-        """Whether to retry a refused row and all rows after it, because its topic was just looked up."""
+        """Look up a refused row's topic. Tell whether to retry this row and all rows after it."""
         if error.code() not in _UNKNOWN or not records.stopped:
             return False
         if row != self._row:
@@ -47,7 +47,7 @@ class LookUp:
         return f"{topic} ({topic} has {counted(count, 'partition')})" if count else topic
 
     def is_gone(self, topic: str) -> bool:
-        """Whether a broker reports that the topic does not exist."""
+        """Ask a broker whether the topic is missing."""
         found = self._described(topic)
         if found is None:
             return True
@@ -62,7 +62,7 @@ class LookUp:
         return len(getattr(self._described(topic), "partitions", ()))
 
     def _described(self, topic: str) -> Any:
-        """Return a broker's description of the topic; None if it does not exist; the exception if no broker answers."""
+        """Return a broker's description of the topic, None if the topic does not exist, or the exception if no broker answers."""
         try:
             return self._producer.list_topics(topic, timeout=self._timeout_s).topics.get(topic)
         except KafkaException as error:

@@ -1,8 +1,8 @@
-"""Markers: each task transaction writes one to the ledger, and its presence or absence is the evidence (rule 4).
+"""Write and search for markers. Each task transaction writes a marker to the ledger, which is evidence of its outcome (rule 4).
 
-A marker that a ``read_committed`` reader sees proves its transaction committed. An absent marker proves its transaction lost
-only if the reader also sees a *barrier*, a record that the driver has written later. An open transaction hides the barrier, and
-a stale leader does not have it. A deleted marker is not an absent one.
+If a ``read_committed`` reader sees a marker, its transaction is committed. If the marker is absent, its transaction is lost only
+if the reader also sees a *barrier*, a record that the driver has written later. An open transaction hides the barrier, and a
+stale leader does not have it. A deleted marker does not count as absent.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 
 class Marker(msgspec.Struct, frozen=True, kw_only=True):
-    """A task transaction's name, as the transaction itself writes it."""
+    """Identifies a task transaction, which itself writes this record."""
 
     uuid: str
     query_id: str
@@ -38,7 +38,7 @@ class Marker(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def encode_marker(transaction: str, task: TaskAttempt, rows: int) -> bytes:
-    """Encode a marker's value; its key is the transaction's UUID."""
+    """Encode a marker's value. The marker's key is the transaction's UUID."""
     return msgspec.json.encode(
         Marker(
             uuid=transaction,
@@ -63,11 +63,11 @@ def decode_marker(value: bytes) -> Marker:
 def search(
     log: KafkaDecisionLog, handles: Sequence[KafkaHandle], scan_start: Mapping[str, int], *, timeout_ms: float
 ) -> tuple[dict[KafkaHandle, Evidence], list[str]]:
-    """Find the evidence for each transaction in the markers from ``scan_start`` on; ``timeout_ms`` applies per partition.
+    """Search the markers from ``scan_start`` on for evidence of each transaction. ``timeout_ms`` applies to each partition.
 
     Returns:
-        the evidence, and why a partition proves nothing. After one unreadable partition the others are not tried: each could
-        take as long, and the batch is already unproven.
+        the evidence, and the reasons why partitions prove nothing. The search ends at the first unreadable partition, because
+        each of the others could take as long, and the batch is already unproven.
 
     Raises:
         FencedError: a newer driver has acquired the sink; nothing was proven.
@@ -78,7 +78,7 @@ def search(
         try:
             seen[partition] = _read_to_barrier(log, partition, scan_start.get(str(partition), 0), timeout_ms)
         except (RetriableError, ConfigurationError, DecisionInDoubtError) as error:
-            # A failed search proves nothing, and an unanswered barrier decides nothing. FencedError passes.
+            # A failed search proves nothing, and a barrier without an answer decides nothing. A FencedError passes through.
             reasons.append(f"the markers in {log.name}/{partition} cannot be read: {error}")
             break
         if seen[partition] is None:
@@ -93,7 +93,7 @@ def _evidence(handle: KafkaHandle, seen: set[bytes] | None) -> Evidence:
 
 
 def _read_to_barrier(log: KafkaDecisionLog, partition: int, start: int, timeout_ms: float) -> set[bytes] | None:
-    """Read the keys of the committed records from ``start`` up to a new barrier; None if some were deleted."""
+    """Read the committed records' keys from ``start`` up to a new barrier; None if some records were deleted."""
     earliest = offsets(log.admin, log.name, [partition], OffsetSpec.earliest(), timeout_ms=timeout_ms)[partition]
     if earliest > start:
         return None

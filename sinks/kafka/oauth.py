@@ -1,10 +1,10 @@
-"""Tokens for SASL/OAUTHBEARER, shared by both clients of a process.
+"""Supply SASL/OAUTHBEARER tokens to both clients of a process.
 
-librdkafka calls a :class:`Tokens` as its ``oauth_cb``; kafka-python gets the same object behind its own interface
-(``twopc.sinks.kafka.broker_connection``). A token is reused for half of its lifetime, since each task has its own producer
-and an identity provider may limit requests.
+librdkafka calls a :class:`Tokens` object as its ``oauth_cb``. kafka-python gets the same object through an adapter
+(``twopc.sinks.kafka.broker_connection``). Each task has its own producer, and an identity provider may limit requests, so the
+clients reuse a token for half of its lifetime.
 
-No error, representation or log line here holds a token or a client secret.
+No error, representation or log line in this module contains a token or a client secret.
 """
 
 from __future__ import annotations
@@ -22,22 +22,22 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-#: Token, expiry in seconds since the epoch, principal, extensions: the result that confluent-kafka expects of an ``oauth_cb``.
+#: Token, expiry in seconds since the epoch, principal, extensions. confluent-kafka expects this result from an ``oauth_cb``.
 Granted: TypeAlias = "tuple[str, float, str, dict[str, str]]"
 
 _FORM: Final = "(token, expiry in seconds since the epoch), and may add the principal and a dict of extensions"
 _KINDS: Final[tuple[Any, ...]] = (str, (int, float), str, dict)
 _LONGEST_LIFE_S: Final = 10 * 365 * 86_400
-#: The supplies in use whose last request failed, by their Python id.
+#: The objects whose last request failed, by their Python id.
 _failing: weakref.WeakValueDictionary[int, Tokens] = weakref.WeakValueDictionary()
 
 
 class Tokens:
-    """Supplies tokens to every client of a process, and reuses them while they are valid. Thread-safe; a pickled copy is empty.
+    """Supplies tokens to every client of a process, and reuses them. Threads may share this object. A pickled copy has no token.
 
     Args:
-        request: requests a new token; called with ``config``.
-        name: the supply's name in errors.
+        request: requests a new token, given ``config``.
+        name: this object's name in error messages.
         config: the ``sasl.oauthbearer.config`` option.
     """
 
@@ -49,11 +49,11 @@ class Tokens:
         self.failure = ""  #: why the last request failed, if it did
 
     def __call__(self, _config: str | None = None) -> Granted:
-        """Return a valid token. If no new token is available, the old one is used until it expires.
+        """Return a valid token. If no new token is available, reuse the old token until it expires.
 
         Raises:
             RetriableError: the request failed.
-            ConfigurationError: the request was refused, or returned something that is not a token.
+            ConfigurationError: the request was refused, or its result is not a token.
         """
         with self._lock:
             now = time.time()
@@ -65,8 +65,8 @@ class Tokens:
                 except TwoPhaseCommitError as error:
                     self.failure = str(error)
                     _failing[id(self)] = self
-                    # librdkafka ignores its callback's errors. Logged as text, because a log handler that keeps the error
-                    # would keep the client.
+                    # librdkafka ignores its callback's errors. Log the text only, because a log handler that keeps the error
+                    # would also keep the client.
                     logger.warning("%s", self.failure)
                     if self._granted is None or now >= self._granted[1]:
                         raise
@@ -78,7 +78,7 @@ class Tokens:
     def __repr__(self) -> str:
         return f"<tokens of {self._name}>"
 
-    # A task unpickles a copy, and its function may also be a copy. All copies belong to one producer pool.
+    # A task unpickles a copy, and its function may also be a copy. All copies share one producer pool.
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Tokens) and (self._name, self._config) == (other._name, other._config)
 
@@ -92,8 +92,8 @@ class Tokens:
             raise
         except Exception as error:
             raise RetriableError(
-                f"no token for SASL/OAUTHBEARER, because {self._name} raised {type(error).__name__}: {error}. Nothing was "
-                "written with it. Correct the function, or anything that it depends on, and restart the query"
+                f"no token for SASL/OAUTHBEARER is available, because {self._name} raised {type(error).__name__}: {error}. No "
+                "data was written with this client. Correct the function or its dependencies, and restart the query"
             ) from error
         return self._checked(returned)
 
@@ -103,7 +103,7 @@ class Tokens:
             isinstance(part, kind) for part, kind in zip(parts, _KINDS, strict=False)
         )
         if not is_token:
-            got = ", ".join(type(part).__name__ for part in parts)  # not the values: one of them is a secret
+            got = ", ".join(type(part).__name__ for part in parts)  # no values, because one of them is a secret
             raise ConfigurationError(
                 f"{self._name} returned ({got}), which is not a token for SASL/OAUTHBEARER. It must return {_FORM}"
             )
@@ -117,8 +117,8 @@ class Tokens:
             )
         if left_s <= 0:
             raise RetriableError(
-                f"{self._name} returned a token for SASL/OAUTHBEARER that expired {-left_s:.0f} s ago. It must request a new "
-                "token at each call. Also check the clock of this host"
+                f"{self._name} returned a token for SASL/OAUTHBEARER that expired {-left_s:.0f} s ago. The function must request "
+                "a new token at each call. Also check this host's clock"
             )
         return token, float(expires_s), principal, extensions
 
@@ -128,18 +128,18 @@ def require_token(config: Mapping[str, Any]) -> None:
 
     The client itself would ignore the error, wait for 10 s and give no reason.
 
-    Raises the errors of :meth:`Tokens.__call__`.
+    Raises the same errors as :meth:`Tokens.__call__`.
     """
     if "oauth_cb" in config:
         config["oauth_cb"]()
 
 
 def failures() -> list[str]:
-    """Say why this process has no new tokens, because a client without a token reports only a timeout."""
+    """Say why this process has no new tokens. A client without a token reports only a timeout."""
     return [tokens.failure for tokens in _failing.values()]
 
 
 def name_of(function: object) -> str:
-    """Return a callable's name for errors. All copies of the callable have the same name."""
+    """Return a callable's name for error messages. All its copies have the same name."""
     kind = function if hasattr(function, "__qualname__") else type(function)
     return f"kafka.oauth_cb {getattr(kind, '__module__', '')}.{getattr(kind, '__qualname__', '')}"

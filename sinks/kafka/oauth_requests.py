@@ -1,4 +1,4 @@
-"""Request tokens for kafka-python in the ways that are built into librdkafka.
+"""Request tokens for kafka-python with librdkafka's built-in methods.
 
 Source: librdkafka's CONFIGURATION.md (``sasl.oauthbearer.*``) and ``rdkafka_sasl_oauthbearer*.c``.
 """
@@ -32,7 +32,7 @@ _REQUIRED: Final = (_ENDPOINT, "sasl.oauthbearer.client.id", "sasl.oauthbearer.c
 
 @dataclass(frozen=True)
 class ClientCredentials:
-    """``sasl.oauthbearer.method=oidc``: OAuth's client credentials grant (RFC 6749, section 4.4).
+    """Requests tokens with OAuth's client credentials grant (RFC 6749, section 4.4), for ``sasl.oauthbearer.method=oidc``.
 
     Args:
         options: librdkafka's options.
@@ -65,15 +65,13 @@ class ClientCredentials:
         expires_s = _claims(token).get("exp") or (began + float(life_s) if life_s else None)
         if not isinstance(token, str) or not isinstance(expires_s, (int, float)):
             raise ConfigurationError(
-                f"{self._endpoint} responded without access_token, or without its expiry. Check kafka.{_ENDPOINT}"
+                f"{self._endpoint} responded without access_token or without its expiry. Check kafka.{_ENDPOINT}"
             )
         return token, float(expires_s), "", _pairs(self.options.get("sasl.oauthbearer.extensions", ""), ",")
 
     @property
     def _endpoint(self) -> str:
-        return (
-            f"the token endpoint at {urllib.parse.urlsplit(self.options[_ENDPOINT]).hostname}"  # a URL may hold secrets
-        )
+        return f"the token endpoint at {urllib.parse.urlsplit(self.options[_ENDPOINT]).hostname}"  # a URL may contain secrets
 
     def _ask(self) -> dict[str, Any]:
         form = {"grant_type": "client_credentials", "scope": self.options.get("sasl.oauthbearer.scope")}
@@ -93,7 +91,7 @@ class ClientCredentials:
             if error.code >= 500 or error.code == 429:  # noqa: PLR2004 - HTTP's codes
                 raise RetriableError(f"{self._endpoint} responded with HTTP {error.code}") from None
             raise ConfigurationError(
-                f"{self._endpoint} responded with HTTP {error.code}, so there is no token for SASL/OAUTHBEARER. Check "
+                f"{self._endpoint} responded with HTTP {error.code}, so no token for SASL/OAUTHBEARER is available. Check "
                 f"{', '.join(f'kafka.{name}' for name in _REQUIRED)} and kafka.sasl.oauthbearer.scope"
             ) from None
         except (OSError, ValueError, http.client.HTTPException) as error:
@@ -103,20 +101,20 @@ class ClientCredentials:
 
 class _NoRedirect(urllib.request.HTTPRedirectHandler):
     def redirect_request(self, *_: Any, **__: Any) -> None:
-        """Refuse to follow a redirect: the other host would get the secret."""
+        """Refuse to follow a redirect, because the other host would get the secret."""
 
 
 def diagnose(config: Mapping[str, str]) -> None:
-    """Request a token as a librdkafka client with ``method=oidc`` does, to find out why the client timed out.
+    """Request a token like a librdkafka client with ``method=oidc``, to find out why the client timed out.
 
-    Raises the errors of :class:`ClientCredentials`.
+    Raises the same errors as :class:`ClientCredentials`.
     """
     if config.get("sasl.oauthbearer.method") == "oidc":
         ClientCredentials(config)(None)
 
 
 def unsecured(config: str | None) -> Granted:
-    """``enable.sasl.oauthbearer.unsecure.jwt``: a token without a signature, for tests.
+    """Make a token without a signature, for tests (``enable.sasl.oauthbearer.unsecure.jwt``).
 
     ``config`` has the form of ``sasl.oauthbearer.config``: ``principal=admin scope=role1,role2 lifeSeconds=600``.
 
@@ -148,7 +146,7 @@ def _encoded(value: Mapping[str, Any]) -> str:
 
 
 def _claims(token: object) -> dict[str, Any]:
-    """Return the claims of a JWT; empty for any other kind of token."""
+    """Return a JWT's claims; empty for any other kind of token."""
     parts = token.split(".") if isinstance(token, str) else []
     try:
         claims = json.loads(base64.urlsafe_b64decode(f"{parts[1]}=="))

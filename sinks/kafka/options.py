@@ -1,9 +1,9 @@
-"""librdkafka's options as a user sets them, with the prefix ``kafka.`` as in Spark, for the two clients that share them.
+"""Check and convert the user's librdkafka options for two clients. The options have the prefix ``kafka.``, as in Spark.
 
-librdkafka writes rows and decisions; kafka-python commits transactions of other processes (``twopc.sinks.kafka.transactions``).
-Connection options must hold for both, so an option that kafka-python cannot honour is refused by name, not ignored.
+librdkafka writes rows and decisions. kafka-python commits other processes' transactions (``twopc.sinks.kafka.transactions``).
+Connection options must apply to both clients, so an option that kafka-python does not support is refused, not ignored.
 
-Source of the names: librdkafka's CONFIGURATION.md.
+The names come from librdkafka's CONFIGURATION.md.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ PREFIX: Final = "kafka."
 _CALLBACK: Final = f"{PREFIX}oauth_cb"
 #: Why a user must not set these options.
 _OWNED: Final = {
-    "each producer needs its own id, made of sink, driver epoch, worker and sequence": ("transactional.id",),
-    "transactions need it": ("enable.idempotence",),
+    "each producer needs its own id, which consists of sink, driver epoch, worker and sequence": ("transactional.id",),
+    "transactions need idempotence": ("enable.idempotence",),
     "a lost record must fail only its transaction, not the producer": ("enable.gapless.guarantee",),
     "transactions need acks=all": ("acks", "request.required.acks"),
-    "idempotence limits it": ("max.in.flight", "max.in.flight.requests.per.connection"),
+    "idempotence limits the requests in flight": ("max.in.flight", "max.in.flight.requests.per.connection"),
     "idempotence makes retries safe, and only the transaction timeout limits them": (
         "retries",
         "message.send.max.retries",
@@ -39,20 +39,20 @@ _OWNED: Final = {
         "dr_msg_cb",
         "on_delivery",
     ),
-    "nothing reads the statistics, and they cost time and memory that grow with the partitions": (
+    "the sink does not read the statistics, which cost more time and memory with each partition": (
         "statistics.interval.ms",
         "stats_cb",
     ),
-    "the sink raises the client's errors itself": ("error_cb",),
+    "the sink itself raises the client's errors": ("error_cb",),
     "set the argument bootstrap_servers instead": ("bootstrap.servers", "metadata.broker.list"),
-    "the ledger must be read with read_committed": ("isolation.level",),
-    "it must equal the transaction timeout; set kafka.transaction.timeout.ms instead": (
+    "the sink must read the ledger with read_committed": ("isolation.level",),
+    "this timeout must equal the transaction timeout; set kafka.transaction.timeout.ms instead": (
         "delivery.timeout.ms",
         "message.timeout.ms",
     ),
 }
 _REASONS: Final = {name: reason for reason, names in _OWNED.items() for name in names}
-#: Connection options that kafka-python takes under a different name.
+#: Connection options that have another name in kafka-python.
 _RENAMED: Final = {
     "client.id": "client_id",
     "security.protocol": "security_protocol",
@@ -62,7 +62,7 @@ _RENAMED: Final = {
     "sasl.password": "sasl_plain_password",
     "sasl.kerberos.service.name": "sasl_kerberos_service_name",
 }
-#: Connection options that kafka-python takes in an ssl.SSLContext.
+#: Connection options that kafka-python expects in an ssl.SSLContext.
 _TLS: Final = (
     "ssl.ca.location",
     "ssl.ca.pem",
@@ -74,7 +74,7 @@ _TLS: Final = (
     "ssl.endpoint.identification.algorithm",
     "enable.ssl.certificate.verification",
 )
-#: Connection options that kafka-python takes as a token supply.
+#: Connection options that become a token provider for kafka-python.
 _OAUTH: Final = (
     "sasl.oauthbearer.method",
     "sasl.oauthbearer.client.id",
@@ -95,8 +95,8 @@ def check(options: Mapping[str, Any]) -> None:
     """Check the names of a user's options.
 
     Raises:
-        ConfigurationError: an option lacks the prefix, or the sink itself sets it, or it is a connection option that the
-            committing client cannot honour.
+        ConfigurationError: an option lacks the prefix, the sink itself sets it, or it is a connection option that the
+            committing client does not support.
     """
     for option, value in options.items():
         name, given = option.removeprefix(PREFIX), f"option {option!r}={value!r}"
@@ -109,18 +109,18 @@ def check(options: Mapping[str, Any]) -> None:
         instead = java_options.answer(name, value)
         if instead:  # the value may be a secret
             raise ConfigurationError(
-                f"option {option!r} belongs to Java's clients, but the sink uses librdkafka. {instead}"
+                f"option {option!r} is for Java's clients, but the sink uses librdkafka. {instead}"
             )
         connection = name.startswith(("ssl.", "sasl.", "https.ca")) or name in {"connect_cb", "resolve_cb"}
         if connection and name not in _CONNECTION:  # the same
             known = sorted(PREFIX + n for n in _CONNECTION if n.startswith(("ssl.", "sasl.")))
             raise ConfigurationError(
-                f"option {option!r} is set, but the client that commits prepared transactions cannot honour it. Set only "
-                f"these: {', '.join(known)}"
+                f"option {option!r} is set, but the client that commits prepared transactions does not support it. Set only "
+                f"these options: {', '.join(known)}"
             )
         if _RENAMED.get(name) == "sasl_mechanism" and str(value).upper() not in _MECHANISMS:
             raise ConfigurationError(
-                f"{given}: the client that commits prepared transactions cannot honour it. Set one of {', '.join(_MECHANISMS)}"
+                f"{given}: the client that commits prepared transactions does not support it. Set one of {', '.join(_MECHANISMS)}"
             )
 
 
@@ -128,7 +128,7 @@ def with_tokens(options: Mapping[str, Any]) -> dict[str, Any]:
     """Convert a user's ``oauth_cb``, a callable or its name ``module:function``, to :class:`Tokens`.
 
     Raises:
-        ConfigurationError: the value is neither.
+        ConfigurationError: the value is neither a callable nor the name of one.
     """
     callback = options.get(_CALLBACK)
     if callback is None or isinstance(callback, Tokens):
@@ -146,12 +146,12 @@ def with_tokens(options: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def without_network(parsed: Mapping[str, Any]) -> dict[str, Any]:
-    """Remove the options that make a client request tokens as soon as it is created."""
+    """Remove the options that make a new client request tokens immediately."""
     return {name: value for name, value in parsed.items() if name not in {"oauth_cb", "sasl.oauthbearer.method"}}
 
 
 def without_prefix(options: Mapping[str, Any]) -> dict[str, Any]:
-    """Convert the options for librdkafka: strings and callables."""
+    """Convert the options to librdkafka's form: names without prefix, and strings or callables as values."""
     return {name.removeprefix(PREFIX): value if callable(value) else _text(value) for name, value in options.items()}
 
 
@@ -160,7 +160,7 @@ def _text(value: object) -> str:
 
 
 def for_librdkafka(parsed: Mapping[str, Any]) -> dict[str, Any]:
-    """Select the connection options, for clients that read or administrate."""
+    """Select the connection options for clients that read or administer."""
     return {n: v for n, v in parsed.items() if n in _CONNECTION or n.startswith(("socket.", "broker."))}
 
 
@@ -168,7 +168,7 @@ def for_kafka_python(parsed: Mapping[str, Any]) -> dict[str, Any]:
     """Convert the same connection options for kafka-python.
 
     Raises:
-        ConfigurationError: a certificate or key cannot be read, or nothing supplies tokens.
+        ConfigurationError: a certificate or key cannot be read, or no option supplies tokens.
     """
     config: dict[str, Any] = {_RENAMED[name]: value for name, value in parsed.items() if name in _RENAMED}
     protocol = config.get("security_protocol", "PLAINTEXT").upper()
@@ -182,8 +182,8 @@ def for_kafka_python(parsed: Mapping[str, Any]) -> dict[str, Any]:
         config["sasl_oauth_token_provider"] = _tokens(parsed)
     elif "oauth_cb" in parsed:  # confluent-kafka would wait for a token that nobody requests
         raise ConfigurationError(
-            f"option {_CALLBACK!r} is set but has no effect. Set kafka.security.protocol=SASL_SSL and "
-            "kafka.sasl.mechanism=OAUTHBEARER, or remove it"
+            f"option {_CALLBACK!r} is set, but has no effect. Set kafka.security.protocol=SASL_SSL and "
+            "kafka.sasl.mechanism=OAUTHBEARER, or remove the option"
         )
     if protocol.endswith("SSL"):
         config["ssl_context"] = _tls_context(parsed)
@@ -200,7 +200,7 @@ def _tokens(parsed: Mapping[str, Any]) -> Tokens:
     chosen = [way for way, is_set in ways.items() if is_set]
     if method not in {"default", "oidc"}:
         raise ConfigurationError(
-            f"option 'kafka.sasl.oauthbearer.method'={method!r} is unknown. Set 'oidc', or remove it"
+            f"option 'kafka.sasl.oauthbearer.method'={method!r} is unknown. Set 'oidc', or remove the option"
         )
     if len(chosen) != 1:
         raise ConfigurationError(

@@ -1,12 +1,13 @@
-"""Write rows without transactions, for ``AT_LEAST_ONCE`` and ``NONE``: readers see the rows before anything is decided.
+"""Write rows without transactions, for ``AT_LEAST_ONCE`` and ``NONE``. Readers see the rows before the driver's decision.
 
-This follows Flink's ``KafkaSink`` (``DeliveryGuarantee``, flink-connector-base; ``KafkaWriter.flush``, flink-connector-kafka).
-With ``AT_LEAST_ONCE`` every record is acknowledged before the vote; with ``NONE`` nothing waits. A task hands over no handle, so
-nothing has to be committed, swept or repaired. The driver still decides the batch: a restart after the decision does not write
-it again, and the other sinks of the query keep their guarantee.
+This module follows Flink's ``KafkaSink`` (``DeliveryGuarantee``, flink-connector-base; ``KafkaWriter.flush``,
+flink-connector-kafka).
 
-As in Flink, a producer serves one task after another in its process. A task that fails drops the producer with all unsent
-records.
+With ``AT_LEAST_ONCE``, every record is acknowledged before the vote. With ``NONE``, no task waits. A task hands over no handle,
+so the driver has nothing to commit, sweep or repair. The driver still decides the batch, so a restart after the decision does not
+write it again, and the query's other sinks keep their guarantee.
+
+As in Flink, a producer serves one task after another in its process. A failed task drops the producer with all unsent records.
 """
 
 from __future__ import annotations
@@ -33,14 +34,14 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-#: Producers between two tasks, by process, sink and options, in the order of their last use.
+#: Producers that wait for their next task, by process, sink and options, in the order of their last use.
 _idle: dict[tuple[Any, ...], ReadyProducer] = {}
-#: A limit, because a worker outlives many queries, and a producer has three threads.
+#: The pool has a limit because a worker outlives many queries, and each producer has three threads.
 _MOST_IDLE: Final = 16
 
 
 class PlainWriter(KafkaWriter):
-    """See :class:`KafkaWriter`. Writes the same rows and raises the same errors, but has no transaction."""
+    """Writes the same rows and raises the same errors as :class:`KafkaWriter`, but without a transaction."""
 
     def __init__(self, task: TaskAttempt, settings: KafkaSettings) -> None:
         super().__init__(task, settings)
@@ -51,7 +52,7 @@ class PlainWriter(KafkaWriter):
         return (os.getpid(), self._settings.name, tuple(sorted(self._config.items())))
 
     def begin_transaction(self) -> None:
-        """See :class:`SinkWriter`. Begins no transaction."""
+        """See :class:`SinkWriter`. Begin no transaction."""
         self._ready = self._take()
 
     def _take(self) -> ReadyProducer:
@@ -61,10 +62,10 @@ class PlainWriter(KafkaWriter):
         self._config = self._batch_size.applied_to(self._settings.plain_config())
         return _idle.pop(self._key, None) or self._make()
 
-    def pre_commit(self) -> None:  # type: ignore[override]  # None, as SinkWriter allows: there is nothing to commit
+    def pre_commit(self) -> None:  # type: ignore[override]  # None, as SinkWriter allows, because nothing must be committed
         """See :class:`SinkWriter`.
 
-        A vote requires that no delivery has failed and, with ``AT_LEAST_ONCE``, a report on every row (rule 2).
+        A task may vote only if no delivery has failed. With ``AT_LEAST_ONCE``, it also needs a report on every row (rule 2).
         """
         if self._settings.guarantee == AT_LEAST_ONCE:
             self._flush(self._begun)
@@ -99,7 +100,7 @@ class PlainWriter(KafkaWriter):
 
 
 def release(settings: KafkaSettings) -> list[str]:
-    """Flush and drop this process's idle producers of a sink. Returns a message for each producer with unsent records."""
+    """Flush and drop a sink's idle producers in this process. Return a message for each producer with unsent records."""
     unsent = []
     for key in [key for key in _idle if key[:2] == (os.getpid(), settings.name)]:
         ready = _idle.pop(key)
@@ -114,6 +115,6 @@ def release(settings: KafkaSettings) -> list[str]:
 
 
 def let_go(settings: KafkaSettings) -> None:
-    """Flush and drop the idle producers, and log the records that could not be sent."""
+    """Flush and drop a sink's idle producers, and log a warning if records could not be sent."""
     for unsent in release(settings):
         logger.warning("sink %r, guarantee %s: %s", settings.name, settings.guarantee, unsent)

@@ -1,4 +1,4 @@
-"""The driver's operations on the tasks' transactions: confirm (rule 3), commit (rule 4), abort, and sweep (rule 7)."""
+"""Confirm (rule 3), commit (rule 4), abort and sweep (rule 7) the tasks' transactions from the driver."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ logger = logging.getLogger(__name__)
 
 
 def confirm(client: TransactionClient, settings: KafkaSettings, handles: Sequence[KafkaHandle], age_ms: float) -> None:
-    """Check the tasks' votes: every transaction must be complete and open, and have enough time left.
+    """Check the tasks' votes. Every transaction must be complete and open, and have enough time left.
 
     Raises:
-        CheckpointExpiredError: too little of the transactions' time is left.
+        CheckpointExpiredError: the transactions have too little time left.
         RetriableError: a transaction is not complete or not open.
     """
     lives_ms = settings.transaction_timeout_ms
@@ -43,11 +43,11 @@ def confirm(client: TransactionClient, settings: KafkaSettings, handles: Sequenc
 
 
 def why_not(handle: KafkaHandle, found: Description, ledger: str) -> str | None:
-    """Say why a handle cannot be decided; None if it can."""
+    """Say why a handle's transaction cannot be decided; None if it can."""
     if found.error != NONE:
         return f"its coordinator reports {found.error}"
     if found.state != "Ongoing":
-        return f"it is {found.state}, not Ongoing: it timed out, or another process ended it"
+        return f"its state is {found.state}, not Ongoing, because it timed out or another process ended it"
     if not found.is_of(handle):
         return (
             f"the coordinator has producer {found.producer_id} epoch {found.producer_epoch}, but the writer had "
@@ -57,21 +57,21 @@ def why_not(handle: KafkaHandle, found: Description, ledger: str) -> str | None:
     if missing:
         topics = sorted({where.rpartition(":")[0] for where in missing})
         return (
-            f"the coordinator's transaction lacks {', '.join(sorted(missing))}. Either it was ended and a new one was begun, "
-            "or the driver's principal may not see these partitions; in that case, allow Describe on the topic "
+            f"the coordinator's transaction lacks {', '.join(sorted(missing))}. Either it ended and a new transaction began, "
+            "or the driver's principal may not see these partitions. In that case, allow Describe on the topic "
             f"{' and '.join(topics)}"
         )
     return None
 
 
 def end_all(client: TransactionClient, handles: Sequence[KafkaHandle], *, timeout_ms: float) -> dict[KafkaHandle, str]:
-    """Commit transactions, all in flight together. NONE proves a commit; an error's name proves nothing."""
+    """Commit all transactions concurrently. The report NONE proves a commit, but an error's name proves nothing."""
     by_id = {handle.transactional_id: handle for handle in handles}
 
     def end(ids: Sequence[str]) -> dict[str, str]:
         return client.end([by_id[tid].identity for tid in ids])
 
-    if is_armed("driver.committing"):  # a test stops after the first
+    if is_armed("driver.committing"):  # a test stops after the first commit
         until_final([handles[0].transactional_id], end, timeout_ms=timeout_ms)
         crash_point("driver.committing")
     reports = until_final(by_id, end, timeout_ms=timeout_ms)
@@ -79,9 +79,9 @@ def end_all(client: TransactionClient, handles: Sequence[KafkaHandle], *, timeou
 
 
 def await_visible(client: TransactionClient, committed: Sequence[KafkaHandle], *, timeout_ms: float) -> None:
-    """Wait until readers see committed transactions, as the coordinator reports NONE before the commit reaches partitions.
+    """Wait until readers see committed transactions. The coordinator reports NONE before the commit reaches the partitions.
 
-    Nothing is in doubt here. A partition without a leader shows its rows once it has a leader again.
+    These transactions are not in doubt. A partition without a leader shows its rows once it has a leader again.
     """
     by_id = {handle.transactional_id: handle for handle in committed}
 
@@ -91,25 +91,25 @@ def await_visible(client: TransactionClient, committed: Sequence[KafkaHandle], *
     reports = until_final(by_id, look, timeout_ms=timeout_ms)
     late = [by_id[tid].transaction for tid, report in reports.items() if report in NOT_FINAL]
     if late:
-        logger.warning("committed, but not yet readable in every partition: %s", ", ".join(late))
+        logger.warning("these transactions are committed, but not yet readable in every partition: %s", ", ".join(late))
 
 
 def _visibility(handle: KafkaHandle, found: Description) -> str:
-    """Report CONCURRENT until the commit has reached every partition of the transaction."""
+    """Report CONCURRENT until the commit has reached all of the transaction's partitions."""
     return CONCURRENT if found.is_of(handle) and found.state == "PrepareCommit" else found.error
 
 
 def sweep(client: TransactionClient, settings: KafkaSettings, *, spared: Collection[KafkaHandle], below: int) -> int:
     """Fence every open task transaction from a driver epoch lower than ``below``, except those in ``spared``.
 
-    An incomplete sweep is logged. Returns the number of transactions that are proven to have ended.
+    Log a warning if the sweep is incomplete. Return the number of transactions that have provably ended.
     """
     listing = client.list_open(id_prefix(settings.name))
     candidates = [
         tid for tid in listing.transactional_ids if (epoch := driver_epoch_of(tid)) is not None and epoch < below
     ]
-    # An id is fenced or spared at its current epoch: the worker may reuse an id before the sweep reaches it, and
-    # an id whose decided transaction is proven may serve a later batch, which nobody has decided.
+    # Fence or spare an id at its current epoch. The worker may reuse an id before the sweep reaches it. An id whose
+    # decided transaction is proven may also serve a later batch, which is not decided yet.
     opened = [
         ProducerIdentity(tid, found.producer_id, found.producer_epoch)
         for tid, found in client.describe(candidates).items()
@@ -119,7 +119,7 @@ def sweep(client: TransactionClient, settings: KafkaSettings, *, spared: Collect
     orphans = [identity for identity in opened if identity not in kept]
     if orphans:
         named = ", ".join(orphan.transactional_id for orphan in orphans)
-        logger.warning("sweeping transactions that nobody has decided: %s", named)
+        logger.warning("sweeping undecided transactions: %s", named)
         crash_point("driver.sweeping")
     unfenced = fence(client, orphans, timeout_ms=settings.timeout_ms)
     if unfenced or len(opened) < len(candidates) or not listing.complete:
@@ -128,9 +128,9 @@ def sweep(client: TransactionClient, settings: KafkaSettings, *, spared: Collect
 
 
 def fence(client: TransactionClient, identities: Sequence[ProducerIdentity], *, timeout_ms: float) -> list[str]:
-    """Abort the transactions and stop their writers. Returns the ids for which this is not proven.
+    """Abort the transactions and stop their writers. Return the ids whose abort is not proven.
 
-    Uses InitProducerId rather than EndTxn, because InitProducerId also stops a writer that still runs somewhere (rule 7).
+    InitProducerId, unlike EndTxn, also stops a writer that still runs somewhere (rule 7).
     """
     by_id = {identity.transactional_id: identity for identity in identities}
     reports = until_final(by_id, lambda ids: client.fence([by_id[tid] for tid in ids]), timeout_ms=timeout_ms)

@@ -1,4 +1,4 @@
-"""Choose how rows go to librdkafka: as structures filled in by numpy, or one by one as Python objects."""
+"""Choose how to pass rows to librdkafka: as structures that numpy fills in, or one by one as Python objects."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 def records_of(ready: ReadyProducer, topic: str | None, rows: pa.RecordBatch) -> Records:
-    """Prepare rows in the form that a producer takes. ``topic`` is the sink's topic, or None if each row names its own."""
+    """Prepare rows in the producer's form. ``topic`` is the sink's topic, or None if each row names its own topic."""
     topics: list[Any] = [topic]
     which = None
     if topic is None:

@@ -1,4 +1,4 @@
-"""A task's producer. It is created, initialised and identified before its only transaction, then aborted or dropped."""
+"""Create, initialise and identify a task's producer before its only transaction, then abort or drop it."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-#: How long to wait for statistics at a time.
+#: How long each poll waits for statistics.
 _LOOK_S: Final = 0.01
 
 _FOR_ANOTHER: Final = frozenset(
@@ -43,14 +43,14 @@ class ReadyProducer:
     """An initialised producer without a transaction.
 
     Attributes:
-        sequence: the number in its transactional id.
-        failures: each topic's first delivery error, preferably an error that names the cause, not the error of a record that
-            failed because of another one. A vote requires that this is empty (rule 2).
-        markers: how many partitions of the ledger hold markers.
-        native: the producer, if it takes records that are not Python objects and reports each delivery; None if the producer
-            is confluent-kafka's.
-        delivered: how many records each topic and partition has acknowledged, according to the delivery reports.
-        identity: the id and epoch that the producer itself reports, since the broker might describe another producer (rule 3).
+        sequence: the number at the end of the transactional id.
+        failures: each topic's first delivery error. An error that names the cause replaces the error of a record that failed
+            because of another record. A task may vote only if this is empty (rule 2).
+        markers: the number of marker partitions in the ledger.
+        native: the same producer, if it accepts records that are not Python objects and reports each delivery; None if the
+            producer is confluent-kafka's.
+        delivered: the number of delivered records for each topic and partition, from the delivery reports.
+        identity: the producer's own report of its id and epoch, because the broker might describe another producer (rule 3).
         log: the producer's log.
     """
 
@@ -66,16 +66,15 @@ class ReadyProducer:
 
 
 def connect(producer: Producer | LibrdkafkaProducer, topic: str, *, timeout_s: float) -> int:
-    """Connect a new producer, so that its ``init_transactions()`` takes 5 ms instead of 510. Returns the partition count.
+    """Connect a new producer, so that its ``init_transactions()`` takes 5 ms instead of 510. Return the partition count.
 
-    librdkafka looks for the coordinator as soon as a broker *of the cluster* is connected, otherwise after
-    500 ms. The bootstrap address alone may answer the first request (6 of 55 producers); two requests always sufficed
-    (112 of 112).
+    librdkafka looks for the coordinator as soon as a broker *of the cluster* is connected, otherwise after 500 ms. The bootstrap
+    address may answer the first request itself (for 6 of 55 producers). Two requests were always enough (112 of 112).
     """
     try:
         producer.list_topics(topic, timeout=timeout_s)
     except SERVING:
-        producer.poll(0)  # read the log lines about it
+        producer.poll(0)  # read the log lines about the error
         raise
     return len(producer.list_topics(topic, timeout=timeout_s).topics[topic].partitions)
 
@@ -85,8 +84,8 @@ def make_ready(
 ) -> ReadyProducer:
     """Create and initialise a producer.
 
-    ``topics`` are the ledger and, if all rows have the same topic, that topic. They are a tuple because mypy accepts ``str`` as
-    ``Sequence[str]``, and a producer creates every topic that it asks for, if the brokers allow that.
+    ``topics`` contains the ledger and, if all rows have the same topic, that topic. It is a tuple because mypy accepts ``str`` as
+    ``Sequence[str]``, and a producer creates every topic that it asks for if the brokers allow that.
 
     Raises:
         ConfigurationError, RetriableError: the producer cannot be initialised.
@@ -125,9 +124,11 @@ def _initialised(  # noqa: PLR0913 - as make_ready
         markers = connect(producer, topics[0], timeout_s=timeout_ms / 1000) - 1
         if native is not None:
             for topic in topics:
-                native.handle(topic)  # learns its partitions meanwhile, so that the first record need not wait for them
+                native.handle(
+                    topic
+                )  # learns the topic's partitions now, so that the first record need not wait for them
         producer.init_transactions(max(0.1, deadline - time.monotonic()))
-        producer.poll(0)  # read its log lines so far
+        producer.poll(0)  # read the log lines so far
         while identity.awaits_statistics and time.monotonic() < deadline:
             producer.poll(_LOOK_S)
     if native is not None:
@@ -140,8 +141,8 @@ def _initialised(  # noqa: PLR0913 - as make_ready
 @cache
 def _warn_of_statistics(version: str) -> None:
     logger.warning(
-        "librdkafka %s does not log a producer's id as other versions do, so its statistics are collected. They cost time and "
-        "memory that grow with the partitions of the output; no data is at risk",
+        "librdkafka %s does not log a producer's id in the expected form, so the sink collects statistics. They cost more time "
+        "and memory with each output partition. No data is at risk",
         version,
     )
 
@@ -153,7 +154,7 @@ def new_producer(
     log: ClientLog,
     identity: Identity | None = None,
 ) -> tuple[Producer | LibrdkafkaProducer, LibrdkafkaProducer | None]:
-    """Create a producer; return it a second time if it takes records that are not Python objects.
+    """Create a producer. Return it a second time if it accepts records that are not Python objects.
 
     Its delivery reports go to ``failures`` and ``delivered``, and its log to ``log`` and ``identity``.
     """
@@ -164,7 +165,7 @@ def new_producer(
     def on_delivery(error: KafkaError | None, record: Message) -> None:
         topic, partition = record.topic(), record.partition()
         if topic is None or partition is None:
-            raise AssertionError("a delivery report belongs to a record")
+            raise AssertionError("a delivery report has no topic or partition")
         if error is not None:
             _note(failures, topic, error)
         else:
@@ -184,7 +185,7 @@ def _native(
     library = librdkafka.library()
     if library is None:
         return None
-    from twopc.sinks.kafka import librdkafka_producer as native  # noqa: PLC0415 - it needs numpy, which the base does not bring
+    from twopc.sinks.kafka import librdkafka_producer as native  # noqa: PLC0415 - it needs numpy, which the base install lacks
 
     if not native.accepts(config):
         return None
@@ -204,16 +205,16 @@ def _note(failures: dict[str, KafkaError], topic: str, error: KafkaError) -> Non
 
 
 def is_for_another(error: KafkaError) -> bool:
-    """Whether another record is to blame: one that failed the transaction, or was refused in the same request."""
+    """Tell whether another record caused the error, by failing the transaction or being refused in the same request."""
     return error.code() in _FOR_ANOTHER
 
 
 def drop_quietly(ready: ReadyProducer, timeout_ms: float) -> None:
-    """Abort a producer's own transaction. Best effort: the sweep ends a transaction that stays open.
+    """Abort a producer's own transaction if possible. The sweep ends a transaction that stays open.
 
-    librdkafka waits for records in flight. If no answer comes, the transaction stays open, and the sweep fences these
-    records. They must not be purged: the abort would leave the epoch unchanged, and brokers before Kafka 3.6 accept a record
-    that arrives after the abort (KAFKA-14402).
+    librdkafka waits for records in flight. If no answer comes, the transaction stays open, and the sweep fences these records.
+    Do not purge them. The abort would leave the epoch unchanged, and brokers before Kafka 3.6 accept a record that arrives after
+    the abort (KAFKA-14402).
     """
     with suppress(*SERVING):
         ready.producer.abort_transaction(timeout_ms / 1000)

@@ -1,8 +1,8 @@
-"""Prepare producers in advance, in the idle Python worker. Each producer is used for one transaction (rule 5).
+"""Prepare producers in advance in the idle Python worker. Each producer serves one transaction (rule 5).
 
-A new producer's ``init_transactions()`` may take half a second; in the background it costs the next task nothing. An id is
-initialised again only when the batch that it last served is proven. Then its old epoch is no longer needed, and the new epoch
-fences any late EndTxn for the old one (a retry, a paused driver, KAFKA-17754).
+A new producer's ``init_transactions()`` may take half a second. In the background, it costs the next task no time. The pool
+reuses an id only after the last batch that it served is proven. Then its old epoch is no longer needed, and the new epoch fences
+any late EndTxn for the old epoch (a retry, a paused driver, KAFKA-17754).
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-_NEVER_FREE: Final = sys.maxsize  #: later than any batch that is proven
+_NEVER_FREE: Final = sys.maxsize  #: higher than any batch number
 
 
 @dataclass(frozen=True)
 class PoolKey:
-    """The key of a pool: one sink, one driver epoch, one set of options, one process."""
+    """A pool's key. Each pool serves one sink in one driver epoch, with one set of options, in one process."""
 
     sink: str
     driver_epoch: int
@@ -44,7 +44,7 @@ class PoolKey:
 
 
 class ProducerPool:
-    """Ready producers of one :class:`PoolKey` in this process."""
+    """Keeps ready producers for one :class:`PoolKey` in this process."""
 
     def __init__(self, key: PoolKey, *, timeout_ms: float) -> None:
         self.key = key
@@ -61,15 +61,15 @@ class ProducerPool:
         self._last_use = time.monotonic()
 
     def take(self, batch: int, committed_through: int) -> ReadyProducer:
-        """Take a producer for one transaction of ``batch``, immediately if one was prepared in advance.
+        """Take a producer for one transaction of ``batch``. A prepared producer is available immediately.
 
-        Every transaction of batches up to ``committed_through`` is proven.
+        All transactions of batches up to ``committed_through`` are proven.
         """
         self._last_use = time.monotonic()
         if batch != self._in_use_batch:
             self._in_use_batch, self._used = batch, 0
         self._used += 1
-        # Waiting for the producer that is being created is never slower than creating another.
+        # Waiting for a producer that is being created is never slower than creating another one.
         if not self._ready and self._making is not None:
             self._making.join()
         with self._lock:
@@ -80,7 +80,7 @@ class ProducerPool:
         return ready
 
     def replenish(self, committed_through: int) -> None:
-        """Prepare as many producers as the last batch used, in the background. Called when a task is done."""
+        """Prepare the number of producers that the last batch used, in the background. A task calls this at its end."""
         self._last_use = time.monotonic()
         if self._is_closed or (self._making is not None and self._making.is_alive()):
             return
@@ -94,7 +94,7 @@ class ProducerPool:
         self._making.start()
 
     def serve_idle(self) -> None:
-        """Read librdkafka's events for the ready producers; drop those that have been idle for a long time."""
+        """Read librdkafka's events for the ready producers, and drop the producers after a long idle time."""
         if time.monotonic() - self._last_use > _KEEP_S:
             self._drop_ready()
         with self._lock:
@@ -103,14 +103,14 @@ class ProducerPool:
                     ready.producer.poll(0)
 
     def close(self) -> None:
-        """Drop the ready producers, including one that is being created. A task keeps a producer that it has taken."""
+        """Drop the ready producers, even one that is being created. A task keeps the producer that it has taken."""
         self._is_closed = True
         self._drop_ready()
 
     def _drop_ready(self) -> None:
         with self._lock:
             dropped, self._ready = self._ready, []
-        dropped.clear()  # outside the lock: a client that ends waits for its threads
+        dropped.clear()  # outside the lock, because a client that ends waits for its threads
 
     def _free_sequences(self, committed_through: int) -> Iterator[int]:
         kept = {ready.sequence for ready in self._ready}
@@ -120,7 +120,7 @@ class ProducerPool:
         yield from count(len(self._served))
 
     def _make(self, sequence: int) -> ReadyProducer:
-        # Wait until the broker responds, if need be forever: a late InitProducerId aborts any transaction open under its id.
+        # Wait until the broker responds, even forever, because a late InitProducerId aborts any open transaction of its id.
         self._served[sequence] = _NEVER_FREE
         tid = task_id(self.key.sink, self.key.driver_epoch, self._worker, sequence)
         topics = (self.key.ledger,) if self.key.topic is None else (self.key.ledger, self.key.topic)
@@ -131,9 +131,9 @@ class ProducerPool:
             try:
                 ready = self._make(sequence)
             except Exception as error:  # noqa: BLE001 - the task that needs a producer tries again and raises it
-                # Logged as text: a handler that keeps the error would keep its client alive, which keeps requesting the id.
+                # Log the text only. If a log handler kept the error, its client would live on, and keep requesting the id.
                 logger.warning(
-                    "no producer could be prepared in advance; the next task creates its own. No data is at risk: %s",
+                    "no producer could be prepared in advance. The next task creates its own, and no data is at risk: %s",
                     str(error),
                 )
                 return
@@ -145,7 +145,7 @@ class ProducerPool:
 
 
 def _serve_all() -> None:
-    # Each round is a call of its own, because a variable that outlived the round would keep a dropped pool's producers alive.
+    # Each round is a separate call, because a variable that outlived the round would keep a dropped pool's producers alive.
     for pool in list(_pools.values()):
         pool.serve_idle()
 
@@ -158,10 +158,10 @@ def _serve_idle() -> None:
 
 @cache
 def _keep_serving_idle(pid: int) -> None:
-    """Start the thread of this process that serves idle producers.
+    """Start this process's thread that serves idle producers.
 
-    Otherwise their events (a lost broker, an expiring token) would pile up until a task takes the producers, perhaps hours
-    later.
+    Without this thread, events (a lost broker, an expiring token) would pile up until a task takes the producers, perhaps
+    hours later.
     """
     threading.Thread(target=_serve_idle, args=(), name=f"twopc-idle-producers-{pid}", daemon=True).start()
 
@@ -170,18 +170,17 @@ def _keep_serving_idle(pid: int) -> None:
 _pools: dict[str, ProducerPool] = {}
 #: The lock is needed because a driver has a thread for each of its queries.
 _pools_lock: Final = threading.Lock()
-#: A limit, because a worker outlives many queries, and each idle producer costs some threads and MB. A driver drops the pools of
-#: queries that have ended; a worker drops those of queries that it has not served for a long time.
+#: The limit exists because a worker outlives many queries, and each idle producer costs some threads and megabytes. A driver
+#: drops the pools of queries that have ended. A worker drops the pools of queries that it has not served for a long time.
 _MOST_POOLS: Final = 64
 _SERVE_EVERY_S: Final = 5.0
-# : An unused producer is kept ready for this long. By then the brokers have closed its connections
-# (``connections.max.idle.ms``, ten
-#: minutes by default), so it would save its task little.
+#: How long an unused producer stays ready. By then, the brokers have closed its connections (``connections.max.idle.ms``, ten
+#: minutes by default), so it would save a task little time.
 _KEEP_S: Final = 600.0
 
 
 def pool_for(key: PoolKey, *, timeout_ms: float) -> ProducerPool:
-    """Return this process's pool for ``key``. Drops pools of an earlier driver epoch or a parent process, and unused ones."""
+    """Return this process's pool for ``key``. Drop unused pools, and pools of an earlier driver epoch or a parent process."""
     _keep_serving_idle(os.getpid())
     with _pools_lock:
         pool = previous = _pools.pop(key.sink, None)
@@ -190,13 +189,13 @@ def pool_for(key: PoolKey, *, timeout_ms: float) -> ProducerPool:
         _pools[key.sink] = pool
         oldest = _pools.pop(next(iter(_pools))) if len(_pools) > _MOST_POOLS else None
     for dropped in (previous, oldest):
-        if dropped not in {None, pool} and dropped.key.pid == key.pid:  # a parent's threads are not in this process
+        if dropped not in {None, pool} and dropped.key.pid == key.pid:  # this process lacks its parent's threads
             dropped.close()
     return pool
 
 
 def drop_pool(sink: str, driver_epoch: int) -> None:
-    """Drop this process's pool for a driver that has ended, if any. A working writer keeps its producer."""
+    """Drop this process's pool, if any, for a driver that has ended. A working writer keeps its producer."""
     with _pools_lock:
         pool = _pools.get(sink)
         if pool is None or pool.key.driver_epoch != driver_epoch:

@@ -1,4 +1,4 @@
-"""Read a partition under ``read_committed``, from an offset up to a record that is known to exist."""
+"""Read a partition under ``read_committed``, from an offset up to a record that must exist."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ if TYPE_CHECKING:
 
     Requested = Mapping[TopicPartition, Any]  # one future each
 
-#: A request for offsets takes at most the time divided by this number, because librdkafka waits for a dead leader even if a
-#: new one exists.
+#: A request for offsets may take at most the timeout divided by this number, because librdkafka waits for a dead leader even if
+#: a new leader exists.
 _REQUESTS: Final = 8
 _SHORTEST_REQUEST_S: Final = 1.0
 
@@ -43,7 +43,7 @@ def request_offsets(  # noqa: PLR0913 - the parts of a ListOffsets request
     timeout_ms: float,
     committed: bool = False,
 ) -> Requested:
-    """Request the earliest or latest offset of each partition; with ``committed``, latest is the last stable offset."""
+    """Request each partition's earliest or latest offset. With ``committed``, the latest is the last stable offset."""
     wanted = {TopicPartition(topic, partition): spec for partition in partitions}
     level = IsolationLevel.READ_COMMITTED if committed else IsolationLevel.READ_UNCOMMITTED
     return admin.list_offsets(wanted, request_timeout=_request_s(timeout_ms), isolation_level=level)
@@ -71,7 +71,7 @@ def offsets(  # noqa: PLR0913 - the same
     timeout_ms: float,
     committed: bool = False,
 ) -> dict[int, int]:
-    """Call :func:`request_offsets` until an answer arrives, looking for new leaders in between."""
+    """Repeat :func:`request_offsets` until an answer arrives. Look for new leaders before each retry."""
 
     def request() -> dict[int, int]:
         requested = request_offsets(admin, topic, partitions, spec, timeout_ms=timeout_ms, committed=committed)
@@ -93,11 +93,11 @@ def _request_s(timeout_ms: float) -> float:
     return min(timeout_ms / 1000, max(_SHORTEST_REQUEST_S, timeout_ms / 1000 / _REQUESTS))
 
 
-#: The options with which a consumer without a group reads existing committed records.
+#: With these options, a consumer without a group reads existing committed records.
 COMMITTED: Final = {
-    "group.id": "twopc",  # librdkafka requires one; nothing is ever committed under it
+    "group.id": "twopc",  # librdkafka requires a group, but nobody commits offsets for it
     "enable.auto.commit": "false",
-    "auto.offset.reset": "error",  # a deleted record is not an absent one
+    "auto.offset.reset": "error",  # a deleted record does not count as absent
     "isolation.level": "read_committed",
     "enable.partition.eof": "true",
     "fetch.wait.max.ms": "10",  # do not wait for more records
@@ -105,7 +105,7 @@ COMMITTED: Final = {
 
 
 class CommittedReader:
-    """One consumer without a group, assigned to one partition at a time."""
+    """Reads one partition at a time, with a consumer without a group."""
 
     def __init__(self, connection: Mapping[str, Any]) -> None:
         self._consumer = Consumer({**connection, **COMMITTED, "fetch.error.backoff.ms": "50"})
@@ -128,21 +128,21 @@ class CommittedReader:
             topic: the topic.
             partition: its partition.
             start: the first offset.
-            last: returns whether to stop after a record; None stops at the last stable offset.
+            last: tells whether to stop after a record. None stops at the last stable offset.
             timeout_ms: how long to wait for the next record, or for ``end``.
-            end: a last stable offset seen earlier. A broker with a lower offset is behind, so reading continues. Used only
-                without ``last``.
+            end: an earlier last stable offset, for calls without ``last``. If a broker has a lower offset, it lags, so reading
+                continues.
 
         Raises:
             RetriableError: time ran out, or the record at ``start`` was deleted. The records yielded so far are incomplete.
-            ConfigurationError: a right is missing.
+            ConfigurationError: a permission is missing.
         """
         self._walk = walk = object()
         deadline = time.monotonic() + timeout_ms / 1000
         self._connect(topic, timeout_ms)
         self._consumer.assign([TopicPartition(topic, partition, start)])
         try:
-            # Not a retry: poll() waits, and each call returns the next record.
+            # This loop is not a retry: poll() waits, and each call returns the next record.
             while (left := deadline - time.monotonic()) > 0:
                 message = self._consumer.poll(min(left, 0.5))
                 if message is None:
@@ -167,17 +167,18 @@ class CommittedReader:
                 "not respond, or an open transaction hides the records"
             )
         finally:
-            if self._walk is walk:  # an abandoned walk may end after the next one has begun
+            if self._walk is walk:  # an abandoned walk may end after the next walk has begun
                 self._consumer.unassign()
 
     def _connect(self, topic: str, timeout_ms: float) -> None:
         """Send a request immediately, because a new consumer that has been idle looks for a broker only once a second.
 
-        A query's consumer is idle from the query's start to its first batch (``tests/live/test_kafka_reader.py``). Each read
-        sends this request again until one is answered. The request takes only part of the time: the read needs the rest.
+        A query's consumer is idle from the query's start to its first batch (``tests/live/test_kafka_reader.py``). Every read
+        sends this request until a broker has answered it once. The request may take only part of the time, because the read
+        needs the rest.
         """
         if not self._is_connected:
-            with contextlib.suppress(KafkaException):  # the next request gets the error, and reports it better
+            with contextlib.suppress(KafkaException):  # the next request gets the same error, and its report is better
                 self._consumer.list_topics(topic, timeout=_request_s(timeout_ms))
                 self._is_connected = True
 
@@ -187,7 +188,7 @@ class CommittedReader:
 
 
 def _lasting(error: KafkaError, topic: str) -> ConfigurationError | None:
-    """Translate an error that stops a reader; None if librdkafka retries it, or if it concerns a group."""
+    """Translate an error that stops a reader; None if librdkafka retries, or if the error concerns a group."""
     if error.code() == KafkaError.GROUP_AUTHORIZATION_FAILED:
         return None
     found = translate(error, f"reading {topic}", on_topic("Read", topic))

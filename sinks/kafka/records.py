@@ -1,4 +1,4 @@
-"""Pass rows to librdkafka one by one, as Python objects. :mod:`twopc.sinks.kafka.arrow_records` needs no Python objects."""
+"""Pass rows to librdkafka one by one as Python objects. :mod:`twopc.sinks.kafka.arrow_records` needs no Python objects."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ _STATE: Final = KafkaError._STATE
 
 
 class Records(Protocol):
-    """Rows that are ready to be enqueued.
+    """Rows that are ready for librdkafka's queue.
 
     Attributes:
-        stopped: whether :meth:`enqueue` accepts no further row after it has refused one.
+        stopped: whether :meth:`enqueue` refuses all rows after the first refused row.
     """
 
     stopped: bool
@@ -29,17 +29,17 @@ class Records(Protocol):
 
     @property
     def largest(self) -> int:
-        """The size in bytes of the largest row's key and value."""
+        """The size of the largest row's key and value in bytes."""
 
     def enqueue(self, start: int) -> tuple[int, KafkaError | None]:
-        """Enqueue the rows from ``start`` on; return the first row that was not accepted, and the reason."""
+        """Enqueue the rows from ``start`` on. Return the first refused row and the reason, or the number of rows and None."""
 
     def topic_of(self, row: int) -> str:
         """Return the row's topic."""
 
 
 class OneByOne:
-    """Rows for confluent-kafka's ``produce``: tuples of its positional arguments, the topic first."""
+    """Rows as tuples with the positional arguments of confluent-kafka's ``produce``."""
 
     stopped = True
 
@@ -74,12 +74,12 @@ class OneByOne:
 
 
 def is_full(error: KafkaError) -> bool:
-    """Whether a record was refused because the queue is full."""
+    """Tell whether a record was refused because the queue is full."""
     return error.code() == _QUEUE_FULL
 
 
 def has_failed(error: KafkaError) -> bool:
-    """Whether a record was refused because an earlier one has already failed the transaction."""
+    """Tell whether a record was refused because an earlier record has failed the transaction."""
     return error.code() == _STATE
 
 
@@ -89,7 +89,7 @@ def messages_of(rows: pa.RecordBatch, topics: Sequence[str], which: Any) -> list
     Args:
         rows: the rows, with the columns of :class:`twopc.sinks.kafka.writer.KafkaWriter`. They have passed
             :func:`twopc.sinks.kafka.columns.require_exact`.
-        topics: the topics of these rows.
+        topics: the rows' topics.
         which: for each row, the index of its topic in ``topics``; None if there is only one topic.
     """
     count, names = rows.num_rows, rows.schema.names

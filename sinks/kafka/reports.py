@@ -1,4 +1,4 @@
-"""The brokers' reports about transactions, and a loop that retries requests until every report is final."""
+"""Define the brokers' reports on transactions, and retry requests until every report is final."""
 
 from __future__ import annotations
 
@@ -16,17 +16,17 @@ if TYPE_CHECKING:
     from twopc.sinks.kafka.handle import KafkaHandle
 
 NONE: Final = "NONE"
-#: No response, so the outcome at the broker is unknown.
+#: No response came, so the outcome at the broker is unknown.
 NO_ANSWER: Final = "NO_ANSWER"
 CONCURRENT: Final = "ConcurrentTransactionsError"
-#: The transaction is in transition, or the response was lost: the next request may tell more.
+#: The transaction is in transition, or the response was lost. The next request may bring a final report.
 NOT_FINAL: Final = frozenset({CONCURRENT, NO_ANSWER})
-#: A newer producer has initialised the id.
+#: Reports that a newer producer has initialised the id.
 FENCED: Final = frozenset({"ProducerFencedError", "InvalidProducerEpochError"})
 NOT_FOUND: Final = "TransactionalIdNotFoundError"
 NOT_AUTHORIZED: Final = "TransactionalIdAuthorizationFailedError"
-#: The first pause is about as long as a commit needs to reach its partitions. Pauses grow slowly, so that an outcome
-#: available after 40 ms is not found only after 64 ms.
+#: The first pause is about as long as a commit takes to reach its partitions. Pauses grow slowly. If they doubled, a request
+#: would find an outcome that exists after 40 ms only after 64 ms.
 _BACKOFF: Final = wait_exponential(0.001, exp_base=1.3, max=0.5)
 
 
@@ -35,9 +35,9 @@ class Description:
     """A coordinator's report on a transactional id.
 
     Attributes:
-        error: ``NONE``, ``NO_ANSWER`` or kafka-python's name of the error; unless it is NONE, the other fields mean nothing.
+        error: ``NONE``, ``NO_ANSWER`` or kafka-python's name for the error. Unless it is NONE, ignore the other fields.
         state: the transaction's state, such as ``Ongoing`` (``TransactionState`` in Kafka).
-        partitions: ``topic:partition`` of the open transaction.
+        partitions: the open transaction's partitions, as ``topic:partition``.
         started_ms: when the transaction began, by the coordinator's clock, in ms since 1970 UTC; -1 if none is open.
         timeout_ms: how long the coordinator lets the transaction stay open.
     """
@@ -51,14 +51,14 @@ class Description:
     timeout_ms: int = -1
 
     def is_of(self, handle: KafkaHandle) -> bool:
-        """Whether the id still has the handle's producer; otherwise another transaction uses it."""
+        """Tell whether the id still has the handle's producer. Otherwise, another transaction uses the id."""
         here = (self.producer_id, self.producer_epoch)
         return self.error == NONE and here == (handle.producer_id, handle.producer_epoch)
 
 
 @dataclass(frozen=True)
 class Listing:
-    """Open transactions; ``complete`` is False if a broker did not respond, so that some may be missing."""
+    """Lists open transactions. If a broker did not respond, ``complete`` is False, and some may be missing."""
 
     transactional_ids: tuple[str, ...]
     complete: bool
@@ -67,10 +67,10 @@ class Listing:
 def until_final(
     transactional_ids: Iterable[str], request: Callable[[list[str]], Mapping[str, str]], *, timeout_ms: float
 ) -> dict[str, str]:
-    """Send the request for all ids together, then again with backoff for those whose report is in :data:`NOT_FINAL`.
+    """Send one request for all ids, then retry with backoff the ids whose report is in :data:`NOT_FINAL`.
 
-    Returns the last report for each id once all are final, or once none has become final for ``timeout_ms``. The total time
-    may be longer.
+    Return the last report for each id once all reports are final, or once no report has become final for ``timeout_ms``. The
+    total time may be longer.
     """
     reports = dict.fromkeys(transactional_ids, NO_ANSWER)
     deadline = time.monotonic() + timeout_ms / 1000

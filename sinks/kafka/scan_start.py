@@ -1,8 +1,8 @@
-"""Before an attempt's tasks start, record where the search for their markers begins, and the output's partition count.
+"""Before an attempt's tasks start, record the start of the search for their markers, and the output's partition count.
 
-No attempt waits for the brokers: it uses the offsets that were requested at the end of the previous batch. Last stable offsets
-only grow, so the attempt's markers are at or above these offsets. A lagging leader may return a lower offset than the known
-one. The higher offset counts, since records below an older start may be deleted.
+To avoid waiting for the brokers, an attempt uses the offsets that were requested at the end of the previous batch. Last stable
+offsets only grow, so the attempt's markers are at or above these offsets. A lagging leader may return a lower offset than the
+known one. Then the higher offset counts, because records below an older start may be deleted.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ if TYPE_CHECKING:
 
 
 class ScanStart:
-    """The scan starts of one driver's attempts.
+    """Finds the scan starts for one driver's attempts.
 
     Args:
         log: the sink's decision log.
-        output: the topic of the rows, if all rows go to the same topic.
+        output: the rows' topic, if all rows go to the same topic.
         timeout_ms: how long to wait for an answer if nothing was requested in advance.
     """
 
@@ -41,7 +41,7 @@ class ScanStart:
         self._known: dict[int, int] = {}
 
     def at_least(self, starts: Mapping[int, int]) -> None:
-        """Set lower bounds, by partition, because the markers below them are about to be deleted."""
+        """Set lower bounds by partition, because the markers below these bounds will be deleted."""
         self._known |= {partition: max(start, self._known.get(partition, 0)) for partition, start in starts.items()}
 
     def request(self) -> None:
@@ -53,7 +53,7 @@ class ScanStart:
             )
 
     def take(self) -> dict[str, Any]:
-        """Return the scan start of an attempt that begins now.
+        """Return the scan start for an attempt that begins now.
 
         Raises:
             RetriableError, ConfigurationError: neither an earlier nor a new request was answered.
@@ -70,14 +70,14 @@ class ScanStart:
         try:
             found = describe(self._log.admin, self._output, timeout_ms=self._timeout_ms)
         except TwoPhaseCommitError:
-            found = None  # the writers report the topic's problem with their first record
+            found = None  # the writers will report the problem with their first record
         return {} if found is None else {self._output: len(found.partitions)}
 
     def _ask(self) -> dict[int, int]:
-        # Looked up once. A partition that is added later holds no older records, and is searched from its first offset.
+        # Look up the partitions once. A later partition has no older records, and is searched from its first offset.
         log, latest = self._log, OffsetSpec.latest()
         self._partitions = self._partitions or log.topic.marker_partitions()
-        # The last stable offsets: they are never above the ends, and one request returns them all.
+        # Use the last stable offsets, because they are never above the ends, and one request returns them all.
         return offsets(log.admin, log.name, self._partitions, latest, committed=True, timeout_ms=self._timeout_ms)
 
     def _answer(self) -> dict[int, int]:

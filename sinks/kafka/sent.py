@@ -1,4 +1,4 @@
-"""Count the records that each partition got, from librdkafka's delivery reports."""
+"""Arrange librdkafka's delivery counts for the handle."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ if TYPE_CHECKING:
 
 
 def by_topic(delivered: Mapping[tuple[str, int], int]) -> dict[str, dict[int, int]]:
-    """Arrange the counts of delivery reports by topic and partition."""
+    """Arrange the delivered records' counts by topic and partition."""
     sent: dict[str, dict[int, int]] = defaultdict(dict)
     for (topic, partition), count in delivered.items():
         sent[topic][partition] = count

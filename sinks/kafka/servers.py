@@ -1,4 +1,4 @@
-"""Parse ``bootstrap_servers`` once for both clients, which accept different forms."""
+"""Parse ``bootstrap_servers`` for both clients, because they accept different forms."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ _PORTS: Final = range(1, 65_536)
 def servers_of(text: str, protocol: str) -> tuple[str, ...]:
     """Split a comma-separated list into distinct servers, each without a leading listener name (``SSL://host:port``).
 
-    Java's clients skip such a name. librdkafka takes it as a protocol and connects to nothing if it differs from ``protocol``,
-    so a different name is refused here.
+    Java's clients skip the listener name. librdkafka reads it as a protocol, and connects to no server if it differs from
+    ``protocol``. So this function refuses a different name.
 
     Raises:
         ConfigurationError: the list names no server, or an entry is not a server.
@@ -25,22 +25,20 @@ def servers_of(text: str, protocol: str) -> tuple[str, ...]:
         if listener.upper() in _PROTOCOLS and listener.upper() != protocol.upper():
             raise ConfigurationError(
                 f"KafkaSink(bootstrap_servers={text!r}): {entry!r} is for {listener.upper()}, but kafka.security.protocol is "
-                f"{protocol.upper()}. Set that option, or correct the server"
+                f"{protocol.upper()}. Correct the option or the server"
             )
         if not _is_server(server):
             raise ConfigurationError(
-                f"KafkaSink(bootstrap_servers={text!r}): {entry!r} is not host:port; an IPv6 address needs brackets: [::1]:9092"
+                f"KafkaSink(bootstrap_servers={text!r}): {entry!r} is not host:port. An IPv6 address needs brackets: [::1]:9092"
             )
         found.append(server)
     if not found:
-        raise ConfigurationError(
-            f"KafkaSink(bootstrap_servers={text!r}) names no broker. Set host:port of at least one"
-        )
+        raise ConfigurationError(f"KafkaSink(bootstrap_servers={text!r}) names no broker. Set at least one host:port")
     return tuple(dict.fromkeys(found))
 
 
 def _is_server(server: str) -> bool:
-    """Whether the text is ``host``, ``host:port``, ``[IPv6]``, ``[IPv6]:port``, or only an IPv6 address."""
+    """Tell whether the text is ``host``, ``host:port``, ``[IPv6]``, ``[IPv6]:port``, or a plain IPv6 address."""
     if server.startswith("["):
         host, bracket, rest = server[1:].partition("]")
         return bool(host and bracket) and (not rest or (rest.startswith(":") and _is_port(rest[1:])))

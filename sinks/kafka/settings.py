@@ -19,14 +19,14 @@ if TYPE_CHECKING:
 _TOPIC_RULE: Final = "Use 1 to 249 letters, digits, '.', '_' or '-', and not '.' or '..' alone"
 #: Source: Kafka's ``Topic.java``.
 _TOPIC: Final = re.compile(r"(?!\.\.?$)[A-Za-z0-9._-]{1,249}")
-#: The prefix of every ledger's name, unless the user names the ledger.
+#: The prefix of a ledger's name, unless the user names the ledger.
 LEDGERS: Final = "twopc-ledger-"
-#: Kafka's own topics. Kafka also refuses rows for them, but only when the rows are sent.
+#: Kafka's own topics. Kafka itself refuses rows for them, but only when it receives the rows.
 _INTERNAL: Final = frozenset({"__transaction_state", "__consumer_offsets"})
-#: The limit of Spark's own sink: Java's producer sends key and value of up to 1048494 bytes (max.request.size=1048576, of
-#: which it counts 82 for itself), and brokers accept that by default. librdkafka's default is 1000000.
+#: The same limit as in Spark's own sink. Java's producer sends up to 1048494 bytes of key and value (max.request.size=1048576
+#: minus an overhead of 82), and brokers accept that by default. librdkafka's default is 1000000.
 _MESSAGE_MAX_BYTES: Final = 1_048_494 + 36
-#: The brokers' default maximum (transaction.max.timeout.ms). With librdkafka's default of 60 s, more transactions are lost
+#: The brokers' default maximum (transaction.max.timeout.ms). With librdkafka's default of 60 s, more transactions would be lost
 #: (rule 9).
 _TRANSACTION_TIMEOUT_MS: Final = 900_000
 _SHORTEST_TRANSACTION_MS: Final = 2_000
@@ -38,7 +38,7 @@ _GUARANTEES: Final = (EXACTLY_ONCE, AT_LEAST_ONCE, "NONE")
 
 @dataclass(frozen=True, kw_only=True)
 class KafkaSettings:
-    """The settings that the parts of a sink share."""
+    """The settings that all parts of a sink share."""
 
     name: str
     bootstrap_servers: str
@@ -52,15 +52,15 @@ class KafkaSettings:
     def __post_init__(self) -> None:
         if not is_sink_name(self.name):
             raise ConfigurationError(
-                f"KafkaSink(name={self.name!r}) is not a valid name. Use 1 to 100 letters, digits, '_' or '-'; no dot, which "
-                "separates the parts of transactional ids"
+                f"KafkaSink(name={self.name!r}) is not a valid name. Use 1 to 100 letters, digits, '_' or '-'. A dot is not "
+                "allowed, because it separates the parts of transactional ids"
             )
         for argument, topic in (("topic", self.topic), ("ledger_topic", self.ledger_topic)):
             if topic is not None and not _TOPIC.fullmatch(topic):
                 raise ConfigurationError(f"KafkaSink({argument}={topic!r}) is not a valid topic name. {_TOPIC_RULE}")
         if self.topic is not None and self._is_reserved(self.topic):
             raise ConfigurationError(
-                f"KafkaSink(topic={self.topic!r}) is a ledger or a topic of Kafka itself. Set a different topic for the rows"
+                f"KafkaSink(topic={self.topic!r}) is a ledger or one of Kafka's own topics. Set a different topic for the rows"
             )
         timeout_ms = self.timeout_ms
         if (
@@ -79,8 +79,9 @@ class KafkaSettings:
         self._require_accepted()
         if self.transaction_timeout_ms < _SHORTEST_TRANSACTION_MS:
             raise ConfigurationError(
-                f"option 'kafka.transaction.timeout.ms'={self.transaction_timeout_ms} is too short: a batch must be written and "
-                f"committed within that time. Set it to at least {_SHORTEST_TRANSACTION_MS} ms, preferably several minutes"
+                f"option 'kafka.transaction.timeout.ms'={self.transaction_timeout_ms} is too short, because a batch must be "
+                f"written and committed within that time. Set it to at least {_SHORTEST_TRANSACTION_MS} ms, preferably several "
+                "minutes"
             )
         self.committing_config()
 
@@ -92,16 +93,16 @@ class KafkaSettings:
         except (confluent_kafka.KafkaException, TypeError, ValueError) as error:
             reason = error.args[0].str() if isinstance(error, confluent_kafka.KafkaException) else str(error)
             raise ConfigurationError(
-                f"librdkafka refuses one of the options {sorted(self.options)}: {reason}. Correct or remove it"
+                f"librdkafka refuses one of the options {sorted(self.options)}: {reason}. Correct or remove that option"
             ) from error
 
     @property
     def ledger(self) -> str:
-        """The topic of decisions and markers."""
+        """The topic for decisions and markers."""
         return self.ledger_topic or f"{LEDGERS}{self.name}"
 
     def require_topics(self, topics: Iterable[str | None]) -> None:
-        """Check the ``topic`` column of the rows. A row in a ledger would be read as a damaged decision.
+        """Check the rows' ``topic`` column. The driver would read a row in a ledger as a damaged decision.
 
         Raises:
             BadRecordError: one of the topics may not receive rows.
@@ -109,11 +110,11 @@ class KafkaSettings:
         for topic in topics:
             if topic is None:
                 raise BadRecordError("null in the 'topic' column, and the sink has no topic")
-            if not _TOPIC.fullmatch(topic):  # librdkafka would cut it off at a NUL character, and write elsewhere
+            if not _TOPIC.fullmatch(topic):  # librdkafka would cut the name off at a NUL character, and write elsewhere
                 raise BadRecordError(f"{topic!r} in the 'topic' column is not a valid topic name. {_TOPIC_RULE}")
             if self._is_reserved(topic):
                 raise BadRecordError(
-                    f"{topic!r} in the 'topic' column is a ledger or a topic of Kafka itself, where a row would corrupt its "
+                    f"{topic!r} in the 'topic' column is a ledger or one of Kafka's own topics, and a row would corrupt its "
                     "records. Correct the column"
                 )
 
@@ -127,35 +128,35 @@ class KafkaSettings:
 
     @property
     def transaction_timeout_ms(self) -> int:
-        """How long the brokers let a transaction of the sink stay open, in ms."""
+        """How long the brokers let the sink's transactions stay open, in ms."""
         return int(self.client_options.get("transaction.timeout.ms", _TRANSACTION_TIMEOUT_MS))
 
     @property
     def message_max_bytes(self) -> int:
-        """The size of the largest record, in bytes, as librdkafka counts it: key, value, headers, and 36 more bytes."""
+        """The size of the largest record in bytes. librdkafka counts key, value, headers and 36 more bytes."""
         return int(self.client_options.get("message.max.bytes", _MESSAGE_MAX_BYTES))
 
     @property
     def reserve_ms(self) -> float:
-        """How much of the transaction timeout must be left when the batch is decided, in ms."""
+        """The part of the transaction timeout that must be left at the decision, in ms."""
         return min(_RESERVE_MAX_MS, self.transaction_timeout_ms / 4)
 
     def producer_config(self) -> dict[str, Any]:
         """Return the options for librdkafka clients that write."""
         return {
-            # The Java client's partitioner, so that keys stay in the partitions where Spark's own sink put them.
+            # This is the Java client's partitioner, so keys stay in the same partitions as with Spark's own sink.
             "partitioner": "murmur2_random",
             "linger.ms": "5",
-            # Limits a task's memory; librdkafka's default is 1 GiB.
+            # This option limits a task's memory; librdkafka's default is 1 GiB.
             "queue.buffering.max.kbytes": "32768",
             "queue.buffering.max.messages": "200000",
-            # How long an unknown topic may take to appear before its records fail; librdkafka's default is 30 s.
+            # If an unknown topic does not appear in this time, its records fail; librdkafka's default is 30 s.
             "topic.metadata.propagation.max.ms": "10000",
             "message.max.bytes": str(self.message_max_bytes),
             **self.client_options,
             "bootstrap.servers": ",".join(self.servers()),
             "transaction.timeout.ms": str(self.transaction_timeout_ms),
-            # A record that was not delivered while its transaction lived cannot be delivered later.
+            # A record cannot be delivered after its transaction has timed out.
             "message.timeout.ms": str(self.transaction_timeout_ms),
             "enable.idempotence": "true",
             "acks": "all",
@@ -170,7 +171,7 @@ class KafkaSettings:
         return {name: value for name, value in self.producer_config().items() if name != "transaction.timeout.ms"}
 
     def connection_config(self) -> dict[str, Any]:
-        """Return the options for librdkafka clients that read or administrate."""
+        """Return the options for librdkafka clients that read or administer."""
         return {**options.for_librdkafka(self.client_options), "bootstrap.servers": ",".join(self.servers())}
 
     def committing_config(self) -> dict[str, Any]:

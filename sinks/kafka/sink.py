@@ -1,4 +1,4 @@
-"""The transactional Kafka sink, as its user describes it."""
+"""Define the transactional Kafka sink that users create."""
 
 from __future__ import annotations
 
@@ -27,22 +27,23 @@ class KafkaSink(KafkaSettings, TwoPhaseCommitSink[KafkaHandle]):
     """Writes rows to Kafka exactly once. The driver commits them after its decision.
 
     Args:
-        name: the sink's name across restarts; the prefix of its transactional ids. Letters, digits, ``_`` and ``-``.
-        bootstrap_servers: ``host:port``, several separated by commas.
-        topic: the topic for the rows; overrides the ``topic`` column, as in Spark. None uses that column.
+        name: the sink's name across restarts, and the prefix of its transactional ids. Letters, digits, ``_`` and ``-``.
+        bootstrap_servers: ``host:port``, or several separated by commas.
+        topic: the topic for the rows. It overrides the ``topic`` column, as in Spark. None uses that column.
         options: librdkafka's options with the prefix ``kafka.``, for example ``{"kafka.compression.type": "zstd"}``.
             ``kafka.transaction.timeout.ms`` (default 900000, the brokers' default maximum) limits how long a batch may take.
-        ledger_topic: the topic of decisions and markers; by default ``twopc-ledger-<name>``, created if absent.
+        ledger_topic: the topic for decisions and markers, by default ``twopc-ledger-<name>``. The sink creates it if it does
+            not exist.
         timeout_ms: how long one step may wait for the brokers.
-        other_ledgers: further topics that may not receive rows. This sink's own ledger and all topics named ``twopc-ledger-…``
-            never may. :func:`twopc.integration.spark.exactly_once` adds the ledgers of the query's other sinks.
-        guarantee: ``"EXACTLY_ONCE"`` by default. With ``"AT_LEAST_ONCE"`` the sink has no transactions, readers see rows early,
-            and **a failure duplicates rows**. With ``"NONE"``, no task waits for the brokers either, and **a failure loses or
-            duplicates rows**. The values are those of Flink's ``DeliveryGuarantee``; see "A weaker guarantee" in
+        other_ledgers: more topics that may not receive rows, besides this sink's own ledger and all topics named
+            ``twopc-ledger-…``. :func:`twopc.integration.spark.exactly_once` adds the ledgers of the query's other sinks.
+        guarantee: ``"EXACTLY_ONCE"`` by default. With ``"AT_LEAST_ONCE"``, the sink has no transactions, readers see rows early,
+            and **a failure duplicates rows**. With ``"NONE"``, tasks do not even wait for the brokers, and **a failure loses or
+            duplicates rows**. Flink's ``DeliveryGuarantee`` has the same values. See "A weaker guarantee" in
             ``docs/deployment.md``.
 
     Raises:
-        ConfigurationError: an argument or option is invalid. The message names it, its value, and what to set.
+        ConfigurationError: an argument or option is invalid. The message says what to set instead.
     """
 
     @property
@@ -66,13 +67,13 @@ class KafkaSink(KafkaSettings, TwoPhaseCommitSink[KafkaHandle]):
         return replace(self, other_ledgers=self.other_ledgers | ledgers)
 
     def choose_columns(self, schema: pa.Schema) -> Sequence[SinkColumn]:
-        """See :class:`TwoPhaseCommitSink`. Chooses the columns of Spark's own Kafka writer, and ``timestamp``."""
+        """See :class:`TwoPhaseCommitSink`. Choose the same columns as Spark's own Kafka writer, and ``timestamp``."""
         from twopc.sinks.kafka.columns import kafka_columns  # noqa: PLC0415 - executors choose no columns
 
         return kafka_columns(schema, has_topic=self.topic is not None)
 
     def check_rows(self, rows: pa.RecordBatch) -> None:
-        """See :class:`TwoPhaseCommitSink`. Ignores facts that only brokers know: a topic's own limits and partitions."""
+        """See :class:`TwoPhaseCommitSink`. Do not check a topic's own limits and partitions, which only brokers know."""
         from twopc.sinks.kafka.columns import require_writable, texts_of  # noqa: PLC0415 - only for dead letters
 
         if self.topic is None:
@@ -83,7 +84,7 @@ class KafkaSink(KafkaSettings, TwoPhaseCommitSink[KafkaHandle]):
             self.require_topics(rows.column("topic").unique().to_pylist())
 
     def create_writer(self, task: TaskAttempt) -> KafkaWriter:
-        """See :class:`TwoPhaseCommitSink`. Lost rows of a decision are always written again in transactions, as decided."""
+        """See :class:`TwoPhaseCommitSink`. A repair of decided rows always uses transactions, like the decision."""
         if self.guarantee != EXACTLY_ONCE and not task.is_repair:
             from twopc.sinks.kafka.plain_writer import PlainWriter  # noqa: PLC0415 - most sinks do not need it
 
@@ -91,7 +92,7 @@ class KafkaSink(KafkaSettings, TwoPhaseCommitSink[KafkaHandle]):
         return KafkaWriter(task, self)
 
     def release(self, driver_epoch: int) -> None:
-        """See :class:`TwoPhaseCommitSink`. Releases the ready producers."""
+        """See :class:`TwoPhaseCommitSink`. Release the ready producers."""
         drop_pool(self.name, driver_epoch)
         if self.guarantee != EXACTLY_ONCE:
             from twopc.sinks.kafka.plain_writer import let_go  # noqa: PLC0415 - most sinks do not need it

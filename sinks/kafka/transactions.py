@@ -1,7 +1,7 @@
-"""Requests about transactions of other processes: describe, end, fence, list.
+"""Describe, end, fence and list transactions that other processes have opened.
 
 Each request goes to the broker that coordinates the transactional id. kafka-python's admin client has its own routing, but it
-never forgets a coordinator and raises at the first bad id. Each request is sent once;
+never forgets a coordinator, and it raises at the first bad id. This module sends each request once.
 ``twopc.sinks.kafka.reports.until_final`` repeats requests without a final report.
 
 Sources: Kafka ``TransactionCoordinator.scala``; KIP-98 (EndTxn, InitProducerId), KIP-664 (Describe/ListTransactions).
@@ -28,28 +28,29 @@ if TYPE_CHECKING:
 
     from twopc.sinks.kafka.handle import ProducerIdentity
 
-    Build = Callable[[Sequence[str]], Any]  # a request about some ids
-    #: Returns, from a response, the error code and the result by id; a response about one id has them under "".
+    Build = Callable[[Sequence[str]], Any]  # builds a request about some ids
+    #: Reads the error code and the result for each id from a response. A response about one id uses the key "".
     Read = Callable[[Any], Mapping[str, tuple[int, Any]]]
 
-#: librdkafka speaks transactions V1 (its own EndTxn is <= v3). All requests of a transaction use V1, so that a retried commit
-#: is answered NONE. v5 (KIP-890) would answer INVALID_TXN_STATE for a transaction that v3 has committed.
+#: librdkafka uses transactions V1 (its own EndTxn is <= v3). All requests about a transaction use V1, so that a broker answers a
+#: repeated commit with NONE. v5 (KIP-890) would answer INVALID_TXN_STATE for a transaction that v3 has committed.
 _END_TXN_VERSION: Final = 3
 _INIT_PRODUCER_ID_VERSION: Final = 4
-#: The timeout of transactions that nobody begins; brokers refuse more than their transaction.max.timeout.ms.
+#: The transaction timeout in a fencing request, which begins no transaction. Brokers refuse more than their
+#: transaction.max.timeout.ms.
 _FENCING_TIMEOUT_MS: Final = 1_000
 _TRANSACTION_COORDINATOR: Final = 1
-#: The first version of FindCoordinator that takes several ids (KIP-699).
+#: The first version of FindCoordinator that accepts several ids (KIP-699).
 _MANY_IDS_VERSION: Final = 4
-# : The first version of AddPartitionsToTxn that a partition's leader itself sends before it accepts a record (KIP-890, Kafka
-# 3.6).
+#: The first version of AddPartitionsToTxn that a partition's leader itself sends before it accepts a record (KIP-890, Kafka
+#: 3.6).
 _VERIFYING_VERSION: Final = 4
-#: The first version of ListTransactions that takes a pattern of ids (KIP-1152, Kafka 4.1).
+#: The first version of ListTransactions that accepts an id pattern (KIP-1152, Kafka 4.1).
 _PATTERN_VERSION: Final = 2
-#: Requests that came with Kafka 3.0 (KIP-664).
+#: Requests that Kafka 3.0 introduced (KIP-664).
 _NEEDED: Final = {"DescribeTransactions": DescribeTransactionsRequest, "ListTransactions": ListTransactionsRequest}
-#: Error codes of a broker that does not coordinate the id. NOT_COORDINATOR can follow a successful append, so none of them
-#: reports an outcome.
+#: A broker that does not coordinate the id returns one of these error codes. NOT_COORDINATOR can follow a successful append, so
+#: none of these codes reports an outcome.
 _MOVED: Final = frozenset(
     {
         kafka_errors.NotCoordinatorError.errno,
@@ -60,13 +61,13 @@ _MOVED: Final = frozenset(
 
 
 class BrokersTooOldError(ConfigurationError):
-    """The brokers lack the requests with which a sink inspects its transactions."""
+    """The brokers lack the requests that a sink needs to inspect its transactions."""
 
 
 class TransactionClient:
-    """A client of a cluster's transaction coordinators. Thread-safe.
+    """Sends requests to a cluster's transaction coordinators. Threads may share this object.
 
-    Raises the errors of :class:`BrokerConnection`, and BrokersTooOldError.
+    Raises the same errors as :class:`BrokerConnection`, and BrokersTooOldError.
     """
 
     def __init__(self, config: Mapping[str, Any]) -> None:
@@ -79,8 +80,8 @@ class TransactionClient:
             self.close()
             raise BrokersTooOldError(
                 f"the brokers at {', '.join(config['bootstrap_servers'])} speak the protocol of Kafka {version}, which lacks "
-                f"{' and '.join(missing)} (KIP-664), so a prepared transaction could be neither confirmed nor found after a "
-                "crash. Nothing was written. Upgrade the brokers: Kafka 3.0 is the oldest version that works"
+                f"{' and '.join(missing)} (KIP-664), so the sink could neither confirm a prepared transaction nor find it after "
+                "a crash. Nothing was written. Upgrade the brokers to Kafka 3.0 or newer"
             )
 
     def close(self) -> None:
@@ -99,12 +100,12 @@ class TransactionClient:
         return not self._connection.does_not_know(AddPartitionsToTxnRequest, min_version=_VERIFYING_VERSION)
 
     def coordinator_of(self, transactional_id: str) -> str:
-        """Name the broker that was last known to coordinate the id, for messages."""
+        """Name the last known coordinator of the id, for error messages."""
         node = self._nodes.get(transactional_id)
         return "an unknown coordinator" if node is None else f"broker {node}"
 
     def describe(self, transactional_ids: Sequence[str]) -> dict[str, Description]:
-        """Describe transactions, with one request per coordinator. An error concerns only its own id."""
+        """Describe transactions with one request per coordinator. An error concerns only its own id."""
         reports = self._request(
             transactional_ids,
             lambda ids: DescribeTransactionsRequest(transactional_ids=list(ids)),
@@ -115,19 +116,19 @@ class TransactionClient:
         return {tid: found if isinstance(found, Description) else Description(found) for tid, found in reports.items()}
 
     def end(self, identities: Sequence[ProducerIdentity], *, commit: bool = True) -> dict[str, str]:
-        """Send EndTxn for each producer, all in flight together. Returns NONE or the error's name, by transactional id."""
+        """Send EndTxn concurrently for all producers. Return NONE or the error's name for each transactional id."""
         return self._each(
             identities,
             lambda identity: EndTxnRequest(**asdict(identity), committed=commit, max_version=_END_TXN_VERSION),
         )
 
     def fence(self, identities: Sequence[ProducerIdentity]) -> dict[str, str]:
-        """Send InitProducerId for each id, to abort its open transaction and to fence its writer, wherever that runs.
+        """Send InitProducerId for each id, to abort its open transaction and to fence its writer wherever the writer runs.
 
-        If a newer producer has initialised the id, the broker leaves it alone and reports one of :data:`FENCED` (KIP-360), but
-        only while the id has no open transaction: an open one is aborted at any epoch
-        (``prepareInitProducerIdTransit``). Without producer id and epoch, the request fences whichever producer
-        has the id, and creates an absent id. Returns the same as :meth:`end`.
+        If a newer producer has initialised the id and has no open transaction, the broker changes nothing and reports one of
+        :data:`FENCED` (KIP-360). The broker aborts an open transaction at any epoch (``prepareInitProducerIdTransit``). Without
+        producer id and epoch, the request fences the id's current producer, and creates an absent id. The result is the same
+        as in :meth:`end`.
         """
         return self._each(
             identities,
@@ -141,8 +142,8 @@ class TransactionClient:
     def list_open(self, prefix: str, *, producer_ids: Collection[int] = ()) -> Listing:
         """List transactional ids that start with ``prefix`` and have an open transaction, from all brokers.
 
-        With ``producer_ids``, list only the ids of these producers. If the Describe right on an id is missing, a broker omits
-        the id without an error, so check the right beforehand.
+        With ``producer_ids``, list only these producers' ids. Without the Describe permission on an id, a broker omits the id
+        and reports no error, so check the permission first.
         """
         nodes, pattern = self._connection.nodes, self.pattern_of(prefix)
         wanted = {
@@ -158,7 +159,7 @@ class TransactionClient:
         return Listing(ids, complete=bool(nodes) and len(listed) == len(nodes))
 
     def pattern_of(self, prefix: str) -> str | None:
-        """Build the filter with which brokers list only ids with ``prefix``; None without a prefix or if brokers lack filters.
+        """Build the filter for ids with ``prefix``; None without a prefix, or if the brokers do not support filters.
 
         Without this filter, each sink would list the open transactions of all sinks in each batch.
         """
@@ -179,14 +180,14 @@ class TransactionClient:
     def _request(
         self, transactional_ids: Sequence[str], build: Build, read: Read, *, one_by_one: bool = False
     ) -> dict[str, Any]:
-        """Send a request for every id to its coordinator, all in flight together; with ``one_by_one``, each names one id.
+        """Send requests concurrently to the ids' coordinators. With ``one_by_one``, each request names one id.
 
         Returns:
-            by id, the result of ``read``, or the error's name; NO_ANSWER if no coordinator responded.
+            for each id, the result of ``read`` or the error's name; NO_ANSWER if no coordinator responded.
         """
         reports: dict[str, Any] = dict.fromkeys(transactional_ids, NO_ANSWER)
         waiting = list(transactional_ids)
-        for _ in range(2):  # the second round is for ids whose coordinator has moved; the caller makes further retries
+        for _ in range(2):  # the second round is for ids whose coordinator has moved; the caller retries after that
             if not waiting:
                 break
             reports.update(self._look_up(waiting))
@@ -206,7 +207,7 @@ class TransactionClient:
         return reports
 
     def _look_up(self, transactional_ids: Sequence[str]) -> dict[str, str]:
-        """Find the coordinators that are not yet known. Returns the error's name for each id that was refused."""
+        """Find the unknown coordinators. Return the error's name for each refused id."""
         unknown = [tid for tid in transactional_ids if tid not in self._nodes]
         if not unknown:
             return {}
@@ -222,7 +223,7 @@ class TransactionClient:
         return {tid: _error_name(row.error_code) for tid, row in found.items() if row.error_code not in {0, *_MOVED}}
 
     def _look_up_each(self, transactional_ids: Sequence[str]) -> dict[str, Any]:
-        """Send one request per id, for brokers that take only one id, such as Redpanda. All requests are in flight together."""
+        """Send one request per id concurrently, for brokers that accept only one id, such as Redpanda."""
         requests = [
             (FindCoordinatorRequest(key_type=_TRANSACTION_COORDINATOR, key=tid, max_version=_MANY_IDS_VERSION - 1),)
             for tid in transactional_ids
@@ -231,7 +232,7 @@ class TransactionClient:
         return {tid: response for tid, response in responses if not isinstance(response, Exception)}
 
     def _groups(self, transactional_ids: Sequence[str], *, one_by_one: bool) -> Iterator[tuple[int, list[str]]]:
-        """Group the ids whose coordinator is known by node, for the requests."""
+        """Group the ids with a known coordinator by node, for the requests."""
         known = {tid: node for tid in transactional_ids if (node := self._nodes.get(tid)) is not None}
         for node in sorted(set(known.values())):
             ids = [tid for tid, at in known.items() if at == node]

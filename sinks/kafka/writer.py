@@ -1,4 +1,4 @@
-"""Write and pre-commit a task's rows and its marker, in the only transaction of a producer that is dropped afterwards."""
+"""Write and pre-commit a task's rows and marker in its producer's only transaction."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ if TYPE_CHECKING:
 _ABORT_TIMEOUT_MS: Final = 5_000
 #: How many times to look for an expected delivery report.
 _LOOKS: Final = 20
-#: The number of rows between two checks of the delivery reports, for rows as Python objects and as structures of 72 bytes.
+#: The number of rows between two checks of the delivery reports, for Python objects and for structures of 72 bytes.
 _OBJECTS: Final = 1_000
 _STRUCTURES: Final = 10_000
 
@@ -56,9 +56,9 @@ _STRUCTURES: Final = 10_000
 class KafkaWriter(SinkWriter[KafkaHandle]):
     """See :class:`SinkWriter`. Rows have the columns of Spark's own Kafka writer, in the engine's types.
 
-    ``key``, ``value`` (binary, may be null), ``topic`` (string), ``partition`` (int32), ``headers``
-    (list of struct ``key``, ``value``), ``timestamp`` (int64, ms since the epoch); only ``value`` is required. A row that
-    librdkafka would write differently is refused; see :func:`twopc.sinks.kafka.columns.require_exact`.
+    The columns are ``key``, ``value`` (binary, may be null), ``topic`` (string), ``partition`` (int32), ``headers`` (list of
+    struct ``key``, ``value``) and ``timestamp`` (int64, ms since the epoch). Only ``value`` is required. The writer refuses a row
+    that librdkafka would silently change; see :func:`twopc.sinks.kafka.columns.require_exact`.
     """
 
     def __init__(self, task: TaskAttempt, settings: KafkaSettings) -> None:
@@ -71,7 +71,7 @@ class KafkaWriter(SinkWriter[KafkaHandle]):
         self._ledger = settings.ledger
         self._timeout_s = settings.timeout_ms / 1000
         self._ready: ReadyProducer | None = None
-        self._sent_bytes = 0  # the maximum of one batch
+        self._sent_bytes = 0  # the producer's batch.size
         self._ends_at = task.ends_at
         self._rows = 0
         self._largest = 0
@@ -104,7 +104,7 @@ class KafkaWriter(SinkWriter[KafkaHandle]):
         return self._pool.take(task.batch_id, task.committed_through)
 
     def write(self, rows: pa.RecordBatch) -> None:
-        """See :class:`SinkWriter`. Memory is bounded by librdkafka's queue."""
+        """See :class:`SinkWriter`. librdkafka's queue bounds the memory."""
         require_exact(rows)
         self._fit_batches(rows)
         ready = self._begun
@@ -117,7 +117,7 @@ class KafkaWriter(SinkWriter[KafkaHandle]):
             self._serve(ready, 0)
 
     def pre_commit(self) -> KafkaHandle:
-        """See :class:`SinkWriter`. Votes only if no delivery failed, the queue is empty, and every row was sent (rule 2)."""
+        """See :class:`SinkWriter`. Vote only if no delivery failed, the queue is empty, and every row was sent (rule 2)."""
         ready = self._begun
         if ready.markers < 1:
             raise self._no_markers(ready)
@@ -140,7 +140,7 @@ class KafkaWriter(SinkWriter[KafkaHandle]):
         )
 
     def hand_over(self) -> None:
-        """See :class:`SinkWriter`. Drops the producer, which sends no abort: the transaction stays prepared."""
+        """See :class:`SinkWriter`. Drop the producer, which sends no abort, so the transaction stays prepared."""
         super().hand_over()
         self._ready = None
 
@@ -157,7 +157,7 @@ class KafkaWriter(SinkWriter[KafkaHandle]):
             self._pool.replenish(self._task.committed_through)
 
     def _fit_batches(self, rows: pa.RecordBatch) -> None:
-        """Make sure that the rows' topics accept the producer's batches. Before the first row, the producer can be replaced."""
+        """Make sure that the rows' topics accept the producer's batches. Before the first row, replace the producer if needed."""
         if self._topic is not None:
             return
         column = rows.column("topic")
@@ -174,7 +174,7 @@ class KafkaWriter(SinkWriter[KafkaHandle]):
     def _enqueue_all(self, ready: ReadyProducer, records: Records) -> None:
         done, deadline = 0, None
         look_up = LookUp(ready.producer, self._timeout_s)
-        while done < len(records):  # not a retry with pauses: serving the queue empties it
+        while done < len(records):  # this loop needs no pauses, because serving the queue empties it
             accepted, error = records.enqueue(done)
             if error is None:
                 return
@@ -190,7 +190,7 @@ class KafkaWriter(SinkWriter[KafkaHandle]):
                 gone = ledger_gone(error, topic) if topic == self._ledger else None
                 doing = f"writing to {look_up.named(topic, error)}"
                 raise gone or translate_in_task(error, doing, on_topic("Write", topic))
-            # The queue is full, which bounds the task's memory. Wait until the broker has accepted something.
+            # The full queue bounds the task's memory. Wait until the broker has accepted some records.
             if deadline is None or accepted > done:
                 deadline = time.monotonic() + self._timeout_s
             done = accepted
@@ -202,7 +202,7 @@ class KafkaWriter(SinkWriter[KafkaHandle]):
                 raise UnavailableError(f"{took}: {SLOW_DELIVERY}{ready.log.said()}")
 
     def _flush(self, ready: ReadyProducer) -> None:
-        """Wait until every record has its report, or one has failed. Each acknowledgement restarts the timeout.
+        """Wait until every record has a report, or one record has failed. Each acknowledgement restarts the timeout.
 
         Raises:
             UnavailableError: no report arrived in time.
@@ -213,7 +213,7 @@ class KafkaWriter(SinkWriter[KafkaHandle]):
         def flush(wait_s: float) -> int:
             with translated(self._doing(ready), translate_in_task):
                 left = ready.producer.flush(wait_s)
-            # Once a record has failed, librdkafka may keep later ones until the transaction ends.
+            # After a record has failed, librdkafka may keep later records until the transaction ends.
             self._serve(ready, 0)
             return left
 
@@ -226,34 +226,34 @@ class KafkaWriter(SinkWriter[KafkaHandle]):
         if time.monotonic() >= self._ends_at:
             raise self._expired(open_ones)
         raise UnavailableError(
-            f"{open_ones}; no acknowledgement arrived for {self._timeout_s:.0f} s: {SLOW_DELIVERY}{ready.log.said()}"
+            f"{open_ones}, and no acknowledgement arrived for {self._timeout_s:.0f} s: {SLOW_DELIVERY}{ready.log.said()}"
         )
 
     def _no_markers(self, ready: ReadyProducer) -> TwoPhaseCommitError:
-        """Build the error for a ledger in which this task cannot leave a marker."""
+        """Build the error for a ledger without a marker partition for this task."""
         refused = LookUp(ready.producer, self._timeout_s).refusal(self._ledger)
         if refused is None:
             return ledger_is_gone(self._ledger)
         return translate_in_task(refused, f"writing to {self._ledger}", on_topic("Write", self._ledger))
 
     def _expired(self, what: str) -> CheckpointExpiredError:
-        """Build the error for a vote that would come too late; ``what`` says what was still unfinished."""
+        """Build the error for a vote that would be too late. ``what`` names the unfinished work."""
         if self._ends_at >= self._task.ends_at:
             return CheckpointExpiredError(f"{what} when the batch's time ran out: {TOO_MUCH}")
         return CheckpointExpiredError(
-            f"{what} when too little was left of the transaction timeout of {self._settings.transaction_timeout_ms} ms. "
+            f"{what} when the transaction timeout of {self._settings.transaction_timeout_ms} ms had almost passed. "
             "No part of this attempt is visible or decided. Raise kafka.transaction.timeout.ms and the brokers' "
             f"transaction.max.timeout.ms. Also {TOO_MUCH}"
         )
 
     def _serve(self, ready: ReadyProducer, wait_s: float) -> None:
-        """Serve delivery reports, and raise the error of a record that was not delivered."""
+        """Serve delivery reports, and raise the error if a record was not delivered."""
         with translated(self._doing(ready), translate_in_task):
             ready.producer.poll(wait_s)
             for _ in range(_LOOKS):
                 if not ready.failures or not all(map(is_for_another, ready.failures.values())):
                     break
-                ready.producer.poll(0.05)  # the report of the record that caused it follows
+                ready.producer.poll(0.05)  # the report on the record that caused the failure follows
         self._require_no_errors(ready)
 
     def _require_no_errors(self, ready: ReadyProducer) -> None:
@@ -271,7 +271,6 @@ class KafkaWriter(SinkWriter[KafkaHandle]):
             raise type(lasting)("; ".join(map(str, errors)))
 
     def _translated(self, ready: ReadyProducer, error: KafkaError, topic: str, doing: str) -> TwoPhaseCommitError:
-        """Build the error for the delivery report of a record."""
         error = cause_of(ready.producer, error)
         gone = ledger_gone(error, topic) if topic == self._ledger else None
         refused = self._batch_size.refusal(error, topic, self._sent_bytes, self._largest, doing)
@@ -281,11 +280,11 @@ class KafkaWriter(SinkWriter[KafkaHandle]):
         return f"{ready.transactional_id}: writing (of {counted(self._rows, 'row')})"
 
     def _written_to(self, ready: ReadyProducer, marker_partition: int) -> tuple[str, ...]:
-        """List the partitions that hold the rows and the marker, according to each record's delivery report."""
+        """List the partitions of the rows and the marker, from each record's delivery report."""
         sent = by_topic(ready.delivered)
         if not self._covers(sent, marker_partition):
             raise RetriableError(
-                f"{ready.transactional_id}: librdkafka reports fewer records than the {self._rows} that were passed to it"
+                f"{ready.transactional_id}: librdkafka reports fewer records than the {self._rows} that it received from the task"
             )
         return tuple(f"{topic}:{ranges(sorted(counts))}" for topic, counts in sorted(sent.items()))
 

@@ -1,7 +1,7 @@
-"""The old way of writing rows to Kafka, as pipelines for Kafka 0.10 did. It DUPLICATES rows after a crash.
+"""Write rows to Kafka in the old way, like pipelines for Kafka 0.10. A crash DUPLICATES rows.
 
-It is kept to rehearse a migration and to show the faults that a migration fixes; see `docs/migration.md`. New queries use
-``twopc.sinks.kafka``.
+Use this sink only to rehearse a migration, or to show the faults that a migration fixes; see `docs/migration.md`. New queries
+should use ``twopc.sinks.kafka``.
 """
 
 from twopc.sinks.kafka_legacy.sink import AtLeastOnceKafkaSink

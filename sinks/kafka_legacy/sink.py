@@ -1,4 +1,4 @@
-"""A Kafka sink without transactions and without idempotence: it only flushes each batch."""
+"""Define a Kafka sink without transactions and idempotence, which only flushes each batch."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ _ROOM_S: Final = 0.05
 
 @dataclass(frozen=True, kw_only=True)
 class AtLeastOnceKafkaSink:
-    """The function that teams passed to ``foreachBatch`` when brokers had no transactions (Kafka 0.10).
+    """A function like those that teams passed to ``foreachBatch`` before brokers had transactions (Kafka 0.10).
 
-    After a crash between the flush and Spark's record of the batch, the batch is written again, with duplicate rows. A crash
-    during the flush duplicates the rows that were sent. Nothing on such a broker can prevent this.
+    After a crash between the flush and Spark's record of the batch, Spark writes the batch again, and its rows are duplicated. A
+    crash during the flush duplicates the rows that were already sent. On these brokers, no client can prevent this.
 
     Attributes:
-        bootstrap_servers: host:port of a broker; separate several with commas.
+        bootstrap_servers: a broker's host:port, or several separated by commas.
         topic: the topic for every row.
         options: librdkafka's options, without a prefix.
         timeout_ms: how long the flush at the end of a task may take.
@@ -42,13 +42,13 @@ class AtLeastOnceKafkaSink:
     timeout_ms: int = 60_000
 
     def __call__(self, batch: DataFrame, batch_id: int) -> None:
-        """Write a batch, and return when the brokers have acknowledged every row. Spark calls this."""
-        logger.warning("batch %d is written at least once: after a crash it is written again", batch_id)
+        """Write a batch, and return when the brokers have acknowledged every row. Spark calls this method."""
+        logger.warning("batch %d is written at least once, so a crash duplicates its rows", batch_id)
         names = [name for name in ("key", "value") if name in batch.columns]
         batch.selectExpr(*(f"CAST({name} AS BINARY)" for name in names)).foreachPartition(self.write)
 
     def write(self, rows: Iterable[Any]) -> None:
-        """Write the rows of one task, with its own producer, and flush.
+        """Write one task's rows with a separate producer, and flush.
 
         Raises:
             RetriableError: a row was not acknowledged. The task's other rows are in the topic and stay there.
@@ -70,7 +70,7 @@ class AtLeastOnceKafkaSink:
         while True:
             try:
                 producer.produce(self.topic, value, key, on_delivery=report)
-            except BufferError:  # the queue is full: wait until the broker has accepted something
+            except BufferError:  # the queue is full; wait until the broker has accepted some rows
                 producer.poll(_ROOM_S)
             else:
                 return
@@ -78,11 +78,11 @@ class AtLeastOnceKafkaSink:
     def _config(self) -> dict[str, Any]:
         return {
             "acks": "all",
-            # Java's partitioner, which producers of 0.10 had.
+            # Producers for Kafka 0.10 used Java's partitioner.
             "partitioner": "murmur2_random",
             **self.options,
             "bootstrap.servers": self.bootstrap_servers,
             "enable.idempotence": False,
-            # Keeps the order of a key's rows, as careful pipelines did.
+            # This keeps a key's rows in order, as careful pipelines did.
             "max.in.flight": 1,
         }

@@ -1,1 +1,1 @@
-"""Shared by the sinks for lakehouse tables: tasks write data files, and one commit of the driver adds all files of a batch."""
+"""Shared code for lakehouse sinks. Tasks write data files, and the driver adds all files of a batch in one commit."""

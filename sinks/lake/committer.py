@@ -1,4 +1,4 @@
-"""Commit batches to a lakehouse table from the driver: one commit adds all files of a batch."""
+"""Commit batches to a lakehouse table from the driver. One commit adds all files of a batch."""
 
 from __future__ import annotations
 
@@ -33,19 +33,19 @@ logger = logging.getLogger(__name__)
 
 StepT = TypeVar("StepT", bound=LakeStep[Any, Any])
 
-#: A driver's versions are above those of every earlier driver, so that no two drivers reserve the same version.
+#: A driver's versions are higher than all earlier drivers' versions, so that no two drivers reserve the same version.
 _VERSIONS_OF_A_DRIVER: Final = 32
 _OVERTAKEN_ROUNDS: Final = 20
 
 
 class Words(NamedTuple):
-    """The parts of messages that depend on the table's format.
+    """The parts of error messages that depend on the table's format.
 
     Attributes:
         moved: names the value in the table that other drivers have moved.
-        recreated: says that somebody has replaced the table by a new one.
-        restored: says that the table has lost commits of a running driver.
-        lost: says that the table has lost commits, if a start finds out.
+        recreated: says that somebody has replaced the table with a new one.
+        restored: says that the table has lost a running driver's commits.
+        lost: says at a start that the table has lost commits.
     """
 
     moved: str
@@ -55,16 +55,16 @@ class Words(NamedTuple):
 
 
 class LakeCommitter(StepCommitter[HandleT, StepT], Generic[HandleT, StepT, EntryT]):
-    """See :class:`StepCommitter`. A subclass implements the parts that depend on the table's format.
+    """See :class:`StepCommitter`. A subclass supports one table format.
 
-    The table holds the control record and the outcome of the newest decision. One commit adds the batch's files and changes
-    both, so they always agree with the files.
+    The table contains the control record and the newest decision's outcome. The commit that adds a batch's files also changes
+    the record and the outcome, so they always agree with the files.
 
     Args:
         name: the sink's name.
-        table: the table's name in messages.
-        timeout_ms: how long a failing commit is repeated.
-        entry: the class of the entries in handles.
+        table: the table's name in error messages.
+        timeout_ms: how long to repeat a failing commit.
+        entry: the class of the handles' entries.
     """
 
     failures = (StoreError,)
@@ -83,23 +83,23 @@ class LakeCommitter(StepCommitter[HandleT, StepT], Generic[HandleT, StepT, Entry
 
     @abstractmethod
     def begin(self) -> StepT:
-        """Read the table and the sink's record in it."""
+        """Begin a step: read the table and the sink's record."""
 
     @abstractmethod
     def files(self) -> Files:
-        """The table's storage, outside a step."""
+        """Access the table's storage outside a step."""
 
     @abstractmethod
     def require_young(self, step: StepT, age_ms: float) -> None:
-        """Require that a batch enters the table long before maintenance may delete its files as garbage.
+        """Check that a batch can be committed long before maintenance may delete its files as unused.
 
         Raises:
-            CheckpointExpiredError: the batch's files are too old for that.
+            CheckpointExpiredError: the batch's files are too old.
         """
 
     @abstractmethod
     def stage(self, step: StepT, found: Mapping[HandleT, list[EntryT] | None]) -> Mapping[HandleT, list[EntryT] | None]:
-        """Stage the files that still exist; return ``found``, with None for each transaction that can never be added."""
+        """Stage the existing files. Return ``found``, with None for each transaction that can never be added."""
 
     # -- the store's hooks ----------------------------------------------------------------------------------------------
 
@@ -119,7 +119,7 @@ class LakeCommitter(StepCommitter[HandleT, StepT], Generic[HandleT, StepT, Entry
         return reason(error)
 
     def is_passing(self, error: Exception) -> bool:
-        """See :class:`StepCommitter`. A failure that only a person can repair does not pass."""
+        """See :class:`StepCommitter`. A failure that only a person can fix is not transient."""
         return not issubclass(getattr(error, "kind", ConfigurationError), ConfigurationError)
 
     def check_store(self, step: StepT) -> None:
@@ -131,9 +131,9 @@ class LakeCommitter(StepCommitter[HandleT, StepT], Generic[HandleT, StepT, Entry
         found = step.view.table_id
         if self._table_id not in {"", found}:
             raise StoreError(
-                f"{self._table} {self.words.recreated}, so it no longer has the rows of earlier batches",
+                f"{self._table} {self.words.recreated}, so it no longer contains earlier batches",
                 ConfigurationError,
-                "Restore the previous table; or use a new checkpoint and a new sink name",
+                "Restore the previous table, or use a new checkpoint and a new sink name",
             )
         self._table_id = found
         stored = step.control or step.view.stored
@@ -141,12 +141,12 @@ class LakeCommitter(StepCommitter[HandleT, StepT], Generic[HandleT, StepT, Entry
             raise StoreError(
                 f"{self._table} {self.words.restored}",
                 ConfigurationError,
-                "Restore the newer state; or use a new checkpoint and a new sink name",
+                "Restore the newer state, or use a new checkpoint and a new sink name",
             )
         return stored
 
     def swap(self, step: StepT, old: bytes | None, new: bytes) -> bool:
-        """See :class:`StepCommitter`. The swap takes effect when the step ends, if no other driver has committed meanwhile."""
+        """See :class:`StepCommitter`. The swap takes effect at the end of the step, unless another driver has committed."""
         del old
         step.control = new
         return True
@@ -157,7 +157,7 @@ class LakeCommitter(StepCommitter[HandleT, StepT], Generic[HandleT, StepT, Entry
         if control.decode(self.load(step)).decided == version and version >= published.version:
             if published.version != version:
                 published = Published(version=version)
-            # A repair has files of several drivers. Its newest place counts, because a sweep takes later files for orphans.
+            # A repair has several drivers' files. The newest directory counts, because a sweep treats later files as orphans.
             places = ((driver_epoch_of(one.transaction, self.name) or 0, one.batch) for one in handles)
             epoch, batch = max((published.epoch, published.batch), *places)
             published = replace(published, epoch=epoch, batch=batch)
@@ -165,7 +165,7 @@ class LakeCommitter(StepCommitter[HandleT, StepT], Generic[HandleT, StepT, Entry
         yield from handles
 
     def roll_back(self, step: StepT, transaction: str, version: int) -> None:
-        """See :class:`StepCommitter`. Deleting the files is enough, because no file name is ever used again."""
+        """See :class:`StepCommitter`. It only deletes the files, because no file name is ever reused."""
         del version
         for path in self._orphans.take(transaction):
             step.view.files.delete(path)
@@ -180,7 +180,7 @@ class LakeCommitter(StepCommitter[HandleT, StepT], Generic[HandleT, StepT, Entry
     # -- for callers ----------------------------------------------------------------------------------------------------
 
     def binding(self) -> Mapping[str, str]:
-        """See :class:`StepCommitter`. It also names the table's id, which changes if somebody recreates the table."""
+        """See :class:`StepCommitter`. Add the table's id, which changes if somebody recreates the table."""
         bound = super().binding()
         return {**bound, "table": self._table_id}
 
@@ -197,13 +197,13 @@ class LakeCommitter(StepCommitter[HandleT, StepT], Generic[HandleT, StepT, Entry
         if newest < decided_before(known) or record.driver_epoch < version_of(known) >> _VERSIONS_OF_A_DRIVER:
             raise RefusedStartError(
                 f"sink {self.name!r}: {self._table} is older than this checkpoint: {self.words.lost}. Nothing was written. "
-                "Restore the newer state of the table; or use a new checkpoint and a new sink name",
+                "Restore the table's newer state, or use a new checkpoint and a new sink name",
                 case="older table",
             )
         return super().has_newer_decision(scan_start)
 
     def confirm(self, handles: Sequence[HandleT], age_ms: float) -> None:
-        """See :class:`StepCommitter`. Also check that the table will take the files, because after the decision it must."""
+        """See :class:`StepCommitter`. Also check that the table still accepts the files, as it must after the decision."""
         with self._try("confirming"), self.driving() as step:
             step.view.require_supported()
             self.require_young(step, age_ms)
@@ -211,9 +211,9 @@ class LakeCommitter(StepCommitter[HandleT, StepT], Generic[HandleT, StepT, Entry
             was_altered = not all(step.view.is_current(handle) for handle in handles)
         if was_altered:
             what = f"{self._table} was altered while this batch was written"
-            raise RetriableError(self._named(f"{what}. Nothing was decided, and a new attempt rewrites it"))
+            raise RetriableError(self._named(f"{what}. Nothing was decided, and a new attempt rewrites the batch"))
         for handle in (handle for handle, entries in found.items() if entries is None):
-            what = f"{handle.transaction} is no longer whole. Nothing was decided, and a new attempt rewrites it"
+            what = f"files of {handle.transaction} are missing or changed. Nothing was decided, and a new attempt rewrites them"
             raise RetriableError(self._named(what))
 
     def commit(self, handles: Sequence[HandleT], scan_start: Mapping[str, Any]) -> Mapping[HandleT, Evidence]:
@@ -228,7 +228,7 @@ class LakeCommitter(StepCommitter[HandleT, StepT], Generic[HandleT, StepT, Entry
         return found
 
     def prove(self, handles: Sequence[HandleT], scan_start: Mapping[str, Any]) -> Mapping[HandleT, Evidence]:
-        """See :class:`StepCommitter`. The table records the outcome of the newest decision."""
+        """See :class:`StepCommitter`. Read the newest decision's outcome from the table."""
         try:
             with self.step() as step:
                 self.load(step)
@@ -256,25 +256,25 @@ class LakeCommitter(StepCommitter[HandleT, StepT], Generic[HandleT, StepT, Entry
     # -- helpers --------------------------------------------------------------------------------------------------------
 
     def _reserve(self, above: int) -> Control:
-        """See :class:`StepCommitter`. Write nothing, since a write would be a commit. No other driver has this driver's epoch."""
+        """See :class:`StepCommitter`. Write nothing, because no other driver has this epoch, and a write would be a commit."""
         with self.driving() as step:
             record = control.decode(self.load(step))
         return replace(record, version=max(above + 1, self._driver_epoch << _VERSIONS_OF_A_DRIVER))
 
     def _change(self, change: Callable[[Control], Control], then: Callable[[StepT], None] = lambda _: None) -> Control:
-        """See :class:`StepCommitter`. Only the end of the step shows whether a swap has won, so a lost swap is repeated here."""
+        """See :class:`StepCommitter`. Repeat a lost swap here, because only the end of the step shows whether it succeeded."""
         for _ in range(_OVERTAKEN_ROUNDS):
             try:
                 record = super()._change(change, then)
             except OvertakenError as error:
-                logger.info("sink %r: %s; looking again", self.name, error)
+                logger.info("sink %r: %s; trying again", self.name, error)
             else:
                 self._revision = max(self._revision, record.revision)
                 return record
         raise StoreError(f"other drivers have moved the sink's {self.words.moved} {_OVERTAKEN_ROUNDS} times in a row")
 
     def _add(self, step: StepT, handles: Sequence[HandleT], published: Published) -> None:
-        """Stage the files of transactions that are not settled yet. A transaction without its files is lost."""
+        """Stage the files of unsettled transactions. A transaction without its files is lost."""
         if handles:
             found = self.stage(step, whole(step.view.files, handles, self._entry))
             step.published = settle(published, found)

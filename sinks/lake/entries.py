@@ -1,4 +1,4 @@
-"""Encode the files of a task for the driver. The content of an entry depends on the table's format."""
+"""Encode a task's list of files for the driver. An entry's content depends on the table's format."""
 
 from __future__ import annotations
 
@@ -13,31 +13,31 @@ if TYPE_CHECKING:
 
 
 class Entry(Protocol):
-    """One file."""
+    """Describes one file."""
 
     @property
     def path(self) -> str:
-        """Its path."""
+        """The file's path."""
 
     @property
     def size(self) -> int:
-        """Its size in bytes."""
+        """The file's size in bytes."""
 
     @property
     def rows(self) -> int:
-        """The number of its rows."""
+        """The number of rows in the file."""
 
 
 EntryT = TypeVar("EntryT", bound=Entry)
 
 
 def encode(entries: Iterable[Entry]) -> bytes:
-    """Encode the entries of a transaction."""
+    """Encode a transaction's entries."""
     return zlib.compress(msgspec.msgpack.encode(list(entries)))
 
 
 def decode(encoded: bytes, kind: type[EntryT]) -> list[EntryT]:
-    """Decode what :func:`encode` returned for entries of this kind."""
+    """Decode the result of :func:`encode` to entries of the class ``kind``."""
     entries: Any = GenericAlias(list, (kind,))
     found: list[EntryT] = msgspec.msgpack.decode(zlib.decompress(encoded), type=entries)
     return found

@@ -1,4 +1,4 @@
-"""Explain errors of a table format's library, or of the storage below it, for a batch that is not decided yet."""
+"""Explain errors from a table format's library, or from the storage below it, while a batch is undecided."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
 
 Meaning = tuple[type[TwoPhaseCommitError], str]
-"""The class of the error before a decision, and the advice that ends its message."""
+"""The class of the error to raise before a decision, and the advice at the end of its message."""
 
-#: A mistake in the code must not read like a storage that is down.
+#: A bug in the code must not look like a storage failure.
 _MISTAKES: Final = (TypeError, AttributeError, NameError, AssertionError)
 _SHOWN: Final = 500
 
 
 class StoreError(Exception):
-    """The catalog or the storage refused a request, did not answer, or no longer has a file or record of the sink.
+    """The catalog or the storage refused a request, did not answer, or has lost one of the sink's files or records.
 
     Attributes:
         kind: the class of the error to raise before a decision.
@@ -34,17 +34,17 @@ class StoreError(Exception):
 
 
 class OvertakenError(StoreError):
-    """Another driver has committed since this step read the sink's record in the table."""
+    """Another driver has committed since this step read the sink's record."""
 
 
 class Translation:
-    """Turns the errors of a library, and of the clients below it, into :class:`StoreError`.
+    """Turns errors from a library, and from the clients below it, into :class:`StoreError`.
 
     Args:
-        text_of: returns the message of an error, in one line.
-        by_class: the meanings by the name of the error's class, because each client has its own classes.
-        by_words: the meanings by a pattern in the lower-case message, for clients whose classes do not tell why the storage
-            refused a request.
+        text_of: returns an error's message in one line.
+        by_class: each error's meaning, by the name of its class, because each client has its own classes.
+        by_words: each error's meaning, by a pattern in its lower-case message, for clients whose classes do not say why the
+            storage refused a request.
     """
 
     def __init__(
@@ -59,7 +59,7 @@ class Translation:
 
     @contextlib.contextmanager
     def __call__(self, doing: str) -> Iterator[None]:
-        """Translate an error of the body; the new message begins with ``doing``."""
+        """Translate an error from the body. The new message begins with ``doing``."""
         try:
             yield
         except (TwoPhaseCommitError, StoreError, *_MISTAKES):
@@ -78,7 +78,7 @@ class Translation:
 
 @contextlib.contextmanager
 def explaining(what: str) -> Iterator[None]:
-    """Explain a failure before the decision; its message begins with ``what``."""
+    """Explain a failure before the decision. The message begins with ``what``."""
     try:
         yield
     except StoreError as error:
@@ -86,7 +86,7 @@ def explaining(what: str) -> Iterator[None]:
 
 
 def explained(error: Exception, what: str) -> TwoPhaseCommitError:
-    """Build the error for a failure before the decision; its message begins with ``what``."""
+    """Build the error for a failure before the decision. Its message begins with ``what``."""
     kind = getattr(error, "kind", UnavailableError)
     advice = getattr(error, "advice", "")
     parts = [f"{what}: {error}".rstrip("."), advice, "No part of the batch is decided or visible"]
@@ -101,5 +101,5 @@ def reason(error: Exception) -> str:
 
 
 def shortened(text: str) -> str:
-    """Cut a message off if it is long."""
+    """Shorten a long message."""
     return text if len(text) <= _SHOWN else text[:_SHOWN] + "…"

@@ -1,4 +1,4 @@
-"""Access a table's storage directly, beside the library of the table's format."""
+"""Access a table's storage directly, without the table format's library."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import Protocol
 
 
 class Files(Protocol):
-    """Small operations on files. Each raises :class:`twopc.sinks.lake.errors.StoreError` if the storage does not answer."""
+    """Accesses files. Each method raises :class:`twopc.sinks.lake.errors.StoreError` if the storage does not answer."""
 
     def read(self, path: str) -> bytes | None:
         """Read a small file; None if it does not exist."""
@@ -15,10 +15,10 @@ class Files(Protocol):
         """Write a small file."""
 
     def size_of(self, path: str) -> int | None:
-        """Return the size of a file in bytes; None if the file does not exist."""
+        """Return a file's size in bytes; None if the file does not exist."""
 
     def listed(self, path: str, *, directories: bool = False) -> list[str]:
-        """List the names of a directory's files, or of its subdirectories; nothing if the directory does not exist."""
+        """List the names of a directory's files or subdirectories. The list is empty if the directory does not exist."""
 
     def delete(self, path: str) -> None:
         """Delete a file. A missing file counts as deleted."""

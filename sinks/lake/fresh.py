@@ -1,4 +1,4 @@
-"""Cache the row format of a batch, so that the driver reads the table at most every 30 s."""
+"""Cache a batch's row format, so that the driver reads the table at most every 30 s."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ if TYPE_CHECKING:
 
 SettingsT = TypeVar("SettingsT")
 
-#: After somebody has altered the table, rows that fit it now must not go to the dead letters for hours.
+#: After somebody alters the table, rows that now fit must not go to the dead letters for hours.
 _FRESH_S: Final = 30
 
 
 def fresh(read: Callable[[SettingsT, pa.Schema], RowFormat]) -> Callable[[SettingsT, pa.Schema], RowFormat]:
-    """Cache the results of a function for a short time."""
+    """Cache a function's results for up to 30 s."""
 
     @functools.lru_cache(maxsize=100)
     def remembered(settings: SettingsT, schema: pa.Schema, _: float) -> RowFormat:

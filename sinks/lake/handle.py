@@ -1,4 +1,4 @@
-"""Define the handle of a task's files, for tables of every format."""
+"""Define the handle for a task's files in any table format."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from twopc.fenced_committer import Prepared
 
 @dataclass(frozen=True, kw_only=True)
 class LakeHandle(Prepared):
-    """See :class:`Prepared`: one or more files that are not in the table yet.
+    """Names a task's files that are not in the table yet; see :class:`Prepared`.
 
     Attributes:
-        attempt: the driver epoch and the attempt's number, which together are unique for this sink.
-        batch: the id of the batch, which is in the path of its files.
-        entries: the files, see :mod:`twopc.sinks.lake.entries`; empty if a handle cannot hold so many.
-        entries_file: the path of the file that then has the entries.
-        entries_digest: the SHA-256 of the entries in that file.
+        attempt: the driver epoch and the attempt's number. Together, they are unique for this sink.
+        batch: the batch's id, which is part of the files' paths.
+        entries: the list of files, see :mod:`twopc.sinks.lake.entries`; empty if the list is too long for a handle.
+        entries_file: the path of the file that contains a long list; otherwise empty.
+        entries_digest: the SHA-256 of that file.
     """
 
     attempt: str

@@ -1,8 +1,8 @@
-"""Find the files of transactions that nobody will decide.
+"""Find the files of transactions that no driver will decide.
 
-The newest decision in the table determines which directories are searched, so that no committed file is ever a candidate. A
-search skips files of earlier batches and drivers. It lists files of the newest batch only if the caller knows the transactions of
-that decision. Files of later batches were never added to the table.
+The newest decision in the table determines which directories to search, so that no committed file is ever a candidate. The search
+skips files from earlier batches and drivers. It lists files from the newest batch only if the caller knows that decision's
+transactions. Files from later batches were never added to the table.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 class Orphans:
-    """See above."""
+    """Lists orphaned files, and remembers them until their deletion."""
 
     def __init__(self) -> None:
         self._paths: dict[str, list[str]] = defaultdict(list)
@@ -28,23 +28,23 @@ class Orphans:
         self._has_searched = False
 
     def spare(self, decided: Iterable[tuple[int | None, int]]) -> None:
-        """Remember the driver epoch and the batch of the decided transactions, whose files the caller spares."""
+        """Remember the driver epochs and batches of decided transactions, whose files the caller spares."""
         self._decided = {(epoch, batch) for epoch, batch in decided if epoch is not None}
 
     def note(self, transaction: str, paths: Iterable[str]) -> None:
-        """Remember the files of a transaction."""
+        """Remember a transaction's files."""
         self._paths[transaction] = [path for path in paths if path]
 
     def take(self, transaction: str) -> list[str]:
-        """Return the known files of a transaction, and forget them."""
+        """Return a transaction's known files, and forget them."""
         return self._paths.pop(transaction, [])
 
     def find(self, files: Files, base: str, published: Published, own_epoch: int) -> list[str]:
-        """List the files; return the names of their transactions.
+        """List orphaned files, and return the names of their transactions.
 
         Args:
             files: the table's storage.
-            base: the directory of the sink's files.
+            base: the directory for the sink's files.
             published: the newest decision in the table.
             own_epoch: the caller's driver epoch.
 
@@ -68,7 +68,7 @@ class Orphans:
 
     def _searched(self, files: Files, base: str, own_epoch: int, first_epoch: int) -> Iterator[tuple[int, int]]:
         if self._has_searched and self._decided:
-            # Failed attempts of this driver were at the newest batch, or are at the next one.
+            # This driver's failed attempts were for the newest batch, or are for the next batch.
             for epoch, batch in sorted(self._decided):
                 yield epoch, batch
                 yield own_epoch, batch + 1

@@ -9,7 +9,7 @@ import pyarrow as pa
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-#: The values of a partition, one for each partition field, as the table's format stores them.
+#: A partition's values in the table format's stored form, one for each partition field.
 Partition = tuple[Any, ...]
 
 
@@ -18,8 +18,8 @@ def grouped(rows: pa.Table, columns: Sequence[tuple[Any, Sequence[Any]]]) -> Ite
 
     Args:
         rows: rows with the columns of a data file.
-        columns: for each partition field, the number of each row's value, and the values by number. So integers group the
-            rows, for fields of any type.
+        columns: for each partition field, an index for each row, and the list of values that the indexes refer to. Grouping
+            by integers works for fields of any type.
     """
     names = [f"f{index}" for index in range(len(columns))]
     every_row = pa.array(range(rows.num_rows), pa.int64())

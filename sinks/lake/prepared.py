@@ -1,4 +1,4 @@
-"""Check that every file of a task still exists, with its size."""
+"""Check that each of a task's files still exists and has the same size."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ if TYPE_CHECKING:
     from twopc.sinks.lake.files import Files
     from twopc.sinks.lake.handle import HandleT, LakeHandle
 
-#: Each check is a request to the storage, and mostly waits.
+#: Use many threads, because each check is a request to the storage and mostly waits.
 THREADS: Final = 16
 
 
 def whole(files: Files, handles: Sequence[HandleT], kind: type[EntryT]) -> dict[HandleT, list[EntryT] | None]:
-    """Return each transaction's files; None if one of them is missing, or has another size.
+    """Return each transaction's files; None if one of the files is missing or has another size.
 
     Raises:
         StoreError: the storage did not answer, which says nothing about the files.
@@ -37,7 +37,7 @@ def whole(files: Files, handles: Sequence[HandleT], kind: type[EntryT]) -> dict[
 
 
 def entries_of(files: Files, handle: LakeHandle, kind: type[EntryT]) -> list[EntryT] | None:
-    """Return a transaction's files, as its task listed them; None if the list was in a file that is missing or altered.
+    """Return a transaction's files from its task's list; None if the list was in a file that is now missing or altered.
 
     Raises:
         StoreError: the storage did not answer.

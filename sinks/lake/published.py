@@ -1,4 +1,4 @@
-"""Define the outcome of the newest decision. The commit that adds the rows also stores it, so it proves the commit."""
+"""Define the newest decision's outcome. The commit that adds the rows also stores the outcome, which proves the commit."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ if TYPE_CHECKING:
 
 
 class Published(msgspec.Struct, frozen=True, omit_defaults=True):
-    """See above.
+    """The outcome of the newest decision.
 
     Attributes:
         version: the decision's version.
-        epoch: the driver epoch in the paths of its files. A repair has files of several drivers; then this is the last epoch.
+        epoch: the driver epoch in the files' paths. A repair has several drivers' files; then this is the last epoch.
         batch: the batch's id.
-        attempts: how many transactions of each attempt at the batch are settled. A repair has several attempts.
-        lost: the settled transactions that are not in the table and never will be.
+        attempts: the number of settled transactions for each attempt at the batch. A repair has several attempts.
+        lost: the settled transactions that will never be in the table.
     """
 
     version: int = 0
@@ -35,7 +35,7 @@ class Published(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 def settle(published: Published, found: Mapping[HandleT, object | None]) -> Published:
-    """Compute the outcome after a commit that settles these transactions. ``found`` has None for each lost transaction."""
+    """Compute the outcome after a commit settles these transactions. ``found`` has None for each lost transaction."""
     return replace(
         published,
         attempts={**published.attempts, **Counter(handle.attempt for handle in found)},
@@ -44,7 +44,7 @@ def settle(published: Published, found: Mapping[HandleT, object | None]) -> Publ
 
 
 def evidence_of(published: Published, handles: Sequence[HandleT]) -> dict[HandleT, Evidence]:
-    """Tell what the outcome proves about these transactions of its decision."""
+    """Derive the evidence for transactions of the newest decision."""
     asked = Counter(handle.attempt for handle in handles)
     return {handle: _evidence(published, handle, asked[handle.attempt]) for handle in handles}
 

@@ -1,4 +1,4 @@
-"""Write the files of a task: one for each partition. A file that is large enough is closed, and a new one continues it."""
+"""Write a task's files, at least one for each partition. After a file is full, a new file continues its partition."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ EntryT_co = TypeVar("EntryT_co", bound=Entry, covariant=True)
 
 
 class Limits(NamedTuple):
-    """Bounds of a task's memory.
+    """Limits on a task's memory.
 
     Attributes:
-        waiting: how many bytes of rows wait for their row group, over all partitions.
-        open: how many files are open at once. Each has its own buffers, and on S3 a part of an upload.
+        waiting: the maximum size of rows that wait for their row group, in bytes over all partitions.
+        open: the maximum number of open files. Each file has its own buffers, and on S3 a part of an upload.
     """
 
     waiting: int = 64 * 2**20
@@ -33,11 +33,11 @@ class Limits(NamedTuple):
 
 
 class DataFile(Protocol[EntryT_co]):
-    """A file that is being written."""
+    """A file that a task is writing."""
 
     @property
     def path(self) -> str:
-        """Its path."""
+        """The file's path."""
 
     @property
     def size(self) -> int:
@@ -50,30 +50,30 @@ class DataFile(Protocol[EntryT_co]):
         """Complete the file."""
 
     def entry(self, size: int, partition: Partition) -> EntryT_co:
-        """Make the entry of the closed file."""
+        """Make the entry for the closed file."""
 
 
 class DataFiles(Protocol[EntryT_co]):
-    """Split rows and create files in the table's format."""
+    """Splits rows, and creates files in the table's format."""
 
     @property
     def file_size(self) -> int:
-        """The size in bytes at which a file is closed."""
+        """The size in bytes from which a file is full."""
 
     def split(self, rows: pa.Table) -> Iterable[tuple[Partition, pa.Table]]:
-        """Group rows by partition, with the columns of a data file."""
+        """Group rows by partition. The groups have a data file's columns."""
 
     def create(self, path: str) -> DataFile[EntryT_co]:
-        """Begin a file."""
+        """Open a new file."""
 
 
 class RollingFiles(Generic[EntryT]):
-    """See above.
+    """Buffers a task's rows, and writes them to one file after another in each partition.
 
     Args:
         files: the table's storage.
         made: creates files in the table's format.
-        directory: the directory of the files.
+        directory: the directory for the files.
         transaction: the task's transaction, which is in the files' names.
         limits: see :class:`Limits`.
     """
@@ -94,14 +94,14 @@ class RollingFiles(Generic[EntryT]):
         self._partitions: dict[str, Partition] = {}
         self._waiting: dict[str, list[pa.Table]] = {}
         self._bytes: dict[str, int] = {}
-        self._open: dict[str, DataFile[EntryT]] = {}  # the one that was written last is at the end
+        self._open: dict[str, DataFile[EntryT]] = {}  # the most recently written file is last
         self._paths: list[str] = []
         self._entries: list[EntryT] = []
 
     def write(self, rows: pa.Table) -> None:
         """Add rows with the table's columns and types."""
         for partition, some in self._made.split(rows):
-            key = repr(partition)  # as keys, 0.0 and -0.0 would be equal, and NaN would not be
+            key = repr(partition)  # as keys, 0.0 and -0.0 would be equal, and NaN would not equal itself
             self._partitions[key] = partition
             self._waiting.setdefault(key, []).append(some)
             self._bytes[key] = self._bytes.get(key, 0) + some.nbytes
@@ -109,7 +109,7 @@ class RollingFiles(Generic[EntryT]):
             self._write_out(max(self._bytes, key=lambda one: self._bytes[one]))
 
     def finish(self) -> list[EntryT]:
-        """Complete all files; return their entries."""
+        """Complete all files, and return their entries."""
         for key in list(self._waiting):
             self._write_out(key)
             self._complete(key)
@@ -118,7 +118,7 @@ class RollingFiles(Generic[EntryT]):
         return self._entries
 
     def discard(self) -> None:
-        """Close and delete all files. Raises nothing, because a sweep deletes the files that are left."""
+        """Close and delete all files. Raise nothing, because a sweep deletes the remaining files."""
         for file in self._open.values():
             with contextlib.suppress(Exception):
                 file.close()

@@ -1,4 +1,4 @@
-"""Match a batch's columns with the table's, and find the rows that can never be written."""
+"""Match a batch's columns with the table's columns, and find the rows that can never be written."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ class RowFormat:
     """Turns a batch into rows of the table.
 
     Attributes:
-        table: the table's name in messages.
-        sources: for each of the table's columns, the batch's column; None if the batch lacks it.
+        table: the table's name in error messages.
+        sources: for each of the table's columns, the batch's column; None if the batch lacks the column.
         target: the table's columns.
         stored: the same columns with their names in a data file.
     """
@@ -35,10 +35,10 @@ class RowFormat:
     stored: pa.Schema
 
     def check(self, rows: pa.RecordBatch) -> None:
-        """Require that the table can take each row.
+        """Check that the table accepts each row.
 
         Raises:
-            SchemaError: a column is missing, or has a type that the table cannot take.
+            SchemaError: a column is missing, or has a type that the table does not accept.
             BadRecordError: a row can never be written. The message names the first such row, the column and the value.
         """
         found: dict[int, str] = {}
@@ -61,19 +61,19 @@ class RowFormat:
         return pa.Table.from_arrays(columns, schema=self.stored)
 
     def problems(self, column: Any, field: pa.Field[Any], source: str) -> Iterator[tuple[int, str]]:
-        """Find the values of a column that the table can never hold; yield the row of each, and the reason."""
+        """Find values in a column that the table can never store. Yield each value's row number and the reason."""
         return problems(column, field, source)
 
 
 def match(schema: pa.Schema, target: pa.Schema, title: str) -> tuple[str | None, ...]:
-    """Match the columns of a batch with those of the table, by name, without regard to case.
+    """Match a batch's columns with the table's columns by name, ignoring case.
 
     Returns:
-        For each of the table's columns, the batch's column; None if the batch lacks it.
+        for each of the table's columns, the batch's column; None if the batch lacks the column.
 
     Raises:
-        SchemaError: a column has no counterpart, or a type that the table cannot take; or the batch lacks a column that the
-            table requires. The message names the column and both types, and says what to do.
+        SchemaError: a column has no counterpart, or has a type that the table does not accept, or the batch lacks a required
+            column. The message names the column and both types, and says what to do.
     """
     found: dict[str, str] = {}
     for name in schema.names:
@@ -81,12 +81,12 @@ def match(schema: pa.Schema, target: pa.Schema, title: str) -> tuple[str | None,
         column = next((other for other in target.names if other.lower() == name.lower()), None)
         if column is None:
             raise SchemaError(
-                f"column {name!r} is not in {title} (it has {listed(target.names)}). Nothing was written. Drop it, rename it, or "
-                "add it to the table"
+                f"column {name!r} is not in {title} (it has {listed(target.names)}). Nothing was written. Drop or rename the "
+                "column, or add it to the table"
             )
         if column in found:
             raise SchemaError(
-                f"the columns {found[column]!r} and {name!r} are both {title}.{column}. Nothing was written. Drop one of them"
+                f"the columns {found[column]!r} and {name!r} both match {title}.{column}. Nothing was written. Drop one of them"
             )
         _check(schema.field(name), target.field(column), title)
         found[column] = name
@@ -94,13 +94,13 @@ def match(schema: pa.Schema, target: pa.Schema, title: str) -> tuple[str | None,
     if missing:
         raise SchemaError(
             f"the DataFrame has no column {listed(missing)} (it has {listed(schema.names)}), but {title} requires it. Nothing "
-            "was written. Select it"
+            "was written. Add it to the select"
         )
     return tuple(found.get(name) for name in target.names)
 
 
 def _check(field: pa.Field[Any], target: pa.Field[Any], title: str) -> None:
-    # An engine passes a type that Arrow lacks as null, with its own name in the metadata.
+    # If Arrow lacks a type, an engine passes the type as null, with the engine's name for it in the metadata.
     own = (field.metadata or {}).get(TYPE_NAME, b"void").decode()
     if pa.types.is_null(field.type) and own not in _VOID:
         raise _misfit(field.name, own, title, target.name, str(target.type))

@@ -1,4 +1,4 @@
-"""Run one step of the driver: it reads the table once, and one atomic commit at its end makes all its changes."""
+"""Run one step of the driver. It reads the table once, and makes all changes in one atomic commit at its end."""
 
 from __future__ import annotations
 
@@ -24,18 +24,18 @@ _LONGEST_PAUSE_S: Final = 5.0
 
 
 class LakeStep(ABC, Generic[ViewT, SeenT]):
-    """See above.
+    """Runs one step of the driver. A subclass supports one table format.
 
-    The table keeps one value for the sink: a pointer in Delta's log, or a tag of an Iceberg table. All of the sink's other facts
-    follow from it, and a commit moves it by compare-and-set. So a step is valid until somebody moves that value.
+    The table keeps one value for the sink: a pointer in Delta's log, or a tag in an Iceberg table. This value leads to the sink's
+    record, and a commit moves it by compare-and-set. So a step is valid until somebody moves the value.
 
     Args:
         sink: the sink's name.
-        view: the table as it was read.
+        view: the table's state when it was read.
 
     Attributes:
-        control: the control record that the step writes; None if it changes none.
-        published: the outcome that the step writes; None if it changes none.
+        control: the control record that the step writes; None if the step does not change it.
+        published: the outcome that the step writes; None if the step does not change it.
     """
 
     def __init__(self, sink: str, view: ViewT) -> None:
@@ -45,14 +45,14 @@ class LakeStep(ABC, Generic[ViewT, SeenT]):
         self.published: Published | None = None
 
     def end(self, timeout_ms: int) -> None:
-        """Commit the step's changes, if there are any.
+        """Commit the step's changes, if any.
 
-        If others commit in between, the step tries again. It also repeats a commit that had no answer. The sink's value moves by
-        compare-and-set, so at most one of the tries takes effect, however late.
+        If others commit first, the step tries again. It also repeats a commit that got no answer. The sink's value moves by
+        compare-and-set, so at most one try takes effect, even if it is late.
 
         Raises:
             OvertakenError: another driver has moved the sink's value.
-            StoreError: the store has refused or not answered for too long. The outcome is unknown.
+            StoreError: the store has refused commits, or has not answered, until the timeout. The outcome is unknown.
         """
         if self.control is None and self.published is None:
             return
@@ -63,7 +63,7 @@ class LakeStep(ABC, Generic[ViewT, SeenT]):
                 break
             if time.monotonic() >= ends_at:
                 raise failure
-            logger.info("sink %r: a commit was refused or had no answer; trying again: %s", self.sink, failure)
+            logger.info("sink %r: a commit was refused or got no answer; trying again: %s", self.sink, failure)
             time.sleep(random.uniform(0.5, 1) * pause_s)  # noqa: S311 - not a secret
             pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)
         self.tidy()
@@ -83,10 +83,10 @@ class LakeStep(ABC, Generic[ViewT, SeenT]):
 
     @abstractmethod
     def commit(self) -> StoreError | None:
-        """Try once to commit, on top of the version that the step has read last; return the failure.
+        """Try once to commit on top of the last version that the step has read. Return the failure, or None.
 
         Raises:
-            StoreError: the commit cannot be tried.
+            StoreError: the commit could not be sent.
         """
 
     @abstractmethod
@@ -99,7 +99,7 @@ class LakeStep(ABC, Generic[ViewT, SeenT]):
 
     @abstractmethod
     def catch_up(self, seen: SeenT, failure: StoreError) -> bool:
-        """Prepare the next try for the table's new version; return whether an earlier try took effect after all.
+        """Prepare the next try for the table's new version. Return True if an earlier try took effect after all.
 
         Raises:
             OvertakenError: another driver has moved the sink's value.
@@ -108,4 +108,4 @@ class LakeStep(ABC, Generic[ViewT, SeenT]):
 
     @abstractmethod
     def tidy(self) -> None:
-        """Delete files that nobody needs after the commit. Raises nothing, because no decided batch depends on them."""
+        """Delete files that are not needed after the commit. Raise nothing, because no decided batch depends on them."""

@@ -1,8 +1,8 @@
-"""Convert the values of a column to the table's type, and find the values that this type can never hold.
+"""Convert a column's values to the table's type, and find values that this type can never store.
 
-Structs, lists and maps are converted recursively. A conversion loses nothing: integers and floats become wider, decimals get more
-digits. Each table format has types of its own. Iceberg has large strings and lists, UUIDs and fixed bytes; Delta has integers of
-16 bits.
+The conversion is recursive in structs, lists and maps. It loses no information: integers and floats become wider, and decimals
+get more digits. Each table format has its own types. Iceberg has large strings and lists, UUIDs and fixed bytes. Delta has 16-bit
+integers.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import pyarrow.compute as pc
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    #: Arrow's type stubs cannot follow values whose type is known only at run time.
+    #: Arrow's type stubs cannot describe values whose type is known only at run time.
     Array = Any
 
 _UUID: Final = r"^[0-9a-fA-F]{8}-?[0-9a-fA-F]{4}-?[0-9a-fA-F]{4}-?[0-9a-fA-F]{4}-?[0-9a-fA-F]{12}$"
@@ -24,7 +24,7 @@ _UUID_BYTES: Final = 16
 _FIRST_DAY: Final = (dt.date(1, 1, 1) - dt.date(1970, 1, 1)).days
 _LAST_DAY: Final = (dt.date(9999, 12, 31) - dt.date(1970, 1, 1)).days
 _DAY_US: Final = 86_400_000_000
-#: The Arrow types whose values fit a target type, by the target type.
+#: The Arrow types whose values fit a target type, by target type.
 _WIDENED: Final = {
     pa.int16(): (pa.int8(), pa.uint8()),
     pa.int32(): (pa.int8(), pa.int16(), pa.uint8(), pa.uint16()),
@@ -35,17 +35,17 @@ _WIDENED: Final = {
     pa.large_string(): (pa.string(),),
     pa.large_binary(): (pa.binary(),),
 }
-#: How many characters of a value an error shows.
+#: An error message shows this many characters of a value.
 _SHOWN: Final = 60
 
 
 class MisfitError(Exception):
-    """A part of a column has a type that the table's column cannot take.
+    """A part of a column has a type that the table's column does not accept.
 
     Attributes:
         path: the part's path, such as ``address.zip``.
-        found: its type.
-        wanted: the table's type; empty if the table has no such part.
+        found: the part's type.
+        wanted: the table's type; empty if the table lacks this part.
     """
 
     def __init__(self, path: str, found: str, wanted: str) -> None:
@@ -54,10 +54,10 @@ class MisfitError(Exception):
 
 
 def check_type(source: Any, target: Any, path: str) -> None:
-    """Require that values of one type can be converted to another.
+    """Check that values of one type can be converted to another.
 
     Raises:
-        MisfitError: they cannot.
+        MisfitError: the conversion is not possible.
     """
     source = _plain(source)
     if pa.types.is_null(source):
@@ -83,7 +83,7 @@ def convert(values: Array, target: Any, stored: Any) -> Array:
     Args:
         values: the values.
         target: the type of the table's column.
-        stored: the same type, in which the fields of structs have their names in a data file.
+        stored: the same type with the field names that structs have in a data file.
     """
     values = _decoded(values)
     if pa.types.is_null(values.type):
@@ -109,10 +109,10 @@ def convert(values: Array, target: Any, stored: Any) -> Array:
 
 
 def problems(values: Array, field: pa.Field[Any], path: str) -> Iterator[tuple[int, str]]:
-    """Find the values that their column can never hold; yield the row of each, and the reason."""
+    """Find values that the table's column can never store. Yield each value's row number and the reason."""
     values = _decoded(values)
     if values.null_count and not field.nullable:
-        reason = f"column {path!r} is null, but the table requires a value: fill it in (coalesce)"
+        reason = f"column {path!r} is null, but the table requires a value: replace the null (coalesce)"
         yield from ((row, reason) for row in true_rows(values.is_null()))
     if values.null_count == len(values):
         return
@@ -122,21 +122,21 @@ def problems(values: Array, field: pa.Field[Any], path: str) -> Iterator[tuple[i
         yield from ((rows[at], reason) for at, reason in _inner_problems(dense, target, path))
     elif _is_text(target):
         for row in _not_utf8(values):
-            yield row, f"column {path!r} holds bytes that are not UTF-8"
+            yield row, f"column {path!r} contains bytes that are not UTF-8"
     else:
         mask, what = _unfit(values, target)
         if mask is not None:
             for row in true_rows(mask):
-                yield row, f"column {path!r} holds {what}: {_show(values, row)}"
+                yield row, f"column {path!r} contains {what}: {_show(values, row)}"
 
 
 def true_rows(mask: Any) -> list[int]:
-    """Return the numbers of the rows for which a mask is true."""
+    """Return the row numbers where a mask is true."""
     return [row for row, is_true in enumerate(mask.to_pylist()) if is_true]
 
 
 def _pair(source: Any, target: Any, path: str) -> list[tuple[int | None, pa.Field[Any]]]:
-    """Pair each field of a target struct with the index of the source's field, by name. An exact match of case comes first.
+    """Pair each field of a target struct with the index of the source's field by name. Prefer a name with the same case.
 
     Raises:
         MisfitError: the source has a field that the target lacks.
@@ -157,7 +157,7 @@ def _pair(source: Any, target: Any, path: str) -> list[tuple[int | None, pa.Fiel
 
 
 def _inner_problems(dense: Any, target: Any, path: str) -> Iterator[tuple[int, str]]:
-    """Find such values in the parts of structs, lists or maps. None of the structs, lists or maps is null."""
+    """Find these values inside structs, lists or maps that are not null."""
     if pa.types.is_struct(target):
         for index, child in _pair(dense.type, target, path):
             if index is not None:
@@ -174,7 +174,7 @@ def _inner_problems(dense: Any, target: Any, path: str) -> Iterator[tuple[int, s
 
 def _unfit(values: Array, target: Any) -> tuple[Array | None, str]:
     if isinstance(target, pa.UuidType) and not pa.types.is_fixed_size_binary(values.type):
-        return pc.invert(pc.match_substring_regex(values, _UUID)), "a text that is not a UUID"
+        return pc.invert(pc.match_substring_regex(values, _UUID)), "a string that is not a UUID"
     if _is_fixed(target) and not _is_fixed(values.type):
         return pc.not_equal(pc.binary_length(values), target.byte_width), f"bytes that are not {target.byte_width} long"
     if pa.types.is_date(target):
@@ -190,7 +190,7 @@ def _outside(values: Array, first: Any, last: Any) -> Array:
 
 
 def _not_utf8(values: Array) -> Iterator[int]:
-    """Find the rows whose strings are not UTF-8: Spark's strings may hold any bytes."""
+    """Find rows with invalid UTF-8, because Spark strings may contain any bytes."""
     try:
         values.validate(full=True)
     except pa.ArrowInvalid:
@@ -220,7 +220,7 @@ def _is_fixed(kind: Any) -> bool:
 
 
 def _struct(values: Any, target: Any, stored: Any) -> Array:
-    children = values.flatten()  # unlike field(), without the values inside null structs
+    children = values.flatten()  # unlike field(), flatten() omits the values inside null structs
     fields = [stored.field(number) for number in range(stored.num_fields)]
     arrays = [
         pa.nulls(len(values), field.type) if index is None else convert(children[index], one.type, field.type)
@@ -230,7 +230,7 @@ def _struct(values: Any, target: Any, stored: Any) -> Array:
 
 
 def _dense(values: Any) -> tuple[Array, Any, Array | None]:
-    """Return offsets from 0, the values without those inside null lists, and a mask of the null lists."""
+    """Return offsets from 0, the lists that are not null, and a mask of the null lists."""
     lengths = pc.fill_null(pc.list_value_length(_as_list(values)), 0).cast(pa.int64())
     offsets = pa.concat_arrays([pa.array([0], pa.int64()), pc.cumulative_sum(lengths)])
     _, dense = _valid(values)
@@ -238,14 +238,14 @@ def _dense(values: Any) -> tuple[Array, Any, Array | None]:
 
 
 def _as_list(values: Any) -> Any:
-    """View a map as the list of its entries, for functions that take only lists."""
+    """View a map as a list of entries, for functions that accept only lists."""
     if not pa.types.is_map(values.type):
         return values
     return values.cast(pa.list_(pa.struct([values.type.key_field, values.type.item_field])))
 
 
 def _valid(values: Any) -> tuple[Sequence[int], Any]:
-    """Return the numbers of the rows that are not null, and a dense array of their values."""
+    """Return the row numbers that are not null, and a dense array of their values."""
     mask = values.is_valid()
     return true_rows(mask), values.filter(mask)
 
@@ -280,6 +280,6 @@ def _show(values: Any, row: int) -> str:
         shown = repr(values[row].as_py())
     except UnicodeDecodeError:
         shown = repr(values.slice(row, 1).cast(pa.large_binary())[0].as_py())
-    except (ValueError, OverflowError):  # a date that Python does not have
+    except (ValueError, OverflowError):  # Python does not support this date
         shown = str(values.slice(row, 1).cast(pa.int64() if values.type.bit_width == 64 else pa.int32())[0])  # noqa: PLR2004
     return shown if len(shown) <= _SHOWN else shown[:_SHOWN] + "…"

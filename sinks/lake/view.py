@@ -1,4 +1,4 @@
-"""Define a view: a table as a task or the driver has read it once."""
+"""Define a view: the state of a table that a task or the driver has read once."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 class View(Protocol[HandleT]):
-    """A table as it was read once, with the sink's record in it."""
+    """The state of a table, with the sink's record, at the time of reading."""
 
     @property
     def table_id(self) -> str:
@@ -24,7 +24,7 @@ class View(Protocol[HandleT]):
 
     @property
     def stored(self) -> bytes | None:
-        """The sink's control record; None if the sink has not written one yet."""
+        """The sink's control record; None if the sink has not written a record yet."""
 
     @property
     def outcome(self) -> Published:
@@ -35,27 +35,27 @@ class View(Protocol[HandleT]):
         """The table's storage."""
 
     def root(self, sink_id: str) -> str:
-        """Return the directory of the sink's data files, for the id in the control record."""
+        """Return the directory for the sink's data files. ``sink_id`` is the id in the control record."""
 
     def require_supported(self) -> None:
         """Refuse a table with features that this sink does not support.
 
         Raises:
-            ConfigurationError: the table has such a feature. The message names the feature and says what to do.
+            ConfigurationError: the table has an unsupported feature. The message names it and says what to do.
         """
 
     def row_format(self, schema: pa.Schema) -> RowFormat:
-        """Determine how rows with these columns become rows of the table.
+        """Determine how to convert rows with this schema to rows of the table.
 
         Raises:
             SchemaError: the columns do not fit the table.
         """
 
     def data_files(self) -> DataFiles[Any]:
-        """Return the maker of the table's data files."""
+        """Return an object that creates data files for the table."""
 
     def handle(self, **common: Any) -> HandleT:
-        """Make the handle of files that were written for this view, with these attributes of :class:`LakeHandle`."""
+        """Make the handle for files that were written for this view. ``common`` has the attributes of :class:`LakeHandle`."""
 
     def is_current(self, handle: HandleT) -> bool:
-        """Tell whether the table still has the definition with which a handle's files were written."""
+        """Tell whether the table's definition is the same as when a handle's files were written."""

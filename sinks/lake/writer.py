@@ -1,4 +1,4 @@
-"""Write data files in a task on an executor. The files are not in the table yet."""
+"""Write a task's data files on an executor, without adding them to the table."""
 
 from __future__ import annotations
 
@@ -25,17 +25,17 @@ if TYPE_CHECKING:
     from twopc.sinks.lake.rows import RowFormat
     from twopc.sinks.lake.view import View
 
-#: The entries of some 50 files. Larger handles would make the decision record too large.
+#: Enough for the entries of about 50 files. Larger handles would make the decision record too large.
 _MOST_INLINE: Final = 16 * 2**10
 
 
 class LakeWriter(SinkWriter[HandleT]):
-    """See :class:`SinkWriter`. A file that is not in the table is invisible, so a task that dies leaves only garbage.
+    """See :class:`SinkWriter`. A file that is not in the table is invisible, so a task that dies leaves only orphans.
 
     Args:
         task: the task.
         sink: the sink's name.
-        read: reads the table and returns its view.
+        read: reads the table, and returns a view of it.
         release: closes the connections.
     """
 
@@ -59,7 +59,7 @@ class LakeWriter(SinkWriter[HandleT]):
         owner = control.decode(view.stored)
         if owner.driver_epoch != self._task.driver_epoch:
             self._release()
-            raise RetriableError(f"sink {self._sink!r}: a newer driver has replaced the driver of this task")
+            raise RetriableError(f"sink {self._sink!r}: a newer driver has replaced this task's driver")
         view.require_supported()
         self._directory = directory(view.root(owner.id), self._task.driver_epoch, self._task.batch_id)
         self._files = RollingFiles(view.files, view.data_files(), self._directory, self._name)

@@ -1,4 +1,4 @@
-"""Write rows to a PostgreSQL table: tasks stage them, and after its decision the driver publishes a whole batch at once."""
+"""Write rows to a PostgreSQL table. Tasks stage rows, and after its decision the driver publishes all of a batch together."""
 
 from twopc.errors import missing_extra
 

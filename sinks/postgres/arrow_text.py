@@ -1,4 +1,4 @@
-"""Make Arrow arrays of text without ``pa.array`` and ``pa.scalar``.
+"""Create Arrow string arrays without ``pa.array`` and ``pa.scalar``.
 
 These two functions import pandas, which takes a second in every new Python worker.
 """
@@ -36,25 +36,25 @@ def text(value: str) -> Any:
 
 @lru_cache
 def number(value: int) -> Any:
-    """Make a scalar of a 64-bit integer."""
+    """Make a 64-bit integer scalar."""
     return pa.Array.from_buffers(pa.int64(), 1, [None, pa.py_buffer(array("q", [value]).tobytes())])[0]
 
 
 def joined(*parts: Any, separator: str = "") -> Texts:
-    """Join the parts of each row. A row with a null part is null."""
+    """Join each row's parts. If one part is null, the result is null."""
     found: Texts = pc.binary_join_element_wise(*parts, text(separator))
     return found
 
 
 def replaced(column: Texts, pairs: Sequence[tuple[str, str]]) -> Texts:
-    """Replace the first text of each pair by the second, one pair after the other."""
+    """Replace the first string in each pair with the second, one pair after another."""
     for old, new in pairs:
         column = pc.replace_substring(column, pattern=old, replacement=new)
     return column
 
 
 def hexadecimal(column: pa.Array[Any]) -> Texts:
-    """Write each byte of a binary column as two hexadecimal digits, without a loop over the rows."""
+    """Encode each byte in a binary column as two hexadecimal digits, without a loop over the rows."""
     column = column.cast(pa.binary())
     validity, offsets, data = column.buffers()
     digits = (data.to_pybytes() if data else b"").hex().encode()

@@ -1,7 +1,8 @@
-"""Define which Arrow types a PostgreSQL column takes, how a value is written, and which values never fit.
+"""Define which Arrow types a PostgreSQL column accepts, how to write the values, and which values never fit.
 
-A value is written as the text from which PostgreSQL's own input function makes the value that ``INSERT`` would store. If
-PostgreSQL would have to guess (a time zone, the digits of a double), the column is refused, and the query must cast it.
+The sink writes a value as text. From this text, PostgreSQL's own input function creates the same value that ``INSERT`` would
+store. If PostgreSQL would have to guess (a time zone, the digits of a double), the sink refuses the column, and the query must
+cast it.
 """
 
 from __future__ import annotations
@@ -31,13 +32,13 @@ _FLOATS: Final = {"float4": pa.float32(), "float8": pa.float64()}
 
 @dataclass(frozen=True)
 class Rule:
-    """A rule for writing values of some Arrow types to columns of some kinds.
+    """A rule for writing values of certain Arrow types to certain kinds of columns.
 
     Attributes:
-        fits: whether the rule covers an Arrow type.
+        fits: tells whether the rule covers an Arrow type.
         kinds: see :attr:`ColumnType.kind`.
-        write: makes the text of each value.
-        checks: find the values that the column can never hold.
+        write: converts each value to text.
+        checks: functions that find values that the column can never store.
     """
 
     fits: Callable[[Any], bool]
@@ -47,7 +48,7 @@ class Rule:
 
 
 def rule_for(kind: Any, target: ColumnType) -> Rule | None:
-    """Find the rule for an Arrow type and a column, or for the elements of both; None if the column cannot take the type."""
+    """Find the rule for an Arrow type and a column, or for their elements; None if the column does not accept the type."""
     if target.is_array != is_list(kind):
         return None
     element = kind.value_type if is_list(kind) else kind
@@ -55,24 +56,24 @@ def rule_for(kind: Any, target: ColumnType) -> Rule | None:
 
 
 def is_list(kind: Any) -> bool:
-    """Whether the type is one of Arrow's lists."""
+    """Tell whether the type is one of Arrow's list types."""
     return pa.types.is_list(kind) or pa.types.is_large_list(kind)
 
 
 def advice(target: ColumnType) -> str:
-    """Name the types that the column takes, in Spark's words, and tell what the query must do with all others."""
+    """Name the types that the column accepts, in Spark's terms, and say what the query must do with other types."""
     for kinds, wanted in _WANTED:
         if target.kind in kinds:
             wanted = f"array<{wanted}>" if target.is_array else wanted  # noqa: PLW2901 - the sentence about the array
-            return f"A column of this type takes {wanted}: cast or convert the column in the query"
+            return f"A column of this type accepts {wanted}: cast or convert the column in the query"
     return (
-        "The sink does not know that type: leave the column out, or write to another table with a column of type text or "
-        "jsonb, and let the database convert it"
+        "The sink does not support this type: omit the column, or write to another table with a text or jsonb column, and let "
+        "the database convert the values"
     )
 
 
 def array_text(column: Any, elements: Texts) -> Texts:
-    """Make the text of each array from the text of its elements."""
+    """Make each array's text from its elements' text."""
     quoted = joined(text('"'), replaced(elements, (("\\", "\\\\"), ('"', '\\"'))), text('"'))
     quoted = pc.coalesce(quoted, text("NULL"))
     kind = pa.LargeListArray if pa.types.is_large_list(column.type) else pa.ListArray
@@ -88,8 +89,8 @@ def _plain(column: pa.Array[Any], _: ColumnType) -> Texts:
 
 
 def _float(column: pa.Array[Any], target: ColumnType) -> Texts:
-    # First cast to the column's own width, as PostgreSQL does. The shortest text of a double may round to another float4, and
-    # the shortest text of a float is a different number in a float8.
+    # First cast to the column's width, as PostgreSQL does. A double's shortest text may round to another float4, and a float's
+    # shortest text is a different number as a float8.
     return column.cast(_FLOATS[target.kind]).cast(pa.string())
 
 
@@ -102,7 +103,7 @@ def _instant(column: pa.Array[Any], _: ColumnType) -> Texts:
 
 
 def _interval(column: pa.Array[Any], _: ColumnType) -> Texts:
-    """Write an interval as Spark prints it, with days separate from hours, as PostgreSQL keeps them. Division truncates."""
+    """Write an interval in Spark's format. Days are separate from hours, because PostgreSQL stores them separately."""
     left = column.cast(pa.duration("us")).cast(pa.int64())
     parts: list[Any] = []
     for size, unit in ((_DAY_US, " days "), (_SECOND_US, " seconds "), (1, " microseconds")):
@@ -156,15 +157,15 @@ def _rules() -> Iterator[Rule]:
     yield Rule(pa.types.is_duration, frozenset({"interval"}), _interval)
 
 
-#: Only PostgreSQL knows the values that these types accept. It checks each value when the task stages it.
+#: Only PostgreSQL knows which values these types accept. It checks each value when a task stages it.
 _CHECKED_BY_THE_SERVER: Final = ("inet", "cidr", "macaddr", "macaddr8")
-#: The types that a column takes, in Spark's words.
+#: The types that a column accepts, in Spark's terms.
 _WANTED: Final[Sequence[tuple[frozenset[str], str]]] = (
     (frozenset({"bool"}), "boolean"),
     (frozenset(values.INTEGERS), "tinyint, smallint, int, bigint, and decimal with scale 0"),
     (frozenset({"numeric"}), "decimal, and integers"),
     (frozenset(_FLOATS), "float, double, decimal, and integers"),
-    (frozenset({"json", "jsonb"}), "a string with JSON, such as that of to_json"),
+    (frozenset({"json", "jsonb"}), "a string that contains JSON, such as the result of to_json"),
     (frozenset({"text", "citext", "varchar", "bpchar", "uuid", "enum", *_CHECKED_BY_THE_SERVER}), "string"),
     (frozenset({"bytea"}), "binary"),
     (frozenset({"date"}), "date"),

@@ -1,4 +1,4 @@
-"""Commit batches to PostgreSQL from the driver: one transaction publishes all rows of a batch."""
+"""Commit batches to PostgreSQL from the driver. One transaction publishes all rows of a batch."""
 
 from __future__ import annotations
 
@@ -29,13 +29,13 @@ if TYPE_CHECKING:
     Connection = psycopg.Connection[Any]
 
 _PROOFS: Final = {"committed": Evidence.COMMITTED, "aborted": Evidence.ABORTED}
-#: Short, because nobody waits for a stage to be dropped.
+#: The timeout is short because nobody waits for the removal of a stage.
 _DROP_LOCK_TIMEOUT_MS: Final = 1_000
-#: How many stages one transaction drops. Each takes a lock, and ``max_locks_per_transaction`` is 64 by default.
+#: How many stages one transaction drops. Each stage needs a lock, and ``max_locks_per_transaction`` is 64 by default.
 _DROPPED_AT_ONCE: Final = 50
-#: The beginnings of SQLSTATEs after which an immediate retry may succeed.
+#: Prefixes of SQLSTATEs after which an immediate retry may succeed.
 _PASSING: Final = ("40", "57P01", "57P02")
-#: The client's words for a connection that the other side has closed.
+#: The client's message contains this text if the other side has closed the connection.
 _BROKEN: Final = "closed the connection"
 #: ``server_version_num`` of the oldest supported version.
 _OLDEST: Final = 150_000
@@ -44,8 +44,8 @@ _OLDEST: Final = 150_000
 class PostgresCommitter(FencedCommitter[PostgresHandle, "Connection"]):
     """See :class:`FencedCommitter`.
 
-    A step is a transaction that first locks the control record. So a step waits for the previous one, even if the previous
-    driver has died while its backend is still in COMMIT. So everything that the step finds is final.
+    A step is a transaction that first locks the control record. So each step waits for the previous step, even if the previous
+    driver has died while its backend is still in COMMIT. Therefore, a step sees only final results.
     """
 
     failures = FAILURES
@@ -57,7 +57,9 @@ class PostgresCommitter(FencedCommitter[PostgresHandle, "Connection"]):
         self._transfer = Transfer(settings, self._statements)
         self._database = settings.database()
         self._has_objects = False
-        self._may_have_votes = True  # of any driver, with any settings: a late vote may come after the first sweep
+        self._may_have_votes = (
+            True  # other drivers may have other settings, and a late vote may come after the first sweep
+        )
 
     # -- the store's hooks ----------------------------------------------------------------------------------------------
 
@@ -83,16 +85,18 @@ class PostgresCommitter(FencedCommitter[PostgresHandle, "Connection"]):
                 f"sink {self.name!r}: the dsn points to a standby. Pass the address of the primary"
             )
         if version < _OLDEST:
-            raise ConfigurationError(f"sink {self.name!r}: PostgreSQL {version // 10_000} is too old: use 15 or newer")
+            raise ConfigurationError(
+                f"sink {self.name!r}: PostgreSQL {version // 10_000} is too old. Nothing was written. Use 15 or newer"
+            )
         if self._settings.vote == "prepared" and not slots:
             raise ConfigurationError(
-                f"sink {self.name!r}: vote='prepared' needs a prepared transaction, and the server allows none "
+                f"sink {self.name!r}: vote='prepared' needs a prepared transaction, but the server allows none "
                 "(max_prepared_transactions is 0). Nothing was written. Run ALTER SYSTEM SET max_prepared_transactions = "
-                "10 (at least one for each such sink), and restart the server"
+                "10 (at least one for each sink with this vote), and restart the server"
             )
 
     def load(self, step: Connection) -> bytes | None:
-        """See :class:`FencedCommitter`; None if the sink's own tables do not exist yet."""
+        """See :class:`FencedCommitter`. Return None if the sink's own tables do not exist yet."""
         if not self._has_objects:
             self._has_objects = bool(_one(step, self._statements.find_objects()))
         if not self._has_objects:
@@ -105,7 +109,7 @@ class PostgresCommitter(FencedCommitter[PostgresHandle, "Connection"]):
         return step.execute(self._statements.swap_control(old, new)).rowcount == 1
 
     def is_prepared(self, step: Connection, handle: PostgresHandle) -> bool:
-        """See :class:`FencedCommitter`. A slice with a marker is published already, or it was given up."""
+        """See :class:`FencedCommitter`. A slice with a marker is already published or rolled back."""
         return self._transfer.staged(step, [handle], unmarked=True).get(handle.transaction) == handle.rows
 
     def publish(self, step: Connection, handle: PostgresHandle, version: int) -> None:
@@ -115,10 +119,10 @@ class PostgresCommitter(FencedCommitter[PostgresHandle, "Connection"]):
     def publish_all(
         self, step: Connection, handles: Sequence[PostgresHandle], version: int
     ) -> Iterator[PostgresHandle]:
-        """See :class:`FencedCommitter`: all transactions with one statement."""
+        """See :class:`FencedCommitter`. Publish all transactions with one statement."""
         whole = self._transfer.whole(step, handles)
-        # This step holds the owner's lock, so the slice of a decided transaction is either published or permanently lost. But
-        # the markers of a decision before the newest one may be forgotten, and then its slices only look lost.
+        # This step holds the owner's lock, so a decided transaction's slice is either published or permanently lost. But the
+        # markers of earlier decisions may already be deleted, and then their slices only look lost.
         if control.decode(self.load(step)).decided == version:
             gone = [handle.transaction for handle in handles if handle not in whole]
             step.execute(self._statements.insert_markers(gone, version=version, state="aborted"))
@@ -134,34 +138,34 @@ class PostgresCommitter(FencedCommitter[PostgresHandle, "Connection"]):
         return _PROOFS.get(_one(step, self._statements.find_marker(handle.transaction)), Evidence.UNKNOWN)
 
     def roll_back(self, step: Connection, transaction: str, version: int) -> None:
-        """See :class:`FencedCommitter`. The stage is dropped later; see :meth:`_drop_stages`."""
+        """See :class:`FencedCommitter`. :meth:`_drop_stages` drops the stage later."""
         step.execute(self._statements.insert_markers([transaction], version=version, state="aborted"))
 
     def pending(self, step: Connection) -> list[str]:
-        """See :class:`FencedCommitter`. A slice that its task has not committed yet is invisible; a later sweep finds it."""
+        """See :class:`FencedCommitter`. A slice is invisible until its task commits; a later sweep finds it."""
         return [name for (name,) in step.execute(self._statements.find_slices_without_marker())]
 
     def forget_before(self, step: Connection, version: int) -> None:
-        """See :class:`FencedCommitter`. Forgets only markers below the newest decision; see :meth:`publish_all`."""
+        """See :class:`FencedCommitter`. Forget only markers before the newest decision; see :meth:`publish_all`."""
         newest = control.decode(self.load(step)).decided
         step.execute(self._statements.forget_markers(below=min(version, newest)))
 
     def is_passing(self, error: Exception) -> bool:
-        """See :class:`FencedCommitter`: a deadlock, or a connection that the server or the network has ended."""
+        """See :class:`FencedCommitter`. Deadlocks, and connections that the server or the network has ended, are transient."""
         state = getattr(error, "sqlstate", None)
         return _BROKEN in str(error) if state is None else state.startswith(_PASSING)
 
     # -- for callers ----------------------------------------------------------------------------------------------------
 
     def binding(self) -> Mapping[str, str]:
-        """See :class:`FencedCommitter`: adds the server and the table. A recreated table counts as a different one."""
+        """See :class:`FencedCommitter`. Add the server and the table. A recreated table counts as another table."""
         with self._try("reading the table's identity"), self.step() as step:
             _, server, _, _ = self._facts(step)
             self._transfer.oid = read_table(step, self._settings.table, locked=False).oid
         return {**super().binding(), "server": server, "table": str(self._transfer.oid)}
 
     def acquire(self, claim: Claim, seen: Owner | None) -> int:
-        """See :class:`FencedCommitter`; creates the sink's own tables if they do not exist."""
+        """See :class:`FencedCommitter`. Create the sink's own tables if they do not exist."""
         if not self._has_objects:
             with self._try("creating its tables"), self.step() as step:
                 for statement in self._statements.create():
@@ -169,14 +173,14 @@ class PostgresCommitter(FencedCommitter[PostgresHandle, "Connection"]):
         return super().acquire(claim, seen)
 
     def confirm(self, handles: Sequence[PostgresHandle], age_ms: float) -> None:
-        """See :class:`FencedCommitter`: also checks that the table will take the rows, because after the decision it must."""
+        """See :class:`FencedCommitter`. Also check that the table still accepts the rows, as it must after the decision."""
         super().confirm(handles, age_ms)
         with self._try("checking the table"), self.driving() as step:
             table = self._transfer.table(step)
             if any(handle.table != fingerprint(table) for handle in handles):
                 raise RetriableError(
                     f"sink {self.name!r}: {self._settings.table} was altered while this batch was written. Nothing was decided, "
-                    "and a new attempt rewrites it"
+                    "and a new attempt rewrites the batch"
                 )
             if handles and self._settings.mode == "upsert" and not self._settings.order_by:
                 self._transfer.require_distinct(step, table, handles)
@@ -193,10 +197,10 @@ class PostgresCommitter(FencedCommitter[PostgresHandle, "Connection"]):
         return found
 
     def commit_once(self, handles: Sequence[PostgresHandle], version: int) -> None:
-        """See :class:`FencedCommitter`. Commits the votes first. A batch without its vote is published from its stages."""
+        """See :class:`FencedCommitter`. Commit the votes first. Publish a batch without a vote from its stages."""
         if votes := _votes_of(handles):
-            # Nobody holds a lock while a vote is committed. So the decision is recorded first: after that, a fenced driver
-            # can do nothing more, and a driver that starts from an older checkpoint sees the decision.
+            # Nobody holds a lock while a vote is committed. So record the decision first. Then a fenced driver can do nothing
+            # more, and a driver that starts from an older checkpoint sees the decision.
             self._record_decision(version)
             for _ in finish_votes(self._database, votes, "COMMIT"):
                 crash_point("driver.committing")
@@ -204,7 +208,7 @@ class PostgresCommitter(FencedCommitter[PostgresHandle, "Connection"]):
 
     def abort(self, handles: Sequence[PostgresHandle]) -> None:
         """See :class:`FencedCommitter`."""
-        # Do this even if this driver is fenced, because nobody else has a transaction of this name.
+        # Roll back even if this driver is fenced, because nobody else uses these transaction names.
         with self._tidy("rolling back a vote"):
             for _ in finish_votes(self._database, _votes_of(handles), "ROLLBACK"):
                 pass
@@ -214,7 +218,7 @@ class PostgresCommitter(FencedCommitter[PostgresHandle, "Connection"]):
     def initialize_state(
         self, decided: Sequence[PostgresHandle], scan_start: Mapping[str, Any]
     ) -> Mapping[PostgresHandle, Evidence]:
-        """See :class:`FencedCommitter`. Votes are swept first, because they hold locks that the commit may need."""
+        """See :class:`FencedCommitter`. Sweep the votes first, because they hold locks that the commit may need."""
         self._sweep_votes(decided)
         return super().initialize_state(decided, scan_start)
 
@@ -231,24 +235,24 @@ class PostgresCommitter(FencedCommitter[PostgresHandle, "Connection"]):
     # -- the small parts ------------------------------------------------------------------------------------------------
 
     def _vote(self, vote: str, handles: Sequence[PostgresHandle]) -> None:
-        """Publish slices in a prepared transaction. Leaves the control record unlocked, because a new driver needs it."""
+        """Publish slices in a prepared transaction. Do not lock the control record, because a new driver needs it."""
         names = [handle.transaction for handle in handles]
         with self._database.transaction(prepared_as=vote) as step:
             insert = self._statements.insert_markers(names, version=self._highest_version, state="committed")
             marked = len(step.execute(insert).fetchall())
             if min(marked, len(self._transfer.whole(step, handles))) < len(names):
                 raise RetriableError(
-                    self._named("a slice is missing. Nothing was decided, and a new attempt rewrites it")
+                    self._named("a slice is missing. Nothing was decided, and a new attempt rewrites the batch")
                 )
             self._transfer.insert(step, handles)
 
     def _sweep_votes(self, decided: Collection[PostgresHandle]) -> None:
-        """Roll back every undecided vote of this driver and of previous ones."""
+        """Roll back every undecided vote of this driver and of previous drivers."""
         if not self._may_have_votes:
             return
         with self._tidy("rolling back votes"):
             spared = _votes_of(decided)
-            with self.driving() as step:  # so that none of the votes is a successor's
+            with self.driving() as step:  # ensures that none of the votes is a successor's
                 found = find_votes(step, self.name, control.decode(self.load(step)))
             for _ in finish_votes(self._database, [name for name in found if name not in spared], "ROLLBACK"):
                 pass
@@ -258,13 +262,13 @@ class PostgresCommitter(FencedCommitter[PostgresHandle, "Connection"]):
         return facts  # type: ignore[no-any-return]  # the statement's columns
 
     def _drop_stages(self) -> None:
-        """Drop the stages that are published or rolled back. Best effort: a backup, for example, may be reading them."""
+        """Try to drop the published and rolled-back stages. For example, a backup may still be reading them."""
         with self._tidy("dropping stages"):
             while self._drop_some():
                 pass
 
     def _drop_some(self) -> bool:
-        """Drop some published or rolled-back stages; return whether there may be more."""
+        """Drop some published or rolled-back stages. Return True if more may exist."""
         with self._database.transaction() as connection:
             find = self._statements.find_slices_with_marker(limit=_DROPPED_AT_ONCE)
             names = [name for (name,) in connection.execute(find)]

@@ -18,10 +18,9 @@ if TYPE_CHECKING:
 
     Connection = psycopg.Connection[Any]
 
-#: The settings of one transaction. They limit how long a statement waits for a lock, and make COMMIT return only when it is
-#: on disk. The sink's own timeout counts and not the role's, because the role's timeout would end a slow publish again at
-#: every restart. A driver's transaction holds the owner's lock, so if the driver's host dies, the server must not wait for it
-#: for hours.
+#: The settings for one transaction. They limit how long a statement waits for a lock, and make COMMIT return only when the
+#: transaction is on disk. The sink's timeout replaces the role's timeout, which would end a slow publish again after every
+#: restart. A driver's transaction holds the owner's lock, so if the driver's host dies, the server must not wait for hours.
 _SETTINGS: Final = """
 SELECT set_config('lock_timeout', %(lock)s, true), set_config('statement_timeout', %(all)s, true),
   set_config('synchronous_commit', CASE
@@ -34,12 +33,12 @@ SELECT set_config('lock_timeout', %(lock)s, true), set_config('statement_timeout
 
 
 class Database:
-    """A connection that is opened when it is needed and discarded after an error. Used by one thread at a time.
+    """Opens a connection when needed, and discards it after an error. Only one thread at a time may use this object.
 
     Args:
         address: the database's address.
         name: the sink's name, for the server's own views.
-        timeout_ms: how long connecting, or one transaction, may take.
+        timeout_ms: how long the connection attempt, or one transaction, may take.
     """
 
     def __init__(self, address: Address, name: str, *, timeout_ms: int) -> None:
@@ -67,11 +66,11 @@ class Database:
                 else:
                     self.commit()
         except BaseException:
-            self.close()  # which rolls back
+            self.close()  # also rolls back
             raise
 
     def begin(self, *, is_short: bool = False) -> Connection:
-        """Begin a READ COMMITTED transaction whose COMMIT is durable. :meth:`close` rolls it back.
+        """Begin a READ COMMITTED transaction whose COMMIT is durable. :meth:`close` rolls the transaction back.
 
         Args:
             is_short: whether the server also ends the transaction after the timeout, even between two statements.
@@ -80,7 +79,7 @@ class Database:
             psycopg.Error: see :meth:`transaction`.
         """
         if self._connection is not None:
-            # A pool, a firewall or a restart of the server may have ended the idle connection.
+            # A pool, a firewall or a server restart may have ended the idle connection.
             with contextlib.suppress(psycopg.OperationalError):
                 return self._begun(self._connection, is_short=is_short)
             self.close()
@@ -91,7 +90,7 @@ class Database:
 
     @property
     def connection(self) -> Connection:
-        """The connection with the transaction that :meth:`begin` began.
+        """The connection of the transaction that :meth:`begin` began.
 
         Raises:
             psycopg.OperationalError: the connection was lost, and the transaction with it.
@@ -101,7 +100,7 @@ class Database:
         return self._connection
 
     def commit(self) -> None:
-        """Commit the transaction; it is durable when this returns.
+        """Commit the transaction, which is durable when the call returns.
 
         Raises:
             psycopg.Error: see :meth:`transaction`.
@@ -109,7 +108,7 @@ class Database:
         self._end(sql.SQL("COMMIT"), "COMMIT")
 
     def execute_alone(self, statement: sql.Composed) -> None:
-        """Execute a statement that must not be in a transaction, on the last transaction's connection.
+        """Execute a statement outside a transaction, on the last transaction's connection.
 
         Raises:
             psycopg.Error: see :meth:`transaction`.
@@ -123,10 +122,10 @@ class Database:
 
     @contextlib.contextmanager
     def watched(self) -> Iterator[None]:
-        """Break the connection if the body takes longer than the timeout: nothing else ends the wait for a silent server.
+        """Break the connection if the body takes longer than the timeout. Nothing else ends the wait for a silent server.
 
         Raises:
-            psycopg.OperationalError: the body took longer.
+            psycopg.OperationalError: the body took longer than the timeout.
         """
         self._is_late = False
         timer = threading.Timer(self._timeout_ms / 1000, self._break)
@@ -151,18 +150,18 @@ class Database:
     def _begun(self, connection: Connection, *, is_short: bool) -> Connection:
         self._require_time()
         connection.execute("BEGIN ISOLATION LEVEL READ COMMITTED READ WRITE")
-        # The server's own error about a lock says more than a broken connection, so its timeout is shorter.
+        # The server's lock error says more than a broken connection, so the lock timeout is shorter.
         limits = {"lock": f"{max(1, self._timeout_ms // 2)}ms", "all": f"{self._timeout_ms}ms", "is_short": is_short}
         connection.execute(_SETTINGS, limits)
         return connection
 
     def _end(self, statement: sql.SQL | sql.Composed, expected: str) -> None:
         done = self.connection.execute(statement).statusmessage
-        if done != expected:  # the server answers ROLLBACK if a statement of the transaction has failed
+        if done != expected:  # the server answers ROLLBACK if a statement in the transaction has failed
             raise psycopg.InternalError(f"the server answered {done} to {expected}")
 
     def _require_time(self) -> None:
-        # While the connection is opened, nothing can break it: it has its own timeout, which may be longer.
+        # Nothing can break a connection attempt, which has its own timeout. That timeout may be longer.
         if self._is_late:
             raise psycopg.OperationalError("connecting took too long")
 
@@ -175,4 +174,4 @@ class Database:
             contextlib.suppress(OSError, psycopg.Error),
             socket.socket(fileno=os.dup(connection.fileno())) as duplicate,
         ):
-            duplicate.shutdown(socket.SHUT_RDWR)  # of a duplicate, because libpq owns the descriptor itself
+            duplicate.shutdown(socket.SHUT_RDWR)  # shut down a duplicate, because libpq owns the descriptor

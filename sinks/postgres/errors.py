@@ -1,4 +1,4 @@
-"""Translate PostgreSQL's errors for a batch that is not decided yet, by SQLSTATE (appendix A of PostgreSQL's manual)."""
+"""Translate PostgreSQL's errors by SQLSTATE while a batch is undecided (appendix A of PostgreSQL's manual)."""
 
 from __future__ import annotations
 
@@ -13,19 +13,19 @@ if TYPE_CHECKING:
     from twopc.errors import TwoPhaseCommitError
 
 FAILURES: Final = (psycopg.Error,)
-#: The beginnings of SQLSTATEs; the longest one that fits counts.
+#: Prefixes of SQLSTATEs. The longest matching prefix counts.
 _MEANINGS: Final[dict[str, tuple[type[TwoPhaseCommitError], str]]] = {
     "": (FatalError, "PostgreSQL rejected the statement"),
     "0A": (
         ConfigurationError,
-        "With vote='prepared', no trigger may use NOTIFY, a temporary table or another server: drop or disable it",
+        "With vote='prepared', no trigger may use NOTIFY, a temporary table or another server: drop or disable the trigger",
     ),
     "08": (UnavailableError, "The server is not reachable, or the connection broke"),
     "22": (BadRecordError, "A row does not fit the table"),
-    "23": (BadRecordError, "A row violates a constraint of the table"),
+    "23": (BadRecordError, "A row violates one of the table's constraints"),
     "25006": (
         ConfigurationError,
-        "The dsn points to a standby, or the database is read-only: pass the dsn of the primary",
+        "The dsn points to a standby, or the database is read-only: pass the primary's dsn",
     ),
     "25P03": (
         UnavailableError,
@@ -33,27 +33,27 @@ _MEANINGS: Final[dict[str, tuple[type[TwoPhaseCommitError], str]]] = {
     ),
     "25P04": (
         UnavailableError,
-        "Raise transaction_timeout for this role, because a task's transaction lasts as long as the task",
+        "Raise transaction_timeout for this role, because a task's transaction lasts until the task ends",
     ),
     "28": (ConfigurationError, "Check the user and the password in the dsn, and the server's pg_hba.conf"),
     "3D": (ConfigurationError, "Check the database in the dsn"),
     "40": (UnavailableError, "PostgreSQL asks for another attempt"),
-    "42501": (ConfigurationError, "Grant the sink's role the rights that docs/postgres.md lists"),
+    "42501": (ConfigurationError, "Grant the sink's role the privileges that docs/postgres.md lists"),
     "42P01": (
         ConfigurationError,
-        "The target table or one of the sink's own tables was dropped or renamed: restore it",
+        "The target table or one of the sink's own tables was dropped or renamed: restore the table",
     ),
     "53": (UnavailableError, "The server lacks disk or memory"),
     "53200": (
         UnavailableError,
         (
             "The server lacks memory or, with vote='prepared', a free slot: raise max_prepared_transactions, or "
-            "max_locks_per_transaction if it ran out of shared memory"
+            "max_locks_per_transaction if the server ran out of shared memory"
         ),
     ),
     "53300": (
         UnavailableError,
-        "Each task and the driver need a connection: raise max_connections, or run fewer tasks at once",
+        "The driver and each task need a connection: raise max_connections, or run fewer tasks at the same time",
     ),
     "54": (BadRecordError, "A row is too large for the table or for one of its indexes"),
     "55P03": (
@@ -61,11 +61,10 @@ _MEANINGS: Final[dict[str, tuple[type[TwoPhaseCommitError], str]]] = {
         "Another session or a prepared transaction holds the lock: see pg_stat_activity, pg_locks and pg_prepared_xacts",
     ),
     "57": (UnavailableError, "The server ended the statement or the connection, or is starting or stopping"),
-    "P0001": (BadRecordError, "A trigger or a function of the table rejects a row"),
-    "57014": (UnavailableError, "Raise timeout_ms, unless someone cancelled the statement by hand"),
+    "P0001": (BadRecordError, "One of the table's triggers or functions rejects a row"),
+    "57014": (UnavailableError, "Raise timeout_ms, unless somebody cancelled the statement"),
 }
-#: If an attempt to connect fails, the client does not give the SQLSTATE, but only a text in the language of the server's
-#: lc_messages.
+#: If a connection attempt fails, the client reports no SQLSTATE, but only a text in the language of the server's lc_messages.
 _REFUSALS: Final = {
     "authentication failed|no password supplied|pg_hba.conf|permitted to log in|role .* does not exist": "28",
     "permission denied for database|certificate|server does not support SSL": "28",
@@ -77,13 +76,13 @@ _REFUSALS: Final = {
 
 
 class TableGoneError(psycopg.ProgrammingError):
-    """The table does not exist any more, or another table has its name."""
+    """The table no longer exists, or another table has its name."""
 
     sqlstate = "42P01"
 
 
 class RowsLeftOutError(psycopg.DataError):
-    """The table took fewer rows than it was given."""
+    """The table accepted fewer rows than the sink sent."""
 
     sqlstate = "P0001"
 
@@ -91,14 +90,16 @@ class RowsLeftOutError(psycopg.DataError):
 def explained(error: Exception, what: str) -> TwoPhaseCommitError:
     """Build the error for a failure before the decision. The message begins with ``what``."""
     state = getattr(error, "sqlstate", None)
-    if state is None:  # the client's own error: the server refused it, or was never reached, or was lost
+    if (
+        state is None
+    ):  # the client's own error, because the server refused the connection, was not reachable or was lost
         state = next((state for words, state in _REFUSALS.items() if re.search(words, text_of(error))), "08")
     kind, advice = _MEANINGS[max((code for code in _MEANINGS if state.startswith(code)), key=len)]
     return kind(f"{what}: {text_of(error)}. {advice}. No part of the batch is decided or visible")
 
 
 def text_of(error: Exception) -> str:
-    """Return the first line of the message, without a period. The other lines quote the statement."""
+    """Return the message's first line without a period. The other lines quote the statement."""
     diagnosed = getattr(getattr(error, "diag", None), "message_primary", None)
     detail = getattr(getattr(error, "diag", None), "message_detail", None)
     lines = (diagnosed or str(error) or type(error).__name__).strip().splitlines()

@@ -1,4 +1,4 @@
-"""The handle that the driver needs to publish a task's rows."""
+"""Define the handle that the driver needs to publish a task's rows."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from twopc.fenced_committer import Prepared
 
 @dataclass(frozen=True)
 class PostgresHandle(Prepared):
-    """See :class:`Prepared`: a slice, which is a table with the task's rows and an entry in the sink's own tables.
+    """Names a slice, which is a table with a task's rows and an entry in the sink's own tables; see :class:`Prepared`.
 
     Attributes:
-        columns: the table's columns that the rows have.
-        filled: the columns whose default the stage has filled in.
+        columns: the table's columns that the rows contain.
+        filled: the columns that the stage has filled with their defaults.
         table: a fingerprint of the table's definition when the slice was staged.
-        vote: with ``vote="prepared"``, the name of the server's prepared transaction that publishes the slice. All tasks of
+        vote: with ``vote="prepared"``, the name of the server's prepared transaction that publishes the slice. All tasks in
             an attempt have the same vote.
     """
 

@@ -1,9 +1,9 @@
-"""Find at the start all that a stage cannot check. A publish that the table rejects after the decision would block a query.
+"""Find at the start everything that a stage cannot check. A publish that the table rejects after the decision blocks the query.
 
 The stage has the table's column types, CHECK constraints, NOT NULLs, defaults, generated columns and indexes, so a task finds
-each row that these reject. Anything that depends on other rows, or on code, is refused by name, unless the driver publishes
-before it votes (``vote="prepared"``). Two things are left to the author of the table: a CHECK or an index whose function
-reads other rows, and a change of the table while the query runs.
+each row that they reject. The sink refuses everything that depends on other rows or on code, unless the driver publishes
+before it votes (``vote="prepared"``). The table's owner must avoid two cases: a CHECK or an index whose function reads other
+rows, and changes to the table while the query runs.
 """
 
 from __future__ import annotations
@@ -29,14 +29,14 @@ _KINDS: Final = {
     "c": "a composite type",
     "t": "a TOAST table",
 }
-#: The defaults that give every row a different value. They collide only with a value that someone set by hand.
+#: These defaults give every row a different value, which can collide only with a value that somebody has set explicitly.
 _EACH_ONCE: Final = ("nextval(", "gen_random_uuid()", "uuidv7()", "uuidv4()")
-_INSTEAD: Final = "vote='prepared', with which the table itself checks the rows before the decision"
+_INSTEAD: Final = "vote='prepared', so that the table itself checks the rows before the decision"
 _RIGHTS: Final = {"append": frozenset({"INSERT", "SELECT"}), "upsert": frozenset({"INSERT", "SELECT", "UPDATE"})}
 
 
 def find_objections(publishing: Publishing) -> Iterator[str]:
-    """Find everything that may reject a publish after the decision or make it impossible. Each message says what to do.
+    """Find everything that may reject or prevent a publish after the decision. Each message says what to do.
 
     The first messages explain the later ones.
     """
@@ -52,7 +52,7 @@ def _impossible(publishing: Publishing) -> Iterator[str]:
         yield f"{table.title} is {_KINDS.get(table.kind, 'not a table')}: pass a regular or a partitioned table"
     if table.persistence != "p":
         yield (
-            f"{table.title} is unlogged, so a crash of the server empties it, decided rows included: ALTER "
+            f"{table.title} is unlogged, so a server crash empties it, including decided rows: ALTER "
             f"TABLE {table.title} SET LOGGED"
         )
     if missing := _RIGHTS[publishing.mode] & table.missing_rights:
@@ -68,13 +68,13 @@ def _impossible(publishing: Publishing) -> Iterator[str]:
         )
     for name in table.rules:
         yield (
-            f"the rule {name!r} rewrites statements on {table.title}, so the stored rows would differ from the staged ones: "
-            "drop it, or write to another table"
+            f"the rule {name!r} rewrites statements on {table.title}, so the stored rows would differ from the staged rows: "
+            "drop the rule, or write to another table"
         )
     for name in table.foreign:
         yield (
-            f"the partition {name} of {table.title} is on another server, which takes no part in the commit: detach it, or write "
-            "to another table"
+            f"the partition {name} of {table.title} is on another server, which does not take part in the commit: detach it, or "
+            "write to another table"
         )
 
 
@@ -85,7 +85,7 @@ def _key(publishing: Publishing) -> Iterator[str]:
         yield f"{table.title} has no column {listed(missing)} (it has {listed(sorted(known))}): correct key and order_by"
         return
     if missing := [name for name in publishing.order_by if name not in publishing.written]:
-        yield f"order_by names {listed(missing)}, which the DataFrame does not have: select it"
+        yield f"order_by names {listed(missing)}, but the DataFrame lacks this column: select it"
     if publishing.mode == "upsert" and publishing.key_index is None:
         columns = ", ".join(key)
         same = [index for index in table.indexes if index.is_unique and set(index.columns) == set(key)]
@@ -104,7 +104,7 @@ def _unusable(index: Index) -> str:
     if not index.is_valid:
         return f"{index.name} is invalid, because its creation failed: REINDEX it"
     if index.compares_otherwise:
-        return f"{index.name} compares a column by another collation or operator class than the column itself"
+        return f"{index.name} compares a column with a collation or operator class that is not the column's own"
     return f"{index.name} is partial, has an expression, or is not a B-tree"
 
 
@@ -115,8 +115,8 @@ def _not_staged(publishing: Publishing) -> Iterator[str]:
             yield _unique(index, publishing)
         elif not index.is_own and not index.is_unique and may_reject(index, table):
             yield (
-                f"the index {index.name} belongs to a single partition, so a stage does not have it, but it may reject a row "
-                f"that is too wide for it: create it on {table.title}"
+                f"the index {index.name} belongs to a single partition, so a stage lacks it, but the index may reject a row "
+                f"that is too wide: create the index on {table.title}"
             )
     for constraint in table.constraints:
         if objection := _constraint(constraint, publishing):
@@ -127,12 +127,12 @@ def _not_staged(publishing: Publishing) -> Iterator[str]:
         if events := fired & trigger.events:
             yield (
                 f"the trigger {trigger.name} on {trigger.table} runs code at each {' and '.join(sorted(events))}, which may "
-                "reject the publish after the decision: drop or disable it"
+                "reject the publish after the decision: drop or disable the trigger"
             )
     yield from _partitioned(table)
     if table.has_row_security:
         yield (
-            f"row-level security of {table.title} applies to the role {table.role!r}, and a policy may reject rows after the "
+            f"row-level security on {table.title} applies to the role {table.role!r}, and a policy may reject rows after the "
             "decision: use a role with BYPASSRLS, or the table's owner"
         )
 
@@ -140,9 +140,9 @@ def _not_staged(publishing: Publishing) -> Iterator[str]:
 def _unique(index: Index, publishing: Publishing) -> str:
     columns = listed(index.columns) if not index.has_expressions else "an expression"
     advice = (
-        "use mode='upsert' with its columns as key, or drop it"
+        "use mode='upsert' with its columns as key, or drop the index"
         if publishing.mode == "append"
-        else "name its columns as key instead, or drop it"
+        else "name its columns as key instead, or drop the index"
     )
     return (
         f"the unique index {index.name} on {columns} may reject a row after the decision, because another row has the same "
@@ -151,7 +151,7 @@ def _unique(index: Index, publishing: Publishing) -> str:
 
 
 def _is_numbered(index: Index, publishing: Publishing) -> bool:
-    """Whether the table gives each row a different value in one of the index's columns."""
+    """Tell whether the table gives each row a different value in one of the index's columns."""
     columns = [publishing.table.column(name) for name in index.columns if name not in publishing.written]
     return any(column.is_identity or (column.default or "").startswith(_EACH_ONCE) for column in columns)
 
@@ -164,29 +164,31 @@ def _constraint(constraint: Constraint, publishing: Publishing) -> str:
         return ""
     if constraint.kind == "f":
         return (
-            f"the foreign key {where} may reject a row after the decision, because the row that it refers to may be missing "
-            "then: drop it"
+            f"the foreign key {where} may reject a row after the decision, because the referenced row may be missing "
+            "then: drop the foreign key"
         )
     if constraint.kind == "x":
-        return f"the exclusion constraint {where} may reject a row after the decision, because of another row: drop it"
-    return _check(constraint, publishing) if constraint.kind == "c" else ""  # constraint triggers are triggers, too
+        return f"the exclusion constraint {where} may reject a row after the decision because of another row: drop the constraint"
+    return (
+        _check(constraint, publishing) if constraint.kind == "c" else ""
+    )  # the trigger check covers constraint triggers
 
 
 def _check(constraint: Constraint, publishing: Publishing) -> str:
     table = publishing.table
     where = f"{constraint.name} of {constraint.table}"
     if constraint.table_oid != table.oid:
-        return f"the constraint {where} belongs to a single partition, so a stage does not have it: add it to {table.title}"
+        return f"the constraint {where} belongs to a single partition, so a stage lacks it: add the constraint to {table.title}"
     late = {column.name for column in publishing.left_to_the_table} & set(constraint.columns)
     if late:
         return (
-            f"the constraint {where} is about the identity {listed(sorted(late))}, whose value comes only after the decision: "
+            f"the constraint {where} uses the identity {listed(sorted(late))}, whose value comes only after the decision: "
             "select that column, or drop the constraint"
         )
     if _is_mixed(constraint.columns, publishing):
         return (
-            f"the constraint {where} is about columns that an upsert changes and columns that it keeps, so their values may "
-            "not fit each other after the decision: select all of them, or drop the constraint"
+            f"the constraint {where} uses columns that an upsert changes and columns that it keeps, so the values may "
+            "violate it after the decision: select all these columns, or drop the constraint"
         )
     return ""  # the stage has it
 
@@ -196,12 +198,12 @@ def _computed(publishing: Publishing) -> Iterator[str]:
         if _is_mixed(column.sources, publishing):
             yield (
                 f"{publishing.table.title}.{column.name} is computed from columns that an upsert changes and columns that it "
-                "keeps, which may fail after the decision: select all of them"
+                "keeps, and the computation may fail after the decision: select all these columns"
             )
 
 
 def _is_mixed(columns: Iterable[str], publishing: Publishing) -> bool:
-    """Whether the stage has only some of these columns' values for the row that results from an upsert."""
+    """Tell whether a stage knows only some of these columns' values in the row that results from an upsert."""
     used = set(columns)
     for column in publishing.table.columns:
         used |= set(column.sources) if column.name in used else set()
@@ -215,11 +217,11 @@ def _partitioned(table: Table) -> Iterator[str]:
         )
     for name in table.unrouted:
         yield (
-            f"the partitioned table {name} has no default partition, so a row that fits none of the others is rejected "
+            f"the partitioned table {name} has no default partition, so a row that fits no other partition is rejected "
             f"after the decision: CREATE TABLE … PARTITION OF {name} DEFAULT"
         )
     for name in table.stricter:
         yield (
-            f"a column of the partition {name} is NOT NULL, but may be null in {table.title}, so a stage does not check it: SET "
-            "NOT NULL there, too"
+            f"a column of the partition {name} is NOT NULL, but may be null in {table.title}, so a stage does not check it: also "
+            "SET NOT NULL there"
         )

@@ -1,7 +1,7 @@
-"""Check the connection string of a PostgreSQL sink, and show it without its password.
+"""Check a PostgreSQL sink's connection string, and show it without its password.
 
-libpq quotes the text that it cannot read. If a password is not escaped, that text may be a part of the password. So this module
-finds such mistakes first, and shows no value.
+libpq quotes the text that it cannot parse. If a password is not escaped, this text may be part of the password. So this module
+finds the mistake first, and shows no value.
 """
 
 from __future__ import annotations
@@ -19,30 +19,28 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
 _SCHEMES: Final = ("postgresql://", "postgres://")
-_ESCAPES: Final = (
-    "In a user name or password of a url, write '/' as %2F, '@' as %40, ':' as %3A, '?' as %3F, '%' as %25"
-)
+_ESCAPES: Final = "In a URL's user name or password, write '/' as %2F, '@' as %40, ':' as %3A, '?' as %3F, '%' as %25"
 _SECRETS: Final = ("password", "sslpassword", "oauth_client_secret")
 _HIDDEN: Final = "…"
-#: Parameters that the sink sets itself, or that would change the meaning of its statements.
+#: Parameters that the sink itself sets, or that would change the meaning of its statements.
 _OWNED: Final = {
     "client_encoding": "the sink writes UTF-8",
     "connect_timeout": "timeout_ms sets the timeouts",
     "replication": "the sink executes statements",
-    "fallback_application_name": "the sink sets it to its own name",
+    "fallback_application_name": "it contains the sink's own name",
 }
 _PORTS: Final = range(1, 65_536)
-#: A shorter secret is not hidden, because it also occurs in other words.
+#: The sink does not hide a shorter secret, because it also occurs in other words.
 _SHORTEST_HIDDEN: Final = 3
 _LEAST_TIMEOUT_S: Final = 2
 
 
 @dataclass(frozen=True)
 class Address:
-    """The address of the database, and the user who connects.
+    """The database's address, and the user who connects.
 
     Args:
-        dsn: a url, or ``name=value`` pairs, as libpq reads them.
+        dsn: a URL or ``name=value`` pairs, in libpq's format.
 
     Raises:
         ConfigurationError: the dsn is invalid. The message shows none of its values.
@@ -56,7 +54,7 @@ class Address:
             raise _wrong(objection)
 
     def __str__(self) -> str:
-        """``user@host:port/database``, as far as the string names them."""
+        """``user@host:port/database``, with only the parts that the string names."""
         found = self._parameters()
         user, host = (
             found.get("user"),
@@ -68,11 +66,11 @@ class Address:
         )
 
     def connect(self, name: str, *, timeout_ms: int) -> psycopg.Connection[Any]:
-        """Connect to a server that takes writes. The connection begins a transaction with its first statement.
+        """Connect to a server that accepts writes. The connection begins a transaction with its first statement.
 
         Args:
             name: the sink's name, for the server's own views.
-            timeout_ms: how long connecting may take; at least 2 s.
+            timeout_ms: how long the attempt may take; at least 2 s.
 
         Raises:
             psycopg.OperationalError: the attempt failed. The message shows no password.
@@ -91,7 +89,7 @@ class Address:
             raise type(error)(self.hide(str(error))) from None
 
     def hide(self, message: str) -> str:
-        """Replace the secrets of the connection string, escaped or not, wherever they are in a message."""
+        """Replace the connection string's secrets, escaped or not, everywhere in a message."""
         found = self._parameters()
         for secret in (str(found[name]) for name in _SECRETS if found.get(name)):
             if len(secret) >= _SHORTEST_HIDDEN:
@@ -103,14 +101,14 @@ class Address:
         try:
             return conninfo_to_dict(self.dsn)
         except (psycopg.Error, UnicodeError):
-            # The client's message quotes the text that it cannot read.
-            raise _wrong(f"it is neither a url nor name=value pairs as libpq reads them. {_ESCAPES}") from None
+            # The client's message quotes the text that it cannot parse.
+            raise _wrong(f"it is neither a URL nor name=value pairs in libpq's format. {_ESCAPES}") from None
 
 
 def _objections(dsn: str, found: Mapping[str, Any]) -> Iterator[str]:
     for name, reason in _OWNED.items():
         if name in found:
-            yield f"{name!r} is set by the sink: {reason}. Remove it"
+            yield f"the sink itself sets {name!r}: {reason}. Remove it"
     is_url = dsn.startswith(_SCHEMES)
     ports = str(found.get("port", "")).split(",")
     if not all(port == "" or (port.isdecimal() and int(port) in _PORTS) for port in ports):

@@ -1,4 +1,4 @@
-"""Describe how staged rows get into the table: the mode, its key, and the columns that are written."""
+"""Describe how the sink publishes staged rows: the mode, its key, and the columns to write."""
 
 from __future__ import annotations
 
@@ -9,21 +9,22 @@ if TYPE_CHECKING:
     from twopc.sinks.postgres.target import Column, Index, Table
 
 Mode = Literal["append", "upsert"]
-#: When a batch may be decided: once its rows are staged, or once their publish is prepared.
+#: When a batch may be decided: after its rows are staged, or after their publish is prepared.
 Vote = Literal["staged", "prepared"]
 
 
 @dataclass(frozen=True)
 class Publishing:
-    """Describes how staged rows get into the table.
+    """Describes how the sink publishes staged rows.
 
     Attributes:
         table: the table.
         mode: ``append`` inserts every row; ``upsert`` updates the row that has the same key.
-        written: the table's columns that the batch has.
+        written: the table's columns that the batch contains.
         key: with ``upsert``, the columns of one of the table's unique indexes.
-        order_by: with ``upsert``, if several rows have the same key, the one with the greatest values in these columns is kept.
-        vote: with ``prepared``, the driver runs the publish before it votes, so that nothing can reject it after the decision.
+        order_by: with ``upsert``, if several rows have the same key, the row with the greatest values in these columns wins.
+        vote: with ``prepared``, the driver runs the publish before it votes, so nothing can reject the publish after the
+            decision.
     """
 
     table: Table
@@ -35,29 +36,29 @@ class Publishing:
 
     @property
     def filled(self) -> tuple[str, ...]:
-        """The columns whose default the stage fills in: those that the batch lacks, unless the table itself computes them."""
+        """The columns that the stage fills with defaults, because the batch lacks them and the table does not compute them."""
         computed = (column.name for column in self.table.columns if not column.generated)
         return tuple(name for name in computed if name not in self.written)
 
     @property
     def left_to_the_table(self) -> tuple[Column, ...]:
-        """The identity columns that the batch lacks. Only the table's own sequence can fill such columns, at the publish."""
+        """The identity columns that the batch lacks. Only the table's own sequence can fill them, during the publish."""
         return tuple(column for column in self.table.columns if column.is_identity and column.name not in self.written)
 
     @property
     def changed(self) -> tuple[str, ...]:
-        """The columns that an upsert changes in a row that has the key."""
+        """The columns that an upsert changes in an existing row."""
         return tuple(name for name in self.written if name not in self.key) if self.mode == "upsert" else ()
 
     @property
     def kept(self) -> tuple[str, ...]:
-        """The columns whose values such a row keeps, except those that the table computes from others."""
+        """The columns that an upsert keeps in an existing row, except columns that the table computes from others."""
         names = (column.name for column in self.table.columns if column.generated != "EXPRESSION")
         return tuple(name for name in names if name not in self.written) if self.changed else ()
 
     @property
     def key_index(self) -> Index | None:
-        """The unique index that ``ON CONFLICT`` uses; None if there is none."""
+        """The unique index that ``ON CONFLICT`` uses; None if the table has no suitable index."""
         for index in self.table.indexes:
             is_usable = index.is_own and index.is_unique and index.is_immediate and index.is_valid
             is_odd = index.is_partial or index.has_expressions or index.compares_otherwise or index.method != "btree"

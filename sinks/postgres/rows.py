@@ -1,4 +1,4 @@
-"""Convert the rows of a batch for COPY: match the columns, find rows that can never be written, and make the text."""
+"""Convert a batch's rows for COPY: match the columns, find rows that can never be written, and make the text."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     from twopc.sinks.postgres.target import Column, Table
 
-#: Arrow's strings have 32-bit offsets, and a text may take four times the bytes of its value.
+#: Arrow's strings have 32-bit offsets, and a value's text may be four times as long as the value.
 _MOST_BYTES: Final = 2**26
 _ESCAPES: Final = (("\\", "\\\\"), ("\t", "\\t"), ("\n", "\\n"), ("\r", "\\r"))
 _NULL: Final = "\\N"
@@ -29,12 +29,12 @@ _SHOWN: Final = 60
 
 @dataclass(frozen=True)
 class RowFormat:
-    """Converts rows to text for ``COPY table (columns) FROM STDIN``. Frozen and picklable.
+    """Converts rows to text for ``COPY table (columns) FROM STDIN``. The object is frozen and picklable.
 
     Attributes:
-        table: the table's name in messages.
-        columns: for each column that is written, the name of the batch's column, and the table's column.
-        key: the table's columns that must not be null although the table allows nulls.
+        table: the table's name in error messages.
+        columns: for each column to write, the name of the batch's column, and the table's column.
+        key: the table's columns that must not be null even if the table allows nulls.
     """
 
     table: str
@@ -47,10 +47,10 @@ class RowFormat:
         return tuple(column.name for _, column in self.columns)
 
     def check(self, rows: pa.RecordBatch) -> None:
-        """Require that each row can be written.
+        """Check that each row can be written.
 
         Raises:
-            SchemaError: a column is missing, or has a type that the table cannot take.
+            SchemaError: a column is missing, or has a type that the table does not accept.
             BadRecordError: a row can never be written. The message names the first such row, the column and the value.
         """
         problems = self.bad_rows(rows)
@@ -59,7 +59,7 @@ class RowFormat:
             raise BadRecordError(f"{problems[row]}, in row {row} of an Arrow batch of {rows.num_rows}")
 
     def bad_rows(self, rows: pa.RecordBatch) -> dict[int, str]:
-        """Find the rows that can never be written, by index, with the reason for each.
+        """Find the rows that can never be written. Return the reasons by row number.
 
         Raises:
             SchemaError: see :meth:`check`.
@@ -71,7 +71,7 @@ class RowFormat:
         return found
 
     def copy_text(self, rows: pa.RecordBatch) -> Iterator[memoryview]:
-        """Yield the text of the rows, in pieces. This does not find bad rows: PostgreSQL rejects some, and cannot see others.
+        """Yield the rows' text in pieces. Call :meth:`check` first, because PostgreSQL does not reject every bad row.
 
         Raises:
             SchemaError: see :meth:`check`.
@@ -97,7 +97,7 @@ class RowFormat:
             written = array_text(values, rule.write(values.values, column.type))
         else:
             written = rule.write(values, column.type)
-        # Numbers and times have nothing to escape.
+        # Numbers and times contain no characters to escape.
         if not _is_tame(values.type):
             written = replaced(written, _ESCAPES)
         return pc.coalesce(written, text(_NULL)) if written.null_count else written
@@ -105,7 +105,7 @@ class RowFormat:
     def _problems(self, values: Any, source: str, column: Column) -> Iterator[tuple[int, str]]:
         if values.null_count and not (column.is_nullable and column.name not in self.key):
             why = "is part of the key" if column.is_nullable else "is NOT NULL"
-            advised = f"column {source!r} is null, but {self.table}.{column.name} {why}: fill it in (coalesce)"
+            advised = f"column {source!r} is null, but {self.table}.{column.name} {why}: replace the null (coalesce)"
             yield from ((row, advised) for row in _true_rows(values.is_null()))
         if pa.types.is_null(values.type):
             return
@@ -117,13 +117,13 @@ class RowFormat:
             for problem in check(flat, column.type):
                 parents = pc.list_parent_indices(values).to_pylist() if is_list(values.type) else range(len(values))
                 for at in _true_rows(problem.mask):
-                    yield parents[at], f"column {source!r} holds {problem.reason}: {_shown(flat, at)}"
-                # The other checks may fail on such values.
+                    yield parents[at], f"column {source!r} contains {problem.reason}: {_shown(flat, at)}"
+                # The other checks may fail on these values.
                 flat = pc.if_else(problem.mask, pa.nulls(len(flat), flat.type), flat)
 
 
 def fit_rows(schema: pa.Schema, table: Table, *, key: Collection[str] = ()) -> RowFormat:
-    """Match the columns of a batch with those of the table, by name. Case matters only if the table has both names.
+    """Match a batch's columns with the table's columns by name. Case matters only if the table has names that differ in case.
 
     Args:
         schema: the batch's columns.
@@ -131,8 +131,8 @@ def fit_rows(schema: pa.Schema, table: Table, *, key: Collection[str] = ()) -> R
         key: the table's columns that must not be null.
 
     Raises:
-        SchemaError: a column has no counterpart, is computed by the table, or has a type that the table cannot take; or the
-            table needs one that the batch lacks. The message names the column and both types, and says what to do.
+        SchemaError: a column has no counterpart, is computed by the table, or has a type that the table does not accept, or the
+            batch lacks a required column. The message names the column and both types, and says what to do.
     """
     found: dict[str, tuple[str, Column]] = {}
     for name in schema.names:
@@ -140,8 +140,8 @@ def fit_rows(schema: pa.Schema, table: Table, *, key: Collection[str] = ()) -> R
         column = _counterpart(name, table)
         if column.name in found:
             raise SchemaError(
-                f"the columns {found[column.name][0]!r} and {name!r} are both {table.title}.{column.name}. Nothing was written. "
-                "Drop one of them"
+                f"the columns {found[column.name][0]!r} and {name!r} both match {table.title}.{column.name}. Nothing was "
+                "written. Drop one of them"
             )
         if column.generated in {"ALWAYS", "EXPRESSION"}:
             raise SchemaError(
@@ -153,18 +153,18 @@ def fit_rows(schema: pa.Schema, table: Table, *, key: Collection[str] = ()) -> R
     if missing:
         raise SchemaError(
             f"the DataFrame has no column {listed(missing)} (it has {listed(schema.names)}), but in {table.title} it is NOT NULL "
-            "without a default. Nothing was written. Select it"
+            "without a default. Nothing was written. Add it to the select"
         )
     lacking = [name for name in key if name not in found]
     if lacking:
         raise SchemaError(
-            f"the DataFrame has no column {listed(lacking)} (it has {listed(schema.names)}), which is in the key. Nothing was "
-            "written. Select it"
+            f"the DataFrame has no column {listed(lacking)} (it has {listed(schema.names)}), which is part of the key. Nothing "
+            "was written. Add it to the select"
         )
     for source, column in found.values():
         field = schema.field(source)
         if pa.types.is_null(field.type):
-            # For a type that Arrow lacks, an engine offers null, with the type's own name.
+            # If Arrow lacks a type, an engine passes the type as null, with the engine's name for it in the metadata.
             if field.metadata and field.metadata.get(TYPE_NAME, b"void").decode() not in _VOID:
                 raise _misfit(table.title, source, type_name(field), column)
         elif rule_for(_decoded(field.type), column.type) is None:
@@ -186,11 +186,12 @@ def _counterpart(name: str, table: Table) -> Column:
         return table.column(meant[0])
     if meant:
         raise SchemaError(
-            f"column {name!r} matches more than one column of {table.title}: {listed(meant)}. Nothing was written. Rename it"
+            f"column {name!r} matches more than one column of {table.title}: {listed(meant)}. Nothing was written. Rename "
+            "the column"
         )
     raise SchemaError(
-        f"column {name!r} is not in {table.title} (it has {listed(names)}). Nothing was written. Drop it, rename it, or add it "
-        "to the table"
+        f"column {name!r} is not in {table.title} (it has {listed(names)}). Nothing was written. Drop or rename the column, or "
+        "add it to the table"
     )
 
 
@@ -210,7 +211,7 @@ def _is_tame(kind: Any) -> bool:
 
 
 def _contents(lines: Any) -> memoryview:
-    """Return the characters of all strings of an array, one after another, without a copy."""
+    """Return the bytes of all strings in an array, one after another, without a copy."""
     _, offsets, data = lines.buffers()
     ends: Sequence[int] = memoryview(offsets).cast("i")
     return memoryview(data)[ends[lines.offset] : ends[lines.offset + len(lines)]]
@@ -225,6 +226,6 @@ def _shown(values: Any, at: int) -> str:
         value = repr(values[at].as_py())
     except UnicodeDecodeError:
         value = repr(values.cast(pa.binary())[at].as_py())
-    except (ValueError, OverflowError):  # a date that Python does not have
+    except (ValueError, OverflowError):  # Python does not support this date
         value = str(values.slice(at, 1).cast(pa.string())[0])
     return value if len(value) <= _SHOWN else value[:_SHOWN] + "…"

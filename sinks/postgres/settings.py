@@ -1,4 +1,4 @@
-"""Check the arguments of a PostgreSQL sink, which :class:`twopc.sinks.postgres.PostgresSink` documents."""
+"""Check a PostgreSQL sink's arguments. :class:`twopc.sinks.postgres.PostgresSink` documents them."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ if TYPE_CHECKING:
     from twopc.sinks.postgres.rows import RowFormat
     from twopc.sinks.postgres.target import Table
 
-#: How long a table's definition is reused. After someone has altered the table, rows that fit it now must not become dead
-#: letters for hours.
+#: How long a table's definition is cached. After somebody alters the table, rows that now fit must not go to the dead letters
+#: for hours.
 _FRESH_S: Final = 30
 
 
@@ -65,14 +65,14 @@ class PostgresSettings:
         Address(self.dsn)
 
     def database(self) -> Database:
-        """Return a connection for the caller, not yet open."""
+        """Create a connection, which the caller must close. It opens when it is first used."""
         return Database(Address(self.dsn), self.name, timeout_ms=self.timeout_ms)
 
     def publishing(self, table: Table, columns: tuple[str, ...]) -> Publishing:
-        """Describe how rows with these columns get into the table.
+        """Describe how to publish rows with these columns.
 
         Raises:
-            ConfigurationError: the table may reject the rows after the decision. The message says why, and what to do.
+            ConfigurationError: the table may reject the rows after the decision. The message says why and what to do.
         """
         publishing = self.decided(table, columns)
         for objection in find_objections(publishing):
@@ -80,7 +80,7 @@ class PostgresSettings:
         return publishing
 
     def decided(self, table: Table, columns: tuple[str, ...]) -> Publishing:
-        """Describe this after the decision, when objections come too late, and the table may still take the rows."""
+        """Describe how to publish decided rows. Skip the objections, because the table may still accept the rows."""
         return Publishing(table, self.mode, columns, _names(self.key), _names(self.order_by), self.vote)
 
     def _require(self, is_valid: object, argument: str, advice: str) -> None:
@@ -89,7 +89,7 @@ class PostgresSettings:
 
 
 def row_format(settings: PostgresSettings, schema: pa.Schema) -> RowFormat:
-    """Return the format of a batch's rows. Reads the table at most every 30 s; tasks and the driver read it for each batch.
+    """Determine how to write a batch's rows. Read the table at most every 30 s; tasks and the driver also read it for each batch.
 
     Raises:
         SchemaError: the columns do not fit the table.

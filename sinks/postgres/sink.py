@@ -1,4 +1,4 @@
-"""The PostgreSQL sink, as its user describes it."""
+"""Define the PostgreSQL sink that users create."""
 
 from __future__ import annotations
 
@@ -19,28 +19,28 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class PostgresSink(PostgresSettings, TwoPhaseCommitSink[PostgresHandle]):
-    """Writes rows to a PostgreSQL table. All rows of a batch become visible at the same instant.
+    """Writes rows to a PostgreSQL table. All rows of a batch become visible together.
 
-    Each task copies its rows into a table of its own, where nobody reads them. After the decision, one transaction of the driver
-    moves them all.
+    Each task copies its rows into a separate table that no reader uses. After the decision, the driver moves all rows in one
+    transaction.
 
     Args:
         name: the sink's name across restarts. Letters, digits, ``_`` and ``-``.
-        dsn: a connection string of libpq: ``postgresql://user:password@host:port/database?sslmode=verify-full``, or
+        dsn: a libpq connection string: ``postgresql://user:password@host:port/database?sslmode=verify-full``, or
             ``host=… dbname=…``.
-        table: the table, as SQL writes its name: ``schema.table``, and ``"…"`` around a name with capital letters. The rows'
-            columns must have the names of the table's columns.
-        mode: ``append`` inserts every row. ``upsert`` updates the row that has the same key, and inserts all others.
+        table: the table's name in SQL: ``schema.table``, with ``"…"`` around a name with capital letters. The rows' columns
+            must have the same names as the table's columns.
+        mode: ``append`` inserts every row. ``upsert`` updates an existing row with the same key, and inserts all other rows.
         key: with ``upsert``, the columns of one of the table's unique indexes.
-        order_by: with ``upsert``, if several rows of a batch have the same key, the one with the greatest values in these
-            columns is kept. Without ``order_by``, a batch with such rows is refused.
-        vote: ``staged``: a batch may be decided once its rows are staged, and a table that could still reject them is refused.
-            ``prepared``: the driver runs the publish before the decision and prepares its transaction on the server, so any
-            table will do. The server needs ``max_prepared_transactions``, one for each such sink.
+        order_by: with ``upsert``, if several rows of a batch have the same key, the row with the greatest values in these
+            columns wins. Without ``order_by``, the sink refuses a batch in which several rows have the same key.
+        vote: with ``staged``, a batch may be decided after its rows are staged, and the sink refuses a table that could still
+            reject them. With ``prepared``, the driver runs the publish before the decision and prepares its transaction on the
+            server, so the sink accepts any table. The server's ``max_prepared_transactions`` must allow one for each sink.
         schema: the schema for the sink's own tables. Several sinks may share a schema. The sink creates the schema if the
             role may do so.
-        timeout_ms: how long one transaction of the driver may take, such as the one that publishes a batch, and how long a task
-            waits for one answer.
+        timeout_ms: how long one of the driver's transactions may take, such as a batch's publish, and how long a task waits for
+            one answer.
 
     Raises:
         ConfigurationError: an argument is invalid. The message names the argument and says what to pass instead.
@@ -49,7 +49,7 @@ class PostgresSink(PostgresSettings, TwoPhaseCommitSink[PostgresHandle]):
     handle_type = PostgresHandle
 
     def check_schema(self, schema: pa.Schema) -> None:
-        """See :class:`TwoPhaseCommitSink`. Reads the table's definition at most every 30 s."""
+        """See :class:`TwoPhaseCommitSink`. Read the table's definition at most every 30 s."""
         row_format(self, schema)
 
     def check_rows(self, rows: pa.RecordBatch) -> None:

@@ -1,7 +1,7 @@
-"""Find the table's indexes that a stage also needs, because they may reject a row at the publish.
+"""Find the table's indexes that a stage also needs, because they may reject a row during the publish.
 
-An index rejects a row that is too wide for it, or for which its expression or predicate fails. The same index on the stage,
-without uniqueness, rejects that row before the vote.
+An index rejects a row that is too wide, or for which its expression or predicate fails. The same index on the stage, without
+uniqueness, rejects this row before the vote.
 """
 
 from __future__ import annotations
@@ -13,12 +13,12 @@ from twopc.sinks.postgres.values import INTEGERS
 if TYPE_CHECKING:
     from twopc.sinks.postgres.target import ColumnType, Index, Table
 
-#: The largest entry that a B-tree accepts, about a third of a page, less headers.
+#: An entry of this size always fits. A B-tree accepts about a third of a page, minus headers.
 _ALWAYS_FITS_BYTES: Final = 2_000
 #: These access methods keep only a hash, or a summary of many rows.
 _ANY_WIDTH: Final = frozenset({"hash", "brin"})
 _BYTES_PER_CHARACTER: Final = 4
-#: More than any value of a type with a fixed width, and more than a decimal of Spark.
+#: More than any value of a fixed-width type, and more than any of Spark's decimals.
 _FIXED_BYTES: Final = 64
 _FIXED: Final = frozenset(
     {
@@ -34,7 +34,7 @@ def staged_indexes(table: Table) -> tuple[str, ...]:
 
 
 def may_reject(index: Index, table: Table) -> bool:
-    """Whether the index may reject a row because of the row's own values."""
+    """Tell whether the index may reject a row because of the row's own values."""
     if index.has_expressions or index.is_partial:
         return True
     widths = [_widest(table.column(name).type) for name in index.columns]
@@ -42,7 +42,7 @@ def may_reject(index: Index, table: Table) -> bool:
 
 
 def _widest(kind: ColumnType) -> int:
-    """Return the most bytes that a value may have. Without a limit, that is more than any index takes."""
+    """Return a value's maximum size in bytes. Without a limit, return more than any index accepts."""
     if kind.is_array or (kind.kind not in _FIXED and kind.length is None):
         return _ALWAYS_FITS_BYTES + 1
     return _FIXED_BYTES if kind.length is None else _BYTES_PER_CHARACTER * kind.length

@@ -1,10 +1,11 @@
-"""Build the SQL of the sink: its own objects, a slice's stage, and the publish of a batch. Every function is pure.
+"""Build the sink's SQL: its own objects, a slice's stage, and a batch's publish. Every function is pure.
 
-The objects are in a schema of their own, which several sinks may share:
+The objects are in a separate schema, which several sinks may share:
 
-* ``control``: each sink's control record; * ``slice``: each staged slice, with its sink and its rows; * ``marker``: for each
-finished slice, whether it was published or given up, and the version of the decision; * ``stage_<uuid>``: the rows of one
-slice. The table is logged, because a crash empties an unlogged one.
+* ``control`` has each sink's control record.
+* ``slice`` has each staged slice, with its sink and its number of rows.
+* ``marker`` tells for each finished slice whether it was published or rolled back, and the decision's version.
+* ``stage_<uuid>`` has the rows of one slice. The table is logged, because a crash empties an unlogged table.
 """
 
 from __future__ import annotations
@@ -36,13 +37,13 @@ CREATE TABLE IF NOT EXISTS {schema}.marker (
     "CREATE INDEX IF NOT EXISTS marker_of_sink ON {schema}.marker (sink, version)",
 )
 _STAGE: Final = "stage_"
-#: The last characters of a transaction's name, a UUID; the whole name may be longer than PostgreSQL's names.
+#: The length of the UUID at the end of a transaction's name. The full name may be too long for PostgreSQL.
 _DIGITS: Final = 32
 
 
 @dataclass(frozen=True)
 class Statements:
-    """The SQL of one sink.
+    """Builds one sink's SQL.
 
     Attributes:
         schema: the name of the schema for the sink's own objects.
@@ -59,8 +60,8 @@ class Statements:
         return self._format("SELECT to_regclass(format('%I.marker_of_sink', {schema_name}::text)) IS NOT NULL")
 
     def create(self) -> Iterator[sql.Composed]:
-        """Create the missing objects, except stages. Only a role with a right on the database can create the schema."""
-        # Without this lock, two drivers that create the objects at the same time would get an error.
+        """Create the missing objects, except stages. The schema needs a role with CREATE on the database."""
+        # Without this lock, one of two drivers that create the objects at the same time would get an error.
         yield self._format("SELECT pg_advisory_xact_lock(hashtext('twopc ' || {schema_name}))")
         yield self._format(
             "DO $do$ BEGIN IF to_regnamespace(quote_ident({schema_name})) IS NULL THEN CREATE SCHEMA {schema}; END IF; END $do$"
@@ -68,12 +69,12 @@ class Statements:
         yield from (self._format(statement) for statement in _OBJECTS)
 
     def load_control(self, *, locked: bool = False) -> sql.Composed:
-        """Read the control record. With ``locked``, wait for a step that still runs, and let no other begin."""
+        """Read the control record. With ``locked``, wait for the end of a running step, and let no other step begin."""
         statement = self._format("SELECT record FROM {schema}.control WHERE sink = {sink}")
         return statement + sql.SQL(" FOR UPDATE") if locked else statement
 
     def swap_control(self, old: bytes | None, new: bytes) -> sql.Composed:
-        """Write the record if the stored one is still ``old``. The statement then changes one row."""
+        """Write the record if the stored record is still ``old``. In that case, the statement changes one row."""
         if old is None:
             return self._format(
                 "INSERT INTO {schema}.control (sink, record) VALUES ({sink}, {new}) ON CONFLICT (sink) DO NOTHING",
@@ -86,10 +87,10 @@ class Statements:
     # -- a slice --------------------------------------------------------------------------------------------------------
 
     def create_stage(self, txn: str, publishing: Publishing) -> Iterator[sql.Composed]:
-        """Create the stage of a slice: it rejects every row that the table itself would reject because of its own values.
+        """Create a slice's stage. It rejects every row that the table itself would reject because of the row's own values.
 
-        The stage also fills in the defaults of columns that the batch lacks. It leaves identities to the table, because the
-        stage would have a counter of its own.
+        The stage also fills missing columns with defaults. It leaves identities to the table, because the stage's counter would
+        be separate.
         """
         stage = self.stage(txn)
         yield sql.SQL(
@@ -104,19 +105,19 @@ class Statements:
                 yield sql.SQL("CREATE INDEX ON {} USING ").format(stage) + sql.SQL(definition)
 
     def copy(self, txn: str, columns: Sequence[str]) -> sql.Composed:
-        """Copy rows into the stage; the client sends them as :meth:`RowFormat.copy_text` makes them."""
+        """Copy rows into the stage. The client sends the text from :meth:`RowFormat.copy_text`."""
         return sql.SQL("COPY {} ({}) FROM STDIN (FORMAT text, ENCODING 'UTF8')").format(
             self.stage(txn), _names(columns)
         )
 
     def insert_slice(self, txn: str, *, rows: int) -> sql.Composed:
-        """Enter a slice."""
+        """Record a slice."""
         return self._format(
             "INSERT INTO {schema}.slice (txn, sink, rows) VALUES ({txn}, {sink}, {rows})", txn=txn, rows=rows
         )
 
     def find_slices(self, txns: Sequence[str], *, unmarked: bool = False) -> sql.Composed:
-        """Find slices whose stages exist, with their rows. ``unmarked`` excludes slices that are published or given up."""
+        """Find slices with existing stages, and their row counts. ``unmarked`` excludes published and rolled-back slices."""
         statement = self._format(
             "SELECT s.txn, s.rows FROM {schema}.slice s WHERE txn = ANY({txns}) AND sink = {sink} "
             "AND to_regclass({stage}) IS NOT NULL",
@@ -127,19 +128,19 @@ class Statements:
         return statement + self._format(" AND NOT EXISTS (SELECT FROM {schema}.marker m WHERE m.txn = s.txn)")
 
     def count(self, txns: Sequence[str]) -> sql.Composed:
-        """Count the rows of each stage."""
+        """Count the rows in each stage."""
         parts = (sql.SQL("SELECT {}, count(*) FROM {}").format(sql.Literal(txn), self.stage(txn)) for txn in txns)
         return sql.SQL(" UNION ALL ").join(parts)
 
     def find_slices_without_marker(self) -> sql.Composed:
-        """Find the slices that are neither published nor given up."""
+        """Find the slices that are neither published nor rolled back."""
         return self._format(
             "SELECT s.txn FROM {schema}.slice s WHERE sink = {sink} "
             "AND NOT EXISTS (SELECT FROM {schema}.marker m WHERE m.txn = s.txn) ORDER BY s.txn"
         )
 
     def find_slices_with_marker(self, *, limit: int) -> sql.Composed:
-        """Find slices that are published or given up. Nobody needs their stages, and nobody is reading them."""
+        """Find published or rolled-back slices. Nobody needs their stages or is reading them."""
         return self._format(
             "SELECT s.txn FROM {schema}.slice s JOIN {schema}.marker m USING (txn) WHERE s.sink = {sink} AND NOT EXISTS ("
             "SELECT FROM pg_locks l WHERE l.relation = to_regclass({stage})::oid AND l.pid <> pg_backend_pid()"
@@ -148,7 +149,7 @@ class Statements:
         )
 
     def drop_stages(self, txns: Sequence[str], *, lock_timeout_ms: int) -> Iterator[sql.Composed]:
-        """Drop stages and forget their slices, in one transaction. Gives up if another session holds a lock on one of them."""
+        """Drop stages and forget their slices, in one transaction. Fail if another session has locked one of the stages."""
         yield sql.SQL("SET LOCAL lock_timeout = {}").format(sql.Literal(f"{lock_timeout_ms}ms"))
         if txns:
             yield sql.SQL("DROP TABLE IF EXISTS {}").format(sql.SQL(", ").join(map(self.stage, txns)))
@@ -157,7 +158,7 @@ class Statements:
     # -- the publish ----------------------------------------------------------------------------------------------------
 
     def insert_markers(self, txns: Sequence[str], *, version: int, state: str) -> sql.Composed:
-        """Mark slices. The statement returns those that had no marker, and only these may be published."""
+        """Mark slices. The statement returns the slices that had no marker. Only these slices may be published."""
         return self._format(
             "INSERT INTO {schema}.marker (txn, sink, version, state) "
             "SELECT txn, {sink}, {version}, {state} FROM unnest({txns}::text[]) txn ON CONFLICT (txn) DO NOTHING RETURNING txn",
@@ -171,7 +172,7 @@ class Statements:
         return self._format("SELECT state FROM {schema}.marker WHERE txn = {txn} AND sink = {sink}", txn=txn)
 
     def forget_markers(self, *, below: int) -> sql.Composed:
-        """Remove the markers of decisions below a version, except those whose slices are still there."""
+        """Remove the markers of decisions below a version, unless their slices still exist."""
         return self._format(
             "DELETE FROM {schema}.marker m WHERE sink = {sink} AND version < {below} "
             "AND NOT EXISTS (SELECT FROM {schema}.slice s WHERE s.txn = m.txn)",
@@ -179,22 +180,22 @@ class Statements:
         )
 
     def find_repeated_key(self, txns: Sequence[str], publishing: Publishing) -> sql.Composed:
-        """Find a key that several staged rows have: without ``order_by``, the sink cannot tell which one to keep."""
+        """Find a key that several staged rows share. Without ``order_by``, the sink cannot tell which row to keep."""
         key = _names(publishing.key)
         return sql.SQL("SELECT {}, count(*) FROM ({}) staged GROUP BY {} HAVING count(*) > 1 LIMIT 1").format(
             key, self._staged(txns, publishing.key), key
         )
 
     def publish(self, txns: Sequence[str], publishing: Publishing, filled: Sequence[str] | None = None) -> sql.Composed:
-        """Copy the rows of stages into the table.
+        """Copy the stages' rows into the table.
 
         Args:
-            txns: the transactions whose stages are copied.
-            publishing: the way in which rows get into the table.
-            filled: the columns whose default the stages have filled in, if the table may have other defaults by now.
+            txns: the transactions whose stages to copy.
+            publishing: how to publish the rows.
+            filled: the columns that the stages have filled with defaults, if the table's defaults may have changed since then.
         """
-        # If the table has lost a column of the batch, the server reports that, and somebody must rename it back. A lost
-        # column with a default does no harm.
+        # If the table has lost one of the batch's columns, the server reports an error, and somebody must rename the column
+        # back. A lost column with a default does no harm.
         names = (*publishing.written, *(name for name in publishing.filled if filled is None or name in filled))
         insert = sql.SQL("INSERT INTO {} ({}) ").format(place(publishing.table), _names(names))
         staged = self._staged(txns, names)
@@ -217,7 +218,7 @@ class Statements:
         return insert + staged + sql.SQL(" ON CONFLICT ({}) DO UPDATE SET {}").format(key, values)
 
     def stage(self, txn: str) -> sql.Identifier:
-        """Return the name of a slice's stage."""
+        """Return the name of a slice's stage table."""
         return sql.Identifier(self.schema, _STAGE + txn[-_DIGITS:])
 
     def _staged(self, txns: Sequence[str], names: Sequence[str]) -> sql.Composed:
@@ -233,7 +234,7 @@ class Statements:
 
 
 def read_facts() -> sql.SQL:
-    """Read whether the server is a standby, its identity, its version, and how many transactions can be prepared."""
+    """Read whether the server is a standby, its identity, its version, and its limit on prepared transactions."""
     return sql.SQL(
         "SELECT pg_is_in_recovery(), (SELECT system_identifier::text FROM pg_control_system()), "
         "current_setting('server_version_num')::int, current_setting('max_prepared_transactions')::int"

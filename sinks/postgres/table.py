@@ -1,4 +1,4 @@
-"""Read everything that matters about a sink's table from the catalog."""
+"""Read a table's definition from the catalog."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _GENERATED: Final[Mapping[str, Generated]] = {"a": "ALWAYS", "d": "BY DEFAULT", 
 _EVENTS: Final = {4: "INSERT", 8: "DELETE", 16: "UPDATE", 32: "TRUNCATE"}
 _VARIABLE_HEADER: Final = 4
 
-#: The facts about the table itself. Only rights on the whole table count, not those on single columns.
+#: The facts about the table itself. Only privileges on the full table count, not on single columns.
 _TABLE: Final = """
 SELECT c.oid::int8 AS oid, n.nspname AS schema, c.relname AS name, c.relkind::text AS kind,
   c.relpersistence::text AS persistence, c.relispartition AS is_partition, row_security_active(c.oid) AS has_row_security,
@@ -65,7 +65,7 @@ _COLUMNS: Final = """
 SELECT a.attnum AS number, a.attname AS name, a.atttypid::int8 AS type, a.atttypmod AS typmod,
   format_type(a.atttypid, a.atttypmod) AS sql, a.attnotnull AS is_required, a.attidentity::text AS identity,
   a.attgenerated::text AS generated,
-  CASE WHEN a.attgenerated = '' THEN pg_get_expr(d.adbin, 0) END AS default, -- with the table's oid, it would lock the table
+  CASE WHEN a.attgenerated = '' THEN pg_get_expr(d.adbin, 0) END AS default, -- the table's oid would make it lock the table
   ARRAY(
     SELECT s.attname::text FROM pg_depend p JOIN pg_attribute s ON s.attrelid = a.attrelid AND s.attnum = p.refobjsubid
     WHERE a.attgenerated <> '' AND p.classid = 'pg_attrdef'::regclass AND p.objid = d.oid
@@ -75,7 +75,7 @@ FROM pg_attribute a LEFT JOIN pg_attrdef d ON d.adrelid = a.attrelid AND d.adnum
 WHERE a.attrelid = %(oid)s AND a.attnum > 0 AND NOT a.attisdropped
 ORDER BY a.attnum
 """
-#: The types of the columns, and those that these are made of.
+#: The columns' types, and the types inside them.
 _TYPES: Final = """
 WITH RECURSIVE used(oid) AS (
   SELECT atttypid FROM pg_attribute WHERE attrelid = %(oid)s AND attnum > 0 AND NOT attisdropped
@@ -91,7 +91,7 @@ SELECT t.oid::int8 AS oid, t.typname AS name, t.typtype::text AS kind, t.typnotn
   ARRAY(SELECT e.enumlabel::text FROM pg_enum e WHERE e.enumtypid = t.oid ORDER BY e.enumsortorder) AS labels
 FROM used JOIN pg_type t ON t.oid = used.oid JOIN pg_namespace n ON n.oid = t.typnamespace
 """
-#: This leaves out a partition's indexes that belong to an index of the table.
+#: The query omits a partition's indexes that are part of an index on the table.
 _INDEXES: Final = """
 SELECT i.indexrelid::regclass::text AS name, m.amname AS method, i.indisunique AS is_unique, i.indisprimary AS is_primary,
   i.indimmediate AS is_immediate, i.indisvalid AS is_valid, i.indpred IS NOT NULL AS is_partial,
@@ -145,11 +145,11 @@ def read_table(connection: psycopg.Connection[Any], name: str, *, locked: bool =
     """Read a table's definition, in one snapshot if the caller has begun one.
 
     Args:
-        connection: to the table's database.
-        name: the name as SQL writes it, with or without the schema, quoted if needed.
-        locked: whether the definitions of indexes and constraints are read, for which PostgreSQL locks the table. Before
-            recovery, an ``ALTER TABLE`` may wait for the previous driver's vote, and hold up everybody who wants a lock.
-            Without these definitions, there is no :func:`fingerprint`.
+        connection: a connection to the table's database.
+        name: the table's name in SQL, with or without the schema, quoted if needed.
+        locked: whether to read the definitions of indexes and constraints, for which PostgreSQL locks the table. Before
+            recovery, an ``ALTER TABLE`` may wait for the previous driver's vote, and block everybody else who wants a lock.
+            :func:`fingerprint` needs these definitions.
 
     Raises:
         ConfigurationError: the table does not exist.
@@ -158,11 +158,11 @@ def read_table(connection: psycopg.Connection[Any], name: str, *, locked: bool =
     try:
         found = connection.execute("SELECT to_regclass(%s)::oid::int8", [name]).fetchone()
     except (psycopg.errors.InvalidName, psycopg.errors.SyntaxError, psycopg.errors.FeatureNotSupported):
-        found = None  # PostgreSQL 15 rejects a text that is not a name
+        found = None  # PostgreSQL 15 rejects a string that is not a name
     if found is None or found[0] is None:
         raise ConfigurationError(
             f"table {name!r} does not exist, or the role may not see its schema: create it, or correct the name. Write the "
-            "name as in SQL: 'schema.table', and \"…\" around a name with capital letters"
+            "name as in SQL: 'schema.table', with \"…\" around a name with capital letters"
         )
     oid = found[0]
     [own] = _query(connection, _TABLE, oid)
@@ -191,7 +191,7 @@ def read_table(connection: psycopg.Connection[Any], name: str, *, locked: bool =
 
 
 def fingerprint(table: Table) -> str:
-    """Return a short text that changes whenever the table's definition does."""
+    """Return a short string that changes if the table's definition changes."""
     return hashlib.sha1(repr(table).encode(), usedforsecurity=False).hexdigest()
 
 
@@ -222,7 +222,7 @@ def _type(oid: int, typmod: int, sql: str, types: Mapping[int, Row]) -> ColumnTy
             is_required = is_required or (found["is_required"] and not is_array)
             typmod = found["typmod"] if typmod == -1 else typmod
         elif is_array:
-            return ColumnType(sql, "", is_array=True)  # a domain over an array, as the element of an array
+            return ColumnType(sql, "", is_array=True)  # an array whose elements are a domain over an array
         else:
             is_array = True
         found = types[found["base"] or found["element"]]
@@ -244,13 +244,13 @@ def _type(oid: int, typmod: int, sql: str, types: Mapping[int, Row]) -> ColumnTy
 def _kind(row: Row) -> str:
     if row["kind"] == "e":
         return "enum"
-    # An extension may be in any schema. A user's own type with the same name may take a different input.
+    # An extension may be in any schema. A user's own type with the same name may accept different input.
     is_known = row["kind"] == "b" and (row["is_built_in"] or row["name"] == "citext")
     return row["name"] if is_known else ""
 
 
 def _digits(typmod: int) -> tuple[int, int]:
-    """Return precision and scale of a ``numeric``. From PostgreSQL 15 on, the scale may be negative."""
+    """Return a ``numeric`` type's precision and scale. Since PostgreSQL 15, the scale may be negative."""
     packed = typmod - _VARIABLE_HEADER
     return packed >> 16 & 0xFFFF, (packed & 0x7FF ^ 0x400) - 0x400
 

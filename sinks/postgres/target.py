@@ -1,27 +1,27 @@
-"""Describe a sink's table as the catalog shows it, in frozen and picklable form: the driver reads it, and tasks use it."""
+"""Describe a sink's table. The driver reads it from the catalog, and tasks use it, so the classes are frozen and picklable."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
 from typing import Literal
 
-#: Who computes a column's value: ``ALWAYS`` and ``BY DEFAULT`` are identities, ``EXPRESSION`` is a generated column.
+#: How the table computes a column's value. ``ALWAYS`` and ``BY DEFAULT`` are identities; ``EXPRESSION`` is a generated column.
 Generated = Literal["", "ALWAYS", "BY DEFAULT", "EXPRESSION"]
 
 
 @dataclass(frozen=True)
 class ColumnType:
-    """The type of a column, with its domains resolved.
+    """A column's type, with domains resolved.
 
     Attributes:
-        sql: the type as SQL names it, such as ``numeric(10,2)``.
-        kind: the name of the underlying type, such as ``numeric``; for an array, that of its elements; ``enum`` for every
-            enumeration. Empty if the sink does not know the type.
-        is_array: whether it is an array.
-        length: of ``varchar(n)`` and ``char(n)``, in characters; None: no limit.
-        precision: of ``numeric(p,s)``; None: no limit.
-        scale: of ``numeric(p,s)``.
-        labels: of an enumeration.
+        sql: the type's name in SQL, such as ``numeric(10,2)``.
+        kind: the underlying type's name, such as ``numeric``. For an array, the elements' type; ``enum`` for every
+            enumeration; empty if the sink does not know the type.
+        is_array: whether the type is an array.
+        length: n in ``varchar(n)`` and ``char(n)``, in characters; None means no limit.
+        precision: p in ``numeric(p,s)``; None means no limit.
+        scale: s in ``numeric(p,s)``.
+        labels: an enumeration's labels.
         is_required: whether a domain forbids nulls.
     """
 
@@ -37,14 +37,14 @@ class ColumnType:
 
 @dataclass(frozen=True)
 class Column:
-    """A column of the table.
+    """A column in the table.
 
     Attributes:
-        number: its number in the catalog, which constraints and indexes use.
-        is_nullable: whether it may be null.
-        default: the expression of its default; None if it has none.
-        generated: who computes its value.
-        sources: the names of the columns that its expression uses.
+        number: the column's number in the catalog, which constraints and indexes use.
+        is_nullable: whether the column may be null.
+        default: the default's expression; None without a default.
+        generated: how the table computes the value; empty if it does not.
+        sources: the names of the columns in a generated column's expression.
     """
 
     number: int
@@ -57,7 +57,7 @@ class Column:
 
     @property
     def is_identity(self) -> bool:
-        """Whether a sequence of the table itself fills the column."""
+        """Whether the table's own sequence fills the column."""
         return self.generated in {"ALWAYS", "BY DEFAULT"}
 
     @property
@@ -68,22 +68,22 @@ class Column:
 
 @dataclass(frozen=True)
 class Index:
-    """An index of the table, or of one of its partitions.
+    """An index on the table, or on one of its partitions.
 
     Attributes:
-        name: its name with the schema, quoted if needed.
+        name: the index's name with the schema, quoted if needed.
         method: the access method, such as ``btree``.
-        columns: the names of its key columns, in order; an expression has no name and is left out.
-        is_unique: whether it forbids two rows with equal keys.
-        is_primary: whether it belongs to the primary key.
-        is_immediate: whether it is checked at once; a deferrable constraint is not.
-        is_valid: whether it covers every row. ``CREATE INDEX CONCURRENTLY`` may have left an index that does not.
-        is_partial: whether it has a predicate.
+        columns: the key columns' names, in order, without expressions.
+        is_unique: whether the index forbids two rows with equal keys.
+        is_primary: whether the index implements the primary key.
+        is_immediate: whether the server checks uniqueness immediately, unlike for a deferrable constraint.
+        is_valid: whether the index covers every row. ``CREATE INDEX CONCURRENTLY`` may have left an incomplete index.
+        is_partial: whether the index has a predicate.
         has_expressions: whether a key is an expression.
-        compares_otherwise: whether values that differ in the column may be equal in the index. Such an index has an operator
-            class that is not the type's own, or its collation is not the column's and one of the two is not deterministic.
-        is_own: whether it belongs to the table itself, and not only to a partition.
-        definition: the text after ``USING`` in the statement that creates it, without clauses that only a unique index may
+        compares_otherwise: whether values that differ in the column may be equal in the index. Then the operator class is not
+            the type's own, or the collation is not the column's own and one of these two collations is not deterministic.
+        is_own: whether the index is on the table itself, and not only on a partition.
+        definition: the text after ``USING`` in the ``CREATE INDEX`` statement, without clauses that only a unique index may
             have; empty if it was not read.
     """
 
@@ -103,18 +103,18 @@ class Index:
 
 @dataclass(frozen=True)
 class Constraint:
-    """A constraint of the table, or of one of its partitions.
+    """A constraint on the table, or on one of its partitions.
 
     Attributes:
-        kind: as in ``pg_constraint.contype``: ``c`` for CHECK, ``f`` for a foreign key, ``x`` for an exclusion, ``t`` for a
-            constraint trigger.
-        name: its name, quoted if needed.
-        table: the table that has it, with its schema if it is not in the search path.
-        table_oid: that table's object id.
-        columns: the names of its columns.
-        definition: as SQL states it; empty if it was not read, see :func:`twopc.sinks.postgres.table.read_table`.
-        is_enforced: whether the server applies it.
-        is_inherited: whether a partition has it from its parent.
+        kind: ``pg_constraint.contype``: ``c`` for CHECK, ``f`` for a foreign key, ``x`` for an exclusion, ``t`` for a constraint
+            trigger.
+        name: the constraint's name, quoted if needed.
+        table: the name of the constraint's table, with the schema if it is not in the search path.
+        table_oid: the object id of that table.
+        columns: the names of the constraint's columns.
+        definition: the SQL definition; empty if it was not read, see :func:`twopc.sinks.postgres.table.read_table`.
+        is_enforced: whether the server enforces the constraint.
+        is_inherited: whether a partition inherits the constraint from its parent.
     """
 
     kind: str
@@ -132,9 +132,9 @@ class Trigger:
     """A user's trigger that fires for this session.
 
     Attributes:
-        name: its name, quoted if needed.
-        table: the table that has it, with its schema.
-        events: those of INSERT, UPDATE, DELETE and TRUNCATE at which it fires.
+        name: the trigger's name, quoted if needed.
+        table: the name of the trigger's table, with the schema.
+        events: the events that fire it: INSERT, UPDATE, DELETE or TRUNCATE.
     """
 
     name: str
@@ -147,24 +147,25 @@ class Table:
     """The table that a sink writes to.
 
     Attributes:
-        oid: its object id, which changes when the table is recreated.
-        schema: the name of its schema.
-        name: its name, without the schema.
-        kind: as in ``pg_class.relkind``: ``r`` for a regular table, ``p`` for a partitioned one.
-        persistence: as in ``pg_class.relpersistence``: ``p``, or ``u`` for an unlogged table.
-        columns: all of them, in order.
-        indexes: those of the table and of its partitions.
-        constraints: those of the table and of its partitions, except primary keys and unique ones, which are indexes.
-        triggers: those of the table and of its partitions.
-        rules: the names of its rewrite rules.
-        is_partition: whether it is a partition of another table.
-        unrouted: partitioned tables in it that have no default partition, so that they reject some rows.
-        stricter: its partitions that forbid nulls in a column that the table allows to be null.
-        foreign: its partitions that are on another server.
-        rejects_updates: whether its updates are published although it has no replica identity, so that each update fails.
+        oid: the object id, which changes when the table is recreated.
+        schema: the schema's name.
+        name: the table's name, without the schema.
+        kind: ``pg_class.relkind``: ``r`` for a regular table, ``p`` for a partitioned table.
+        persistence: ``pg_class.relpersistence``: ``p`` for a permanent table, ``u`` for an unlogged table.
+        columns: all columns, in order.
+        indexes: the indexes on the table and its partitions.
+        constraints: the constraints on the table and its partitions, except primary keys and unique constraints, which are
+            indexes.
+        triggers: the triggers on the table and its partitions.
+        rules: the names of the rewrite rules.
+        is_partition: whether the table is a partition of another table.
+        unrouted: the partitioned tables in the tree that reject some rows, because they have no default partition.
+        stricter: the partitions that forbid nulls in a column that may be null in the table.
+        foreign: the partitions on another server.
+        rejects_updates: whether every update fails, because updates are published and the table has no replica identity.
         has_row_security: whether row-level security applies to the current role.
         role: the current role.
-        missing_rights: those of INSERT, SELECT and UPDATE on the table that the role lacks.
+        missing_rights: which of the privileges INSERT, SELECT and UPDATE on the table the role lacks.
     """
 
     oid: int
@@ -188,7 +189,7 @@ class Table:
 
     @property
     def title(self) -> str:
-        """The table's name in messages."""
+        """The table's name in error messages."""
         return f"{self.schema}.{self.name}"
 
     def column(self, name: str) -> Column:

@@ -1,4 +1,4 @@
-"""Move a batch's rows from its stages into the table, and check the conditions for that."""
+"""Move a batch's rows from its stages into the table, and check that this is possible."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ if TYPE_CHECKING:
 
 
 class Transfer:
-    """Reads stages and fills the table, each within a step of the committer.
+    """Reads stages and fills the table within the committer's steps.
 
     Attributes:
-        oid: the table that the checkpoint is bound to; None before it is known.
+        oid: the object id of the checkpoint's table; None until it is known.
     """
 
     def __init__(self, settings: PostgresSettings, statements: Statements) -> None:
@@ -34,28 +34,28 @@ class Transfer:
         self.oid: int | None = None
 
     def staged(self, step: Connection, handles: Sequence[PostgresHandle], *, unmarked: bool = False) -> dict[str, int]:
-        """Return the number of rows of each slice that still exists, as its task recorded it."""
+        """Return the recorded number of rows for each slice that still exists."""
         names = [handle.transaction for handle in handles]
         return dict(step.execute(self._statements.find_slices(names, unmarked=unmarked)).fetchall())
 
     def table(self, step: Connection) -> Table:
-        """Read the table, which must be the one that the checkpoint is bound to."""
+        """Read the table. It must still be the checkpoint's table."""
         table = read_table(step, self._settings.table)
         if self.oid not in {None, table.oid}:
             raise ConfigurationError(
-                f"sink {self._settings.name!r}: {self._settings.table} was dropped and recreated, so the rows of earlier "
+                f"sink {self._settings.name!r}: {self._settings.table} was dropped and recreated, so earlier "
                 "batches are missing. Nothing was decided. Rename the original table back, or use a new checkpoint and a "
                 "new sink name"
             )
         return table
 
     def insert(self, step: Connection, handles: Sequence[PostgresHandle]) -> None:
-        """Copy the rows of stages into the table."""
+        """Copy the stages' rows into the table."""
         try:
             table = self.table(step)
         except ConfigurationError as error:
             raise TableGoneError(
-                f"{self._settings.table} does not exist any more, or another table has its name: rename the original table "
+                f"{self._settings.table} no longer exists, or another table has its name: rename the original table "
                 "back"
             ) from error
         publishing = self._settings.decided(table, handles[0].columns)
@@ -64,7 +64,7 @@ class Transfer:
         expected = sum(handle.rows for handle in handles)
         if self._settings.mode == "append" and published != expected:
             raise RowsLeftOutError(
-                f"{table.title} took {published} of {expected} rows: a trigger or a rule leaves some out"
+                f"{table.title} accepted only {published} of {expected} rows: a trigger or a rule drops the others"
             )
 
     def whole(self, step: Connection, handles: Sequence[PostgresHandle]) -> list[PostgresHandle]:
@@ -74,7 +74,7 @@ class Transfer:
         return [handle for handle in handles if counted.get(handle.transaction) == handle.rows]
 
     def require_distinct(self, step: Connection, table: Table, handles: Sequence[PostgresHandle]) -> None:
-        """Require that no two rows of a batch have the same key.
+        """Check that no two rows of a batch have the same key.
 
         Raises:
             BadRecordError: two rows have the same key.
@@ -87,5 +87,5 @@ class Transfer:
             shown = ", ".join(f"{name}={value!r}" for name, value in zip(self._settings.key, key, strict=True))
             raise BadRecordError(
                 f"sink {self._settings.name!r}: {count} rows of this batch have the key {shown}, and the sink cannot tell "
-                "which one to keep. Nothing was decided. Pass order_by=…, or reduce the batch to one row per key"
+                "which row to keep. Nothing was decided. Pass order_by=…, or reduce the batch to one row per key"
             )

@@ -1,8 +1,7 @@
-"""Find the values that a column can never hold, one column at a time: by its extremes, or with one vectorised test.
+"""Find values that a column can never store. Each check looks at a column's extremes, or runs one vectorised test.
 
-Each check yields a mask of the bad values, and the reason. For good rows, a check makes no mask. A check accepts all values
-that PostgreSQL's input function accepts. Anything that only the server can know is left to the server, which checks every
-value when the task stages it.
+A check yields a mask of the bad values and the reason. It yields nothing if all rows are good. A check accepts all values that
+PostgreSQL's input function accepts. If only the server can judge a value, the server checks it when the task stages the row.
 """
 
 from __future__ import annotations
@@ -25,20 +24,20 @@ if TYPE_CHECKING:
 
 INTEGERS: Final = {"int2": 16, "int4": 32, "int8": 64}
 _UUID: Final = r"^(?:(?:[0-9a-fA-F]{4}-?){7}[0-9a-fA-F]{4}|\{(?:[0-9a-fA-F]{4}-?){7}[0-9a-fA-F]{4}\})$"
-#: 0001-01-01 to 9999-12-31, in days since 1970.
+#: The range from 0001-01-01 to 9999-12-31, in days since 1970.
 _DAYS: Final = (-719_162, 2_932_896)
 _UNITS: Final = {"s": 1, "ms": 1_000, "us": 1_000_000}
-#: Exact for every numeric(p,s): both are at most 1000.
+#: This precision is exact for every numeric(p,s), because p and s are at most 1000.
 _EXACT: Final = Context(prec=2_100)
 _ESCAPED_NUL: Final = re.compile(r"(?<!\\)(?:\\\\)*\\u0000")
 
 
 class Problem(NamedTuple):
-    """Values that a column cannot hold.
+    """Values that a column cannot store.
 
     Attributes:
-        mask: true for each of them.
-        reason: the end of the sentence "column x holds …".
+        mask: true for each bad value.
+        reason: the end of the sentence "column x contains …".
     """
 
     mask: Any
@@ -48,28 +47,28 @@ class Problem(NamedTuple):
 def out_of_integers(column: pa.Array[Any], target: ColumnType) -> Iterator[Problem]:
     """Find integers beyond the column's width."""
     highest = 2 ** (INTEGERS[target.kind] - 1) - 1
-    yield from _outside(column, -highest - 1, highest, f"a number that {target.sql} cannot hold")
+    yield from _outside(column, -highest - 1, highest, f"a number that {target.sql} cannot store")
 
 
 def out_of_numeric(column: pa.Array[Any], target: ColumnType) -> Iterator[Problem]:
-    """Find numbers with too many digits before the point, once PostgreSQL has rounded them to the column's scale."""
+    """Find numbers with too many digits before the point, after PostgreSQL rounds them to the column's scale."""
     if target.precision is None:
         return
     half = Decimal(5).scaleb(-target.scale - 1)
     beyond = _EXACT.subtract(
         Decimal(1).scaleb(target.precision - target.scale), half
-    )  # rounds up to one digit too many
+    )  # PostgreSQL rounds this number up to one digit too many
 
     def is_bad(value: int | Decimal) -> bool:
         return Decimal(value).copy_abs() >= beyond
 
     extremes: Any = pc.min_max(column).as_py()
     if extremes["min"] is not None and any(map(is_bad, extremes.values())):
-        yield from _where(column, is_bad, f"a number that {target.sql} cannot hold")
+        yield from _where(column, is_bad, f"a number that {target.sql} cannot store")
 
 
 def out_of_float4(column: pa.Array[Any], target: ColumnType) -> Iterator[Problem]:
-    """Find doubles that overflow or vanish in a ``real``. Infinities and NaN stay unchanged."""
+    """Find doubles that become infinite or zero as a ``real``. Infinities and NaN stay unchanged."""
     if target.kind != "float4" or not pa.types.is_float64(column.type):
         return
     narrow: Any = column.cast(pa.float32()).cast(pa.float64())
@@ -85,7 +84,7 @@ def out_of_float4(column: pa.Array[Any], target: ColumnType) -> Iterator[Problem
 
 
 def not_text(column: pa.Array[Any], _: ColumnType) -> Iterator[Problem]:
-    """Find strings with a NUL character, or with bytes that are not UTF-8, as Spark's strings may have."""
+    """Find strings with a NUL character or invalid UTF-8, which Spark strings may contain."""
     try:
         column.validate(full=True)
     except pa.ArrowInvalid:
@@ -97,21 +96,21 @@ def not_text(column: pa.Array[Any], _: ColumnType) -> Iterator[Problem]:
 
 
 def too_long(column: Any, target: ColumnType) -> Iterator[Problem]:
-    """Find strings with more characters than the column allows. PostgreSQL cuts off surplus spaces, and only those."""
+    """Find strings with more characters than the column allows. PostgreSQL cuts off only surplus spaces."""
     if target.length is None or (pc.max(pc.utf8_length(column)).as_py() or 0) <= target.length:
         return
     limit = target.length
-    reason = f"a string of more than {limit} characters, but the column is {target.sql}"
+    reason = f"a string with more than {limit} characters, but the column is {target.sql}"
     yield from _where(column, lambda value: len(value.rstrip(" ")) > limit, reason)
 
 
 def not_uuid(column: pa.Array[Any], _: ColumnType) -> Iterator[Problem]:
-    """Find strings that are not a UUID in any of the forms that PostgreSQL reads."""
+    """Find strings that are not a UUID in any of PostgreSQL's input forms."""
     yield from _matching(pc.invert(pc.match_substring_regex(column, _UUID)), "a string that is not a UUID")
 
 
 def not_label(column: pa.Array[Any], target: ColumnType) -> Iterator[Problem]:
-    """Find strings that are not a label of the enumeration."""
+    """Find strings that are not one of the enumeration's labels."""
     unknown = pc.is_null(pc.index_in(column, value_set=texts(target.labels).cast(column.type)))
     shown = ", ".join(map(repr, target.labels[:10])) + (", …" if len(target.labels) > 10 else "")  # noqa: PLR2004
     yield from _matching(
@@ -120,13 +119,13 @@ def not_label(column: pa.Array[Any], target: ColumnType) -> Iterator[Problem]:
 
 
 def not_json(column: pa.Array[Any], target: ColumnType) -> Iterator[Problem]:
-    """Find strings that are not JSON, or that ``jsonb`` cannot hold: with a NUL character, or half of a surrogate pair."""
+    """Find strings that are not JSON. ``jsonb`` also cannot store a NUL character or half of a surrogate pair."""
     is_bad = _is_no_jsonb if target.kind == "jsonb" else _is_no_json
-    yield from _where(column, is_bad, f"a string that {target.kind} cannot hold")
+    yield from _where(column, is_bad, f"a string that {target.kind} cannot store")
 
 
 def out_of_calendar(column: pa.Array[Any], _: ColumnType) -> Iterator[Problem]:
-    """Find dates and times outside the years 1 to 9999, the range of Spark and of every client."""
+    """Find dates and times outside the years 1 to 9999, the range that Spark and every client support."""
     first, last = _DAYS
     if pa.types.is_timestamp(column.type):
         per_day = 86_400 * _UNITS[column.type.unit]
@@ -138,7 +137,7 @@ def out_of_calendar(column: pa.Array[Any], _: ColumnType) -> Iterator[Problem]:
 
 
 def _outside(column: pa.Array[Any], lowest: int, highest: int, reason: str) -> Iterator[Problem]:
-    # The extremes are compared in Python, because a scalar for Arrow would import pandas.
+    # Python compares the extremes, because an Arrow scalar would import pandas.
     extremes: Any = pc.min_max(column).as_py()
     if extremes["min"] is not None and (extremes["min"] < lowest or extremes["max"] > highest):
         yield from _where(column, lambda value: not lowest <= value <= highest, reason)
@@ -171,7 +170,7 @@ def _refuse(constant: str) -> NoReturn:
     raise ValueError(constant)
 
 
-#: Keeps every number as text: Python must neither round it nor refuse its length.
+#: The decoder keeps every number as text, so that Python neither rounds it nor refuses its length.
 _DECODER: Final = json.JSONDecoder(parse_float=str, parse_int=str, parse_constant=_refuse)
 
 
@@ -179,7 +178,7 @@ def _is_no_json(value: str) -> bool:
     try:
         _DECODER.decode(value)
     except RecursionError:
-        return False  # only the server knows how deep it can go
+        return False  # only the server knows its own depth limit
     except ValueError:
         return True
     return False

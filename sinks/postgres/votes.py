@@ -1,11 +1,11 @@
-"""Handle the votes of ``vote="prepared"``: the publish of a batch, prepared as a transaction of the server before the decision.
+"""Handle votes with ``vote="prepared"``. A vote is a batch's publish, which the server prepares before the decision.
 
-A prepared transaction outlives its session and a crash of the server, keeps its locks, and can no longer be rejected by the
-table. The transaction contains the markers of its slices. So its commit is proven like that of any other publish, and it
-excludes any other publish of the same slices.
+A prepared transaction outlives its session and a server crash, keeps its locks, and can no longer be rejected by the table. The
+transaction contains its slices' markers. So they prove its commit, as for any other publish, and prevent another publish of the
+same slices.
 
-Nobody prepares the same name twice. So a transaction that the server does not list any more is either committed, and then its
-markers are visible, or permanently rolled back.
+Nobody prepares the same name twice. So a transaction that the server no longer lists is either committed, with visible markers,
+or permanently rolled back.
 """
 
 from __future__ import annotations
@@ -29,9 +29,9 @@ _PREFIX: Final = "twopc-{sink}-{id}-"
 
 
 def vote_name(connection: Connection, sink: str, record: Control, attempt: Attempt) -> str:
-    """Return the name of an attempt's vote, with at most 199 bytes, as the server demands.
+    """Return the name of an attempt's vote. The server allows 199 bytes.
 
-    The name is unique on the server: a copy of the database has the same control record, but its own oid.
+    The name is unique on the server, because a copy of the database has the same control record, but another oid.
     """
     database = connection.execute("SELECT oid FROM pg_database WHERE datname = current_database()").fetchone()
     if database is None:
@@ -40,17 +40,17 @@ def vote_name(connection: Connection, sink: str, record: Control, attempt: Attem
 
 
 def find_votes(connection: Connection, sink: str, record: Control) -> list[str]:
-    """Find the names of the sink's prepared transactions, of this driver and of previous ones."""
+    """Find the names of prepared transactions from this driver and from the sink's previous drivers."""
     statement = "SELECT gid FROM pg_prepared_xacts WHERE database = current_database() AND starts_with(gid, %s)"
     return [name for (name,) in connection.execute(statement, [_prefix(sink, record)])]
 
 
 def finish_votes(database: Database, names: Collection[str], how: Literal["COMMIT", "ROLLBACK"]) -> Iterator[str]:
-    """Commit prepared transactions, or roll them back. Yield each name when its transaction is done. Skip unlisted names.
+    """Commit prepared transactions, or roll them back. Yield each name after its transaction has ended. Skip unlisted names.
 
     Raises:
-        psycopg.Error: the server rejected one of them, or did not answer. The outcome is unknown. If it only rejected one, all
-            the others are done.
+        psycopg.Error: the server rejected a statement, or did not answer. The outcome is unknown. After a rejection, all other
+            transactions have ended.
     """
     if not names:
         return
@@ -60,7 +60,7 @@ def finish_votes(database: Database, names: Collection[str], how: Literal["COMMI
     rejected: psycopg.Error | None = None
     for name in listed:
         try:
-            with contextlib.suppress(psycopg.errors.UndefinedObject):  # another driver has just done it
+            with contextlib.suppress(psycopg.errors.UndefinedObject):  # another driver has just ended it
                 database.execute_alone(sql.SQL(how) + sql.SQL(" PREPARED {}").format(sql.Literal(name)))
         except psycopg.ProgrammingError as error:  # for example, it belongs to another role
             rejected = error

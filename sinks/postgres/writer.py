@@ -1,4 +1,4 @@
-"""Write a task's rows into a table of their own, in one transaction."""
+"""Write a task's rows to a separate table in one transaction."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 
 class PostgresWriter(SinkWriter[PostgresHandle]):
-    """See :class:`SinkWriter`. Nobody sees the stage before its COMMIT, so a task that dies leaves nothing behind."""
+    """See :class:`SinkWriter`. The stage is invisible before its COMMIT, so a task that dies leaves nothing behind."""
 
     def __init__(self, task: TaskAttempt, settings: PostgresSettings) -> None:
         self._task = task
@@ -52,7 +52,7 @@ class PostgresWriter(SinkWriter[PostgresHandle]):
                 self._vote = vote_name(connection, self._settings.name, record, self._task.attempt)
         if record.driver_epoch != self._task.driver_epoch:
             self._database.close()
-            raise RetriableError(f"sink {self._settings.name!r}: a newer driver has replaced the driver of this task")
+            raise RetriableError(f"sink {self._settings.name!r}: a newer driver has replaced this task's driver")
 
     def write(self, rows: pa.RecordBatch) -> None:
         """See :class:`SinkWriter`. PostgreSQL checks the table's own constraints here."""
@@ -66,7 +66,7 @@ class PostgresWriter(SinkWriter[PostgresHandle]):
                     stream.write(piece)
 
     def pre_commit(self) -> PostgresHandle:
-        """See :class:`SinkWriter`. The vote is the COMMIT of the rows together with the entry of their slice."""
+        """See :class:`SinkWriter`. The vote is the COMMIT of the rows and of their slice's entry."""
         if self._format is None:
             raise AssertionError("write comes first")
         with self._explaining("preparing"):
@@ -76,7 +76,7 @@ class PostgresWriter(SinkWriter[PostgresHandle]):
         return PostgresHandle(self._name, self.rows, self._format.names, self._filled, self._table, self._vote)
 
     def abort(self) -> None:
-        """See :class:`SinkWriter`. If the COMMIT had no answer, the driver's sweep removes the slice."""
+        """See :class:`SinkWriter`. If the COMMIT got no answer, the driver's sweep removes the slice."""
         self._database.close()
 
     def _create_stage(self, schema: pa.Schema) -> RowFormat:

@@ -1,4 +1,4 @@
-"""Write rows to Redis or Valkey, each applied once: tasks stage them, and the driver applies them after its decision."""
+"""Write each row to Redis or Valkey exactly once: tasks stage the rows, and the driver applies them after its decision."""
 
 from twopc.errors import missing_extra
 

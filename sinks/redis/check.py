@@ -1,9 +1,8 @@
 """Check before the decision that every chunk exists unchanged, and that Redis will execute its commands.
 
-A command that failed after the decision would stop the query permanently. Reading every chunk once is enough for almost all
-batches. If a counter is so near its limit that the batch could exceed it, or holds a number that Lua and the command may read
-differently, the driver rehearses the batch's increments: it executes them on copies, in the order in which they will be
-applied.
+A command that failed after the decision would stop the query permanently. For almost all batches, it is enough to read every
+chunk once. But a batch could push a counter past its limit, or a counter may contain a number that Lua and the command read
+differently. Then the driver rehearses the batch's increments: it executes them on copies, in the order of their application.
 """
 
 from __future__ import annotations
@@ -29,19 +28,19 @@ _ADVICE: Final = "Delete, rename or correct the key, or use a different key in t
 
 
 class Check:
-    """Checks the slices of one sink. ``client`` belongs to the driver."""
+    """Checks one sink's slices with the driver's client."""
 
     def __init__(self, client: RedisClient, sink: str) -> None:
         self._client = client
         self._sink = sink
 
     def checksums(self, handles: Sequence[RedisHandle]) -> dict[RedisHandle, str | Exception]:
-        """Check the slices; return the current checksum of each slice's staged data.
+        """Check the slices, and return the current checksum of each slice's staged data.
 
         Raises:
             BadRecordError: a command cannot be applied to its key.
             ConfigurationError: the user may not run a command, or may not run it on a certain key.
-            RetriableError: the server does not execute writes at the moment.
+            RetriableError: the server currently executes no writes.
             Exception: one of the client's ``failures``.
         """
         chunks = [(handle, *chunk) for handle in handles for chunk in _chunks(handle)]
@@ -68,7 +67,7 @@ class Check:
         return {handle: fold(digests) for handle, digests in found.items()} | failed
 
     def _rehearse(self, handles: Sequence[RedisHandle]) -> None:
-        """Execute all increments on copies, one chunk after the other, each on the results of the previous one."""
+        """Execute all increments on copies, one chunk after another. Each chunk starts from the previous chunk's results."""
         name, positions = uuid.uuid4().hex, dict.fromkeys((slot for handle in handles for slot in handle.slots), 0)
         try:
             for handle in handles:
@@ -82,7 +81,7 @@ class Check:
                         _, key, error, command, held = answer
                         raise self._refusal(key, error, f"{text_of(command)} on {text_of(held)!r} answers ")
                     if answer and answer[0] == b"LOST":
-                        what = "Redis lost data that the check before the decision had written. Nothing was decided"
+                        what = "Redis lost data that the check had written. Nothing was decided"
                         raise RetriableError(f"sink {self._sink!r}: {what}. A new attempt checks again")
         finally:
             # If this fails, the next rehearsal removes the copies.
@@ -102,24 +101,24 @@ class Check:
 
 
 def refused(key: bytes, reason: bytes, where: str = "") -> str:
-    """Describe the key that a command could not be applied to, with the reason."""
+    """Describe the key of a refused command, with the reason."""
     return f"key {text_of(key)!r}: {where}{text_of(reason)}"
 
 
 def text_of(answer: bytes) -> str:
-    """Return an answer's text for messages. Keys and values may be any bytes."""
+    """Return an answer's text for error messages. Keys and values may contain any bytes."""
     return answer.decode("utf-8", "backslashreplace")
 
 
 def _chunks(handle: RedisHandle) -> Iterator[tuple[int, int, int]]:
-    """List the slot, number and weight of each chunk; within a slot, in the order in which they are applied."""
+    """List each chunk's slot, number and weight. Within a slot, keep the order of application."""
     for slot, chunks, weight in handle.groups:
         for number in range(chunks):
             yield slot, number, weight // chunks
 
 
 def _may_pass(answer: Any) -> bool:
-    """Whether a retry may get a different answer. The error may be Redis' own, or that of the rehearsed command."""
+    """Tell whether a retry may get another answer. The error may come from Redis itself or from the rehearsed command."""
     if isinstance(answer, Exception):
         return is_transient(answer)
     return bool(answer and answer[2] and is_transient_text(text_of(answer[2])))

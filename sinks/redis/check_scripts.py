@@ -1,9 +1,9 @@
 """Define the scripts that determine, before the decision, whether Redis will execute the staged commands.
 
-Nothing here hard-codes the numbers that a command accepts: Lua reads ``007``, ``0x10`` or 2^63 as numbers, and ``INCRBY`` does
-not. If Lua and the command could differ, the command itself answers, on a scratch key.
+The scripts do not hard-code which numbers a command accepts. Lua reads ``007``, ``0x10`` or 2^63 as numbers, but ``INCRBY``
+does not. If Lua and the command could differ, a script tries the command itself on a scratch key.
 
-Only the slice is a declared key, because Redis rejects a call with another, absent key while the hash slot moves to another node.
+Only the slice is a declared key. While a hash slot moves to another node, Redis rejects a call that declares an absent key.
 """
 
 from __future__ import annotations
@@ -12,14 +12,14 @@ from typing import Final
 
 from twopc.sinks.redis.scripts import READ_CHUNK, script
 
-#: KEYS slice; ARGV chunk, scratch. Answers nothing if the chunk is missing. Otherwise it answers with the chunk's SHA-1, then
-#: with the first key that the command cannot be applied to and the reason, or two empty texts. For counters, it adds two
-#: numbers, as fractions of the range that is certainly safe: the farthest from 0 that a value could be after this chunk, and
-#: the most that the chunk moves a value. The former is ``inf`` if Lua and the commands might read a value differently.
+#: KEYS slice; ARGV chunk, scratch. Returns nothing if the chunk is missing. Otherwise returns the chunk's SHA-1, and then the key
+#: and reason of the first command that cannot be applied, or two empty strings. For counters, it adds two fractions of the range
+#: that is certainly safe: the largest absolute value that a counter could reach with this chunk, and the most that the chunk
+#: changes a counter. The first number is ``inf`` if Lua and the commands might read a value differently.
 #:
-#: The script executes the first row on the scratch key. That reveals a command that the user may not run, that has a
-#: different name here, or that a full or read-only server does not execute. From Redis 7 on, the rights to read and to write
-#: a key are separate, so the script asks ``acl_check_cmd`` about each key, unless the user may write all keys.
+#: The script executes the first row on the scratch key. So it notices if the user may not run the command, if the server has
+#: renamed the command, or if a full or read-only server does not execute it. Since Redis 7, read and write permissions on a key
+#: are separate, so the script asks ``acl_check_cmd`` about each key, unless the user may write all keys.
 CHECK: Final = script(
     READ_CHUNK,
     """
@@ -39,13 +39,13 @@ local last_ms = '18446744073709551615'
 local function refusal_of_type(key)
   local found = redis.call('TYPE', key).ok
   if found ~= 'none' and wanted and found ~= wanted then
-    return 'it holds a ' .. found .. ', ' .. command .. ' needs a ' .. wanted
+    return 'it contains a ' .. found .. ', but ' .. command .. ' needs a ' .. wanted
   end
   if found == wanted and wanted == 'stream' then
     local facts = redis.call('XINFO', 'STREAM', key)
     for at = 1, #facts, 2 do
       if facts[at] == 'last-generated-id' and string.match(facts[at + 1], '^%d+') == last_ms then
-        return 'its last id is ' .. facts[at + 1] .. ': Redis has no time for a later one'
+        return 'its last id is ' .. facts[at + 1] .. ', and Redis cannot create a later id'
       end
     end
   end
@@ -98,11 +98,11 @@ return {sha, '', '', string.format('%.17g', top / safe), string.format('%.17g', 
 """,
 )
 
-#: KEYS slice; ARGV chunk, position, rehearsal, values, scratch. Executes a chunk's increments on copies, which the hash
-#: ``values`` keeps from chunk to chunk, so that they see the results of the earlier chunks. ``rehearsal`` identifies the
-#: rehearsal that the hash belongs to; ``position`` counts the chunks in the order of application. May be called again.
-#: Answers nothing if the chunk is missing, ``LOST`` if the copies are missing, ``FITS``, or ``REFUSED`` with the key, the
-#: command's own error, the command with its increment, and the value that it would change.
+#: KEYS slice; ARGV chunk, position, rehearsal, values, scratch. Executes a chunk's increments on copies. The hash ``values``
+#: keeps the copies from chunk to chunk, so that increments see the earlier chunks' results. ``rehearsal`` identifies the
+#: rehearsal that owns the hash. ``position`` counts the chunks in order of application. The script may be called again. Returns
+#: nothing if the chunk is missing, ``LOST`` if the copies are missing, ``FITS``, or ``REFUSED`` with the key, the command's own
+#: error, the command with its increment, and the value that it would change.
 REHEARSE: Final = script(
     READ_CHUNK,
     """

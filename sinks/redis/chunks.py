@@ -1,7 +1,7 @@
-r"""Pack a slice's commands into chunks, the stored form that the scripts read.
+r"""Pack a slice's commands into chunks, which the scripts read.
 
 A chunk consists of ``<command> <words> <commands>\n``, the lengths of all words as 32-bit big-endian integers, and the words.
-A chunk names its command, so that a decided chunk is applied as intended even if the query's code has changed since.
+A chunk names its command, so the driver applies a decided chunk correctly even if the query's code has changed since then.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Commands:
-    """Commands of one kind.
+    """Commands with the same name.
 
     Attributes:
         name: the command's name, such as ``HSET``.
-        words: the number of arguments of each command, including the key, which comes first.
-        flat: the arguments of all commands, one after another.
+        words: each command's number of arguments, including the key, which comes first.
+        flat: all commands' arguments, one after another.
     """
 
     name: str
@@ -47,7 +47,7 @@ class Commands:
 
 
 def cut(commands: Commands, *, max_commands: int, max_bytes: int) -> Iterator[tuple[int, bytes]]:
-    """Split into chunks of limited size, each with its count of commands. A larger command is a chunk by itself."""
+    """Split commands into chunks of limited size. Yield each chunk with its number of commands. A larger command is a chunk."""
     every = range(commands.count)
     for start in every[::max_commands]:
         for part, data in halve(every[start : start + max_commands], commands.pack, max_bytes=max_bytes):

@@ -1,7 +1,7 @@
 """Talk to standalone Redis, to Redis behind Sentinel, or to a cluster.
 
-redis-py retries a command after a lost answer, which would apply an ``INCRBY`` twice. So redis-py's retries are switched off.
-Only :meth:`RedisClient.execute` retries, and it takes only calls that may be repeated.
+redis-py retries a command after a lost answer, which would apply an ``INCRBY`` twice. So the sink disables redis-py's retries.
+Only :meth:`RedisClient.execute` retries, and it accepts only calls that may be repeated.
 """
 
 from __future__ import annotations
@@ -33,12 +33,12 @@ class Call(NamedTuple):
     """A command that may be repeated.
 
     Attributes:
-        slot: the hash slot of its keys; ignored without a cluster.
-        words: the command, or the keys and arguments of ``script``.
-        script: the script to run.
-        keys: how many of the words are keys.
-        weight: its approximate cost, in single commands.
-        durable: whether it counts as answered only when it is as safe as :class:`Safety` demands.
+        slot: the keys' hash slot; ignored without a cluster.
+        words: the command, or the keys and arguments for ``script``.
+        script: the script to run, if any.
+        keys: the number of keys in ``words``.
+        weight: the call's approximate cost, in single commands.
+        durable: whether the answer counts only after the write is as safe as :class:`Safety` demands.
     """
 
     slot: int
@@ -51,12 +51,12 @@ class Call(NamedTuple):
 
 @dataclass(frozen=True)
 class Safety:
-    """The number of copies that a write must have before it counts.
+    """The copies that a write needs before it counts.
 
     Attributes:
-        replicas: how many replicas must have it in memory (WAIT).
-        aof: whether the primary must have it on disk (WAITAOF).
-        timeout_ms: how long to wait for both.
+        replicas: the number of replicas that must have the write in memory (WAIT).
+        aof: whether the primary must have the write on disk (WAITAOF).
+        timeout_ms: how long to wait for these copies.
     """
 
     replicas: int = 0
@@ -70,7 +70,7 @@ class Safety:
         return ("WAIT", self.replicas, self.timeout_ms) if self.replicas else None
 
     def holds(self, answer: Any) -> bool:
-        """Whether the answer to :meth:`command` proves that the write is safe."""
+        """Tell whether the answer to :meth:`command` proves that the write is safe."""
         if isinstance(answer, RedisError):
             return False
         if self.aof:
@@ -79,14 +79,14 @@ class Safety:
 
 
 class RedisClient(StoreClient[Call]):
-    """See :class:`StoreClient`. Used by one thread; an atomic place is a hash slot."""
+    """See :class:`StoreClient`. Each hash slot is an atomic place. Only one thread may use a client."""
 
     system = "Redis"
     oldest = "Redis 6.2, Valkey 7.2"
     failures = FAILURES
     remedies = REMEDIES
-    #: The weight that is sent before an answer is read. While Redis executes the commands of one read from a socket, it
-    #: serves no other client.
+    #: The maximum weight to send before reading an answer. While Redis executes the commands from one read of a socket, it serves
+    #: no other client.
     limits = (4_000,)
     backoff = wait_exponential(multiplier=0.01, max=0.5)
     is_transient = staticmethod(is_transient)
@@ -98,11 +98,11 @@ class RedisClient(StoreClient[Call]):
         self._safety = safety
 
     def server_info(self) -> list[Mapping[str, Any]]:
-        """Read ``INFO`` from every primary; raises one of ``FAILURES`` if a primary does not answer."""
+        """Read ``INFO`` from every primary. Raises one of ``FAILURES`` if a primary does not answer."""
         return [node.info() for node in self._primaries()]
 
     def largest_argument_bytes(self) -> int:
-        """Return the maximum size of a command's argument; Redis' default if the user has no right to read the setting."""
+        """Return the maximum size of a command's argument in bytes; Redis' default if the user may not read the setting."""
         with contextlib.suppress(*FAILURES, KeyError):
             return min(int(str(node.config_get(_LARGEST)[_LARGEST])) for node in self._primaries())
         return _LARGEST_BYTES
@@ -137,10 +137,10 @@ class RedisClient(StoreClient[Call]):
                 answers[at] = NotReplicatedError(f"{wait[0]} answered {found[-1]} within {self._safety.timeout_ms} ms")
 
     def _recover(self, calls: Sequence[Call], answers: Sequence[Any]) -> None:
-        """Ask the cluster again which node serves which slot, or Sentinel which node is the primary."""
+        """Ask the cluster again for the node of each slot, or ask Sentinel for the primary."""
         del calls
         if all(isinstance(answer, NoScriptError) for answer in answers):
-            return  # a server that has only lost the scripts is the right one
+            return  # the servers are still the right ones, but they have lost the scripts
         with contextlib.suppress(*FAILURES):
             if isinstance(self._redis, RedisCluster):
                 self._redis.nodes_manager.initialize()

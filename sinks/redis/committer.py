@@ -23,11 +23,11 @@ if TYPE_CHECKING:
     from twopc.sinks.redis.settings import RedisSettings
     from twopc.sinks.staged.client import StoreClient
 
-#: How long a swept slice stays listed, so that later writes of its task are also swept.
+#: A swept slice stays in the list for this long, so that the driver also sweeps later writes of its task.
 _LISTED_MS: Final = 3_600_000
-#: Precedes the time of the sweep in the list of slices.
+#: This character comes before the sweep time in the list of slices.
 _SWEPT_AT: Final = "@"
-#: A command that passed the check before the decision now fails.
+#: The advice if a command passed the check before the decision, but now fails.
 _CHANGED: Final = "Another client has changed the key since the check before the decision: correct, rename or delete it"
 
 
@@ -56,8 +56,8 @@ class RedisCommitter(StagedCommitter[RedisHandle]):
         """See :class:`ControlCommitter`."""
         words = (self._control_key, old or b"", new)
         before, after = control.decode(old), control.decode(new)
-        # On one server, a decision need not be durable here: the proof of its rows waits for everything before it, and unproven
-        # rows may be applied again. In a cluster, the rows may be on other servers.
+        # On a single server, the decision need not be durable here, because the proof of its rows waits for all earlier writes,
+        # and unproven rows may be applied again. In a cluster, the rows may be on other servers.
         durable = self._is_cluster or (before.driver_epoch, before.version) != (after.driver_epoch, after.version)
         return bool(step.execute_one(Call(self._control_slot, words, scripts.SWAP, keys=1, durable=durable)))
 
@@ -73,7 +73,6 @@ class RedisCommitter(StagedCommitter[RedisHandle]):
     def _slots(
         self, handles: Sequence[RedisHandle], version: int, *, durable: bool
     ) -> dict[RedisHandle, list[SliceState]]:
-        """Read the state of each slice in each of its hash slots."""
         calls = [
             self._call(scripts.LOOK, slot, handle, version, chunks, int(durable), durable=durable)
             for handle in handles
@@ -101,7 +100,7 @@ class RedisCommitter(StagedCommitter[RedisHandle]):
                 if is_transient_text(text_of(answer[2])):
                     return True
                 blocked.append(answer)
-            # An earlier chunk has no answer yet. It will get one unless something blocks the slice.
+            # An earlier chunk has no answer yet. It will get an answer unless an error blocks the slice.
             return bool(answer[0] == b"EARLIER" and not blocked)
 
         answers = self._client.execute(calls, retry_if=retry_if)
@@ -109,7 +108,7 @@ class RedisCommitter(StagedCommitter[RedisHandle]):
         return sorted(failed | {str(answer) for answer in answers if isinstance(answer, Exception)})
 
     def _refused(self, answer: Sequence[bytes]) -> str:
-        """Describe the key that a command could not be applied to after the decision, the reason, and what to do."""
+        """Describe the key of a command that failed after the decision, the reason, and what to do."""
         _, key, reason = answer
         _, advice = self._client.remedy(text_of(reason)) or (None, _CHANGED)
         return f"{refused(key, reason)}. {advice}"
@@ -119,7 +118,6 @@ class RedisCommitter(StagedCommitter[RedisHandle]):
         return all(answer == b"LOST" for answer in self._client.execute(calls))
 
     def _call(self, script: Script, slot: int, handle: RedisHandle, version: int, *more: int, **how: Any) -> Call:
-        """Build a script call about one slice, in one hash slot."""
         applied, staged = keys.applied(self.name, slot), keys.staged(self.name, slot, handle.entry)
         return Call(slot, (applied, staged, version, handle.uuid, *more), script, keys=2, **how)
 
@@ -127,7 +125,7 @@ class RedisCommitter(StagedCommitter[RedisHandle]):
         self._execute([call for one in handles for call in keys.unstage(self.name, one.entry, one.slots)])
 
     def _forget(self, handles: Sequence[RedisHandle]) -> None:
-        # The step that applied a chunk has removed it.
+        # The script that applied a chunk has removed it.
         self._execute([keys.remove_entry(self.name, handle.entry) for handle in handles])
 
     def _entries(self) -> dict[str, str]:

@@ -1,4 +1,4 @@
-"""Tell which of Redis' errors call for a retry, and give advice for the others."""
+"""Decide which Redis errors to retry, and give advice for the others."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from redis.exceptions import RedisError
 from twopc.errors import BadRecordError, ConfigurationError, RetriableError
 from twopc.sinks.staged.client import remedies
 
-#: All errors that redis-py raises. With a cluster, it also raises errors that do not derive from RedisError.
+#: All errors that redis-py raises. With a cluster, some errors do not derive from RedisError.
 FAILURES: Final = (RedisError, exceptions.RedisClusterException, OSError)
-#: Matched by text, because an error inside a script has no class.
+#: The advice by error text, because an error inside a script has no class.
 REMEDIES: Final = remedies(
     (
         r"WRONGPASS|NOAUTH|[Ii]nvalid (username|password)|[Aa]uthentication",
@@ -36,10 +36,10 @@ REMEDIES: Final = remedies(
 
 
 class NotReplicatedError(RedisError):
-    """Fewer replicas or disks have the write than the sink's settings require; a failover may lose it."""
+    """Fewer replicas or disks have the write than the sink's settings require. A failover may lose the write."""
 
 
-#: Errors that a retry may clear, with the classes derived from them.
+#: A retry may clear these errors and errors of derived classes.
 _TRANSIENT: Final = (
     NotReplicatedError,
     OSError,
@@ -52,7 +52,7 @@ _TRANSIENT: Final = (
     exceptions.NoScriptError,
     exceptions.RedisClusterException,
 )
-#: Errors that are known by their text: from inside a script, or without a class in redis-py.
+#: The texts of transient errors that come from inside a script, or that have no class in redis-py.
 _TRANSIENT_TEXT: Final = re.compile(
     r"BUSY|MISCONF|NOREPLICAS|UNBLOCKED|non local key|TRYAGAIN|CLUSTERDOWN|READONLY|LOADING"
 )
@@ -61,12 +61,12 @@ _FINAL: Final = (exceptions.AuthenticationError, exceptions.AuthorizationError)
 
 
 def is_transient(answer: object) -> bool:
-    """Whether an answer is an error that a retry may clear."""
+    """Tell whether an answer is an error that a retry may clear."""
     if not isinstance(answer, Exception) or isinstance(answer, _FINAL):
         return False
     return isinstance(answer, _TRANSIENT) or is_transient_text(str(answer))
 
 
 def is_transient_text(text: str) -> bool:
-    """Whether the text belongs to an error that a retry may clear."""
+    """Tell whether the text belongs to an error that a retry may clear."""
     return _TRANSIENT_TEXT.search(text) is not None

@@ -1,7 +1,7 @@
-"""Name the sink's own keys in Redis, and describe the handle of a slice. All keys begin with ``twopc:<sink>:``.
+"""Define the sink's own keys in Redis, and a slice's handle. All keys begin with ``twopc:<sink>:``.
 
-The part in braces is a hash tag: in a cluster it puts a key into the hash slot of its data, so that one
-script can change both together.
+The part in braces is a hash tag. In a cluster, it puts a key into the same hash slot as its data, so that one script can change
+both together.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
 PREFIX: Final = "twopc:"
-#: Stands for the single atomic place of a Redis without a cluster.
+#: Stands for the single atomic place in a Redis without a cluster.
 NO_SLOT: Final = -1
 SLOTS: Final = 16_384
 
@@ -29,15 +29,16 @@ class RedisHandle(StagedHandle):
     """A prepared slice; its checksum is the SHA-1 of the chunks' SHA-1 digests, slot by slot.
 
     Attributes:
-        groups: for each hash slot, its number (-1 without a cluster), the number of its chunks, and their weight. The weight
-            is the approximate cost in small commands, by count or size. The driver limits the weight that it sends together.
+        groups: for each hash slot, its number (-1 without a cluster), the number of its chunks, and their weight. The weight is
+            the approximate cost in small commands, by count or size. The driver limits the total weight of calls that it sends
+            together.
     """
 
     groups: tuple[tuple[int, int, int], ...]
 
     @property
     def slots(self) -> tuple[int, ...]:
-        """The hash slots that hold a part of the slice."""
+        """The hash slots that contain a part of the slice."""
         return tuple(slot for slot, _, _ in self.groups)
 
 
@@ -47,27 +48,27 @@ def control(sink: str) -> str:
 
 
 def slices(sink: str) -> str:
-    """Return the key of the hash that the sweep searches: ``<driver_epoch>:<uuid>`` -> the hash slots of that slice."""
+    """Return the key of the hash that the sweep searches. It maps ``<driver_epoch>:<uuid>`` to the slice's hash slots."""
     return f"{PREFIX}{sink}:{{{sink}}}:slices"
 
 
 def applied(sink: str, slot: int) -> str:
-    """Return the key of a hash in one hash slot: the fence (``base``), and the progress of each slice in that slot."""
+    """Return the key of a hash in one hash slot. It contains the fence (``base``) and each slice's progress in this slot."""
     return f"{PREFIX}{sink}:{{{_tag(sink, slot)}}}:applied"
 
 
 def staged(sink: str, slot: int, entry: str) -> str:
-    """Return the key of a hash in one hash slot: chunk number -> chunk. ``entry`` is the slice's field in :func:`slices`."""
+    """Return the key of a hash in one hash slot. It maps chunk numbers to chunks. ``entry`` is a field of :func:`slices`."""
     return f"{PREFIX}{sink}:{{{_tag(sink, slot)}}}:slice:{entry}"
 
 
 def scratch(sink: str, slot: int) -> str:
-    """Return the key on which the check before the decision tries commands in one hash slot. Every script removes it again."""
+    """Return the key on which the check tries commands in one hash slot. Every script removes this key at its end."""
     return f"{PREFIX}{sink}:{{{_tag(sink, slot)}}}:scratch"
 
 
 def rehearsal(sink: str, slot: int) -> str:
-    """Return the key of a hash in one hash slot: the copies of counters on which a batch's increments are tried out."""
+    """Return the key of a hash in one hash slot. It contains copies of counters, on which the rehearsal tries increments."""
     return f"{PREFIX}{sink}:{{{_tag(sink, slot)}}}:rehearsal"
 
 
@@ -93,7 +94,7 @@ def _tag(sink: str, slot: int) -> str:
 
 @cache
 def _tags() -> tuple[str, ...]:
-    """Find, for each hash slot, the first number that hashes to it."""
+    """Find the first number that hashes to each slot."""
     found: dict[int, str] = {}
     number = 0
     while len(found) < SLOTS:

@@ -1,7 +1,7 @@
-"""Convert rows to Redis commands: one small class for each command. Choose one for a sink.
+"""Convert rows to Redis commands. Each command has a small class; choose one for a sink.
 
-``key`` is a template over columns, such as ``"total:{id}"``; other arguments name columns. A cluster applies a task's commands
-slot by slot: use a hash tag for keys that belong together (``"total:{{{shop}}}:{id}"`` is ``total:{<shop>}:<id>``).
+``key`` is a template with column names, such as ``"total:{id}"``; other arguments name columns. A cluster applies a task's
+commands slot by slot, so use a hash tag for related keys (``"total:{{{shop}}}:{id}"`` is ``total:{<shop>}:<id>``).
 """
 
 from __future__ import annotations
@@ -26,18 +26,18 @@ if TYPE_CHECKING:
 #: Lua passes at most about 8000 arguments to a command.
 _MAX_FIELDS: Final = 1000
 _INT64: Final = range(-(2**63), 2**63)
-#: Redis adds the time of day to a time to live and rejects a sum over 64 bits. A row may be applied at any time. With this
-#: limit, the sum fits on every day up to the end of the year 9999.
+#: Redis adds the current time to a time to live, and rejects a sum over 64 bits. The driver may apply a row at any time. With
+#: this limit, the sum fits until the end of the year 9999.
 MAX_EXPIRE_MS: Final = 2**63 - 1 - 253_402_300_799_999
 _EXPIRY_MS: Final = range(1, MAX_EXPIRE_MS + 1)
 
 
 def keys(rows: pa.RecordBatch, template: str) -> Column:
-    """Compute the key of every row; none may be a key of the sink itself."""
+    """Compute each row's key. The sink's own keys are not allowed."""
     joined = columns.keys(rows, template)
     if pc.any(pc.starts_with(joined, pattern=PREFIX), min_count=0).as_py():
         raise BadRecordError(
-            f"key {template!r} yields a key that begins with {PREFIX!r}, which is reserved for the sink"
+            f"key {template!r} yields a key that begins with {PREFIX!r}, which is reserved for the sink: change the template"
         )
     found: Column = joined.to_pylist()
     return found
@@ -55,13 +55,13 @@ def _expiries(rows: pa.RecordBatch, number: str | int) -> Column:
     found = _integers(rows, number)
     if isinstance(number, str) and (longest := max(map(int, found), default=0)) > MAX_EXPIRE_MS:
         raise BadRecordError(
-            f"column {number!r} holds a time to live of {longest} ms, but Redis takes at most {MAX_EXPIRE_MS}. To keep the "
-            "key forever, filter the row out"
+            f"column {number!r} contains a time to live of {longest} ms, but Redis accepts at most {MAX_EXPIRE_MS}. To keep the "
+            "key forever, filter out the row"
         )
     return found
 
 
-#: These convert a mapping's argument to a word of each command.
+#: These functions convert a mapping's argument to one word in each command.
 _TEXT: Final = {"encode": texts}
 _NUMBER: Final = {"encode": numbers}
 _INTEGER: Final = {"encode": _integers}
@@ -73,11 +73,11 @@ class Mapping:
     """Converts rows to commands.
 
     Attributes:
-        command: the name of the command.
+        command: the command's name.
         key: the key's template.
 
     Raises:
-        ConfigurationError: the command cannot take an argument.
+        ConfigurationError: an argument is invalid.
     """
 
     command: ClassVar[str]
@@ -91,7 +91,7 @@ class Mapping:
 
     @property
     def columns(self) -> frozenset[str]:
-        """The columns that the mapping needs: those in the key, and those that other arguments name."""
+        """The columns that the mapping needs, from the key and from other arguments."""
         found = {text for text, is_column in parse_template(self.key) if is_column}
         for argument in fields(self)[1:]:
             value = getattr(self, argument.name)
@@ -99,26 +99,25 @@ class Mapping:
         return frozenset(found)
 
     def encode(self, rows: pa.RecordBatch) -> Commands:
-        """Convert some rows to commands, in order.
+        """Convert rows to commands, in order.
 
         Raises:
-            SchemaError: a column is missing or has a type that the command cannot take.
+            SchemaError: a column is missing or has a type that the command does not accept.
             BadRecordError: a value cannot be written.
         """
         return self._commands([keys(rows, self.key), *self._arguments(rows)])
 
     def _commands(self, words: list[Column], width: int | None = None) -> Commands:
-        """Build the commands from their words, one column for each word."""
         return Commands(self.command, width or len(words), list(chain.from_iterable(zip(*words, strict=True))))
 
     def _arguments(self, rows: pa.RecordBatch) -> list[Column]:
-        """Return the words after the key, a column for each."""
+        """Return the words after the key, one column for each word."""
         return [one.metadata["encode"](rows, getattr(self, one.name)) for one in fields(self)[1:]]
 
 
 @dataclass(frozen=True)
 class _FieldsMapping(Mapping):
-    """A command with a field and its value for each of several columns.
+    """Converts rows to a command with a field and a value for each of several columns.
 
     Attributes:
         fields: the columns.
@@ -157,14 +156,14 @@ class Set(Mapping):
 
 @dataclass(frozen=True)
 class HashSet(_FieldsMapping):
-    """``HSET key field value …``: one field for each column in ``fields``. Other fields of the hash stay."""
+    """``HSET key field value …``, with one field for each column in ``fields``. Other fields in the hash stay."""
 
     command = "HSET"
 
 
 @dataclass(frozen=True)
 class IncrBy(Mapping):
-    """``INCRBY key by``: ``by`` is a column of integers, or a number."""
+    """``INCRBY key by``, where ``by`` is an integer column or a number."""
 
     command = "INCRBY"
     by: str | int = field(default=1, metadata=_INTEGER)
@@ -177,7 +176,7 @@ class IncrBy(Mapping):
 
 @dataclass(frozen=True)
 class IncrByFloat(Mapping):
-    """``INCRBYFLOAT key by``: ``by`` is a column of numbers."""
+    """``INCRBYFLOAT key by``, where ``by`` is a numeric column."""
 
     command = "INCRBYFLOAT"
     by: str = field(metadata=_NUMBER)
@@ -185,7 +184,7 @@ class IncrByFloat(Mapping):
 
 @dataclass(frozen=True)
 class HashIncrBy(_FieldsMapping):
-    """``HINCRBY key field by`` for each column in ``fields``; the columns are integers."""
+    """``HINCRBY key field by`` for each integer column in ``fields``."""
 
     command = "HINCRBY"
 
@@ -223,7 +222,7 @@ class ListPush(Mapping):
 
 @dataclass(frozen=True)
 class StreamAdd(_FieldsMapping):
-    """``XADD key * field value …``: one field for each column in ``fields``. Redis assigns the id when it applies the row."""
+    """``XADD key * field value …``, with a field for each column in ``fields``. Redis assigns the id when it applies the row."""
 
     command = "XADD"
 
@@ -233,7 +232,7 @@ class StreamAdd(_FieldsMapping):
 
 @dataclass(frozen=True)
 class Expire(Mapping):
-    """``PEXPIRE key expire_ms``: ``expire_ms`` is a column of integers, or a number. The time begins when the row is applied.
+    """``PEXPIRE key expire_ms``, where ``expire_ms`` is an integer column or a number. The time begins when the row is applied.
 
     As in Redis, a row whose time is 0 or less deletes the key.
     """

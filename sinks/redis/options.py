@@ -1,7 +1,7 @@
-"""Check the options of redis-py, from a sink's ``options`` and from its url's query.
+"""Check redis-py's options, which come from a sink's ``options`` and from its url's query.
 
-redis-py itself lets a url override everything. The library passes unknown options to a constructor that does not have them,
-or drops them (in a cluster), and it reads ``/prod`` as database 0.
+redis-py itself lets a url override all options. It passes unknown options to a constructor that rejects them, or drops them (in a
+cluster), and it reads ``/prod`` as database 0.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 _CONNECTIONS: Final = {"redis": Connection, "rediss": SSLConnection, "unix": UnixDomainSocketConnection}
 _RETRIES: Final = "redis-py's retries would apply a command twice"
 _ANSWERS: Final = "the sink reads and writes bytes"
-#: Options that the protocol sets itself, or that would change the meaning of commands and answers.
+#: Options that the sink itself sets, or that would change the meaning of commands and answers.
 _OWNED: Final = {
     **dict.fromkeys(("retry", "retry_on_timeout", "retry_on_error", "cluster_error_retry_attempts"), _RETRIES),
     **dict.fromkeys(("decode_responses", "encoding", "encoding_errors", "parser_class", "command_packer"), _ANSWERS),
@@ -37,28 +37,28 @@ _OWNED: Final = {
     **dict.fromkeys(
         ("connection_pool", "connection_pool_class", "connection_class", "queue_class", "single_connection_client",
          "redis_connect_func", "cache", "cache_config", "cache_factory"),
-        "the sink makes its own connections",
+        "the sink creates its own connections",
     ),
     **dict.fromkeys(("host", "port", "path", "unix_socket_path", "url"), "the url says where Redis is"),
     "socket_timeout": "timeout_ms sets the timeouts",
     "ssl": "a url that begins with rediss:// sets TLS",
 }  # fmt: skip
-#: The options that take text, as in a url. Others may be in a url only if redis-py has a parser for them.
+#: Options with text values. A url may contain other options only if redis-py has a parser for them.
 _TEXTS: Final = frozenset(
     {
         "username", "password", "client_name", "lib_name", "lib_version", "ssl_keyfile", "ssl_certfile", "ssl_cert_reqs",
         "ssl_ca_certs", "ssl_ca_data", "ssl_ca_path", "ssl_password", "ssl_ciphers",
     }
 )  # fmt: skip
-#: The options of a cluster's client besides those of its connections.
+#: The cluster client's own options, without its connections' options.
 _OF_CLUSTER: Final = frozenset(inspect.signature(RedisCluster.__init__).parameters) - {"self", "kwargs"}
-#: Parameters in the signatures that are not meant for users.
+#: Parameters in the signatures that are not for users.
 _PRIVATE: Final = frozenset({"self", "args", "kwargs", "connection_kwargs"})
 _ESCAPES: Final = "In a user name or password, write '/' as %2F, '#' as %23, '?' as %3F, '@' as %40, ':' as %3A"
 
 
 def require_valid(url: str, options: Mapping[str, Any], *, cluster: bool) -> None:
-    """Check a sink's url and options. No message shows a value, because it may contain a part of a password.
+    """Check a sink's url and options. No message shows a value, because the value may contain part of a password.
 
     Raises:
         ConfigurationError: an option is invalid. The message names the argument and the option, and says what to pass
@@ -68,7 +68,7 @@ def require_valid(url: str, options: Mapping[str, Any], *, cluster: bool) -> Non
     if scheme not in _CONNECTIONS:
         raise _wrong("url", "it must start with redis://, rediss:// (TLS) or unix://")
     if scheme == "unix" and cluster:
-        raise _wrong("url", "a cluster has no socket file: it must start with redis:// or rediss://")
+        raise _wrong("url", "a cluster has no socket file: the url must start with redis:// or rediss://")
     in_url = _options_of(url)
     for argument, names in (("url", in_url), ("options", options)):
         for name in sorted(names):
@@ -87,19 +87,19 @@ def _wrong(argument: str, advice: str) -> ConfigurationError:
 
 
 def _options_of(url: str) -> dict[str, str]:
-    """Read the options in a url, from its query or elsewhere, as text."""
+    """Read the options in a url as text, from its query and its other parts."""
     parts = urlsplit(url)
     try:
-        parts.port  # noqa: B018 - the library checks it when it is read
+        parts.port  # noqa: B018 - the library checks the port when this attribute is read
     except ValueError:
-        # The library's message may show a part of a password.
+        # The library's message may show part of a password.
         raise _wrong("url", f"its port is not a number up to 65535. {_ESCAPES}") from None
     if parts.fragment:
         raise _wrong("url", f"nothing can follow a '#'. {_ESCAPES}")
     query = parse_qs(parts.query, keep_blank_values=True)
     database = parts.path.strip("/") if parts.scheme != "unix" else ""
     if database and not database.isdecimal():
-        raise _wrong("url", f"its path is not the number of a database. {_ESCAPES}")
+        raise _wrong("url", f"its path is not a database number. {_ESCAPES}")
     elsewhere = {"username": parts.username, "password": parts.password, "db": database}
     for name, value in elsewhere.items():
         if value:
@@ -108,35 +108,35 @@ def _options_of(url: str) -> dict[str, str]:
         if len(values) > 1:
             raise _wrong("url", f"it has {name!r} twice: pass it only once")
         if not values[0]:
-            raise _wrong("url", f"{name!r} has no value: set one, or remove it")
+            raise _wrong("url", f"{name!r} has no value: set a value, or remove the option")
     return {name: values[0] for name, values in query.items()}
 
 
 @cache
 def _known(scheme: str, *, cluster: bool) -> frozenset[str]:
-    """Return the options that redis-py passes on to a connection, and those of the object that creates connections."""
+    """Return the options that redis-py passes to connections or to the connection pool."""
     found = {
         name for kind in (*_CONNECTIONS[scheme].__mro__, ConnectionPool) for name in inspect.signature(kind).parameters
     }
-    # A cluster's client keeps only these of the options that it does not know, and silently drops the others.
+    # A cluster client keeps only these unknown options, and silently drops the others.
     return frozenset((found & set(REDIS_ALLOWED_KEYS)) | _OF_CLUSTER if cluster else found) - _PRIVATE
 
 
 def _objection(name: str, scheme: str, *, cluster: bool, is_text: bool) -> str:
-    """Return the objection to an option's name; empty if there is none."""
+    """Return the objection to an option's name; empty if the name is valid."""
     if name in _OWNED:
-        return f"is set by the sink: {_OWNED[name]}. Remove it"
+        return f"is reserved: {_OWNED[name]}. Remove it"
     if name not in _known(scheme, cluster=cluster):
         if name in _known("rediss", cluster=cluster):
             return "is for TLS: begin the url with rediss://"
-        return f"is not an option of redis-py for {'clusters' if cluster else 'connections'}: correct it or remove it"
+        return f"is not an option of redis-py for {'clusters' if cluster else 'connections'}: correct or remove it"
     if is_text and name not in _TEXTS and name not in URL_QUERY_ARGUMENT_PARSERS:
         return "cannot be written as text: pass it in options"
     return ""
 
 
 def _require_constructible(url: str, options: Mapping[str, Any]) -> None:
-    """Let redis-py parse the values, without a connection."""
+    """Let redis-py parse the values without connecting."""
     try:
         ConnectionPool.from_url(url, **options).make_connection()
     except (TypeError, ValueError, AttributeError, RedisError) as error:

@@ -1,7 +1,7 @@
-"""Define the scripts that run inside Redis. Each is one atomic step on keys of one hash slot, and may be called again.
+"""Define the scripts that run inside Redis. Each script is an atomic step on keys in one hash slot, and may be called again.
 
-All of them are ``EVAL`` scripts, because Redis 6.2 has no functions. Redis does not roll a failed script back, so
-:data:`APPLY` never ends with an error once it has written: it records the row that it has reached.
+All scripts use ``EVAL``, because Redis 6.2 has no functions. Redis does not roll back a failed script. So after its first write,
+:data:`APPLY` never ends with an error, but records the last row that it has applied.
 """
 
 from __future__ import annotations
@@ -11,19 +11,19 @@ from typing import Final, NamedTuple
 
 
 class Script(NamedTuple):
-    """A script and its SHA-1, under which Redis caches it."""
+    """A script, and the SHA-1 that identifies it in Redis' cache."""
 
     text: str
     sha: str
 
 
 def script(*parts: str) -> Script:
-    """Join several texts into one script."""
+    """Join several parts into one script."""
     text = "\n".join(parts)
     return Script(text, hashlib.sha1(text.encode(), usedforsecurity=False).hexdigest())
 
 
-#: Reads a chunk that :mod:`twopc.sinks.redis.chunks` has packed. Returns its command, the number of rows, and a function that
+#: Opens a chunk from :mod:`twopc.sinks.redis.chunks`. Returns the chunk's command, its number of rows, and a function that
 #: returns the next row.
 READ_CHUNK: Final = """
 local function open_chunk(chunk)
@@ -57,8 +57,8 @@ if base == fence then
 end
 """
 
-#: KEYS applied, slice; ARGV base, uuid, chunk. The step that raises the fence removes the markers of earlier decisions.
-#: If they were removed without the fence, a paused driver would apply its increments again.
+#: KEYS applied, slice; ARGV base, uuid, chunk. The call that raises the fence also removes earlier decisions' markers. Without
+#: the fence, a paused driver would then apply its increments again.
 APPLY: Final = script(
     READ_CHUNK,
     _READ_PROGRESS,
@@ -92,8 +92,8 @@ return {'DONE'}
 """,
 )
 
-#: KEYS applied, slice; ARGV base, uuid, chunks, touch. Answers the name of a SliceState. ``touch`` makes the script write, so
-#: that a WAIT after it covers everything before it, on every connection that was used to write.
+#: KEYS applied, slice; ARGV base, uuid, chunks, touch. Returns the name of a SliceState. ``touch`` makes the script write, so
+#: that a later WAIT covers all earlier writes, from every connection.
 LOOK: Final = script(
     _READ_PROGRESS,
     """
@@ -111,7 +111,7 @@ return untouched and 'LOST' or 'TORN'
 """,
 )
 
-#: KEYS applied, slice; ARGV base, uuid. A paused driver that wakes up must not apply a part of a partly lost slice.
+#: KEYS applied, slice; ARGV base, uuid. Prevents a paused driver from applying part of a partly lost slice later.
 TOMBSTONE: Final = script(
     _READ_PROGRESS,
     """
@@ -121,8 +121,8 @@ return 'LOST'
 """,
 )
 
-#: KEYS control; ARGV the value read, '' if there was none, and the value to write. Answers 0 if another value is stored.
-#: After a lost answer, the new value is already there. It is written again, so that a later WAIT covers it.
+#: KEYS control; ARGV the value read ('' if absent) and the value to write. Returns 0 if another value is stored. After a lost
+#: answer, the new value may already be stored. The script writes it again, so that a later WAIT covers it.
 SWAP: Final = script(
     """
 local held = redis.call('HGET', KEYS[1], 'record') or ''

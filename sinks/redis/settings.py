@@ -1,4 +1,4 @@
-"""Check the arguments of a Redis sink, which :class:`twopc.sinks.redis.RedisSink` documents, and the server that it needs."""
+"""Check a Redis sink's arguments and its server. :class:`twopc.sinks.redis.RedisSink` documents the arguments."""
 
 from __future__ import annotations
 
@@ -66,8 +66,8 @@ class RedisSettings(StagedSettings):
         return RedisClient(self.connect, timeout_ms=self.timeout_ms, safety=safety)
 
     def connect(self) -> redis.Redis | RedisCluster:
-        """Return a client of redis-py that never retries: a retry after a lost answer would apply an ``INCRBY`` twice."""
-        # A socket must outlive the WAIT that it carries.
+        """Return a redis-py client that never retries, because a retry after a lost answer would apply an ``INCRBY`` twice."""
+        # The socket timeout must exceed the timeout of a WAIT.
         timeout_s = (self.timeout_ms + self.wait_timeout_ms) / 1000
         common = {"socket_timeout": timeout_s, "socket_connect_timeout": timeout_s, **self.options}
         never = Retry(NoBackoff(), 0)
@@ -85,7 +85,7 @@ class RedisSettings(StagedSettings):
         return primary
 
     def objections(self, found: collections.abc.Mapping[str, Any]) -> Iterator[tuple[bool, str]]:
-        """See :class:`StagedSettings`: a server that may lose data is rejected. ``found`` is ``INFO`` of a primary."""
+        """See :class:`StagedSettings`. Reject a server that may lose data. ``found`` is ``INFO`` from a primary."""
         version = tuple(int(part) for part in str(found["redis_version"]).split(".")[:2])
         policy = found.get("maxmemory_policy", "noeviction")
         replicas = int(found.get("connected_slaves", 0))
@@ -97,7 +97,7 @@ class RedisSettings(StagedSettings):
         )
         yield (
             found.get("role") != "master",
-            "the url points to a replica: pass the url of the primary, or sentinels=… with service=…",
+            "the url points to a replica: pass the primary's url, or sentinels=… with service=…",
         )
         yield is_cluster and not self.cluster, "the url points to a cluster: pass cluster=True"
         yield (
@@ -110,5 +110,5 @@ class RedisSettings(StagedSettings):
         )
         yield (
             self.wait_replicas > replicas,
-            f"wait_replicas={self.wait_replicas}, but the primary has {replicas}: start the others, or set a lower number",
+            f"wait_replicas={self.wait_replicas}, but the primary has only {replicas}: start more replicas, or lower the number",
         )

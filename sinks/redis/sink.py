@@ -1,4 +1,4 @@
-"""The Redis sink, as its user describes it. The sink writes to Redis and Valkey, standalone, behind Sentinel, or as a cluster."""
+"""Define the Redis sink that users create. It writes to standalone Redis or Valkey, behind Sentinel, or to a cluster."""
 
 from __future__ import annotations
 
@@ -20,25 +20,26 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class RedisSink(RedisSettings, TwoPhaseCommitSink[RedisHandle]):
-    """Writes rows to Redis, each applied once, after the decision.
+    """Writes rows to Redis, each exactly once.
 
-    Tasks stage their commands under ``twopc:<name>:``, where nobody reads them. After the decision, scripts inside Redis
-    apply them chunk by chunk, each chunk in one atomic step with its marker.
+    Tasks stage their commands under ``twopc:<name>:``, which no reader uses. After the decision, scripts inside Redis apply the
+    commands chunk by chunk, each chunk in one atomic step with its marker.
 
     Args:
         name: the sink's name across restarts. Letters, digits, ``_`` and ``-``.
-        url: ``redis://user:password@host:port/database``, ``rediss://`` for TLS, ``unix://`` for a socket; for a cluster,
-            any node. Behind Sentinel, only user, password and database count.
-        mapping: the conversion of rows to commands, one of ``twopc.sinks.redis.mappings``.
+        url: ``redis://user:password@host:port/database``, ``rediss://`` for TLS, or ``unix://`` for a socket. For a cluster,
+            name any node. Behind Sentinel, only user, password and database count.
+        mapping: how to convert rows to commands; one of ``twopc.sinks.redis.mappings``.
         cluster: whether Redis is a cluster.
         sentinels: ``(host, port)`` of each Sentinel; needs ``service``.
-        service: the name by which the Sentinels know the primary.
+        service: the Sentinels' name for the primary.
         options: redis-py's keyword arguments, such as ``ssl_ca_certs``.
-        wait_replicas: how many replicas must have a write before it counts (``WAIT``).
-        wait_aof: whether the primary must have it on disk, in its append-only file (``WAITAOF``, Redis 7.2).
+        wait_replicas: the number of replicas that must have a write before it counts (``WAIT``).
+        wait_aof: whether the primary must have a write in its append-only file on disk before it counts (``WAITAOF``, Redis
+            7.2).
         wait_timeout_ms: how long to wait for the replicas and the disk.
-        chunk_rows: the number of commands applied in one step. Redis serves no other client meanwhile.
-        chunk_bytes: the maximum bytes in one step; a larger row is a step by itself.
+        chunk_rows: the number of commands in one step. During a step, Redis serves no other client.
+        chunk_bytes: the maximum size of one step in bytes. A larger row is a step by itself.
         timeout_ms: how long one step may wait for Redis.
 
     Raises:

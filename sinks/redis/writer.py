@@ -24,14 +24,12 @@ if TYPE_CHECKING:
     from twopc.sinks.redis.settings import RedisSettings
 
 _BYTES_PER_WEIGHT: Final = 256
-#: Every server takes an argument of this size, with any proto-max-bulk-len.
+#: Every server accepts an argument of this size, with any proto-max-bulk-len.
 _ALWAYS_TAKEN: Final = 1_000_000
 
 
 @dataclass
 class _Group:
-    """The staged commands of one hash slot."""
-
     weight: int = 0
     digests: list[str] = field(default_factory=list)  # one for each chunk
 
@@ -90,6 +88,6 @@ class RedisWriter(StagedWriter[RedisHandle]):
         self._largest_bytes = self._client.largest_argument_bytes()
         if len(data) > self._largest_bytes:
             raise BadRecordError(
-                f"sink {self._sink!r}: a row has {len(data)} bytes with its key, but Redis takes at most "
+                f"sink {self._sink!r}: a row has {len(data)} bytes with its key, but Redis accepts at most "
                 f"{self._largest_bytes}. Raise Redis' proto-max-bulk-len, or make the row smaller"
             )

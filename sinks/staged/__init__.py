@@ -1,1 +1,1 @@
-"""Sinks for stores without lasting transactions: tasks stage slices, and the driver applies them after its decision."""
+"""Shared code for stores without lasting transactions. Tasks stage slices, and the driver applies them after its decision."""

@@ -1,4 +1,4 @@
-"""Implement the part of a store's client that does not depend on the store: retries, and the translation of errors."""
+"""Implement the store-independent part of a store's client: retries and error translation."""
 
 from __future__ import annotations
 
@@ -23,23 +23,23 @@ CallT = TypeVar("CallT")
 
 
 Remedy = tuple[re.Pattern[str], type["TwoPhaseCommitError"], str]
-"""A pattern for an error's class and text, the class to raise, and the advice that ends the message."""
+"""A pattern for an error's class and text, the class to raise, and the advice at the end of the message."""
 
 
 def remedies(*given: tuple[str, type[TwoPhaseCommitError], str]) -> tuple[Remedy, ...]:
-    """Compile the patterns; the first match counts."""
+    """Compile the patterns. The first match counts."""
     return tuple((re.compile(pattern), error, advice) for pattern, error, advice in given)
 
 
 class StoreClient(ABC, Generic[CallT]):
-    """The connections of one process, opened when they are needed.
+    """Manages one process's connections, and opens them when needed.
 
     Attributes:
-        system: the store's name, for messages.
-        oldest: the oldest supported versions, for messages.
-        failures: every error that a call may raise or get as its answer.
+        system: the store's name, for error messages.
+        oldest: the oldest supported versions, for error messages.
+        failures: every error that a call may raise or receive as its answer.
         remedies: the advice for these errors.
-        limits: the maximum size of the calls that are sent together, in the units of :meth:`_sizes`.
+        limits: the maximum total size of calls that are sent together, in the units of :meth:`_sizes`.
         backoff: the pauses between retries.
     """
 
@@ -54,13 +54,13 @@ class StoreClient(ABC, Generic[CallT]):
         self._timeout_s = timeout_s
 
     def execute(self, calls: Sequence[CallT], *, retry_if: Callable[[Any], bool] | None = None) -> list[Any]:
-        """Execute repeatable calls, and keep their order within one atomic place of the store.
+        """Execute repeatable calls, and keep their order within each atomic place in the store.
 
-        Retries the calls for whose answers ``retry_if`` is true, by default after transient errors. Gives up when no call has
-        been answered for the length of the timeout. Every answer restarts the timeout.
+        Retry a call while ``retry_if`` is true for its answer, by default after transient errors. Give up after the timeout
+        passes without an answer to any call. Every answer restarts the timeout.
 
         Returns:
-            the last answer to each call; an error is an answer.
+            the last answer to each call, which may be an error.
         """
         answers: list[Any] = [TimeoutError("not sent")] * len(calls)
         retry_if = retry_if or self.is_transient
@@ -94,7 +94,7 @@ class StoreClient(ABC, Generic[CallT]):
         return answers
 
     def _windows(self, calls: Sequence[CallT], places: Sequence[int]) -> Iterator[list[int]]:
-        """Group the calls that are sent together, within each of ``limits``. A call that exceeds one of them is sent alone."""
+        """Group the calls to send together, within each of ``limits``. Send a call that exceeds a limit alone."""
         window: list[int] = []
         used: tuple[int, ...] = (0,) * len(self.limits)
         for place in places:
@@ -113,17 +113,19 @@ class StoreClient(ABC, Generic[CallT]):
         return checked(self.execute([call]))[0]
 
     def translate(self, error: Exception, what: str) -> TwoPhaseCommitError:
-        """Build the error for a failure before the decision. The message begins with ``what``: the sink and the step."""
+        """Build the error for a failure before the decision. Its message begins with ``what``, which names the sink and step."""
         text = f"{what}: {str(error) or type(error).__name__}"
         if remedy := self.remedy(f"{getattr(error, 'kind', type(error).__name__)} {error}"):
             kind, advice = remedy
             return kind(f"{text}. {advice}")
         if self.is_transient(error):
             return UnavailableError(text)
-        return ConfigurationError(f"{text}. {self.system} rejected the call: check that it is {self.oldest} or newer")
+        return ConfigurationError(
+            f"{text}. {self.system} rejected the call: check that its version is {self.oldest} or newer"
+        )
 
     def remedy(self, text: str) -> tuple[type[TwoPhaseCommitError], str] | None:
-        """Find the error to raise for this text, and the advice; None if ``remedies`` has no match."""
+        """Find the error class and the advice for this text; None if ``remedies`` has no match."""
         found = ((kind, advice) for pattern, kind, advice in self.remedies if pattern.search(text))
         return next(found, None)
 
@@ -133,7 +135,7 @@ class StoreClient(ABC, Generic[CallT]):
         deadline = time.monotonic() + self._timeout_s
         for at in window:
             if failure is not None and time.monotonic() > deadline:
-                answers[at] = failure  # nothing answers, so no further call has to wait
+                answers[at] = failure  # no server answers, so the other calls need not wait
                 continue
             try:
                 server, place = self._find(calls[at], answers[at])
@@ -151,7 +153,7 @@ class StoreClient(ABC, Generic[CallT]):
     @staticmethod
     @abstractmethod
     def is_transient(answer: object) -> bool:
-        """Whether an answer is an error that a retry may clear."""
+        """Tell whether an answer is an error that a retry may clear."""
 
     @abstractmethod
     def close(self) -> None:
@@ -159,26 +161,26 @@ class StoreClient(ABC, Generic[CallT]):
 
     @abstractmethod
     def _sizes(self, call: CallT) -> Sequence[int]:
-        """Return how much a call counts towards each of ``limits``."""
+        """Return a call's size in the unit of each of ``limits``."""
 
     @abstractmethod
     def _find(self, call: CallT, last: Any) -> tuple[Any, Any]:
-        """Choose the server for a call, and the call's place there, from the call's last answer."""
+        """Choose a call's server, and its place there. The call's last answer may name another server."""
 
     @abstractmethod
     def _send(self, server: Any, calls: Sequence[CallT], mine: Sequence[tuple[int, Any]], answers: list[Any]) -> None:
-        """Send calls to one server, each with its position and place, and replace their last answers."""
+        """Send calls to one server, and replace their last answers. ``mine`` has each call's position and place."""
 
     @abstractmethod
     def _recover(self, calls: Sequence[CallT], answers: Sequence[Any]) -> None:
-        """Before a retry, look up again which servers these calls belong to."""
+        """Look up the servers for these calls again before a retry."""
 
 
 AnswersT = TypeVar("AnswersT", bound="Collection[Any]")
 
 
 def checked(answers: AnswersT) -> AnswersT:
-    """Return the answers; raise the first that is an error."""
+    """Return the answers, or raise the first error among them."""
     for answer in answers:
         if isinstance(answer, Exception):
             raise answer

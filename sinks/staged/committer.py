@@ -1,4 +1,4 @@
-"""Commit staged slices from the driver: apply them under a fence with markers, prove by the markers, and sweep."""
+"""Commit staged slices from the driver. Apply them with a fence and markers, use the markers as proof, and sweep."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ if TYPE_CHECKING:
 class StagedCommitter(ControlCommitter[StagedHandleT, "StoreClient[Any]"]):
     """See :class:`SinkCommitter`. A subclass supplies a store's own steps.
 
-    Each step must be repeatable, and may raise one of the client's ``failures``. The store compares the attempt's version in
-    each of its atomic operations, so a step needs only the client.
+    Each step must be repeatable, and may raise one of the client's ``failures``. The store compares the attempt's version in each
+    atomic operation, so a step needs only the client.
     """
 
     def __init__(self, settings: StagedSettings, client: StoreClient[Any]) -> None:
@@ -44,32 +44,32 @@ class StagedCommitter(ControlCommitter[StagedHandleT, "StoreClient[Any]"]):
         return self._client.translate(error, what)
 
     def check_store(self, step: StoreClient[Any]) -> None:
-        """See :class:`ControlCommitter`: the store's settings."""
+        """See :class:`ControlCommitter`. Check the store's settings."""
         del step
         for found in self._describe():
             for is_wrong, what in self._settings.objections(found):
                 if is_wrong:
-                    raise ConfigurationError(f"sink {self.name!r}: {what}")
+                    raise ConfigurationError(f"sink {self.name!r}: {what}. Nothing was written")
 
     def confirm(self, handles: Sequence[StagedHandleT], age_ms: float) -> None:
-        """See :class:`SinkCommitter`: checks that every chunk exists unchanged."""
+        """See :class:`SinkCommitter`. Check that every chunk exists unchanged."""
         del age_ms  # staged data does not expire
         for handle, checksum in self._checksums(handles).items():
             if isinstance(checksum, Exception):
                 raise self.explain(checksum, self._named(f"confirming {handle.transaction}")) from checksum
             if checksum != handle.checksum:
-                what = f"{handle.transaction} is no longer whole. Nothing was decided, and a new attempt rewrites it"
+                what = f"data of {handle.transaction} is missing or changed. Nothing was decided, and a new attempt rewrites it"
                 raise RetriableError(self._named(what))
 
     def commit(
         self, handles: Sequence[StagedHandleT], scan_start: Mapping[str, Any]
     ) -> Mapping[StagedHandleT, Evidence]:
-        """See :class:`SinkCommitter`: applies one slice after another, so that a replay applies them in the same order."""
+        """See :class:`SinkCommitter`. Apply one slice after another, so that a replay applies them in the same order."""
         version = version_of(scan_start)
         self._blockers = []
         self._highest_version = max(self._highest_version, self._top(handles, version))
         try:
-            # Do this before any row is applied: a start from an older checkpoint must see the decision.
+            # Record the decision before applying any row, because a start from an older checkpoint must see it.
             self._record_decision(version)
             self._apply_all(handles, version)
         except self._client.failures as error:
@@ -88,7 +88,7 @@ class StagedCommitter(ControlCommitter[StagedHandleT, "StoreClient[Any]"]):
     def prove(
         self, handles: Sequence[StagedHandleT], scan_start: Mapping[str, Any]
     ) -> Mapping[StagedHandleT, Evidence]:
-        """See :class:`SinkCommitter`: uses the markers."""
+        """See :class:`SinkCommitter`. The markers are the proof."""
         version = version_of(scan_start)
         try:
             states = self._look(handles, version, durable=True)
@@ -100,12 +100,12 @@ class StagedCommitter(ControlCommitter[StagedHandleT, "StoreClient[Any]"]):
     def initialize_state(
         self, decided: Sequence[StagedHandleT], scan_start: Mapping[str, Any]
     ) -> Mapping[StagedHandleT, Evidence]:
-        """See :class:`SinkCommitter`. Makes later versions higher than any that the last decision used."""
+        """See :class:`SinkCommitter`. Make later versions higher than all versions that the last decision used."""
         self._highest_version = max(self._highest_version, self._top(decided, version_of(scan_start or NO_ATTEMPT)))
         return super().initialize_state(decided, scan_start)
 
     def recover_and_abort(self, decided: Collection[StagedHandleT]) -> None:
-        """See :class:`SinkCommitter`: sweeps the undecided slices of this and earlier driver epochs."""
+        """See :class:`SinkCommitter`. Sweep undecided slices from this driver epoch and earlier ones."""
         with self._tidy("sweeping undecided slices"):
             self._sweep_all({handle.entry for handle in decided})
 
@@ -127,7 +127,7 @@ class StagedCommitter(ControlCommitter[StagedHandleT, "StoreClient[Any]"]):
                     return
 
     def _judge(self, handle: StagedHandleT, state: SliceState, version: int) -> Evidence:
-        """Derive the evidence from a slice's state. If nothing is proven, record the reason."""
+        """Derive the evidence from a slice's state. Record the reason if the state proves nothing."""
         system = self._client.system
         if state is SliceState.COMMITTED:
             return Evidence.COMMITTED
@@ -141,7 +141,7 @@ class StagedCommitter(ControlCommitter[StagedHandleT, "StoreClient[Any]"]):
             )
         if state is SliceState.TORN:
             self._block(
-                f"{handle.transaction} is partly applied, and the rest is missing in {system}. So some of the slice's rows "
+                f"{handle.transaction} is partly applied, and the rest is missing in {system}. Some of its rows "
                 f"are lost. Restore {system} from a backup"
             )
         return Evidence.UNKNOWN
@@ -160,14 +160,14 @@ class StagedCommitter(ControlCommitter[StagedHandleT, "StoreClient[Any]"]):
 
     @abstractmethod
     def _describe(self) -> Iterable[Any]:
-        """Read the facts about each server that the settings' ``objections`` needs. Changes nothing."""
+        """Read the facts about each server that the settings' ``objections`` needs. Change nothing."""
 
     @abstractmethod
     def _checksums(self, handles: Sequence[StagedHandleT]) -> Mapping[StagedHandleT, str | Exception]:
         """Compute the current checksum of each slice's staged data. A BadRecordError means that the slice cannot be applied."""
 
     def _top(self, handles: Sequence[StagedHandleT], version: int) -> int:
-        """Return the highest version that applying these slices may use."""
+        """Return the highest version that the driver may use to apply these slices."""
         del handles
         return version
 
@@ -175,43 +175,43 @@ class StagedCommitter(ControlCommitter[StagedHandleT, "StoreClient[Any]"]):
     def _look(
         self, handles: Sequence[StagedHandleT], version: int, *, durable: bool
     ) -> Mapping[StagedHandleT, SliceState]:
-        """Read the state of each slice. With ``durable``, COMMITTED means as safe as the sink's settings demand."""
+        """Read each slice's state. With ``durable``, COMMITTED means as safe as the sink's settings demand."""
 
     @abstractmethod
     def _apply(self, handle: StagedHandleT, version: int) -> Sequence[str]:
-        """Apply the rest of a slice, each chunk once; return its blockers, as text."""
+        """Apply a slice's remaining chunks, each exactly once. Return the errors that block the slice."""
 
     def _apply_each(
         self, handles: Sequence[StagedHandleT], version: int
     ) -> Generator[tuple[StagedHandleT, Sequence[str]]]:
-        """Apply slices in order; yield each one with its blockers.
+        """Apply slices in order. Yield each slice with the errors that block it.
 
-        If the iterator is closed, it starts no further slice, and waits for those that have started.
+        After the iterator is closed, it starts no more slices, and waits for running ones.
         """
         for handle in handles:
             yield handle, self._apply(handle, version)
 
     def _is_ordered(self, handle: StagedHandleT) -> bool:
-        """Whether later slices must wait for this one."""
+        """Tell whether later slices must wait for this one."""
         del handle
         return False
 
     @abstractmethod
     def _tombstone(self, handle: StagedHandleT, version: int) -> bool:
-        """Make sure that no driver, even a paused one, can apply a lost slice; return whether that is proven."""
+        """Prevent all drivers, even paused ones, from applying a lost slice. Return whether this is proven."""
 
     @abstractmethod
     def _discard(self, handles: Sequence[StagedHandleT]) -> None:
         """Remove slices and their entries."""
 
     def _forget(self, handles: Sequence[StagedHandleT]) -> None:
-        """Remove the remains of committed slices."""
+        """Remove leftovers of committed slices."""
         self._discard(handles)
 
     @abstractmethod
     def _entries(self) -> Mapping[str, str]:
-        """List every slice: its entry, with the data that :meth:`_sweep` needs."""
+        """List every slice's entry, with the data that :meth:`_sweep` needs."""
 
     @abstractmethod
     def _sweep(self, orphans: Mapping[str, str]) -> int:
-        """Remove undecided slices, whose tasks may still be writing. Return the number of those that are new to the sweep."""
+        """Remove undecided slices, whose tasks may still be writing. Return how many were not swept before."""

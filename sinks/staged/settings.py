@@ -49,18 +49,18 @@ class StagedSettings(ABC):
 
     @property
     def columns(self) -> frozenset[str]:
-        """See :class:`TwoPhaseCommitSink`: the columns that the mapping names."""
+        """See :class:`TwoPhaseCommitSink`. These are the mapping's columns."""
         return self.mapping.columns
 
     @abstractmethod
     def create_client(self) -> StoreClient[Any]:
-        """Create a client for the caller, not yet connected."""
+        """Create a client, which the caller must close. It is not connected yet."""
 
     @abstractmethod
     def objections(self, found: Any) -> Iterator[tuple[bool, str]]:
-        """List the possible objections to a store that reports these facts, each with advice on the setting to change.
+        """Yield possible objections to a store with these facts. Each has a flag that says whether it applies, and advice.
 
-        The caller stops at the first objection that holds.
+        The caller stops at the first objection that applies.
         """
 
     def _require(self, is_valid: object, argument: str, advice: str) -> None:

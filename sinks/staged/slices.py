@@ -1,4 +1,4 @@
-"""Describe slices: their handles, and their states after the decision."""
+"""Describe slices' handles, and their states after the decision."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class StagedHandle:
-    """A prepared slice, staged by one task attempt. It never changes.
+    """Names a prepared slice, which one task attempt has staged. The slice never changes.
 
     Attributes:
-        uuid: its permanent name.
+        uuid: the slice's permanent name.
         driver_epoch: the sink's driver epoch when the slice was written.
         rows: the number of rows that the task wrote.
-        checksum: the checksum of all chunks of the slice.
+        checksum: the checksum of all chunks in the slice.
     """
 
     uuid: str
@@ -53,7 +53,7 @@ def epoch_of(entry: str) -> int:
 
 
 def halve(rows: range, pack: Callable[[range], bytes], *, max_bytes: int) -> Iterator[tuple[range, bytes]]:
-    """Split rows until each part takes at most ``max_bytes`` in the store. A single larger row is a part by itself."""
+    """Split rows until each part needs at most ``max_bytes`` in the store. A single larger row is a part by itself."""
     data, middle = pack(rows), len(rows) // 2
     if len(data) <= max_bytes or not middle:
         yield rows, data
@@ -63,23 +63,23 @@ def halve(rows: range, pack: Callable[[range], bytes], *, max_bytes: int) -> Ite
 
 
 class SliceState(Enum):
-    """Tells how far a decided slice is applied, and whether the rest of it still exists."""
+    """Says how much of a decided slice is applied, and whether the rest still exists."""
 
-    PREPARED = "PREPARED"  #: nothing is applied; every chunk is there
-    APPLYING = "APPLYING"  #: some chunks may be applied; the others are there
+    PREPARED = "PREPARED"  #: no chunk is applied, and every chunk exists
+    APPLYING = "APPLYING"  #: some chunks may be applied, and the others exist
     COMMITTED = "COMMITTED"  #: every chunk is applied
-    LOST = "LOST"  #: nothing is applied; chunks are missing, or a tombstone keeps them from being applied
-    TORN = "TORN"  #: some chunks may be applied; others are missing
-    STALE = "STALE"  #: a newer decision was applied; the markers of this one are missing
+    LOST = "LOST"  #: no chunk is applied, and chunks are missing, or a tombstone forbids their application
+    TORN = "TORN"  #: some chunks may be applied, and others are missing
+    STALE = "STALE"  #: a newer decision was applied, and this decision's markers are missing
     UNANSWERED = "UNANSWERED"  #: the store did not answer
 
 
-#: Only complete slices are applied. One that has lost a chunk may be proven lost and written again.
+#: The driver applies only complete slices. A slice that has lost a chunk may be proven lost and written again.
 APPLICABLE: Final = frozenset({SliceState.PREPARED, SliceState.APPLYING})
 
 
 def combine(places: Collection[SliceState]) -> SliceState:
-    """Combine the states of a slice that is applied separately in several places (slots of a Redis cluster)."""
+    """Combine a slice's states from several places that apply it separately (slots in a Redis cluster)."""
     found = set(places)
     if len(found) == 1:
         return found.pop()

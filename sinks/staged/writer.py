@@ -1,4 +1,4 @@
-"""Write on the executor's side of a staged sink: a task's rows become an immutable slice that nobody reads."""
+"""Write a task's rows to an immutable slice on the executor. No reader sees the slice."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ logger = logging.getLogger(__name__)
 
 
 class StagedWriter(SinkWriter[StagedHandleT]):
-    """See :class:`SinkWriter`. Rows have the DataFrame's own columns, and the mapping picks those it needs."""
+    """See :class:`SinkWriter`. Rows have the DataFrame's own columns, and the mapping picks the columns that it needs."""
 
     def __init__(self, task: TaskAttempt, sink: str, client: StoreClient[Any]) -> None:
         self._task = task
@@ -36,11 +36,11 @@ class StagedWriter(SinkWriter[StagedHandleT]):
         self._register()
 
     def write(self, rows: pa.RecordBatch) -> None:
-        """See :class:`SinkWriter`. Stages rows immediately, so it needs memory for only one Arrow batch."""
+        """See :class:`SinkWriter`. Stage rows immediately, so that only one Arrow batch needs memory."""
         self._stage(rows)
 
     def pre_commit(self) -> StagedHandleT:
-        """See :class:`SinkWriter`: the store has already acknowledged every chunk."""
+        """See :class:`SinkWriter`. The store has already acknowledged every chunk."""
         return self._handle()
 
     def abort(self) -> None:
@@ -48,8 +48,7 @@ class StagedWriter(SinkWriter[StagedHandleT]):
         failed = [answer for answer in self._remove() if isinstance(answer, Exception)]
         if failed:
             logger.warning(
-                "sink %r: slice %s could not be removed. The driver's sweep will remove it. No data is at risk. The cause: "
-                "%s",
+                "sink %r: slice %s could not be removed. The driver's sweep will remove it, and no data is at risk: %s",
                 self._sink,
                 self._entry,
                 failed[0],
@@ -61,7 +60,7 @@ class StagedWriter(SinkWriter[StagedHandleT]):
         self._client.close()
 
     def _execute(self, calls: Sequence[Any], what: str) -> list[Any]:
-        """Execute calls and return their answers; an error ends the task."""
+        """Execute calls, and return their answers. An error ends the task."""
         answers = self._client.execute(calls)
         for answer in answers:
             if isinstance(answer, Exception):
@@ -71,7 +70,7 @@ class StagedWriter(SinkWriter[StagedHandleT]):
 
     @abstractmethod
     def _register(self) -> None:
-        """Enter the slice in the sink's list of slices."""
+        """Add the slice to the sink's list of slices."""
 
     @abstractmethod
     def _stage(self, rows: pa.RecordBatch) -> None:
@@ -83,4 +82,4 @@ class StagedWriter(SinkWriter[StagedHandleT]):
 
     @abstractmethod
     def _remove(self) -> list[Any]:
-        """Remove the slice and its entry; return the store's answers."""
+        """Remove the slice and its entry, and return the store's answers."""

@@ -24,7 +24,7 @@ __all__ = ["cluster", "three_brokers"]
 
 pytestmark = pytest.mark.whole  # brokers die, and must be noticed
 
-ADVICE = "too few replicas are in sync (fewer than its min.insync.replicas), or while it has no leader"
+ADVICE = "while fewer than min.insync.replicas replicas are in sync, or while it has no leader"
 TIMEOUT_MS = 5_000
 
 

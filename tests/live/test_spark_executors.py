@@ -27,7 +27,7 @@ pytestmark = pytest.mark.whole
 _EXECUTOR = "org.apache.spark.executor.CoarseGrainedExecutorBackend"
 #: The settings of Spark's own comparison.
 _COMPARISON = ("enabled", "enableFullRetryOnMismatch")
-_SWEPT = "sweeping transactions that nobody has decided"
+_SWEPT = "sweeping undecided transactions"
 #: Two executors with one core each.
 _CLUSTER = {
     "spark.master": "local-cluster[2,1,1024]",

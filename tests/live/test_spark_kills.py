@@ -61,7 +61,7 @@ def test_spark_retries_a_task_of_a_killed_worker_and_its_transaction_is_swept(
             pipeline.run(spark)
         # Before the flush, only the client may know the transaction.
         if point in {"task.flushed", "task.prepared", "task.handed_over"}:
-            assert "sweeping transactions that nobody has decided" in caplog.text, point
+            assert "sweeping undecided transactions" in caplog.text, point
     pipeline.require_exactly_once()
     if plan == "rows":
         pipeline.require_order()

@@ -173,7 +173,7 @@ LAKE_BUGS: Final[tuple[Bug, ...]] = tuple(
         _bugs(
             "what a null struct holds is written",
             "values.py",
-            "    children = values.flatten()  # unlike field(), without the values inside null structs\n",
+            "    children = values.flatten()  # unlike field(), flatten() omits the values inside null structs\n",
             "    children = [values.field(index) for index in range(values.type.num_fields)]\n",
             iceberg="iceberg_values.py",
         ),

@@ -369,8 +369,8 @@ def test_a_field_that_is_added_to_a_struct_after_the_decision_does_no_harm(
     ("now", "why"),
     [
         (pa.struct([("b", pa.int64())]), "the column 's.a' was removed"),
-        (pa.struct([("a", pa.string())]), "the column 's.a' is string now"),
-        (pa.struct([pa.field("a", pa.int64(), nullable=False)]), "the column 's.a' is NOT NULL now"),
+        (pa.struct([("a", pa.string())]), "the column 's.a' is now string"),
+        (pa.struct([pa.field("a", pa.int64(), nullable=False)]), "the column 's.a' is now NOT NULL"),
         (
             pa.struct([("a", pa.int64()), pa.field("b", pa.int64(), nullable=False)]),
             "the column 's.b' was added as NOT",

@@ -176,9 +176,9 @@ def test_an_interval_of_spark_is_read(text: str, found: float | None) -> None:
     [
         ({"name": "a.b"}, "name='a.b'"),
         ({"table_uri": ""}, "pass a path"),
-        ({"table_uri": "/tables/a%20b"}, "may mistake one table for another"),
-        ({"table_uri": "file:///tables/a%2520b"}, "may mistake one table for another"),
-        ({"table_uri": "s3://shop/a\\b"}, "may mistake one table for another"),
+        ({"table_uri": "/tables/a%20b"}, "may confuse two tables"),
+        ({"table_uri": "file:///tables/a%2520b"}, "may confuse two tables"),
+        ({"table_uri": "s3://shop/a\\b"}, "may confuse two tables"),
         ({"table_uri": "memory://orders"}, "exists in one process only"),
         ({"timeout_ms": 0}, "set a positive number"),
         ({"storage_options": {"timeout": 3}}, "a dictionary of strings"),

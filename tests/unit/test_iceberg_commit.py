@@ -258,7 +258,7 @@ def test_a_tag_that_was_moved_is_named(shop: Shop) -> None:
     foreign = shop.table().current_snapshot()
     assert foreign is not None
     move(foreign.snapshot_id)
-    with pytest.raises(ConfigurationError, match=r"not belong to this sink. Somebody has moved it.*REPLACE TAG"):
+    with pytest.raises(ConfigurationError, match=r"this sink did not write. Somebody has moved the tag.*REPLACE TAG"):
         Driver(shop.sink)
 
 

@@ -265,7 +265,7 @@ def rows(**columns: pa.Array[Any]) -> pa.RecordBatch:
             "column 'address.x' is not in shop.orders. Nothing was written. Drop it from the struct",
         ),
         ("other", pa.int64(), "column 'other' is not in shop.orders"),
-        ("ID", pa.int64(), "the columns 'id' and 'ID' are both shop.orders.id"),
+        ("ID", pa.int64(), "the columns 'id' and 'ID' both match shop.orders.id"),
     ],
 )
 def test_a_column_that_does_not_fit_is_named(sink: IcebergSink, column: str, kind: pa.DataType, message: str) -> None:
@@ -291,10 +291,14 @@ def test_a_required_column_must_be_there(sink: IcebergSink) -> None:
     [
         ("id", pa.array([1, None], pa.int64()), "column 'id' is null, but the table requires a value"),
         ("id", pa.nulls(2), "column 'id' is null, but the table requires a value"),
-        ("key", pa.array([None, "f79c3e09"]), "column 'key' holds a text that is not a UUID: 'f79c3e09'"),
-        ("key", pa.array([None, b"\xff"]).view(pa.string()), r"column 'key' holds a text that is not a UUID: b'\\xff'"),
-        ("code", pa.array([b"abc", b"ab"]), "column 'code' holds bytes that are not 3 long: b'ab'"),
-        ("note", pa.array([b"a", b"\xff"]).view(pa.string()), "column 'note' holds bytes that are not UTF-8"),
+        ("key", pa.array([None, "f79c3e09"]), "column 'key' contains a string that is not a UUID: 'f79c3e09'"),
+        (
+            "key",
+            pa.array([None, b"\xff"]).view(pa.string()),
+            r"column 'key' contains a string that is not a UUID: b'\\xff'",
+        ),
+        ("code", pa.array([b"abc", b"ab"]), "column 'code' contains bytes that are not 3 long: b'ab'"),
+        ("note", pa.array([b"a", b"\xff"]).view(pa.string()), "column 'note' contains bytes that are not UTF-8"),
         ("day", pa.array([0, 2_932_897], pa.int32()).cast(pa.date32()), "a date outside the years 1 to 9999: 2932897"),
         ("at", pa.array([0, -(2**62)], pa.int64()).cast(pa.timestamp("us")), "a time outside the years 1 to 9999"),
         (

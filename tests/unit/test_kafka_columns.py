@@ -50,7 +50,7 @@ def test_two_columns_of_one_name_that_no_record_has_do_not_matter() -> None:
 
 
 def test_a_missing_topic_is_an_error() -> None:
-    with pytest.raises(SchemaError, match="no topic: neither the sink nor the DataFrame"):
+    with pytest.raises(SchemaError, match="no topic: the sink has none, and the DataFrame"):
         SINK.choose_columns(pa.schema([("value", pa.binary())]))
 
 

@@ -49,7 +49,7 @@ def test_both_clients_get_the_same_servers(written: str, read: list[str]) -> Non
         ("a:65536", "'a:65536' is not host:port"),
         ("a:", "'a:' is not host:port"),
         (":9092", "':9092' is not host:port"),
-        ("b:2,[::1", r"'\[::1' is not host:port; an IPv6 address needs brackets"),
+        ("b:2,[::1", r"'\[::1' is not host:port. An IPv6 address needs brackets"),
         ("[::1]9092", r"'\[::1\]9092' is not host:port"),
         ("PLAINTEXT://", "'PLAINTEXT://' is not host:port"),
         ("SASL_SSL://a:1", r"'SASL_SSL://a:1' is for SASL_SSL, but kafka\.security\.protocol is PLAINTEXT"),

@@ -101,7 +101,7 @@ def test_a_broker_that_is_too_old_is_refused(version: tuple[int, int], monkeypat
     """A real one: `tests/live/test_broker_versions.py`."""
     reason = (
         rf"the brokers at old:9092, older:9092 speak the protocol of Kafka {version[0]}\.{version[1]}, which lacks "
-        r"DescribeTransactions and ListTransactions.*Nothing was written.*Kafka 3\.0 is the oldest version that works"
+        r"DescribeTransactions and ListTransactions.*Nothing was written.*Upgrade the brokers to Kafka 3\.0 or newer"
     )
     with pytest.raises(ConfigurationError, match=reason):
         connect_to(version, monkeypatch)

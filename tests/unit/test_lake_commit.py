@@ -189,7 +189,7 @@ def test_a_task_of_a_driver_that_was_replaced_writes_nothing(shop: LakeShop) -> 
     former = Driver(shop.sink)
     former.begin()
     Driver(shop.sink)
-    with pytest.raises(RetriableError, match="a newer driver has replaced the driver of this task"):
+    with pytest.raises(RetriableError, match="a newer driver has replaced this task's driver"):
         prepare(former, shop.sink, 1)
     assert shop.files() == []
 
@@ -244,7 +244,7 @@ def test_a_file_that_is_gone_before_the_decision_voids_the_attempt(shop: LakeSho
     driver.begin()
     handle = prepare(driver, shop.sink, 1, 2)
     shop.files()[0].unlink()
-    with pytest.raises(RetriableError, match="no longer whole"):
+    with pytest.raises(RetriableError, match="missing or changed"):
         driver.committer.confirm([handle], 0)
 
 
@@ -254,7 +254,7 @@ def test_a_file_that_was_cut_short_before_the_decision_voids_the_attempt(shop: L
     handle = prepare(driver, shop.sink, 1, 2)
     [file] = shop.files()
     file.write_bytes(file.read_bytes()[:-1])
-    with pytest.raises(RetriableError, match="no longer whole"):
+    with pytest.raises(RetriableError, match="missing or changed"):
         driver.committer.confirm([handle], 0)
 
 

@@ -50,9 +50,9 @@ def test_a_string_that_cannot_be_read_is_not_quoted(dsn: str) -> None:
     [
         ("host=db port=canary", "its port is not a number up to 65535"),
         ("host=db port=65536", "its port is not a number up to 65535"),
-        ("host=db client_encoding=latin1", "'client_encoding' is set by the sink: the sink writes UTF-8. Remove it"),
-        ("postgresql://db/x?connect_timeout=5", "'connect_timeout' is set by the sink: timeout_ms"),
-        ("host=db replication=database", "'replication' is set by the sink"),
+        ("host=db client_encoding=latin1", "the sink itself sets 'client_encoding': the sink writes UTF-8. Remove it"),
+        ("postgresql://db/x?connect_timeout=5", "the sink itself sets 'connect_timeout': timeout_ms"),
+        ("host=db replication=database", "the sink itself sets 'replication'"),
     ],
 )
 def test_a_parameter_that_the_sink_sets_is_refused_by_name(dsn: str, reason: str) -> None:

@@ -1,4 +1,4 @@
-"""The contract suite for the DuckDB sink, with a real file, and a real second process that holds the file open."""
+"""Run the contract suite for the DuckDB sink, with a real file and a second process that keeps the file open."""
 
 import os
 import signal
@@ -43,7 +43,7 @@ def numbers_in(path: Path) -> list[int]:
 
 @contextmanager
 def held(path: Path) -> Iterator[None]:
-    """Let another process open the file. A second connection in this process would not lock anybody out."""
+    """Let another process open the file. A second connection in this process would not block anyone."""
     command = [sys.executable, "-c", HOLD, str(path)]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as holder:
         assert holder.stdin is not None
@@ -56,7 +56,7 @@ def held(path: Path) -> Iterator[None]:
 
 
 class TestDuckDbSink(SinkContract):
-    """Every promise of the contract."""
+    """The contract suite for this sink."""
 
     @pytest.fixture
     def case(self, tmp_path: Path) -> Case:
@@ -81,13 +81,13 @@ def sink(path: Path) -> DuckDbSink:
 
 
 def test_two_steps_never_overlap(sink: DuckDbSink) -> None:
-    """The file's lock keeps other processes out, but not another thread of this process."""
+    """The file lock keeps out other processes, but not other threads in this process."""
     with sink.step(), pytest.raises(UnavailableError, match="another step"), replace(sink, timeout_ms=50).step():
         pytest.fail("the second step saw the first one's snapshot")
 
 
 def test_a_fenced_driver_publishes_nothing(sink: DuckDbSink, path: Path) -> None:
-    """The check of the driver and the commit are one transaction."""
+    """One transaction both checks the driver and commits."""
     fenced = Driver(sink)
     scan_start = fenced.begin()
     handle = fenced.prepare(rows([1]))
@@ -98,7 +98,7 @@ def test_a_fenced_driver_publishes_nothing(sink: DuckDbSink, path: Path) -> None
 
 
 def test_a_swept_task_cannot_vote(sink: DuckDbSink) -> None:
-    """The sweep has dropped its rows."""
+    """The sweep has deleted the task's rows."""
     driver = Driver(sink)
     attempt = Attempt(driver.driver_epoch, 0)
     writer = sink.create_writer(TaskAttempt("query-a", 0, attempt, 0, driver.driver_epoch, -1))
@@ -120,7 +120,7 @@ def test_a_vote_for_rows_that_are_not_all_there_is_not_confirmed(sink: DuckDbSin
 
 
 def test_a_transaction_that_the_file_does_not_know_proves_nothing(sink: DuckDbSink) -> None:
-    """It may be committed and forgotten, or missing from a backup. Its rows must not be written again."""
+    """The transaction may be committed and forgotten, or missing from a backup. Its rows must not be written again."""
     unknown = Prepared(f"{sink.name}-1-0", 1)
     assert Driver(sink).committer.prove([unknown], {}) == {unknown: Evidence.UNKNOWN}
 
@@ -152,7 +152,7 @@ def test_a_kill_in_the_middle_of_a_commit_leaves_no_trace(
 
 
 def test_a_wrong_path_or_a_file_without_the_tables_is_refused(sink: DuckDbSink, tmp_path: Path) -> None:
-    """DuckDB would create the file, and the rows would go into a file that nobody reads."""
+    """DuckDB would create the missing file, and nobody would read the rows in it."""
     wrong = tmp_path / "wrong.db"
     with pytest.raises(RetriableError, match="no such file"):
         replace(sink, path=str(wrong)).create_committer().inspect()

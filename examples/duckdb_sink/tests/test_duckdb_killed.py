@@ -1,4 +1,4 @@
-"""A real Spark query into DuckDB, which is killed while it runs."""
+"""Kill a real Spark query that writes to DuckDB."""
 
 from collections.abc import Callable
 from contextlib import closing
@@ -13,12 +13,12 @@ POINTS = ["task.prepared", "driver.decided", "driver.committing"]
 
 
 def test_a_killed_query_writes_every_row_once(kill_loop: Callable[..., Any], tmp_path: Path) -> None:
-    """The reader waits until the file is free, as the query's tasks and its driver do."""
+    """Like the query's tasks and driver, the reader waits until the file is free."""
     path = tmp_path / "events.db"
     create_tables(path)
 
     def query(frame: Any, _checkpoint: Path) -> Any:
-        # By default, the driver itself writes batches as small as these.
+        # By default, the driver itself writes small batches.
         each = exactly_once(DuckDbSink("events", str(path)), write_by="tasks")
         return frame.select("key", "number").writeStream.foreachBatch(each)
 

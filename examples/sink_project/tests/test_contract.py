@@ -1,4 +1,4 @@
-"""The sink keeps the contract."""
+"""Check that the sink keeps the contract."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class TestFilesSink(SinkContract):
 
     @pytest.fixture
     def case(self, tmp_path: Path) -> Case:
-        """Make a new sink in a new directory."""
+        """Create a sink in a new directory."""
         sink = FilesSink("sample", str(tmp_path / "output"), timeout_ms=200)
 
         @contextlib.contextmanager
@@ -43,7 +43,7 @@ class TestFilesSink(SinkContract):
 
     @pytest.mark.parametrize("step", ["write", "vote"])
     def test_a_swept_task_can_neither_write_nor_vote(self, step: str, case: Case) -> None:
-        """The sweep has moved its file to another directory. A new file would have only the rows after the sweep."""
+        """The sweep has moved the task's file. A new file would contain only the rows that were written after the sweep."""
         driver = Driver(case.sink)
         writer = case.sink.create_writer(
             TaskAttempt("query-a", 0, Attempt(driver.driver_epoch, 1), 0, driver.driver_epoch, -1)

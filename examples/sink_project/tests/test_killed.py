@@ -1,4 +1,4 @@
-"""The sink is exactly-once in a real Spark query that is killed; a function that only appends is not."""
+"""Kill a real Spark query, and check that the sink is exactly-once and that a function that only appends is not."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ if TYPE_CHECKING:
 
 
 def numbers_in(directory: Path) -> list[int]:
-    """Read the numbers in a directory of JSON lines, as a reader sees them."""
+    """Read the numbers from a directory of JSON lines files."""
     return [json.loads(line)["number"] for file in directory.iterdir() for line in file.read_text().splitlines()]
 
 
 def test_the_sink_is_exactly_once(kill_loop: Callable[..., Outcome], tmp_path: Path) -> None:
-    """The loop kills it in the middle of a batch, and between the end of a batch and Spark's record of it."""
+    """The loop kills the query during a batch, and after a batch but before Spark records it."""
     sink = FilesSink("sample", str(tmp_path / "output"))
 
     def query(frame: DataFrame, _checkpoint: str) -> DataStreamWriter:
@@ -38,7 +38,7 @@ def test_the_sink_is_exactly_once(kill_loop: Callable[..., Outcome], tmp_path: P
 
 
 def test_a_function_that_appends_is_not(kill_loop: Callable[..., Outcome], tmp_path: Path) -> None:
-    """Spark calls the function again with a batch that it has already written."""
+    """Spark calls the function again with a batch that the function has already written."""
     output = tmp_path / "output"
     output.mkdir()
     directory = str(output)

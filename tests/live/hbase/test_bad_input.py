@@ -114,7 +114,7 @@ def test_a_counter_that_others_take_to_its_end_after_the_check_blocks_and_does_n
     store.write(1, COUNTER.pack(2**63 - 1), at_ms=2)
     assert driver.committer.commit([handle], scan_start) == {handle: Evidence.UNKNOWN}
     [blocker] = driver.committer.blockers()
-    assert "exceed 64 bits. Another client has changed the cell since the check" in blocker
+    assert "exceed 64 bits. Another client has changed this cell since the check" in blocker
     assert store.total(1) == 2**63 - 1
     store.write(1, COUNTER.pack(5), at_ms=3)
     assert driver.committer.commit([handle], scan_start) == {handle: Evidence.COMMITTED}

@@ -39,7 +39,7 @@ _CHANGES = {
     ),
     "renamed table": (
         ["ALTER TABLE target RENAME TO other"],
-        "does not exist any more",
+        "no longer exists",
         ["ALTER TABLE other RENAME TO target"],
     ),
     "another table": (

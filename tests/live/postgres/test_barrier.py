@@ -192,7 +192,7 @@ def test_the_rows_of_a_fenced_task_that_comes_late_are_never_visible_and_swept(
 def test_a_task_of_a_fenced_driver_does_not_begin(database: str, sink: PostgresSink) -> None:
     previous = Driver(sink)
     Driver(sink)
-    with pytest.raises(RetriableError, match="a newer driver has replaced the driver of this task"):
+    with pytest.raises(RetriableError, match="a newer driver has replaced this task's driver"):
         previous.prepare(numbers([1]))
     assert left_behind(database)["stages"] == 0
 

@@ -32,7 +32,7 @@ _DSNS: list[tuple[dict[str, str], type[TwoPhaseCommitError], str]] = [
     ({"dbname": "nowhere"}, ConfigurationError, 'database "nowhere" does not exist. Check the database in the dsn'),
     ({"sslmode": "require"}, ConfigurationError, "server does not support SSL"),
     ({"host": "no-such-host.invalid"}, UnavailableError, "no-such-host.invalid.*not reachable"),
-    ({"options": "-c default_transaction_read_only=on"}, ConfigurationError, "read-only.*pass the dsn of the primary"),
+    ({"options": "-c default_transaction_read_only=on"}, ConfigurationError, "read-only.*pass the primary's dsn"),
 ]
 
 
@@ -54,7 +54,7 @@ def test_too_many_connections_may_be_fewer_later(database: str, connection: Conn
     case_of(database)
     with new_role(database) as dsn:
         run(connection, f"ALTER ROLE {conninfo_to_dict(dsn)['user']} CONNECTION LIMIT 0")
-        with pytest.raises(UnavailableError, match=r"too many connections for role.*Each task and the driver need"):
+        with pytest.raises(UnavailableError, match=r"too many connections for role.*The driver and each task need"):
             Driver(sink_of(dsn))
 
 
@@ -100,6 +100,6 @@ def test_a_standby_is_refused_by_name() -> None:
         (home / "cluster" / "standby.signal").touch(0o644)
         with (
             LocalPostgres(data_dir=home) as standby,
-            pytest.raises(ConfigurationError, match=r"points to a standby.*pass the dsn of the primary"),
+            pytest.raises(ConfigurationError, match=r"points to a standby.*pass the primary's dsn"),
         ):
             Driver(sink_of(standby.dsn))

@@ -90,7 +90,7 @@ _DANGEROUS = [
     ),
     (
         [f"{_TARGET}, n int GENERATED ALWAYS AS IDENTITY CHECK (n > 1))"],
-        "is about the identity 'n', whose value comes only after the decision",
+        "uses the identity 'n', whose value comes only after the decision",
     ),
 ]  # fmt: skip
 
@@ -122,7 +122,7 @@ def test_row_level_security_that_applies_to_the_role_is_refused(typed: Connectio
     assert objections(typed) == []  # the superuser is exempt
     run(typed, "GRANT USAGE ON SCHEMA public TO clerk", "SET ROLE clerk")
     [objection] = objections(typed)
-    assert objection.startswith("row-level security of public.target applies to the role 'clerk'")
+    assert objection.startswith("row-level security on public.target applies to the role 'clerk'")
     run(typed, "RESET ROLE", "DROP OWNED BY clerk", "DROP ROLE clerk")
 
 
@@ -210,7 +210,7 @@ def test_an_upsert_refuses_every_other_unique_index(typed: Connection) -> None:
     run(typed, f"{_TARGET} UNIQUE, PRIMARY KEY (id))")
     [objection] = objections(typed, mode="upsert", key=("id",))
     assert objection.startswith("the unique index target_v_key on 'v' may reject a row after the decision")
-    assert "name its columns as key instead, or drop it" in objection
+    assert "name its columns as key instead, or drop the index" in objection
 
 
 def test_columns_of_key_and_order_that_do_not_exist_are_named(typed: Connection) -> None:
@@ -219,7 +219,7 @@ def test_columns_of_key_and_order_that_do_not_exist_are_named(typed: Connection)
         "public.target has no column 'x' (it has 'id', 'n', 'v'): correct key and order_by"
     ]
     assert objections(typed, mode="upsert", key=("id",), order_by=("n",)) == [
-        "order_by names 'n', which the DataFrame does not have: select it"
+        "order_by names 'n', but the DataFrame lacks this column: select it"
     ]
 
 
@@ -259,7 +259,7 @@ def test_an_index_that_compares_otherwise_is_not_the_key_because_a_repeated_key_
     like = batch(id=pa.array(["a"]), v=pa.array([1]))
     run(typed, "CREATE TABLE target (id text, v int)", "CREATE UNIQUE INDEX u ON target (id text_pattern_ops)")
     [objection, *_] = objections(typed, like, mode="upsert", key=("id",))
-    assert "(u compares a column by another collation or operator class than the column itself)" in objection
+    assert "(u compares a column with a collation or operator class that is not the column's own)" in objection
     # Two collations that are deterministic agree on what is equal.
     run(typed, "DROP INDEX u", 'CREATE UNIQUE INDEX ON target (id COLLATE "POSIX")')
     assert objections(typed, like, mode="upsert", key=("id",)) == []

@@ -23,9 +23,9 @@ def test_a_null_in_a_column_that_must_have_a_value_is_a_bad_record(typed: Connec
     rows = batch(a=pa.array(["x", None, "x"]), b=pa.array(["x", "x", None]), k=pa.array([None, "x", "x"]))
     bad = fit_rows(rows.schema, table, key=["k"]).bad_rows(rows)
     assert bad == {
-        0: "column 'k' is null, but public.target.k is part of the key: fill it in (coalesce)",
-        1: "column 'a' is null, but public.target.a is NOT NULL: fill it in (coalesce)",
-        2: "column 'b' is null, but public.target.b is NOT NULL: fill it in (coalesce)",
+        0: "column 'k' is null, but public.target.k is part of the key: replace the null (coalesce)",
+        1: "column 'a' is null, but public.target.a is NOT NULL: replace the null (coalesce)",
+        2: "column 'b' is null, but public.target.b is NOT NULL: replace the null (coalesce)",
     }
 
 
@@ -38,7 +38,7 @@ def test_a_date_outside_sparks_own_years_is_a_bad_record(typed: Connection, day:
     for name in good:
         rows = batch(**{**good, name: bad[name]})
         with pytest.raises(
-            BadRecordError, match=f"column '{name}' holds a date outside the years 1 to 9999: .*, in row 0"
+            BadRecordError, match=f"column '{name}' contains a date outside the years 1 to 9999: .*, in row 0"
         ):
             fit_rows(rows.schema, table).check(rows)
 
@@ -48,7 +48,8 @@ def test_bytes_that_are_not_utf8_are_a_bad_record(typed: Connection) -> None:
     rows = batch(v=pa.Array.from_buffers(pa.string(), 2, [None, offsets, data]))
     table = created(typed, "v text")
     with pytest.raises(
-        BadRecordError, match=r"column 'v' holds bytes that are not UTF-8: b'a\\xff', in row 0 of an Arrow batch of 2"
+        BadRecordError,
+        match=r"column 'v' contains bytes that are not UTF-8: b'a\\xff', in row 0 of an Arrow batch of 2",
     ):
         fit_rows(rows.schema, table).check(rows)
 
@@ -67,13 +68,13 @@ def test_bytes_that_are_not_utf8_are_a_bad_record(typed: Connection) -> None:
         (pa.string(), "integer[]", "array<tinyint"),
         (pa.list_(pa.int32()), "integer", "tinyint"),
         (pa.list_(pa.list_(pa.int32())), "integer[]", "array<tinyint"),
-        (pa.struct([("a", pa.int32())]), "jsonb", "a string with JSON, such as that of to_json"),
+        (pa.struct([("a", pa.int32())]), "jsonb", "a string that contains JSON, such as the result of to_json"),
         (pa.map_(pa.string(), pa.int32()), "jsonb", "to_json"),
         (pa.binary(), "uuid", "string"),
-        (pa.string(), "money", "The sink does not know that type"),
-        (pa.string(), "point", "The sink does not know that type"),
-        (pa.string(), "int4range", "The sink does not know that type"),
-        (pa.struct([("a", pa.int32())]), "pair", "The sink does not know that type"),
+        (pa.string(), "money", "The sink does not support this type"),
+        (pa.string(), "point", "The sink does not support this type"),
+        (pa.string(), "int4range", "The sink does not support this type"),
+        (pa.struct([("a", pa.int32())]), "pair", "The sink does not support this type"),
     ],
     ids=str,
 )
@@ -105,7 +106,7 @@ def test_columns_are_matched_by_name_and_the_case_counts_only_where_it_must(type
     assert content(typed) == [(2, 1, 3, 4)]
     with pytest.raises(SchemaError, match=r"column 'ID' matches more than one column of public.target: 'Id', 'id'"):
         fit_rows(pa.schema([("ID", pa.int64())]), table)
-    with pytest.raises(SchemaError, match=r"the columns 'plain' and 'Plain' are both public.target.plain"):
+    with pytest.raises(SchemaError, match=r"the columns 'plain' and 'Plain' both match public.target.plain"):
         fit_rows(pa.schema([("plain", pa.int64()), ("Plain", pa.int64())]), table)
     with pytest.raises(SchemaError, match=r"column 'other' is not in public.target \(it has 'Id', 'id', 'plain', "):
         fit_rows(pa.schema([("other", pa.int64())]), table)
@@ -132,7 +133,7 @@ def test_a_column_that_the_table_can_fill_may_be_omitted_and_one_that_it_compute
     for computed in ("e", "g"):
         with pytest.raises(SchemaError, match=f"{computed} is GENERATED ALWAYS"):
             fit_rows(pa.schema([("a", pa.int64()), (computed, pa.int32())]), table)
-    with pytest.raises(SchemaError, match=r"no column 'b' .*which is in the key"):
+    with pytest.raises(SchemaError, match=r"no column 'b' .*which is part of the key"):
         fit_rows(pa.schema([("a", pa.int64())]), table, key=["a", "b"])
 
 

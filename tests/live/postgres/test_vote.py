@@ -40,7 +40,7 @@ _TABLES = {
           $$ BEGIN IF NEW.value = 13 THEN RAISE 'no 13 here'; END IF; RETURN NEW; END $$;
         CREATE TRIGGER t BEFORE INSERT ON target FOR EACH ROW EXECUTE FUNCTION reject()""",
         "the trigger t on target runs code at each INSERT",
-        "no 13 here. A trigger or a function of the table rejects a row",
+        "no 13 here. One of the table's triggers or functions rejects a row",
         "DROP TRIGGER t ON target",
     ),
     "foreign key": (
@@ -214,7 +214,7 @@ def test_a_server_without_a_free_slot_is_an_error_of_the_attempt() -> None:
     [
         ("NOTIFY orders; RETURN NEW;", ConfigurationError, "LISTEN, UNLISTEN, or NOTIFY.*no trigger may use NOTIFY"),
         ("CREATE TEMP TABLE x (n int); RETURN NEW;", ConfigurationError, "temporary objects.*no trigger may use"),
-        ("RETURN NULL;", BadRecordError, "took 0 of 1 rows: a trigger or a rule leaves some out"),
+        ("RETURN NULL;", BadRecordError, "accepted only 0 of 1 rows: a trigger or a rule drops the others"),
     ],
 )
 def test_a_trigger_that_no_prepared_transaction_can_have_is_refused_before_the_decision(

@@ -66,7 +66,7 @@ _BAD: list[tuple[Mapping, dict[str, Any], type[Exception], str]] = [
         Expire(KEY, "ms"),
         {"id": [1, 2], "ms": [1, 2**63 - 1]},
         BadRecordError,
-        "'ms' holds a time to live of 9223372036854775807",
+        "'ms' contains a time to live of 9223372036854775807",
     ),
 ]
 
@@ -84,10 +84,10 @@ def test_a_row_that_redis_cannot_store_stops_the_task(
 @pytest.mark.parametrize(
     ("mapping", "held", "words"),
     [
-        (Set("{k}", "v"), ("RPUSH", "x"), "it holds a list, SET needs a string"),
-        (HashSet("{k}", ("v",)), ("SET", "x"), "it holds a string, HSET needs a hash"),
-        (ListPush("{k}", "v"), ("SADD", "x"), "it holds a set, RPUSH needs a list"),
-        (SetAdd("{k}", "v"), ("SET", "x"), "it holds a string, SADD needs a set"),
+        (Set("{k}", "v"), ("RPUSH", "x"), "it contains a list, but SET needs a string"),
+        (HashSet("{k}", ("v",)), ("SET", "x"), "it contains a string, but HSET needs a hash"),
+        (ListPush("{k}", "v"), ("SADD", "x"), "it contains a set, but RPUSH needs a list"),
+        (SetAdd("{k}", "v"), ("SET", "x"), "it contains a string, but SADD needs a set"),
         (IncrBy("{k}", "v"), ("SET", "1.5"), "not an integer"),
         (IncrByFloat("{k}", "v"), ("SET", "x"), "on 'x' answers ERR value is not a valid float"),
         (
@@ -206,7 +206,7 @@ def test_a_sink_of_another_query_is_refused_unless_end_query_id_names_it(
     [
         ({"name": "a.b"}, "name='a.b'"),
         ({"url": "http://x"}, "redis://"),
-        ({"options": {"retry": None}}, "'retry' is set by the sink"),
+        ({"options": {"retry": None}}, "'retry' is reserved"),
         ({"sentinels": (("h", 1),)}, "service"),
         ({"chunk_rows": 0}, "chunk_rows=0"),
         ({"wait_replicas": -1}, "wait_replicas=-1"),

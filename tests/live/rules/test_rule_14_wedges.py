@@ -74,10 +74,10 @@ def alter(admin: AdminClient, topic: str, setting: str, value: str | None) -> No
 @pytest.mark.parametrize(
     ("setting", "value", "effect"),
     [
-        ("retention.ms", "604800000", "decisions would be deleted"),
-        ("retention.bytes", "1000000", "decisions would be deleted"),
-        ("cleanup.policy", "compact", "decisions would be deleted"),
-        ("cleanup.policy", "compact,delete", "decisions would be deleted"),
+        ("retention.ms", "604800000", "Kafka would delete decisions"),
+        ("retention.bytes", "1000000", "Kafka would delete decisions"),
+        ("cleanup.policy", "compact", "Kafka would delete decisions"),
+        ("cleanup.policy", "compact,delete", "Kafka would delete decisions"),
         ("unclean.leader.election.enable", "true", "a stale leader could lose decisions"),
     ],
 )
