@@ -205,7 +205,7 @@ def preflight(  # noqa: PLR0913 - options of a command line
 
     This is safe while a query with the sink's name is running. The command removes everything that it creates.
 
-    The worst finding sets the exit status: 0 pass, 3 warn, 1 fail. Status 2: not checked (no broker, wrong usage, interrupt).
+    Exit status, set by the worst finding: 0 pass, 3 warn, 1 fail; 2 not checked (no broker, wrong usage, interrupt).
     """
     from twopc.integration.connection_options import describing  # noqa: PLC0415 - slow imports that --help does not need
     from twopc.integration.preflight import command  # noqa: PLC0415

@@ -47,7 +47,7 @@ def preflight(  # noqa: PLR0913 - options of a command line
 ) -> None:
     """Run the checks of `twopc preflight`, and also check the source, the output's readers, the keys' partitions, and quotas.
 
-    The worst finding sets the exit status: 0 pass, 3 warn, 1 fail. Status 2: not checked (no broker, wrong usage, interrupt).
+    Exit status, set by the worst finding: 0 pass, 3 warn, 1 fail; 2 not checked (no broker, wrong usage, interrupt).
     """
     if source_topic and source_bootstrap_servers is None:
         raise typer.BadParameter("--source-topic needs --source-bootstrap-servers", param_hint="--source-topic")
@@ -189,7 +189,7 @@ def probe(  # noqa: PLR0913 - options of a command line
     Without --topic, the command creates a topic, prints its name, and deletes it afterwards. Start one of the group's readers on
     that topic. With --topic, the command writes to your topic, and holds back its read_committed readers until the probe ends.
 
-    The worst finding sets the exit status: 0 pass, 3 warn (the group committed no offset), 1 fail. Status 2: not probed.
+    Exit status, set by the worst finding: 0 pass, 3 warn (the group committed no offset), 1 fail; 2 not probed.
     """
     from twopc.integration.connection_options import describing  # noqa: PLC0415 - slow imports that --help does not need
     from twopc.integration.migrate import command  # noqa: PLC0415
