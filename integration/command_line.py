@@ -19,7 +19,7 @@ Config = Annotated[
 ]
 ConfigFile = Annotated[
     Path | None,
-    connection(exists=True, dir_okay=False, help="A file of such options, one per line. Use it for passwords."),
+    connection(exists=True, dir_okay=False, help="A file of librdkafka options, one per line. Use it for passwords."),
 ]
 Timeout = Annotated[int, connection(min=1, help="Seconds to wait for the brokers.")]
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON object to stdout, everything else to stderr.")]
@@ -29,5 +29,5 @@ Seed = Annotated[
 
 
 def chosen_seed(seed: int | None) -> int:
-    """Return the seed. If it is None, return a random one that is short enough to type."""
+    """Return the seed; if it is None, return a random seed that is short enough to type."""
     return random.randint(0, _LARGEST_SEED) if seed is None else seed  # noqa: S311 - chaos, not cryptography

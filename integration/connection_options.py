@@ -48,7 +48,7 @@ def describing(  # noqa: PLR0913, PLR0917 - the options that describe a sink
     options_file: Path | None,
     timeout_s: int,
 ) -> Callable[[], KafkaSink]:
-    """Return a function that builds the sink. It may raise a ConfigurationError for the command to report."""
+    """Return a function that builds the sink. The function may raise a ConfigurationError for the command to report."""
     from twopc.sinks.kafka import KafkaSink  # noqa: PLC0415 - slow, not needed for --help
 
     return lambda: KafkaSink(
@@ -61,7 +61,7 @@ def describing(  # noqa: PLR0913, PLR0917 - the options that describe a sink
 
 
 def quiet_admin(sink: KafkaSink) -> AdminClient:
-    """Return a client of the sink's cluster that logs nothing between a command's lines. Its errors contain the same facts."""
+    """Return a client for the sink's cluster that logs nothing between a command's lines. Its errors contain the same facts."""
     from confluent_kafka.admin import AdminClient  # noqa: PLC0415 - as above
 
     return AdminClient({**sink.connection_config(), "log_level": 0})

@@ -13,7 +13,7 @@ _URL: Final = re.compile(r"([a-zA-Z][a-zA-Z0-9+.-]+):(/.*)")
 
 
 def local_path(location: str | Path) -> Path:
-    """Return the directory that a path or a ``file:`` URL names. Like Hadoop, this does not decode percent signs.
+    """Return the directory that a path or a ``file:`` URL names. Like Hadoop, leave percent signs undecoded.
 
     Raises:
         ConfigurationError: the location is a URL of another file system.

@@ -1,4 +1,4 @@
-"""End a command that cannot give an answer: print one line to stderr, and return a separate exit status."""
+"""End a command that failed: print one line to stderr, and return a separate exit status."""
 
 from __future__ import annotations
 
@@ -29,8 +29,8 @@ def reported(
         name: the command's name, which follows ``twopc``.
         act: runs the command, prints the answer, and returns the status.
         not_done: the status after an error. Python's own status for errors, 1, has another meaning in most commands.
-        expected: the status for each type of error that needs no traceback. The protocol's errors are always among them.
-            Any other error is printed with its traceback.
+        expected: the status for each type of error that needs no traceback. The protocol's errors never need one. Any other
+            error is printed with its traceback.
         interrupted: the text to print after Ctrl-C. None: let the KeyboardInterrupt reach the caller.
     """
     known: tuple[type[Exception], ...] = (*expected, TwoPhaseCommitError)

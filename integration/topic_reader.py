@@ -41,12 +41,12 @@ def read_topic(
     pending = {partition: end for partition, end in ends.items() if end > starts[partition]}
     if not pending:
         return
-    # The default queue of 64 MiB would need more memory than the rest of the process.
+    # The default queue size, 64 MiB, would need more memory than the rest of the process.
     consumer = Consumer({**connection, **COMMITTED, "log_level": 0, "queued.max.messages.kbytes": 16_384})
     try:
         consumer.assign([TopicPartition(topic, partition, starts[partition]) for partition in pending])
         while pending:
-            # Large lists are cheap per record. If no record is ready within 0.2 s, wait for a single one.
+            # Large lists are cheap per record. If no record is ready within 0.2 s, wait for a single record.
             messages = consumer.consume(_FETCH, 0.2) or consumer.consume(1, timeout_ms / 1000)
             if not messages:
                 raise UnavailableError(f"no answer from the brokers within {timeout_ms:.0f} ms while reading {topic}")

@@ -1,4 +1,4 @@
-"""Send alerts without Prometheus: from the driver, with a listener, or from the history, with ``twopc alerts``."""
+"""Send alerts without Prometheus: with a listener in the driver, or from the history with ``twopc alerts``."""
 
 from __future__ import annotations
 

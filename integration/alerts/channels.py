@@ -1,4 +1,4 @@
-"""Channels for alerts: a log, a webhook, or any callable that takes an :class:`Alert`. No channel can delay a query."""
+"""Deliver alerts to a log, a webhook, or any callable that takes an :class:`Alert`. No channel can delay a query."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _SERVER_ERRORS: Final = 500
 
 
 def to_log(alert: Alert) -> None:
-    """Write a warning to the ``twopc.alerts`` logger. The end of an episode is also a warning, because INFO is seldom shown."""
+    """Log the alert as a warning in ``twopc.alerts``. An episode's end is also a warning, because INFO is often not shown."""
     logger.warning("%s", line(alert), extra=msgspec.to_builtins(alert))
 
 
@@ -42,7 +42,7 @@ class _NoRedirection(urllib.request.HTTPRedirectHandler):
     """Refuses redirects. A redirected POST becomes a GET without the alert, and sends the headers to the new address."""
 
     def redirect_request(self, *_: object) -> None:
-        """Do not follow the redirect, so that its status is the answer."""
+        """Do not follow the redirect, so that the caller gets its status."""
 
 
 _OPENER: Final = urllib.request.build_opener(_NoRedirection)
@@ -52,12 +52,12 @@ _OPENER: Final = urllib.request.build_opener(_NoRedirection)
 class Webhook:
     """POSTs each alert as JSON.
 
-    A failed attempt is retried until ``attempts`` attempts have failed. Then the alert is logged and dropped.
+    After ``attempts`` failed attempts, the alert is logged and dropped.
 
     Attributes:
-        url: http or https. Its path is not logged, because it may be private.
+        url: http or https. The URL's path is not logged, because it may be private.
         headers: additional headers, such as ``Authorization``.
-        timeout_s: the time limit for connecting, and for each wait for an answer, in seconds.
+        timeout_s: the time limit for connecting and for each wait for a response, in seconds.
         attempts: the maximum number of attempts.
         backoff: the pause between two attempts.
 

@@ -1,4 +1,4 @@
-"""Run ``twopc alerts`` with parsed options: read the history once or repeatedly, and report the rules that hold."""
+"""Run ``twopc alerts`` with parsed options: read the history once or repeatedly, and send alerts."""
 
 from __future__ import annotations
 
@@ -33,15 +33,15 @@ _NOT_LOOKED: Final = 2
 
 @dataclass(frozen=True)
 class Watching:
-    """What to watch, and for how long.
+    """The options of ``twopc alerts``.
 
     Attributes:
         checkpoint: the query's checkpoint.
-        rules: the file of rules.
-        state: the file that remembers the sent alerts; None: no file.
+        rules: the rules file.
+        state: the file that records the sent alerts; None: no file.
         name: the query's name in alerts.
         interval_s: the time between two checks, in seconds; None: check once.
-        for_s: end after this time, in seconds; None: never.
+        for_s: how long to watch, in seconds; None: until Ctrl-C.
         clock: returns the time, in seconds since 1970 UTC.
         pause: waits between two checks.
     """
@@ -70,7 +70,7 @@ def main(watching: Watching, *, as_json: bool) -> int:
 def _watch(watching: Watching, *, as_json: bool) -> int:
     found = read_rules(watching.rules)
     channels = [one for one in found.channels if one is not to_log]  # the command's output is its log
-    history = read(watching.checkpoint)  # here a wrong path is an error; later problems are only reported
+    history = read(watching.checkpoint)  # a wrong path is an error here; later problems are only reported
     began = watching.clock()
     state = load(watching.state)
     seen_ms = state.seen_ms if watching.state is not None and state.seen_ms else _newest_ms(history)
@@ -109,7 +109,7 @@ def _look(episodes: Episodes, history: History, watching: Watching, channels: li
 
 
 def _again(history: History, watching: Watching) -> History:
-    """Read the history again. If that fails, return the last one, because a rule may depend on the time that has passed."""
+    """Read the history again. If that fails, return the previous reading, because a rule may depend on the elapsed time."""
     try:
         return read(watching.checkpoint)
     except HistoryError as error:

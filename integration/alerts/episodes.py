@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from twopc.integration.alerts.rules import Rule
     from twopc.progress import Checkpoint
 
-#: The format of a webhook's data. If a field is added, the number stays. Any other change needs a new number.
+#: The format of a webhook's data. Any change except a new field needs a new number.
 FORMAT: Final = "twopc-alert/1"
 FIRING: Final = "firing"
 OVER: Final = "over"
@@ -23,7 +23,7 @@ _LINE: Final = 300
 
 
 class Alert(msgspec.Struct, frozen=True, kw_only=True, tag=FORMAT, tag_field="format"):
-    """The news that a rule has begun to hold, or no longer holds. As JSON, it is the body of a webhook's request.
+    """The news that a rule has begun to hold, or no longer holds. As JSON, an alert is the body of a webhook's request.
 
     Attributes:
         rule: the rule's name.
@@ -31,8 +31,8 @@ class Alert(msgspec.Struct, frozen=True, kw_only=True, tag=FORMAT, tag_field="fo
         query: the name that the user gave to the query, or the query's id.
         at_ms: when the check found this, in ms since 1970 UTC.
         since_ms: when the episode began, in ms since 1970 UTC.
-        text: the reason, in sentences.
-        runbook: the runbook entry on this rule.
+        text: the reason, in one or more sentences.
+        runbook: the runbook entry for this rule.
     """
 
     rule: str
@@ -85,7 +85,7 @@ class Episodes:
         self.state.open = {name: since for name, since in self.state.open.items() if name in names}
 
     def learn(self, history: Iterable[Checkpoint]) -> None:
-        """Take in the checkpoints from before the watch began, without an alert."""
+        """Record the checkpoints from before the watch began, without sending alerts."""
         for one in history:
             self._take(one)
 
@@ -100,7 +100,7 @@ class Episodes:
         return [alert for rule in self.rules if not rule.every_s for alert in self._judge(rule, at_ms)]
 
     def check(self, now_ms: int) -> list[Alert]:
-        """Judge the time that has passed, and return the alerts to send."""
+        """Judge the rules that depend on time, and return the alerts to send."""
         return [alert for rule in self.rules if self._is_due(rule, now_ms) for alert in self._judge(rule, now_ms)]
 
     def firing(self, now_ms: int) -> list[Alert]:

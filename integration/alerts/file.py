@@ -1,4 +1,4 @@
-"""The file of rules has ``key=value`` lines, like every file of options here. A key is ``<rule>.<setting>``."""
+"""Read a rules file. It has ``key=value`` lines, like every options file here. A key is ``<rule>.<setting>``."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _UNITS: Final = {"": 1, "s": 1, "m": 60, "h": 3600}
 
 @dataclass(frozen=True)
 class RuleFile:
-    """The content of a file of rules.
+    """The content of a rules file.
 
     Attributes:
         rules: the rules, in the file's order.
@@ -34,7 +34,7 @@ class RuleFile:
 
 
 def read_rules(path: Path) -> RuleFile:
-    """Read a file of rules.
+    """Read a rules file.
 
     Raises:
         ConfigurationError: the file cannot be read, or a key is wrong. The message names the key.

@@ -32,7 +32,7 @@ logger: Final = logging.getLogger("twopc.alerts")
 
 #: The time between two checks of the rules that depend on time.
 _TICK_S: Final = 5.0
-#: How long the process waits at its end for undelivered alerts.
+#: How long the process waits for undelivered alerts before it ends.
 _LAST_S: Final = 10.0
 _WAITING: Final = 1_000
 #: The objects whose thread is running.
@@ -46,8 +46,8 @@ class Alerts(Listener):
         rules: the rules. Each needs a different name.
         to: the channels. Each is called with an :class:`Alert`, in its own thread.
         name: the query's name in alerts. Empty: use the query's id.
-        checkpoint_location: the query's checkpoint, a local directory. If you pass it, failures of earlier processes count, and
-            its file ``twopc/alerts.json`` prevents a second report of an episode after a restart.
+        checkpoint_location: the query's checkpoint, a local directory. If you pass it, failures in earlier processes count, and
+            the file ``twopc/alerts.json`` in the checkpoint prevents a second report of an episode after a restart.
         clock: returns the time, in seconds since 1970 UTC.
 
     Raises:
@@ -157,7 +157,7 @@ class Alerts(Listener):
                 self._happened.task_done()
 
     def _ends_here(self) -> bool:
-        """Whether the watch is paused and every alert has been delivered or dropped. Then another thread may start."""
+        """Whether the watch is paused and every alert is delivered or dropped, so that another thread may start."""
         if not self._is_paused or any(post.is_busy for post in self._posts):
             return False
         with self._starting:
@@ -174,7 +174,7 @@ class Alerts(Listener):
             logger.exception("alerts: an unexpected error occurred, and the watch continues")
 
     def _learn(self, episodes: Episodes) -> None:
-        """Read the checkpoints that this process has not seen itself."""
+        """Read the checkpoints from before this process."""
         if self._checkpoint is None:
             return
         try:
@@ -225,7 +225,7 @@ class Alerts(Listener):
 
 @cache
 def _flush_at_exit() -> None:
-    """Make this process wait for its alerts before it ends: if a failure ends it, that failure must still be reported."""
+    """Make this process wait for its alerts before it ends, because a failure that ends it must still be reported."""
     atexit.register(_flush_all)
 
 

@@ -1,4 +1,4 @@
-"""Define the rules of alerts. A rule judges facts at a given time, and has no other input."""
+"""Define the alert rules. A rule judges facts at a given time, and has no other input."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class Rule(Protocol):
 
     Attributes:
         name: a name that the team chooses.
-        every_s: the time between two checks, in seconds; 0: check on every occasion.
+        every_s: the time between two checks, in seconds; 0: check at every opportunity.
         keeps_s: how far back the rule looks at failures, in seconds.
         runbook: the anchor of the rule's entry in ``docs/operations.md``.
     """
@@ -64,7 +64,7 @@ class Rule(Protocol):
 
 @dataclass(frozen=True)
 class FailedCheckpoints:
-    """Too many failures within a window, or a growing number of them.
+    """Holds if too many checkpoints fail within a window, or if their number grows.
 
     Attributes:
         name: the rule's name.
@@ -122,7 +122,7 @@ class FailedCheckpoints:
 
 @dataclass(frozen=True)
 class ConsecutiveFailures:
-    """Several checkpoints fail one after another, and none is completed in between.
+    """Holds if several checkpoints fail one after another, and none is completed in between.
 
     Attributes:
         name: the rule's name.
@@ -150,13 +150,13 @@ class ConsecutiveFailures:
 
 @dataclass(frozen=True)
 class NoCheckpoint:
-    """No checkpoint is completed for a time: the query hangs, is dead, or has no new input.
+    """Holds if no checkpoint is completed for a time: the query hangs, is dead, or has no new input.
 
     Attributes:
         name: the rule's name.
         for_s: that time, in seconds. Spark makes no checkpoint without new input, so choose more than the source's longest pause.
-        is_of_planned: whether to judge only while a planned checkpoint is not done, and to count from its plan. Then the
-            source may pause for any length of time, but the rule does not notice a driver that died between two checkpoints.
+        is_of_planned: whether to judge only while a planned checkpoint is not done, and to count from the time of its plan. Then
+            the source may pause for any length of time, but the rule does not notice a driver that died between two checkpoints.
 
     Raises:
         ConfigurationError: a value is out of range.

@@ -1,6 +1,6 @@
-"""Handle calls of ``exactly_once`` under Spark Connect. The client makes the object, and another process calls a copy of it.
+"""Handle calls to ``exactly_once`` under Spark Connect. The client makes the object, and another process calls a copy of it.
 
-The client may have only ``pyspark-client``, so this module does not import the classic part of PySpark before the first call.
+The client may have only ``pyspark-client``, so this module imports the classic part of PySpark only at the first call.
 """
 
 from __future__ import annotations
@@ -90,7 +90,7 @@ def _require_available(location: str | None, options: Options) -> str:
 
 
 def _checksums_at_start() -> Checksums:
-    """Read Spark's settings just before the query starts. PySpark makes the copy of the object before it starts the query."""
+    """Read Spark's settings just before the query starts, when PySpark copies the object."""
     if not is_worker() or called_batch() is not None:
         return NOT_KNOWN
     from pyspark.sql.connect.session import SparkSession  # noqa: PLC0415 - cannot be imported without grpc

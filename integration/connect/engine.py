@@ -23,7 +23,7 @@ _CANCEL_AGAIN_S: Final = 0.5
 
 @dataclass(frozen=True, kw_only=True)
 class ConnectEngine(SparkEngine):
-    """See :class:`twopc.engine.Engine`. It cancels operations by their tag, and collects only DataFrames that are sure to fit.
+    """See :class:`twopc.engine.Engine`. Cancels operations by tag, and collects only DataFrames that are certain to fit.
 
     Attributes:
         require_sound: checks the batch's plan before Spark runs it.
@@ -32,7 +32,7 @@ class ConnectEngine(SparkEngine):
     require_sound: Callable[[], None]
 
     def prepare(self, work: Work) -> list[TaskReport]:
-        """See :class:`Engine`. Recovery runs earlier, so a refused plan holds back no decided batch."""
+        """See :class:`Engine`. Recovery runs earlier, so a refused plan does not hold back a decided batch."""
         self.require_sound()
         return super().prepare(work)
 
@@ -45,12 +45,12 @@ class ConnectEngine(SparkEngine):
             is_done = done.wait(timeout_s)
             while not is_done:
                 expired.set()
-                # In a loop, because between two operations there is nothing to cancel.
+                # Repeat the call, because it has no effect between two operations.
                 with contextlib.suppress(Exception):
                     session.interruptTag(tag)
                 is_done = done.wait(_CANCEL_AGAIN_S)
 
-        session.addTag(tag)  # of the operations of this thread
+        session.addTag(tag)  # applies to this thread's operations
         if timeout_ms is not None:
             threading.Thread(target=expire, args=(timeout_ms / 1000,), daemon=True).start()
         try:

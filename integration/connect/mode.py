@@ -1,4 +1,4 @@
-"""Reach Spark through Spark Connect, from the process in which its server calls the user's function."""
+"""Access Spark through Spark Connect, from the process in which the server calls the user's function."""
 
 from __future__ import annotations
 
@@ -30,10 +30,10 @@ if TYPE_CHECKING:
     from twopc.progress import StateSize
 
 _PAUSE_S: Final = 0.5
-#: The number of partitions of a range. It is the number of the cluster's slots, unless spark.default.parallelism sets
-#: another.
+#: The number of a range's partitions, which is the number of the cluster's slots unless spark.default.parallelism sets another
+#: number.
 _SPLITS: Final = re.compile(r"splits=(?:Some\()?(\d+)")
-#: As in ``twopc.integration.spark.slots``.
+#: The same as in ``twopc.integration.spark.slots``.
 _TASKS_PER_SLOT: Final = 2
 
 
@@ -41,7 +41,7 @@ class ConnectMode:
     """See :class:`~twopc.integration.spark.mode.Mode`.
 
     Args:
-        session: the session of the query.
+        session: the query's session.
         query: the query that makes the call.
         checksums: Spark's settings just before the query started.
     """
@@ -69,12 +69,12 @@ class ConnectMode:
         while (left := ends_at - time.monotonic()) > 0:
             if not self._query.is_active:
                 raise RetriableError(
-                    "the query was stopped before the batch was tried again. No part of the batch is visible"
+                    "the query was stopped before it retried the batch. No part of the batch is visible"
                 )
             time.sleep(min(left, _PAUSE_S))
 
     def look(self, files: Files, frames: Sequence[SinkFrame], batch: Batch) -> tuple[StateSize, ...]:
-        """See :class:`~twopc.integration.spark.mode.Mode`. Nobody can overwrite the files on the server's host."""
+        """See :class:`~twopc.integration.spark.mode.Mode`. On the server's host, no other driver can overwrite the offsets."""
         del files, frames, batch
         return ()
 
@@ -84,7 +84,7 @@ class ConnectMode:
         return ConnectEngine(
             batch=attempt.rows,
             sinks=attempt.sinks,
-            # The tasks' workers outlive this process, so they know its runs by the session.
+            # The tasks' workers outlive this process, so they identify its runs by the session.
             runs=Runs(self._query.run_id, running | {self._query.run_id}, self._session.session_id),
             shuffles=attempt.shuffles,
             slots=self._slots,
@@ -118,7 +118,7 @@ class ConnectSlots:
     """The task slots of the server's cluster.
 
     Args:
-        session: the session of the query.
+        session: the query's session.
     """
 
     def __init__(self, session: Any) -> None:

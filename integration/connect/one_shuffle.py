@@ -1,6 +1,6 @@
-"""Rule 6 without Spark's status store: a batch is written only if its rows cannot come from two writes of one shuffle.
+"""Check rule 6 without Spark's status store: write a batch only if its rows cannot come from two writes of one shuffle.
 
-Spark Connect does not show which stages ran twice. So the plan must rule that out before anything is written.
+Spark Connect does not show which stages ran twice. So the plan must rule out two writes before any row is written.
 ``docs/connect.md`` lists the ways, and ``tests/live/test_spark_checksums.py`` shows the effect of Spark's checksums.
 """
 
@@ -17,14 +17,14 @@ if TYPE_CHECKING:
 
     from twopc.integration.connect.plans import Plan
 
-#: With these, Spark compares the rows of a shuffle that it writes again. If they differ, Spark runs their readers again or
-#: ends the job (SPARK-53575).
+#: With these settings, Spark compares the rows if it writes a shuffle again. If the rows differ, Spark runs their readers again
+#: or ends the job (SPARK-53575).
 CHECKSUMS: Final = (
     "spark.sql.shuffle.orderIndependentChecksum.enabled",
     "spark.sql.shuffle.orderIndependentChecksum.enableFullRetryOnMismatch",
 )
 _SINCE: Final = (4, 1)
-#: Exclude other kinds of shuffles: nobody has tested them, or Spark switches the comparison off (SPARK-54959).
+#: Other kinds of shuffles are excluded, because they are untested or Spark does not compare their rows (SPARK-54959).
 _OTHER_SHUFFLES: Final = (
     ("spark.shuffle.push.enabled", ("false",)),
     ("spark.shuffle.manager", ("sort", "tungsten-sort")),
@@ -47,7 +47,7 @@ class Checksums:
         version = tuple(int(part) for part in str(session.version).split(".")[:2] if part.isdecimal())
         if version < _SINCE:
             return cls(("Spark 4.1 or newer on the server",))
-        # No default of ours, so that Spark answers with its own. From Spark 4.2 on, both are on by default.
+        # Pass no default, so that Spark returns its own. From Spark 4.2 on, both settings are on by default.
         missing = [f"{name}=true" for name in CHECKSUMS if str(session.conf.get(name)).lower() != "true"]
         for name, allowed in _OTHER_SHUFFLES:
             if str(session.conf.get(name, allowed[0])).lower() not in allowed:
@@ -61,7 +61,7 @@ NOT_KNOWN: Final = Checksums(("an exactly_once() object that is made before the 
 def require_one_shuffle(
     batch_id: int, query: Plan, frames: Sequence[Plan], batch: set[str], checksums: Callable[[], Sequence[Checksums]]
 ) -> None:
-    """Check that no row of the batch can come from another write of a shuffle than the rest.
+    """Check that the batch's rows cannot come from two writes of one shuffle.
 
     Args:
         batch_id: the batch.
@@ -71,7 +71,7 @@ def require_one_shuffle(
         checksums: returns Spark's settings just before the query started, and now.
 
     Raises:
-        ConfigurationError: nothing rules that out.
+        ConfigurationError: the rows may come from two writes.
     """
     shuffles = [plan.shuffles for plan in (query, *frames)]
     is_of_batch = all(columns == batch for plan in frames for columns in plan.batches)
@@ -81,27 +81,26 @@ def require_one_shuffle(
     if obstacles:
         raise ConfigurationError(
             f"batch {batch_id} has a plan that may shuffle its rows ({_described(shuffles)}). If an executor dies, Spark may "
-            "write the shuffle again with other rows, and Spark Connect does not show that. So rows could be lost or duplicated. "
-            "Nothing was written. Write the batch without a shuffle. Or let Spark compare the rows, which still needs this: "
-            f"{'; '.join(obstacles)}. Or, if every part of the plan yields the same rows each time (no rand(), no unstable "
-            "function, no limit without an order), pass CheckpointConfig(deterministic_plan=True). A classic session does not "
-            "have this restriction"
+            "write the shuffle again with different rows, and Spark Connect does not show that. So rows could be lost or "
+            "duplicated. Nothing was written. Write the batch without a shuffle. Or let Spark compare the rows, which also "
+            f"requires: {'; '.join(obstacles)}. Or, if every part of the plan yields the same rows each time (no rand(), no "
+            "unstable function, no limit without an order), pass CheckpointConfig(deterministic_plan=True). A classic session "
+            "does not have this restriction"
         )
 
 
 def _obstacles(
     shuffles: Sequence[int | None], frames: Sequence[Plan], checksums: Sequence[Checksums], *, is_of_batch: bool
 ) -> list[str]:
-    """List the reasons why Spark's checksums are not enough."""
     found = list(dict.fromkeys(missing for one in checksums for missing in one.missing))
     if len(frames) > 1:
-        found.append("pass one DataFrame for all sinks")
+        found.append("one DataFrame for all sinks")
     if any(plan.reads_cache for plan in frames):
-        found.append("write a DataFrame that is not persisted")
+        found.append("a DataFrame that is not persisted")
     if None in shuffles or sum(map(int, filter(None, shuffles))) > 1:
-        found.append("have one shuffle at most, in the query and the function together")
+        found.append("one shuffle at most, in the query and the function together")
     if not is_of_batch:
-        found.append("read nothing but the batch and sources")
+        found.append("a plan that reads only the batch and sources")
     return found
 
 

@@ -1,7 +1,7 @@
 """Read Spark's plans as text, because Spark Connect shows them in no other form.
 
-Anything unknown counts as the worst case: a node with an unknown name may shuffle, and a plan that Spark cut short may have any
-node.
+Anything unknown counts as the worst case: a node with an unknown name may shuffle, and a plan that Spark cut short may contain
+any node.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
-#: Nodes that do not shuffle. If one of them needs a shuffle, an ``Exchange`` stands below it.
+#: Nodes that do not shuffle. If one of them needs a shuffle, Spark puts an ``Exchange`` below it.
 _STAYING: Final = frozenset(
     {
         "AdaptiveSparkPlan",
@@ -81,12 +81,12 @@ _STATE: Final = re.compile(r"State(?!ment)|TransformWith|FlatMapGroups|^Streamin
 
 @dataclass(frozen=True)
 class Plan:
-    """A plan of Spark.
+    """A Spark plan.
 
     Attributes:
         analyzed: the analysed plan, as text.
         forms: the nodes of its physical form, each with the rest of its line. An adaptive plan that has run has two forms, the
-            final one and the first one.
+            final and the initial one.
         is_cut: whether Spark has left out a part.
     """
 
@@ -96,7 +96,7 @@ class Plan:
 
     @property
     def shuffles(self) -> int | None:
-        """The number of shuffles in the plan; None if it is not known."""
+        """The number of shuffles in the plan; None if unknown."""
         names = [[name for name, _ in form] for form in self.forms]
         known = _STAYING | _SHUFFLES | _SHUFFLED
         if self.is_cut or not any(names) or any(name not in known for form in names for name in form):
@@ -115,7 +115,7 @@ class Plan:
 
     @property
     def batches(self) -> list[set[str]]:
-        """The columns of each RDD that the plan reads. The batch itself is such an RDD."""
+        """The columns of each RDD that the plan reads. The batch itself is one of these RDDs."""
         return [columns_of(rest) for name, rest in self._nodes if name == "Scan" and "ExistingRDD" in rest]
 
     @property
@@ -124,12 +124,12 @@ class Plan:
 
 
 def columns_of(text: str) -> set[str]:
-    """Return the columns that a text names, with their numbers."""
+    """Find the columns in a text, with their numbers."""
     return set(_COLUMN.findall(text))
 
 
 def parsed(text: str) -> Plan:
-    """Read the text of ``explain(extended=True)``."""
+    """Parse the output of ``explain(extended=True)``."""
     analyzed: list[str] = []
     forms: list[list[tuple[str, str]]] = []
     title = ""

@@ -27,12 +27,12 @@ def local_files(location: str) -> LocalFiles:
     if found and (found["scheme"].lower() != "file" or found["host"] not in {None, "", "localhost"}):
         raise ConfigurationError(
             f"checkpoint_location={location!r}: under Spark Connect, this release can only use a checkpoint on the file system "
-            "of the server's host (file:/…). Nothing was written. Use such a directory, or a classic session"
+            "of the server's host (file:/…). Nothing was written. Use a directory there, or a classic session"
         )
     path = found["path"] if found else location
     if not path.startswith("/"):
         raise ConfigurationError(
-            f"checkpoint_location={location!r} is a relative path. Nothing was written. Pass an absolute path, both here "
+            f"checkpoint_location={location!r} is a relative path. Nothing was written. Pass an absolute path to exactly_once() "
             "and as the option checkpointLocation"
         )
     return LocalFiles(path)
@@ -42,12 +42,12 @@ class ConnectQuery:
     """See :class:`~twopc.integration.spark.mode.Query`.
 
     Args:
-        remote: PySpark's object of the query.
-        location: the location of its checkpoint.
+        remote: PySpark's object for the query.
+        location: the checkpoint's location.
 
     Attributes:
         query_id: the query's id, which survives restarts.
-        run_id: Spark's id of the run, new with each start.
+        run_id: Spark's id for the run, new with each start.
     """
 
     def __init__(self, remote: Any, location: str) -> None:
@@ -87,10 +87,10 @@ class ConnectQuery:
 
 
 def calling_query(session: Any, files: LocalFiles) -> ConnectQuery:
-    """Find the query that makes the present call.
+    """Find the query that makes the current call.
 
     Args:
-        session: the session of the batch.
+        session: the batch's session.
         files: the checkpoint that the user has named.
 
     Raises:
@@ -101,7 +101,7 @@ def calling_query(session: Any, files: LocalFiles) -> ConnectQuery:
         raise ConfigurationError(
             "Spark did not make this call. The call comes from another thread, or from outside a foreachBatch function. "
             "Nothing was written. Call the exactly_once() object in the function itself. Other work may stay in threads. "
-            "If the call is already there, the documentation does not list this release of PySpark"
+            "If the call is already there, use a release of PySpark that the documentation lists"
         )
     query_id = checkpoint.query_id(files)
     active = list(session.streams.active)
@@ -109,20 +109,20 @@ def calling_query(session: Any, files: LocalFiles) -> ConnectQuery:
     if not mine:
         raise ConfigurationError(
             f"checkpoint_location={files.location!r} belongs to query {query_id}, which is not running in this session. Nothing "
-            "was written. Pass the same location to exactly_once() and as the option checkpointLocation of this query"
+            "was written. Pass the same location to exactly_once() and as this query's option checkpointLocation"
         )
     query = ConnectQuery(mine[0], files.location)
     if len(active) > 1 and not _is_of(called.frame, query):
         raise ConfigurationError(
             f"checkpoint_location={files.location!r} belongs to query {query_id}, but this call came from another query in "
-            "the same session. Nothing was written. Pass the same location to exactly_once() and as the option "
-            "checkpointLocation of this query"
+            "the same session. Nothing was written. Pass the same location to exactly_once() and as this query's option "
+            "checkpointLocation"
         )
     return query
 
 
 def batch_columns() -> set[str]:
-    """Return the columns of the batch for which Spark waits, with their numbers."""
+    """Return the columns of the batch that Spark is waiting for, with their numbers."""
     called = called_batch()
     if called is None:
         raise AssertionError("the caller was found before")
@@ -130,6 +130,6 @@ def batch_columns() -> set[str]:
 
 
 def _is_of(frame: Any, query: ConnectQuery) -> bool:
-    """Whether a batch has the columns that the query's plan makes. Their numbers are unique in the server's JVM."""
+    """Whether a batch has the columns that the query's plan produces. Their numbers are unique in the server's JVM."""
     columns = set().union(*plan_of_frame(frame).batches)
     return bool(columns) and columns <= columns_of(query.plan().analyzed)

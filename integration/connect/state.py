@@ -1,9 +1,9 @@
 """Check through Spark Connect that Spark has written all of a batch's state.
 
-A stateful operator commits a partition of its state when the last row of the partition has been read, see
-``twopc.integration.spark.stateful``. Spark Connect does not show how many partitions a job has committed. So the driver evaluates
-the complete batch itself, unless the tasks have already read exactly its rows. After that, the checkpoint must have a new version
-of each partition.
+A stateful operator commits a partition of its state when the last row of the partition has been read (see
+``twopc.integration.spark.stateful``). Spark Connect does not show how many partitions a job has committed. So the driver
+evaluates the complete batch itself, unless the tasks have already read exactly the batch's rows. After that, the checkpoint must
+contain a new version of each partition.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ if TYPE_CHECKING:
     from twopc.files import Files
     from twopc.integration.spark.stateful import Tell
 
-#: The kind of file that Spark writes later, from versions that it has committed before.
+#: The kind of file that Spark writes later, from versions that are already committed.
 _LATER: Final = "snapshot"
-#: Paths in each operator's directory. The second format has a file for each batch in which the metadata changed.
+#: Metadata paths in each operator's directory. The second format has a file for each batch in which the metadata changed.
 _METADATA: Final = ("_metadata/metadata", "_metadata/v2")
 
 
@@ -86,13 +86,12 @@ class ConnectState:
         return ""
 
     def _stores(self, partition: str) -> list[set[int]]:
-        """Return the versions of each store of a partition. A join of two streams has several, each in its own directory."""
+        """Return the versions of each store in a partition. A join of two streams has several stores, each with a directory."""
         names = self._files.names(partition)
         inner = (self._files.names(f"{partition}/{name}") for name in names if "." not in name)
         return [versions for files in (names, *inner) if (versions := _versions(files))]
 
     def _partitions(self, operator: int) -> int:
-        """Return the number of partitions of an operator's state."""
         first, second = (f"state/{operator}/{name}" for name in _METADATA)
         newest = max(self._numbers(second), default=None)
         content = self._files.read(first if newest is None else f"{second}/{newest}")
@@ -111,6 +110,5 @@ class ConnectState:
 
 
 def _versions(files: Iterable[str]) -> set[int]:
-    """Return the versions that these files commit."""
     found = filter(None, map(version_of, files))
     return {version for version, kind in found if kind != _LATER}

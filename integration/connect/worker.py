@@ -1,7 +1,7 @@
 """Recognise the process in which Spark Connect calls the user's function.
 
 Each start of a query has its own process on the server's host. PySpark's ``foreach_batch_worker.py`` calls the function in its
-main thread and waits for it. This worker passes neither the query nor anything else that a user could not set, so this module
+main thread and waits for it. PySpark's worker passes neither the query nor any value that a user could not set, so this module
 recognises the call by PySpark's own frame on the stack.
 """
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
     from pyspark.sql import DataFrame
 
-#: PySpark's file, and its function that calls the user's.
+#: PySpark's file, and the function in it that calls the user's function.
 _FILE: Final = "foreach_batch_worker.py"
 _FUNCTION: Final = "process"
 
@@ -26,7 +26,7 @@ class CalledBatch(NamedTuple):
 
     Attributes:
         frame: the batch.
-        batch_id: its number.
+        batch_id: the batch's number.
     """
 
     frame: DataFrame
@@ -34,13 +34,13 @@ class CalledBatch(NamedTuple):
 
 
 def is_worker() -> bool:
-    """Whether Spark Connect has started this process to call a function of ``foreachBatch``."""
+    """Whether Spark Connect has started this process to call a ``foreachBatch`` function."""
     name = getattr(getattr(sys.modules.get("__main__"), "__spec__", None), "name", "") or ""
     return f"{name.rpartition('.')[2]}.py" == _FILE
 
 
 def called_batch() -> CalledBatch | None:
-    """Return the batch for which Spark waits in this thread; None if Spark has not called, or another thread makes the call."""
+    """Return the batch that Spark is waiting for in this thread; None if Spark did not make the call in this thread."""
     frame: FrameType | None = sys._getframe()  # noqa: SLF001 - the only way to the caller
     if threading.current_thread() is not threading.main_thread():
         return None

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 def with_twopc(outputs: Sequence[Output], shuffle: int) -> Query:
-    """Write to all outputs under one decision of this toolkit.
+    """Write to all outputs in one decision, with this toolkit.
 
     Args:
         outputs: at least one.
@@ -33,7 +33,7 @@ def with_twopc(outputs: Sequence[Output], shuffle: int) -> Query:
 
         sinks = [(output, output.sink()) for output in outputs]
         select = {sink.name: list(output.columns) for output, sink in sinks}
-        # Only Spark Connect asks for it. It is true of a shuffle by key: a task that runs again gets the same rows.
+        # Only Spark Connect asks for this setting. It is correct for a shuffle by key: a task that runs again gets the same rows.
         checkpoints = CheckpointConfig(deterministic_plan=bool(shuffle))
         each = exactly_once(
             *(sink for _, sink in sinks), checkpoint_location=checkpoint, checkpoints=checkpoints, select=select
@@ -54,7 +54,7 @@ def with_spark(output: KafkaOutput, shuffle: int) -> Query:
 
 
 def as_guides_show(outputs: Sequence[Output], shuffle: int) -> Query:
-    """Write to one output after the other with Spark's own writers; see :func:`with_twopc`."""
+    """Write to one output after another with Spark's own writers; see :func:`with_twopc`."""
 
     def query(frame: DataFrame, _: str) -> DataStreamWriter:
         def write(batch: DataFrame, _: int) -> None:

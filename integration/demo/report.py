@@ -1,4 +1,4 @@
-"""Report the results of the demo to people and to programs."""
+"""Report the demo's results to people and to programs."""
 
 from __future__ import annotations
 

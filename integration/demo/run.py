@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from twopc.integration.demo.queries import Query
     from twopc.integration.demo.stores.store import Output, Store
 
-#: Largest default batch: a kill undoes at most one batch.
+#: The largest default batch. A kill undoes at most one batch.
 _LARGEST_BATCH: Final = 100_000
 
 
@@ -79,7 +79,7 @@ def main(options: DemoOptions, *, as_json: bool) -> int:
 
 
 def run_demo(options: DemoOptions, console: Console) -> tuple[dict[str, Any], dict[str, Any] | None]:
-    """Run the demo and return the facts of both queries. It ends all that it has started before it returns or raises.
+    """Run the demo and return the facts of both queries. Every process that it starts ends before it returns or raises.
 
     Raises:
         ServiceError: Java, a package or a jar is missing, the broker did not start, or a query failed.
@@ -123,8 +123,6 @@ def _as_usual(outputs: Sequence[Output], shuffle: int) -> Query:
 
 @dataclass(frozen=True)
 class _Setup:
-    """The parts that both queries share."""
-
     options: DemoOptions
     bootstrap_servers: str
     stores: Sequence[Store]
@@ -132,7 +130,6 @@ class _Setup:
     console: Console
 
     def run(self, name: str, make: Callable[[Sequence[Output], int], Query], kills: Sequence[Kill]) -> dict[str, Any]:
-        """Run one query and judge its outputs; return the facts."""
         options = self.options
         outputs = [store.output(name, options.partitions) for store in self.stores]
         for output in outputs:

@@ -1,4 +1,4 @@
-"""Keep the outcome of each of a query's checkpoints beside Spark's checkpoint, for ``twopc history`` and other readers."""
+"""Record the outcome of each checkpoint beside Spark's checkpoint, for ``twopc history`` and other readers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Draw the charts of the page: durations by phase, and rows per second. They are SVG without scripts. All text is escaped."""
+"""Draw the page's charts: durations by phase, and rows per second. The charts are SVG without scripts. All text is escaped."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
     from twopc.progress import Checkpoint
 
-#: The phases in their order, each with its own colour. Recovery's four phases share one colour.
+#: The phases in order, each with its own colour. Recovery's four phases share one colour.
 PHASES: Final = ("recover", "prepare", "confirm", "decide", "commit", "evaluate", "finish")
 _RECOVERY: Final = frozenset({"connect", "inspect", "acquire", "recover"})
 _WIDTH, _HEIGHT, _LEFT, _BOTTOM, _TOP = 960, 260, 64, 24, 26
@@ -22,13 +22,13 @@ _RATE_HEIGHT: Final = 140
 #: A bar is cut at this multiple of the 90th percentile.
 _CUT: Final = 3
 _WIDEST_BAR: Final = 48
-#: If a bar would have less width than this, no gap separates it from the next bar.
+#: If a bar is narrower than this, no gap separates it from the next bar.
 _NARROW: Final = 3
 #: The width of the label above a cut bar.
 _LABEL: Final = 52
 #: The largest number of points on a line that people can tell apart.
 _DOTS: Final = 60
-#: The possible ends of an axis, apart from the power of ten. Half of each is also a short number.
+#: The possible ends of an axis, times a power of ten. Half of each end is also a short number.
 _ENDS: Final = (1.0, 1.2, 1.6, 2.0, 2.4, 3.0, 4.0, 5.0, 6.0, 8.0, 10.0)
 
 
@@ -61,7 +61,7 @@ def timeline(shown: Sequence[Checkpoint]) -> str:
 
 
 def rates(shown: Sequence[Checkpoint]) -> str:
-    """Draw rows per second. The time counts from a checkpoint's trigger to its end, and includes the pause before it."""
+    """Draw rows per second. A checkpoint's time counts from its trigger to its end, plus the pause before it."""
     values = [
         0.0 if one.cause is not None else one.rows * 1000 / max(1.0, one.took_ms + (one.pause_ms or 0.0))
         for one in shown
@@ -105,7 +105,6 @@ def _middle(number: int, shown: Sequence[Checkpoint]) -> float:
 
 
 def _end(highest: float) -> float:
-    """Choose the end of an axis that must show this value."""
     if highest <= 1:
         return 1.0
     power = 10.0 ** floor(log10(highest))

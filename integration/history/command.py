@@ -127,7 +127,7 @@ def _in_progress(history: History) -> dict[str, Any] | None:
 def _in_progress_line(one: InProgress) -> str:
     return (
         f"Checkpoint {one.batch_id} was planned at {utc(one.since_ms)} and is not done: it is in progress, or the query has "
-        "ended and will begin with it when it restarts."
+        "ended and will begin with this checkpoint when it restarts."
     )
 
 
@@ -187,7 +187,7 @@ def _print_one(one: Checkpoint) -> None:
         facts.append(f"Orphaned transactions ended (from a dead driver or a failed attempt): {one.orphans_ended}.")
     facts += [_state_line(size) for size in one.state]
     facts += [
-        f"Task {vote.partition}: Spark's attempt {vote.attempt} counts{f', on {vote.host}' if vote.host else ''}; the earlier "
+        f"Task {vote.partition}: Spark's attempt {vote.attempt} counts{f', on {vote.host}' if vote.host else ''}. The earlier "
         "attempts failed, and their rows were aborted."
         for vote in one.retried
     ]
@@ -201,7 +201,7 @@ def _print_one(one: Checkpoint) -> None:
     for fact in facts:
         console.print(Text(fact), soft_wrap=True)
     if one.slowest:
-        console.print(f"Slowest tasks; the median of all is {seconds(one.median_ms)}:", soft_wrap=True)
+        console.print(f"Slowest tasks (the median of all tasks is {seconds(one.median_ms)}):", soft_wrap=True)
         titles = ("task", "attempt", "host", "rows", "took", "for its rows", "flush")
         rows = [
             (
@@ -219,6 +219,6 @@ def _print_one(one: Checkpoint) -> None:
 def _state_line(size: StateSize) -> str:
     further = "".join(f", {name} {value:,}" for name, value in size.sizes.items())
     return (
-        f"State when it was triggered: {size.operator} with {counted(size.rows, 'row')}, {size.memory_bytes:,} bytes "
+        f"State at the trigger: {size.operator} with {counted(size.rows, 'row')}, {size.memory_bytes:,} bytes "
         f"in memory{further}; committed in {seconds(size.commit_ms)}."
     )

@@ -40,7 +40,9 @@ def history(
 @app.command()
 def show(
     checkpoint: HistoryOf,
-    batch: Annotated[int, typer.Argument(min=0, help="The checkpoint's id: the batch.", show_default=False)],
+    batch: Annotated[
+        int, typer.Argument(min=0, help="The checkpoint's id, which is the batch number.", show_default=False)
+    ],
     *,
     as_json: Json = False,
 ) -> None:

@@ -1,4 +1,4 @@
-"""The rules about checkpoints that fail."""
+"""Define the rules about checkpoints that fail."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _MEMORY: Final = (
     r"OutOfMemoryError|GC overhead limit|ExecutorLostFailure|exit code:? 137|Container killed|MemoryError"
     r"|Python worker exited unexpectedly"
 )
-#: How clients name a timeout in the text of other errors: librdkafka's codes and Java's exceptions.
+#: The names of timeouts in the text of other errors: librdkafka's codes and Java's exceptions.
 _UNAVAILABLE: Final = (
     r"_TRANSPORT|_ALL_BROKERS_DOWN|_MSG_TIMED_OUT|_TIMED_OUT|COORDINATOR_NOT_AVAILABLE|Local: Message timed out"
     r"|Connection refused"
@@ -50,7 +50,7 @@ FAILING: Final = (
     Rule(
         "bad record",
         "A row cannot be written to the sink.",
-        "Correct the row at its source, or set dead_letter=KafkaSink(…): then the query continues without the row.",
+        "Correct the row at its source. Or set dead_letter=KafkaSink(…), so that the query continues without the row.",
         failures(["BadRecordError", "SchemaError"]),
     ),
     Rule(
@@ -71,9 +71,9 @@ FAILING: Final = (
     Rule(
         "unavailable",
         "A server takes too long to answer.",
-        "Check the brokers and the network first; `twopc preflight` tries each step. If they are only slow, raise the sink's "
-        "timeout_ms, and send fewer, larger requests: kafka.batch.size, kafka.linger.ms, kafka.compression.type. The sink sets "
-        "delivery.timeout.ms to kafka.transaction.timeout.ms, so raise kafka.transaction.timeout.ms.",
+        "Check the brokers and the network first (`twopc preflight` tries each step). If the brokers are only slow, raise the "
+        "sink's timeout_ms, and send fewer, larger requests: kafka.batch.size, kafka.linger.ms, kafka.compression.type. The sink "
+        "sets delivery.timeout.ms to kafka.transaction.timeout.ms, so raise kafka.transaction.timeout.ms.",
         failures(["UnavailableError"], _UNAVAILABLE),
     ),
     Rule(
@@ -92,7 +92,7 @@ FAILING: Final = (
     ),
     Rule(
         "lost transactions",
-        "Decided transactions were lost and written again: they expired before they were committed.",
+        "Decided transactions expired before they were committed, so their rows were lost and written again.",
         "The query was down for longer than kafka.transaction.timeout.ms between a decision and its commit. Raise "
         "that timeout and the brokers' transaction.max.timeout.ms, restart faster, or set staging=True.",
         _lost,
@@ -106,7 +106,7 @@ FAILING: Final = (
     ),
     Rule(
         "wrong checkpoint",
-        "The checkpoint and the sink's decisions do not belong together, or a setting is refused.",
+        "The checkpoint does not match the sink's decisions, or a setting is refused.",
         "The message says which checkpoint or setting is right.",
         failures(["RefusedStartError", "ConfigurationError", "DecisionLogDamagedError"]),
     ),

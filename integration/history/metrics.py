@@ -82,7 +82,7 @@ class PrometheusMetrics(Listener):
             buckets=_BUCKETS,
         ).labels(name)
         self._phases = prometheus.Histogram(
-            "twopc_phase_seconds", "By phase.", (*_LABEL, "phase"), registry=registry, buckets=_BUCKETS
+            "twopc_phase_seconds", "Time in each phase.", (*_LABEL, "phase"), registry=registry, buckets=_BUCKETS
         )
         self._last_batch = gauge("last_completed_batch", "The last completed checkpoint's id.")
         self._last_at = gauge(

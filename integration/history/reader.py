@@ -46,8 +46,8 @@ class History:
 
     Attributes:
         location: the checkpoint's location, as the caller gave it.
-        checkpoints: the checkpoints that have ended, in the order in which they ended. A retried batch appears once per try.
-        skipped: the places of torn or foreign lines, as ``file:line``.
+        checkpoints: the checkpoints that have ended, in the order in which they ended. A retried batch appears once per attempt.
+        skipped: where torn or foreign lines are, as ``file:line``.
         in_progress: the checkpoint in progress, if any.
     """
 

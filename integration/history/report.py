@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from twopc.integration.history.reader import History
     from twopc.progress import Checkpoint
 
-#: The page runs no scripts, and makes the browser send no requests.
+#: The page runs no scripts and sends no requests.
 _POLICY: Final = "default-src 'none'; style-src 'unsafe-inline'"
 _STYLE: Final = """
 :root { color-scheme: light dark; --page: #ffffff; --text: #1f2328; --dim: #59636e; --line: #d1d9e0; --card: #f6f8fa;
@@ -45,7 +45,7 @@ li { margin-bottom: .7rem }
 
 
 def page(history: History, findings: Sequence[Diagnosis], sinks: str, *, last: int) -> str:
-    """Build the page for the newest ``last`` checkpoints. ``sinks`` is the section about the cluster, as HTML."""
+    """Build the page for the newest ``last`` checkpoints. ``sinks`` is the HTML for the cluster's section."""
     shown = history.checkpoints[-last:]
     return "\n".join(
         [
@@ -73,13 +73,13 @@ def section(title: str, inner: str) -> str:
 
 
 def cards(facts: Iterable[tuple[str, str, str]]) -> str:
-    """Build the cards for the main figures. Each has a name, a value and a style."""
+    """Build the cards for the main figures, from each card's name, value and style."""
     each = (f'<div class="card {style}"><b>{escape(value)}</b>{escape(name)}</div>' for name, value, style in facts)
     return f'<div class="cards">{"".join(each)}</div>'
 
 
 def table(titles: Sequence[str], rows: Iterable[Sequence[tuple[str, str]]]) -> str:
-    """Build a table. A cell is a style and a text; the style ``n`` is for numbers. The first row sets the headings' styles."""
+    """Build a table. A cell has a style and a text; the style ``n`` is for numbers. The first row sets the headings' styles."""
     rows = list(rows)
     is_number = [style == "n" for style, _ in rows[0]] if rows else [False] * len(titles)
     head = "".join(

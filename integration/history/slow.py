@@ -17,12 +17,12 @@ if TYPE_CHECKING:
 
 #: A task is behind if it takes this multiple of the other tasks' median.
 _BEHIND: Final = 3.0
-#: Such a task has more rows than the others if it has at least this multiple of their mean.
+#: A task that is behind has more rows than the others if it has at least this multiple of their mean.
 _MORE_ROWS: Final = 2.0
 _LEAST_TASKS: Final = 3
 _MANY_TASKS: Final = 32
 _FEW_ROWS: Final = 1_000
-#: A checkpoint is near its limit if it takes this share of it.
+#: A checkpoint is near its limit if it takes this share of the limit.
 _NEAR: Final = 0.5
 #: A state is large if its commit takes this share of the tasks' time.
 _STATE: Final = 0.3
@@ -32,14 +32,14 @@ _GROWTH: Final = 1.5
 
 
 def _between_phases(window: Window) -> Evidence | None:
-    """Find out whether the checkpoint's files are slow: a batch reads them outside its phases. Skip retried batches."""
+    """Find out whether the checkpoint's files are slow to read. A batch reads them outside its phases. Skip retried batches."""
     judged = [one for one in window.written if not one.failed_attempts]
     taken = [one.took_ms - sum(one.phases.values()) for one in judged]
     shares = [lost / max(1.0, one.took_ms) for lost, one in zip(taken, judged, strict=True)]
     if not taken or median(shares) < 0.3 or median(taken) < LEAST_MS:  # noqa: PLR2004 - a third of it
         return None
     share = median(shares)  # not the mean: the first checkpoint of a run takes longer, for other reasons
-    return Evidence(0.7 * share, f"{share:.0%} of the time of a checkpoint; the median is {seconds(median(taken))}")
+    return Evidence(0.7 * share, f"{share:.0%} of a checkpoint's time; the median is {seconds(median(taken))}")
 
 
 def _flush(window: Window) -> Evidence | None:
@@ -122,7 +122,7 @@ def _near(window: Window) -> Evidence | None:
 
 
 def _large_state(window: Window) -> Evidence | None:
-    """Find a large state. The next batch's record has the state's size at the end of a batch."""
+    """Find a large state. A batch's record has the state's size from the end of the previous batch."""
     judged = [
         (one, after.state)
         for one, after in pairwise(window.checkpoints)
@@ -140,10 +140,10 @@ def _large_state(window: Window) -> Evidence | None:
 
 
 def _state_share(one: Checkpoint, state: tuple[StateSize, ...]) -> float:
-    """Estimate which share of the time the state's commit takes.
+    """Estimate the share of the time that the state's commit takes.
 
-    If all tasks run in parallel, the commit takes at least this share of the prepare phase. If they take turns, a task waits this
-    share of its time for rows. A short commit ends before a task's Python process is ready, so the task does not wait for it.
+    If all tasks run in parallel, the commit takes at least this share of the prepare phase. If the tasks run one after another,
+    each waits this share of its time for rows. A short commit ends before a task's Python process is ready, so no task waits.
     """
     each = sum(size.commit_ms for size in state) / one.tasks
     at_once = each / max(1.0, one.phases.get("prepare", 0.0))
@@ -168,27 +168,27 @@ SLOW: Final = (
     Rule(
         "slow decision",
         "Writing the decision is slow because the storage of the decision log is slow.",
-        "Check the disks and the replicas of the brokers that hold the ledger (its partition 0, and __transaction_state). "
+        "Check the disks and the replicas of the brokers that store the ledger (its partition 0, and __transaction_state). "
         "If decisions are files in the checkpoint, check that file system.",
         slow_phase("decide", share=0.3),
     ),
     Rule(
         "slow checkpoint directory",
         "Reading the checkpoint directory is slow.",
-        "Check how busy the disk or file system of checkpointLocation is, and what else uses it. Spark also "
+        "Check the load on the disk or file system of checkpointLocation, and which other programs use it. Spark also "
         "writes there for each batch. Stop the query, and move the checkpoint to a faster file system.",
         _between_phases,
     ),
     Rule(
         "slow commit",
-        "Committing is slow: the transaction coordinators are slow, or a lock of the store blocks it.",
-        "Check the brokers that hold __transaction_state. Fewer tasks mean fewer transactions: coalesce before the sink.",
+        "Committing is slow: the transaction coordinators are slow, or a lock in the store blocks the commit.",
+        "Check the brokers that store __transaction_state. Fewer tasks mean fewer transactions: coalesce before the sink.",
         slow_phase("commit", share=0.3),
     ),
     Rule(
         "slow confirmation",
         "Confirming the votes is slow: the transaction coordinators are slow to answer.",
-        "Check the brokers that hold __transaction_state, and the network between the driver and them.",
+        "Check the brokers that store __transaction_state, and the network between the driver and them.",
         slow_phase("confirm", share=0.3),
     ),
     Rule(
@@ -201,14 +201,14 @@ SLOW: Final = (
     ),
     Rule(
         "slow plan",
-        "The time goes into the rows themselves: the source, a shuffle, or the query's own functions.",
+        "Producing the rows takes most of the time: the source, a shuffle, or the query's own functions.",
         "The sink is not the cause. Examine the stage in Spark's own UI. Add cores, or make the query do less.",
         _reading,
     ),
     Rule(
         "large state",
         "A large state is written with every checkpoint.",
-        "Write only its changes: set spark.sql.streaming.stateStore.rocksdb.changelogCheckpointing.enabled, and use RocksDB "
+        "Write only the changes: set spark.sql.streaming.stateStore.rocksdb.changelogCheckpointing.enabled, and use RocksDB "
         "(spark.sql.streaming.stateStore.providerClass, fixed once the checkpoint exists). Or keep less state: a watermark, a "
         "shorter window, or fewer keys. Or put the checkpoint on a faster file system.",
         _large_state,
@@ -216,13 +216,13 @@ SLOW: Final = (
     Rule(
         "skew",
         "One task has more rows than the others, and the batch waits for it.",
-        "Spread its key: repartition by another column, or add a salt. If the source is uneven, lower "
+        "Spread that task's key: repartition by another column, or add a salt. If the source is uneven, lower "
         "spark.sql.files.maxPartitionBytes, or set minPartitions.",
         lambda window: _behind(window, has_more_rows=True),
     ),
     Rule(
         "slow host",
-        "One task is slow although it has no more rows than the others: its host, or one partition's leader, is slow.",
+        "One task is slow although it has no more rows than the others. Its host, or a partition's leader, is slow.",
         "Check that host (disk, other processes, swap) and the leader of the partitions that the task writes to. "
         "spark.excludeOnFailure.enabled does not detect slowness.",
         lambda window: _behind(window, has_more_rows=False),
@@ -242,7 +242,7 @@ SLOW: Final = (
     ),
     Rule(
         "falling behind",
-        "The query reads more slowly than the source grows: batches follow each other without a pause, and become larger.",
+        "The source grows faster than the query reads: batches follow each other without a pause, and become larger.",
         "Give the query more cores, or make it faster; see the other findings. In the meantime, maxOffsetsPerTrigger keeps "
         "batches small, and the lag stays in the source.",
         _backpressure,

@@ -14,7 +14,7 @@ from twopc.progress import Cause, Checkpoint, seconds
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
-#: How many of the newest checkpoints are judged.
+#: The number of newest checkpoints to judge.
 LAST: Final = 50
 #: A shorter time is not a problem, even if its share is large.
 LEAST_MS: Final = 500.0
@@ -63,7 +63,7 @@ class Window:
 
     @cached_property
     def by_tasks(self) -> tuple[Checkpoint, ...]:
-        """Those written checkpoints whose tasks wrote the rows and reported how long that took."""
+        """The checkpoints whose tasks wrote the rows and reported how long they took."""
         return tuple(one for one in self.written if one.way != "direct" and one.slowest)
 
     def phase(self, name: str) -> tuple[float, float]:
@@ -110,14 +110,14 @@ def failures(names: Iterable[str] = (), pattern: str = "", reason: str = "") -> 
 
 
 def slow_phase(name: str, *, share: float) -> Callable[[Window], Evidence | None]:
-    """Build a rule's search for a phase that takes more than this share of the time, and long enough to matter."""
+    """Build a rule's search for a phase that takes more than this share of the time, and at least :data:`LEAST_MS`."""
 
     def find(window: Window) -> Evidence | None:
         taken, typical = window.phase(name)
         if taken < share or typical < LEAST_MS:
             return None
         return Evidence(
-            weight=taken * 0.7, text=f"{taken:.0%} of the time of a checkpoint; the median is {seconds(typical)}"
+            weight=taken * 0.7, text=f"{taken:.0%} of a checkpoint's time; the median is {seconds(typical)}"
         )
 
     return find

@@ -1,4 +1,4 @@
-"""Write the history: a line for each checkpoint that has ended, below ``<checkpoint>/twopc/history``.
+"""Write the history, one line for each ended checkpoint, to ``<checkpoint>/twopc/history``.
 
 The writer runs after the commit, so it delays no batch. It writes each line with a single ``write`` without ``fsync``. If the
 machine crashes, the last lines may be lost or torn; a reader skips torn lines. The protocol does not depend on the history.
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 #: The name of the directory in ``<checkpoint>/twopc``.
 DIRECTORY: Final = "history"
 SUFFIX: Final = ".jsonl"
-#: The maximum size of a file, and the number of files kept. A line has about 1 KiB, and at most some 40 KiB.
+#: The maximum size of a file, and the number of files kept. A line usually has 1 KiB, and at most about 40 KiB.
 FILE_BYTES: Final = 1024 * 1024
 FILES: Final = 8
 #: The number of checkpoints in one object, on file systems without append, and the number of objects kept.
@@ -46,7 +46,7 @@ def writer_for(files: Files, *, is_wanted: bool | None) -> Listener | None:
 
 
 class AppendingWriter(Listener):
-    """Appends to the newest file of a local directory, and begins a new one when it is full."""
+    """Appends to the newest file in a local directory, and begins a new file when that one is full."""
 
     def __init__(self, directory: Path) -> None:
         self._directory = directory
@@ -85,7 +85,7 @@ class AppendingWriter(Listener):
         self._descriptor = os.open(newest, os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o644)
         self._size = os.fstat(self._descriptor).st_size
         if self._size and os.pread(self._descriptor, 1, self._size - 1) != b"\n":
-            self._size += os.write(self._descriptor, b"\n")  # a torn line must not spoil the next one
+            self._size += os.write(self._descriptor, b"\n")  # a torn line must not damage the next line
 
 
 class ObjectWriter(Listener):

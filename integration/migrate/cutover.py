@@ -1,4 +1,4 @@
-"""``twopc migrate cutover`` finds the batch that the old sink may have partly written, and records the hand-over."""
+"""Find the batch that the old sink may have partly written, and record the hand-over (``twopc migrate cutover``)."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class Cutover:
-    """What to hand over, and how to recognise its rows.
+    """The options of a cut-over: the topics to hand over, and how to recognise the batch's rows in them.
 
     Attributes:
         topics: the output topics.
         key, clock_skew_ms, other_writers: see :class:`Handover`.
-        starts: by topic and partition, the first offset that may hold a row of the batch. Empty: find the offsets by time.
+        starts: by topic and partition, the first offset that may be a row of the batch. Empty: find the offsets by time.
     """
 
     topics: Sequence[str]
@@ -46,7 +46,7 @@ class Found:
 
     Attributes:
         handover: the hand-over to record.
-        source_records: the number of the batch's records from Kafka sources; None if it has other sources.
+        source_records: the number of the batch's records from Kafka sources; None if the query has other sources.
         tally: the counts of the records within the hand-over's bounds.
         was_recorded: whether this hand-over is already in effect.
     """
@@ -82,7 +82,7 @@ def find(wanted: Cutover, place: Place, sink: KafkaSink) -> Found:
         topic: bounds_of(sink, topic, planned_ms, wanted.clock_skew_ms, wanted.starts.get(topic))
         for topic in wanted.topics
     }
-    if is_finished:  # only the ends of the bounds matter: nobody may write after them
+    if is_finished:  # only the ends of the bounds matter: no program may write after them
         return _found(place, msgspec.structs.replace(begun, topics=_ends(topics)), None, Tally())
     handover = msgspec.structs.replace(
         begun,
@@ -106,7 +106,7 @@ def record(found: Found, place: Place) -> str:
     """Put the hand-over into effect, and return its file. A second call changes nothing.
 
     Raises:
-        ConfigurationError: the file cannot be written, or another process writes one at the same time.
+        ConfigurationError: the file cannot be written, or another process is recording a hand-over.
     """
     return Handovers(place.writable()).add(found.handover)
 
@@ -116,7 +116,7 @@ def last_batch(files: Files) -> tuple[int, bool]:
 
     Raises:
         ConfigurationError: more than one batch is unfinished, or commits/ is ahead of offsets/ (files are missing). In both
-            cases nobody can tell which batches are in the output.
+            cases, it is unknown which batches are in the output.
     """
     planned, noted = (_newest(files, directory) for directory in ("offsets", "commits"))
     if planned not in {noted, noted + 1}:

@@ -1,16 +1,16 @@
-"""A hand-over names the batch that one sink began and another must finish, and says which of its rows are in the output.
+"""A hand-over names the batch that one sink began and another must finish, and says which of the batch's rows are written.
 
-A streaming query that changes its sink keeps its checkpoint, so it loses no input. But the last batch may be unfinished:
+A streaming query that changes its sink keeps its checkpoint, so it loses no input. However, the last batch may be unfinished:
 ``offsets/N`` exists and ``commits/N`` does not. Spark passes batch N to the new sink again, and some of its rows may already be
 in the output. A sink without transactions does not record which rows it has written.
 
 So ``twopc migrate cutover`` writes the file ``<checkpoint>/twopc/handover-<n>.json`` after the old query has ended. The file
-holds the number of the batch, its source offsets, and *bounds*: the batch's rows in the output are between these offsets.
+contains the batch's number, its source offsets, and *bounds*: the batch's rows in the output are between these offsets.
 :class:`twopc.integration.migrate.TakeOver` comes before the new sink. It compares batch N with the records within the bounds, as
 multisets, and passes on the rest. Every other batch passes unchanged.
 
 The protocol itself stays the same. The bounds are fixed before the new sink writes its first row, so they never contain that
-sink's rows, and each replay of batch N has the same rest. ``exactly_once`` only sees a batch with fewer rows.
+sink's rows, and each replay of batch N leaves the same rest. ``exactly_once`` only sees a batch with fewer rows.
 
 The bounds come from Spark, which records in ``offsets/N`` when it planned the batch. At that time, every row of batch N - 1 was
 acknowledged, and no row of batch N was sent. ``exact`` is the first offset with that time or a later one. The clocks of the
@@ -44,7 +44,7 @@ class Kind(Enum):
 
 
 class Bounds(msgspec.Struct, frozen=True, kw_only=True):
-    """The part of a partition that may hold rows of the batch; ``end`` is not included."""
+    """The part of a partition that may contain rows of the batch; ``end`` is not included."""
 
     start: int
     exact: int
@@ -60,11 +60,11 @@ class Handover(msgspec.Struct, frozen=True, kw_only=True):
         offsets: the batch's source offsets, as the protocol compares them.
         kind: see :class:`Kind`.
         topics: the bounds of the rows, by topic and partition.
-        key: the expression that identifies a record, as in ``twopc verify --key``; None: its whole content.
+        key: the expression that identifies a record, as in ``twopc verify --key``; None: the record's full content.
         planned_ms: when Spark planned the batch, in ms since 1970 UTC.
         clock_skew_ms: how far a producer's clock may be behind the driver's, in ms.
         other_writers: whether the topics have records within the bounds that this query did not write.
-        is_back: whether the old sink takes the checkpoint back. No record shows which rows that sink writes afterwards.
+        is_back: whether the old sink gets the checkpoint back. No record shows which rows that sink writes afterwards.
     """
 
     format: int = FORMAT
@@ -108,7 +108,7 @@ class Handovers:
         """Put a hand-over into effect, and return its file. Write nothing if the newest hand-over is equal.
 
         Raises:
-            ConfigurationError: another process adds a hand-over at the same time.
+            ConfigurationError: another process is adding a hand-over.
         """
         number = self._number()
         if number and self._read(number) == handover:
@@ -121,7 +121,7 @@ class Handovers:
 
     def _number(self) -> int:
         last = max((int(found[1]) for name in self._files.names("") if (found := NAME.fullmatch(name))), default=0)
-        while self._files.read(_name(last + 1)) is not None:  # an object store may list a file late
+        while self._files.read(_name(last + 1)) is not None:  # an object store's listing may lack a new file
             last += 1
         return last
 

@@ -37,12 +37,12 @@ def identity_of(topic: str, record: Message | Row, key: Expression | None) -> by
     """Return a digest that equal records share; None if the expression finds nothing in the record."""
     if key is None:
         return hashlib.sha256(content_of(topic, record)).digest()
-    found = key.bytes_of(cast("Message", record))  # an expression uses only what a row has
+    found = key.bytes_of(cast("Message", record))  # an expression uses only methods that a row has
     return None if found is None else hashlib.sha256(_joined([topic.encode(), found])).digest()
 
 
 def content_of(topic: str, record: Message | Row) -> bytes:
-    """Return all of a record except its time and partition, which a producer may choose again."""
+    """Return a record's content without its time and partition, which differ if a producer sends the record again."""
     headers: Any = record.headers() or ()
     pairs = [part for name, value in headers for part in (name.encode(), _as_bytes(value))]
     return _joined([topic.encode(), _as_bytes(record.key()), _as_bytes(record.value()), *pairs])

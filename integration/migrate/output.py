@@ -32,14 +32,14 @@ _NONE_AT_THAT_TIME = -1
 
 @dataclass
 class Tally:
-    """Counts of the records within some bounds.
+    """The counts of the records within a hand-over's bounds.
 
     Attributes:
         exact: records at or after the time when Spark planned the batch.
         before: records in the ``clock_skew_ms`` before that time.
-        repeated: records of ``exact`` that duplicate an earlier one.
-        undated: records of ``exact`` whose own time is before the planned time minus the skew.
-        unidentified: records of ``exact`` in which the key expression finds nothing.
+        repeated: records in ``exact`` that duplicate an earlier record.
+        undated: records in ``exact`` whose own time is before the planned time minus the skew.
+        unidentified: records in ``exact`` in which the key expression finds nothing.
     """
 
     exact: int = 0
@@ -132,7 +132,7 @@ def records_of(sink: KafkaSink, handover: Handover) -> Iterator[tuple[str, Messa
 
 
 def written_since(sink: KafkaSink, handover: Handover) -> int:
-    """Count the committed records that now follow the ends of the bounds.
+    """Count the committed records that were written after the bounds were recorded.
 
     Raises:
         TwoPhaseCommitError: the brokers do not respond.
@@ -148,10 +148,10 @@ def written_since(sink: KafkaSink, handover: Handover) -> int:
 
 
 def _at_time(admin: AdminClient, topic: str, ends: Mapping[int, int], at_ms: int, timeout_ms: float) -> dict[int, int]:
-    """Return the offset of each partition's first record at that time or later. Without such a record, return the end."""
+    """Return the offset of each partition's first record from ``at_ms`` or later; the partition's end if all are earlier."""
     wanted = {TopicPartition(topic, number): OffsetSpec.for_timestamp(at_ms) for number in ends}
     found = {}
-    with translated(f"looking for the offsets of {topic} at a time"):
+    with translated(f"looking up the offsets of {topic} by time"):
         for where, future in admin.list_offsets(wanted, request_timeout=timeout_ms / 1000).items():
             offset = future.result().offset
             if offset < _NONE_AT_THAT_TIME:  # librdkafka reports no error when the broker did not respond

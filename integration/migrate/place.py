@@ -23,7 +23,7 @@ class Place:
 
     Attributes:
         files: the files that Spark writes.
-        own: the directory ``twopc`` in the checkpoint.
+        own: the toolkit's directory ``twopc`` in the checkpoint.
     """
 
     files: Files

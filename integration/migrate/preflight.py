@@ -1,4 +1,4 @@
-"""``twopc migrate preflight`` runs the checks of ``twopc preflight``, and further checks for a running pipeline."""
+"""Run further checks for a running pipeline, after those of ``twopc preflight`` (``twopc migrate preflight``)."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from twopc.sinks.kafka import KafkaSink
 
 _SAMPLE: Final = 500
-#: Spark's connector describes topics with this request since Spark 3.0. Before the request's version 4, it may create topics.
+#: The request with which Spark's connector describes topics since Spark 3.0. Before version 4, this request may create topics.
 _DESCRIBES_SINCE: Final = 4
 _FETCHING: Final = "spark.sql.streaming.kafka.useDeprecatedOffsetFetching=true"
 _MURMUR2, _CRC32, _FNV1A = "murmur2_random", "consistent_random", "fnv1a_random"
@@ -80,7 +80,7 @@ def check_source(sink: KafkaSink, source: Source) -> Iterator[Finding]:
         )
         yield Finding("source", source.bootstrap_servers, Result.WARN, why, f"Set {_FETCHING} in the Spark session")
     else:
-        yield Finding("source", source.bootstrap_servers, Result.PASS, f"{text}, which Spark's connector reads")
+        yield Finding("source", source.bootstrap_servers, Result.PASS, f"{text}, which Spark's connector can read")
     admin = quiet_admin(there)
     with translated(f"listing the topics of {source.bootstrap_servers}"):
         known = admin.list_topics(timeout=sink.timeout_ms / 1000).topics
@@ -123,7 +123,7 @@ def check_groups(target: Target) -> Iterator[Finding]:
 
 
 def check_partitioner(target: Target) -> Iterator[Finding]:
-    """Check, for a sample of each partition, that the sink puts keys into the same partition as the existing records."""
+    """Check with sampled records from each partition that the sink would put their keys into the same partitions."""
     chosen = str(target.sink.client_options.get("partitioner", _MURMUR2))
     ours = _PARTITIONERS.get(_UNASSIGNED.get(chosen, ""))
     for topic in target.topics:
@@ -157,7 +157,7 @@ def check_quotas(target: Target) -> Iterator[Finding]:
     """Find the quotas that apply to the sink, because a throttled transaction may expire.
 
     List every matching quota, although Kafka applies only the most specific one for each rate. The sink's user is known only if
-    it logs in over SASL with a user name, or does not log in. For other logins, the user's quotas are not looked up.
+    the sink logs in over SASL with a user name, or does not log in. For other logins, the user's quotas are not looked up.
     """
     request = DescribeClientQuotasRequest(components=[], strict=False)
     [answer] = target.brokers.send_all([(request,)])
@@ -199,7 +199,7 @@ def _quota(entry: Any, ours: dict[str, Any]) -> str:
 
 
 def _sampled(target: Target, topic: str, partitions: Sequence[int]) -> Iterator[tuple[bytes, int]]:
-    """Yield the key and the partition of the last records with a key in each partition."""
+    """Yield the key and the partition of each partition's newest records that have a key."""
     facts: dict[str, Any] = {"timeout_ms": target.sink.timeout_ms}
     ends = offsets(target.admin, topic, partitions, OffsetSpec.latest(), committed=True, **facts)
     first = offsets(target.admin, topic, partitions, OffsetSpec.earliest(), **facts)

@@ -1,8 +1,8 @@
-"""``twopc migrate probe`` tests by behaviour, not by settings, whether a consumer group really reads only committed records.
+"""Test by behaviour, not by settings, whether a consumer group reads only committed records (``twopc migrate probe``).
 
 The probe commits a record to each partition, and waits until the group has committed an offset past it. This shows that the
 group reads the partition, and how long the group takes. Then the probe writes another record in a transaction, and keeps the
-transaction open for longer than that. A group under ``read_committed`` cannot move past this record. A group under
+transaction open for longer than the group took. A group under ``read_committed`` cannot move past this record. A group under
 ``read_uncommitted`` reads it, and commits an offset past it. Finally, the probe aborts the transaction.
 """
 
@@ -32,7 +32,7 @@ _COMMITTED: Final = b"twopc migrate probe: this record is committed; every reade
 _ABORTED: Final = b"twopc migrate probe: this record was aborted; no read_committed reader sees it"
 #: The transaction stays open for this multiple of the time that the group took to read a committed record.
 _PATIENCE: Final = 3
-#: A group that starts at the end of a new topic sees only records that are written later.
+#: How often to write the record again: a group that starts at the end of a new topic sees only later records.
 _AGAIN_S: Final = 3.0
 _PAUSE_S: Final = 0.1
 _DEFAULT_REPLICAS: Final = -1
@@ -45,7 +45,7 @@ class Probe:
 
     Attributes:
         group: the consumer group.
-        topic: a topic that the group reads. None: create a topic, for which the user must start a reader.
+        topic: a topic that the group reads. None: create a topic, on which the user must start a reader.
         wait_s: how long the group may take to commit an offset, in seconds.
         hold_s: the minimum time that the transaction stays open, in seconds.
     """
@@ -58,7 +58,7 @@ class Probe:
 
 @dataclass(frozen=True, kw_only=True)
 class Probed:
-    """The findings for each partition, and what the probe leaves behind in the cluster."""
+    """The findings for each partition, and the traces that the probe leaves in the cluster."""
 
     topic: str
     findings: tuple[Finding, ...]
@@ -80,7 +80,7 @@ def probe(wanted: Probe, sink: KafkaSink, say: Callable[[str], object]) -> Probe
     longest_s = max(wanted.hold_s, _PATIENCE * wanted.wait_s)
     if longest_s * 1000 > sink.transaction_timeout_ms:
         raise ConfigurationError(
-            f"the probe may hold its transaction open for {longest_s:.0f} s, but kafka.transaction.timeout.ms="
+            f"the probe may keep its transaction open for {longest_s:.0f} s, but kafka.transaction.timeout.ms="
             f"{sink.transaction_timeout_ms} ends the transaction earlier. Nothing was written. Lower --wait or --hold, or raise "
             "that option"
         )
@@ -102,7 +102,7 @@ def probe(wanted: Probe, sink: KafkaSink, say: Callable[[str], object]) -> Probe
         return Probed(topic=wanted.topic, findings=findings, left_behind=left)
     topic = f"{sink.ledger}.{own}"
     with _own_topic(admin, topic, sink.timeout_ms / 1000):
-        say(f"Start a reader of group {wanted.group} on the topic {topic}, with the settings that it will use later.")
+        say(f"Start a reader from group {wanted.group} on the topic {topic}, with the settings that it will use later.")
         with _writing(sink, topic, f"{sink.name}.{own}") as writer:
             findings = _tried(wanted, writer, _Group(admin, wanted, topic, sink.timeout_ms), [0])
     return Probed(
@@ -112,7 +112,7 @@ def probe(wanted: Probe, sink: KafkaSink, say: Callable[[str], object]) -> Probe
 
 @dataclass(frozen=True)
 class _Writer:
-    """A transactional producer of one record for each partition."""
+    """Writes one record per partition in a transaction."""
 
     producer: Producer
     topic: str
@@ -147,15 +147,13 @@ class _Writer:
 
 @dataclass(frozen=True)
 class _Group:
-    """The group's committed offsets in a topic."""
-
     admin: AdminClient
     wanted: Probe
     topic: str
     timeout_ms: float
 
     def behind(self, marks: Mapping[int, int]) -> dict[int, int]:
-        """Return, by partition, those committed offsets of the group that are above the mark."""
+        """Return, by partition, the group's committed offsets that are above the mark."""
         request = ConsumerGroupTopicPartitions(
             self.wanted.group, [TopicPartition(self.topic, partition) for partition in marks]
         )
@@ -191,7 +189,7 @@ def _tried(wanted: Probe, writer: _Writer, group: _Group, partitions: Collection
         return offsets
 
     def commit_another() -> None:
-        if wanted.topic is None:  # in the user's own topic, every reader would see each of these records
+        if wanted.topic is None:  # in the user's own topic, every reader would see these records
             commit_one()
 
     began = time.monotonic()
@@ -222,7 +220,7 @@ def _finding(  # noqa: PLR0913, PLR0917 - everything that was observed
     if partition not in read:
         why = (
             f"group {name} committed no offset past a committed record within {took_s:.0f} s, so its isolation level is unknown. "
-            "It does not read this partition, lags, or keeps its offsets elsewhere, as Spark does"
+            "The group does not read this partition, lags, or keeps its offsets elsewhere, as Spark does"
         )
         return Finding("reader", subject, Result.WARN, why, "Start the reader, or allow more time with --wait")
     if partition in passed:

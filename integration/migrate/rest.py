@@ -47,12 +47,12 @@ class Numbers:
         rows: rows of the batch.
         already: rows that are in the output and are not written again.
         rest: rows that must still be written.
-        surplus: records that occur more often in the output than in the batch. Earlier attempts wrote them, and they stay.
-        others: records from the time of the batch or later that are not rows of the batch.
-        unclear: rows that equal records from just before the batch. Depending on the clocks, those records belong to this batch
-            or to the previous one. They are counted only without a key.
+        surplus: records that occur more often in the output than in the batch. These duplicates from earlier attempts stay.
+        others: records from the batch's time or later that are not rows of the batch.
+        unclear: rows that equal records from just before the batch. Depending on the clocks, those records are from this batch
+            or from the previous one. Unclear rows are counted only without a key.
         unidentified: rows in which the key expression finds nothing.
-        ambiguous: keys that belong to several rows with different contents.
+        ambiguous: keys that several rows with different contents share.
         elsewhere: rows for topics that the hand-over does not name.
     """
 
@@ -72,7 +72,7 @@ class Comparison:
 
     Args:
         frame: the batch, with Kafka's columns.
-        sink: describes the cluster of the output.
+        sink: describes the output's cluster.
         handover: a hand-over of the kind ``rest``.
 
     Raises:
@@ -132,11 +132,11 @@ class Comparison:
         return Numbers(**facts, rest=facts["rows"] - facts["already"])
 
     def rest(self) -> DataFrame:
-        """Return the rows to write. Rows of one task stay together in one task, in their order."""
+        """Return the rows to write. The rows of one task stay in one task, in the same order."""
         there = self._counted(sf.lit(self._has_key) | sf.col("is_exact"), _THERE)
         earlier = Window.partitionBy(_ID).orderBy(_PLACE)
         ranked = self._rows.withColumn(_RANK, sf.row_number().over(earlier)).join(there, _ID, "left")
-        # If rows are equal, the first of them are in the output: the old sink wrote a task's rows in order.
+        # Of several equal rows, the first are in the output, because the old sink wrote each task's rows in order.
         missing = ranked.where(sf.col(_RANK) > sf.coalesce(sf.col(_THERE), sf.lit(0)))
         return missing.repartition(_TASK).sortWithinPartitions(_PLACE).drop(*_OWN)
 
@@ -151,7 +151,7 @@ def _sum(column: Column, name: str) -> Column:
 def _identify(
     frame: DataFrame, topic: str | None, handover: Handover
 ) -> Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
-    """Return a function for ``mapInArrow`` that appends identity and content."""
+    """Return a function for ``mapInArrow`` that appends each row's identity and content."""
     found = {name: named(name, frame.columns) for name in _COLUMNS}
     names: dict[str, str] = {name: source for name, source in found.items() if source is not None}
     if "value" not in names:

@@ -1,4 +1,4 @@
-"""``twopc migrate rollback`` ends the transactional query, and records which rows the old sink must not write again."""
+"""End the transactional query, and record which rows the old sink must not write again (``twopc migrate rollback``)."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def roll_back(place: Place, sink: KafkaSink) -> WayBack:
     previous = handovers.newest()
     if previous is None:
         raise ConfigurationError(
-            f"{files.location} has no hand-over, so no cut-over can be rolled back. Nothing was done. Correct --checkpoint"
+            f"{files.location} has no hand-over, so there is no cut-over to roll back. Nothing was done. Correct --checkpoint"
         )
     batch_id, is_finished = last_batch(files)
     name = query_id(files)
@@ -62,7 +62,7 @@ def roll_back(place: Place, sink: KafkaSink) -> WayBack:
         if run.outcome is not Outcome.COMMITTED:
             raise ConfigurationError(
                 f"the commit of the last decision is not proven ({run.outcome.value}). Nothing was recorded. Start the "
-                "transactional query again: it completes the decision, or says what to do"
+                "transactional query again, which completes the decision or says what to do"
             )
         run.sweep()
         decided = run.view.highest_batch_of(name)
@@ -70,7 +70,7 @@ def roll_back(place: Place, sink: KafkaSink) -> WayBack:
     if not is_finished and decided == batch_id:
         facts = Handover(query_id=name, batch_id=batch_id, offsets=batch.offsets, kind=Kind.WHOLE, is_back=True)
     elif not is_finished and previous.batch_id == batch_id and previous.kind is Kind.REST:
-        # The output has the rows that the old sink wrote of the batch at the cut-over.
+        # The output has those rows of the batch that the old sink wrote before the cut-over.
         facts = msgspec.structs.replace(previous, is_back=True)
     elif not is_finished:
         # No part of the batch is visible, so the previous batch was the last one written.

@@ -1,4 +1,4 @@
-"""``TakeOver`` runs before a batch is written. From a handed-over batch, it removes the rows that the output already has."""
+"""Remove the rows that the output already has from a handed-over batch, before the batch is written (``TakeOver``)."""
 
 from __future__ import annotations
 
@@ -32,13 +32,13 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 _SEVERAL: Final = (
-    "Let the old query finish its batch first. Then no batch is handed over, and the new query needs no TakeOver"
+    "Let the old query finish its batch first. The new query then needs no TakeOver, because no batch is handed over"
 )
 _AGAIN: Final = "Nothing was written. Run `twopc migrate cutover` again"
 
 
 class DryRunError(FatalError):
-    """The dry run of a hand-over has ended. The message has its numbers. Nothing was written."""
+    """The dry run of a hand-over has ended. The message contains its numbers. Nothing was written."""
 
 
 class TakeOver(Interceptor):
@@ -73,7 +73,7 @@ class TakeOver(Interceptor):
         """See :class:`Interceptor`.
 
         Raises:
-            DryRunError: ``dry_run`` is set, and the numbers are known.
+            DryRunError: ``dry_run`` is set; the message has the numbers.
             ConfigurationError: the hand-over is missing or does not fit, or it is unclear which rows the output already has.
             TwoPhaseCommitError: the output cannot be read, or the batch fails.
         """
@@ -111,10 +111,10 @@ class TakeOver(Interceptor):
             proceed(frame)
 
     def _require_untouched(self, handover: Handover, batch_id: int) -> None:
-        """Check that only the new sink has written since the hand-over. Its decisions show which rows it wrote.
+        """Check that only the new sink has written since the hand-over. The sink's decisions show which rows it wrote.
 
         Raises:
-            ConfigurationError: another program has written.
+            ConfigurationError: another program has written to the topics.
         """
         with closing(self._sink.create_committer()) as committer:
             decided = fold(committer.decision_log().inspect()).highest_batch_of(handover.query_id)
@@ -123,13 +123,13 @@ class TakeOver(Interceptor):
             return
         if batch_id > first:
             raise ConfigurationError(
-                f"batch {first} was handed over, and sink {self._sink.name!r} has not decided it, but Spark now passes batch "
+                f"batch {first} was handed over and sink {self._sink.name!r} has not decided it, but Spark now passes batch "
                 f"{batch_id}. So the old query has run since then. {_AGAIN}"
             )
         if count := written_since(self._sink, handover):
             raise ConfigurationError(
                 f"{counted(count, 'record was', 'records were')} written to {', '.join(handover.topics)} since the "
-                f"hand-over was recorded. The old query or another program is still writing there. End it. {_AGAIN}"
+                f"hand-over was recorded. End the old query or other program that still writes there. {_AGAIN}"
             )
 
     def _write_rest(self, frame: DataFrame, handover: Handover, proceed: Callable[[Frames], None]) -> None:
@@ -170,7 +170,7 @@ def _kind_now(files: Files, handover: Handover, batch_id: int) -> Kind:
     if batch_id < handover.batch_id or offsets != handover.offsets or handover.kind is Kind.NOTHING:
         raise ConfigurationError(
             f"the hand-over is for batch {handover.batch_id}, but Spark passes batch {batch_id}, which has different source "
-            f"offsets or was already finished. The checkpoint was restored, or its query has run since. {_AGAIN}"
+            f"offsets or was already finished. Either the checkpoint was restored, or its query has run since. {_AGAIN}"
         )
     return handover.kind
 

@@ -1,4 +1,4 @@
-"""Tools for the operator of a query: examine its sinks, end transactions by hand, take and restore savepoints.
+"""Help a query's operator to examine its sinks, end transactions manually, and take and restore savepoints.
 
 The commands are ``twopc status``, ``twopc resolve``, ``twopc transactions …`` and ``twopc savepoint …``.
 """

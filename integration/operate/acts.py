@@ -43,12 +43,12 @@ class Ended(NamedTuple):
     text: str
 
     def facts(self) -> dict[str, object]:
-        """As a JSON object."""
+        """Return the facts as a JSON object."""
         return self._asdict()
 
 
 def chosen(state: SinkState, ids: Collection[str], fitting: Collection[Standing]) -> tuple[OpenTransaction, ...]:
-    """Select the open transactions with these ids. Without ids, select every one that the command may end.
+    """Select the open transactions with these ids. Without ids, select every transaction that the command may end.
 
     Raises:
         ForbiddenError: an id has no open transaction.
@@ -58,7 +58,7 @@ def chosen(state: SinkState, ids: Collection[str], fitting: Collection[Standing]
     found = {one.transactional_id: one for one in state.transactions}
     if unknown := sorted(set(ids) - found.keys()):
         raise ForbiddenError(
-            f"sink {state.sink!r} has no open transaction {', '.join(unknown)}: it has ended, or the id is misspelt. "
+            f"sink {state.sink!r} has no open transaction {', '.join(unknown)}: it has ended, or the id is misspelled. "
             f"`twopc transactions list {state.sink}` shows the open transactions"
         )
     return tuple(found[tid] for tid in sorted(set(ids)))
@@ -118,7 +118,7 @@ def commit(sink: KafkaSink, wanted: Sequence[OpenTransaction]) -> list[Ended]:
     """
     ids = {one.identity for one in wanted}
     with closing(Cluster(sink)) as cluster:
-        # Read the decisions again, because a commit must follow the current one.
+        # Read the decisions again, because a commit must follow the current decision.
         decided = decided_in(history(cluster), sink).values()
         handles = [one.handle for one in decided if one.handle.identity in ids and not one.abandoned]
         reports = end_all(cluster.transactions, handles, timeout_ms=sink.timeout_ms)
@@ -142,7 +142,7 @@ def commit(sink: KafkaSink, wanted: Sequence[OpenTransaction]) -> list[Ended]:
 def abort(
     sink: KafkaSink, wanted: Sequence[OpenTransaction], *, before: Callable[[], object] = lambda: None
 ) -> list[Ended]:
-    """Abort undecided transactions. Call ``before`` first, once no driver can decide them any more.
+    """Abort undecided transactions. Call ``before`` just before the first abort, when no driver can decide them any more.
 
     Raises:
         ForbiddenError: a driver has decided one of them in the meantime.
@@ -166,7 +166,7 @@ def abort(
 
 
 def _require_still_undecided(sink: KafkaSink, wanted: Sequence[OpenTransaction]) -> None:
-    """Fence the newest driver, so that it can make no further decisions, and read the decisions it has made (rule 1).
+    """Fence the newest driver, so that it can make no further decisions, and read its decisions (rule 1).
 
     Raises:
         ForbiddenError: the driver decided one of the transactions, or another sink keeps the decisions.

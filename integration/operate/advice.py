@@ -1,4 +1,4 @@
-"""Explain a sink's state and the next action in one sentence each, and name the runbook entry. This module does no I/O."""
+"""Explain a sink's state in one sentence and the next action in another, with the runbook entry. This module does no I/O."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 #: The runbook. A test checks that each anchor exists.
 RUNBOOK: Final = "docs/operations.md"
-#: After this share of its lifetime, an undecided transaction may expire before it is decided.
+#: An undecided transaction that has used up this share of its lifetime may expire before it is decided.
 _LATE: Final = 2 / 3
 
 
@@ -31,7 +31,7 @@ class Urgency(Enum):
 
 
 class Advice(NamedTuple):
-    """A finding and the action it calls for."""
+    """A finding, and the action to take."""
 
     urgency: Urgency
     what: str  #: the finding, and its cause
@@ -39,7 +39,7 @@ class Advice(NamedTuple):
     anchor: str  #: the anchor of the runbook entry
 
     def facts(self) -> dict[str, Any]:
-        """As a JSON object."""
+        """Return the facts as a JSON object."""
         return {"urgency": self.urgency.value, "what": self.what, "action": self.action, "runbook": self.link}
 
     @property

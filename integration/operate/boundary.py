@@ -49,14 +49,14 @@ class Request(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Answer(msgspec.Struct, frozen=True, kw_only=True):
-    """The answer: the path of the savepoint, or why none was taken."""
+    """The answer to a request: the savepoint's path, or why no savepoint was taken."""
 
     path: str | None = None
     problem: str | None = None
 
 
 class Periodic(NamedTuple):
-    """The function that takes savepoints between the batches of a query."""
+    """The settings for periodic savepoints."""
 
     directory: Path
     every: int  #: the number of batches between two savepoints
@@ -71,9 +71,9 @@ class Savepoints(Interceptor):
     Args:
         directory: where periodic savepoints are kept.
         every: the number of batches between two savepoints. None: take them only on request.
-        num_retained: how many of this query's newest good periodic savepoints to keep. None: keep all. Requested ones always
-            stay.
-        sinks: Kafka sinks. Each savepoint records their positions in their decision logs.
+        num_retained: how many of this query's newest good periodic savepoints to keep. None: keep all. Requested savepoints
+            always stay.
+        sinks: Kafka sinks. Each savepoint records the positions of their decision logs.
 
     Raises:
         ConfigurationError: ``every`` is set without ``directory``, or ``every`` or ``num_retained`` is less than 1.
@@ -108,8 +108,8 @@ class Savepoints(Interceptor):
         Raises:
             ConfigurationError: the checkpoint is not on a local path.
             StoppedWithSavepointError: the query was asked to stop. No part of this batch was written.
-            TwoPhaseCommitError: the batch failed. A failed savepoint does not stop the query: it is logged, and the requester
-                gets the reason.
+            TwoPhaseCommitError: the batch failed. A failed savepoint is logged and its requester gets the reason, but the query
+                continues.
         """
         if self._run is None or self._run.run_id != batch.run_id:
             self._run = _Run(local_path(batch.checkpoint_location), batch.run_id, self._periodic, self._sinks)
@@ -119,8 +119,6 @@ class Savepoints(Interceptor):
 
 
 class _Run:
-    """The savepoints of one run."""
-
     def __init__(self, checkpoint: Path, run_id: str, periodic: Periodic | None, sinks: Sequence[KafkaSink]) -> None:
         self.run_id = run_id
         self._checkpoint = checkpoint
@@ -133,13 +131,13 @@ class _Run:
 
     def before(self, batch_id: int) -> None:
         """Serve requests, and take the periodic savepoint if it is due."""
-        # A run's first batch may be a replay of a decided batch. A query restored from a savepoint before it writes it again.
+        # Take no savepoint before a run's first batch, which may be a replay of a decided batch. A query that is restored from
+        # that savepoint would write the batch again.
         if self._done is not None and self._done < batch_id:
             self._serve()
             self._take_periodic()
 
     def after(self, batch_id: int) -> None:
-        """Note that the batch is visible."""
         self._done = batch_id
         self._since += 1
 
@@ -211,7 +209,7 @@ class _Run:
 def _requests_in(checkpoint: Path) -> UnlinkedFiles:
     """Open the directory of requests.
 
-    Each name is used once, so a file never has two writers, and a share without hard links suffices.
+    Each name is used only once, so a file never has two writers. So a file share without hard links is sufficient.
     """
     return UnlinkedFiles(checkpoint / "twopc")
 
@@ -229,7 +227,7 @@ def request_savepoint(
         is_over: returns True to stop waiting.
 
     Returns:
-        The savepoint. None if ``is_over`` returned True first: the request is then withdrawn.
+        the savepoint. None if ``is_over`` returned True first, and the request was withdrawn.
 
     Raises:
         ConfigurationError: the checkpoint does not exist, or the query could not take the savepoint.
@@ -251,7 +249,7 @@ def request_savepoint(
         while files.read(_ANSWERS + name) is None and time.monotonic() < deadline and not (ended := is_over()):
             time.sleep(_POLL_S)
     finally:
-        files.remove(_REQUESTS + name)  # from here on the query does not answer any more; see `_tell`
+        files.remove(_REQUESTS + name)  # from here on, the query no longer answers; see `_tell`
         data = files.read(_ANSWERS + name)
         files.remove(_ANSWERS + name)
     if data is None:
@@ -276,10 +274,10 @@ def stop_with_savepoint(
     sinks: Sequence[KafkaSink] = (),
     timeout_s: float = 600,
 ) -> Savepoint:
-    """Stop a query of this process at the end of a batch, and take a savepoint.
+    """Stop a query in this process at the end of a batch, and take a savepoint.
 
-    A query that waits for input stops immediately, because it is between two batches. If it begins a batch at that very
-    moment, that batch may be decided after the savepoint: :func:`twopc.integration.operate.restore_savepoint` reports this.
+    A query that waits for input stops immediately, because it is between two batches. If the query begins a batch just then,
+    that batch may be decided after the savepoint. :func:`twopc.integration.operate.restore_savepoint` reports this case.
 
     Raises:
         ConfigurationError: the savepoint could not be taken.

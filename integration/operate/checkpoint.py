@@ -25,10 +25,10 @@ class CheckpointState:
     """The facts in a checkpoint.
 
     Attributes:
-        planned: the last batch that Spark has planned (``offsets/N``); None if it has planned none.
+        planned: the last batch that Spark has planned (``offsets/N``); None if Spark has planned no batch.
         finished: the last batch that Spark has finished (``commits/N``).
         log: the decision log that the checkpoint is bound to; None if the query has not yet decided a batch.
-        sinks: the sinks that the checkpoint is bound to. Each has facts that must not change.
+        sinks: the sinks that the checkpoint is bound to, each with the facts that must not change.
         registers: the decisions, if the checkpoint keeps them.
     """
 
@@ -41,7 +41,7 @@ class CheckpointState:
     registers: LogView | None = None
 
     def facts(self) -> dict[str, Any]:
-        """As a JSON object."""
+        """Return the facts as a JSON object."""
         return {
             "location": self.location,
             "query_id": self.query_id,
@@ -58,11 +58,11 @@ def read_checkpoint(path: Path) -> CheckpointState:
 
     Raises:
         ConfigurationError: the directory does not exist, or its checkpoint is missing or torn.
-        DecisionLogDamagedError, RefusedStartError: a file of ours in it is torn, altered, or of a newer version.
+        DecisionLogDamagedError, RefusedStartError: one of this toolkit's files is torn, altered, or from a newer version.
     """
     path = local_path(path)
     if not path.is_dir():
-        raise ConfigurationError(f"directory {path} does not exist. Correct the path of the checkpoint, or name a sink")
+        raise ConfigurationError(f"directory {path} does not exist. Correct the checkpoint's path, or name a sink")
     files = LocalFiles(path)
     try:
         if files.read("metadata") is None:
@@ -85,5 +85,5 @@ def read_checkpoint(path: Path) -> CheckpointState:
 
 
 def numbers(files: LocalFiles, directory: str) -> set[int]:
-    """List the batches that have a file in a directory of the checkpoint."""
+    """List the batches that have a file in one of the checkpoint's directories."""
     return {int(name) for name in files.names(directory) if name.isdigit()}

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from twopc.integration.operate.subject import Connection
 
 transactions = typer.Typer(
-    no_args_is_help=True, help="List open transactions, show the evidence about them, and end them by hand."
+    no_args_is_help=True, help="List open transactions, show the evidence for each, and end them manually."
 )
 
 _force = partial(typer.Option, rich_help_panel="By hand")
@@ -31,7 +31,7 @@ _Ids = Annotated[
 ]
 _ServersOrNone = Annotated[
     str | None,
-    connection(help="host:port of a broker. Without it, the command shows only the facts in the checkpoint."),
+    connection(help="host:port of a broker. Without a broker, the command shows only the facts in the checkpoint."),
 ]
 _Ledger = Annotated[str | None, connection(help="The sink's ledger. Default: twopc-ledger-<sink>.")]
 _Checkpoint = Annotated[Path | None, typer.Option(help="The query's checkpoint, in addition to a sink's name.")]
@@ -71,9 +71,9 @@ def status(  # noqa: PLR0913 - options of a command line
     seconds: Annotated[float | None, typer.Option(min=0, help="End --watch after this time.")] = None,
     as_json: Json = False,
 ) -> None:
-    """Show a sink's owner and progress, its open transactions, what holds readers back, and what to do about it.
+    """Show a sink's owner, its progress, its open transactions, the transactions that hold readers back, and what to do.
 
-    The command only reads, and the query may be running or dead. Ages compare this machine's clock with the brokers' clocks.
+    The command only reads, and the query may be running or dead. Ages depend on this machine's clock and the brokers' clocks.
 
     Exit status: 0 nothing to do, 1 somebody must act, 2 not examined (no broker, no such checkpoint, wrong usage).
     """
@@ -99,7 +99,7 @@ def report(  # noqa: PLR0913 - options of a command line
     last: Last = 200,
     bootstrap_servers: Annotated[
         str | None,
-        connection(help="host:port of a broker. The page then also shows what is open now, and where readers stop."),
+        connection(help="host:port of a broker. The page then also shows open transactions and where readers stop."),
     ] = None,
     config: Config = None,
     config_file: ConfigFile = None,
@@ -160,9 +160,9 @@ def list_open(  # noqa: PLR0913 - options of a command line
     timeout: Timeout = 30,
     as_json: Json = False,
 ) -> None:
-    """List open transactions with their age, their expiry, and what the decision record says about them.
+    """List open transactions with their age, their expiry, and the evidence from the decision record.
 
-    A prepared transaction that nobody has ended is in doubt: after its timeout, its rows are lost.
+    A prepared transaction that is still open is in doubt: after its timeout, its rows are lost.
 
     Exit status: 0 none is in doubt, 1 some are, 2 not examined.
     """
@@ -184,7 +184,7 @@ def prove(  # noqa: PLR0913 - options of a command line
     timeout: Timeout = 30,
     as_json: Json = False,
 ) -> None:
-    """Show what the marker of each transaction in the last decision proves. The command ends nothing and fences nobody.
+    """Show, for each transaction in the last decision, what its marker proves. The command ends and fences nothing.
 
     Exit status: 0 all are proven committed, 1 some are lost, open or not provable, 2 not examined.
     """
@@ -211,7 +211,7 @@ def commit(  # noqa: PLR0913 - options of a command line
     reason: _Reason = None,
     as_json: Json = False,
 ) -> None:
-    """Commit decided transactions, as the query's next start would. A running driver is not harmed.
+    """Commit decided transactions, as the query's next start would. This does not disturb a running driver.
 
     The command never commits a transaction that no decision names, even with --force.
 
@@ -245,8 +245,8 @@ def abort(  # noqa: PLR0913 - options of a command line
 ) -> None:
     """Abort transactions that can no longer be decided, as the sweep does, and fence their writers.
 
-    The command never aborts a transaction that a decision names, even with --force. To abort the newest driver's own
-    transactions you need --force, and that driver is fenced.
+    The command never aborts a transaction that a decision names, even with --force. Without --force, it does not abort the
+    newest driver's own transactions. With --force, it fences that driver.
 
     Exit status: 0 done; 1 some aborts are not proven; 2 not done; 3 the decision record forbids it, or --force is needed.
     """

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 @contextlib.contextmanager
 def whole_directory(target: Path) -> Iterator[Path]:
-    """Yield a new directory beside ``target``, and rename it to ``target`` when the body ends. A failure leaves nothing.
+    """Yield a new directory beside ``target``, and rename it to ``target`` when the body ends. A failure leaves no directory.
 
     A crash leaves a directory whose name begins with a dot; nothing reads it.
 

@@ -1,4 +1,4 @@
-"""Find what holds back ``read_committed`` readers: the oldest open transaction of each partition, by DescribeProducers."""
+"""Find the transactions that hold back ``read_committed`` readers: the oldest in each partition (DescribeProducers)."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class HeldPartition:
     """A partition whose readers stop before its end.
 
     Attributes:
-        stable: the last stable offset, where they stop.
+        stable: the last stable offset, where the readers stop.
         end: the end of the log.
         producer_id: the producer of the transaction that begins there; -1 if the leader did not answer.
         transactional_id: that producer's transactional id; None if no open transaction on the cluster has it.
@@ -37,7 +37,7 @@ class HeldPartition:
     transactional_id: str | None = None
 
     def facts(self) -> dict[str, Any]:
-        """As a JSON object."""
+        """Return the facts as a JSON object."""
         return asdict(self)
 
 
@@ -102,6 +102,6 @@ def _oldest_producers(
 
 
 def _names(cluster: Cluster, producer_ids: Collection[int]) -> dict[int, str]:
-    """Find the transactional ids of these producers' open transactions, of any sink, by producer id."""
+    """Find, by producer id, the transactional ids of these producers' open transactions, from any sink."""
     ids = cluster.transactions.list_open("", producer_ids=producer_ids).transactional_ids if producer_ids else ()
     return {found.producer_id: tid for tid, found in cluster.transactions.describe(ids).items()}

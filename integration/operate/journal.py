@@ -29,7 +29,7 @@ class Act(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         command: ``commit`` or ``abort``.
-        transactions: the transactional ids, each with what the decision record said about it.
+        transactions: the transactional ids, each with the evidence from the decision record.
         at_ms: the time, in ms since 1970 UTC.
         by: user and host.
     """
@@ -47,7 +47,7 @@ def write_down(directory: Path, command: str, sink: str, transactions: dict[str,
     """Write the reason durably, and return its file.
 
     Raises:
-        ConfigurationError: the file cannot be written. Do not carry out the act in this case.
+        ConfigurationError: the file cannot be written. In this case, do not carry out the act.
     """
     act = Act(
         command=command,

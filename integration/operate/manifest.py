@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 NAME: Final = "manifest.json"
-#: The directory for the files of the checkpoint.
+#: The directory for the checkpoint's files.
 TREE: Final = "checkpoint"
 FORMAT: Final = "twopc-savepoint/1"
 _DIRECTORY: Final = "savepoint-"
@@ -55,7 +55,7 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
         query_id: the query whose checkpoint was copied.
         batch_id: the last batch in the savepoint. Spark has finished it, so it is visible in every sink.
         offsets: the batch's source offsets, as the protocol compares them.
-        taken_from: the checkpoint's location, for information only: a savepoint may be moved.
+        taken_from: the checkpoint's location, for information only, because a savepoint may be moved.
         at_ms: when the savepoint was taken, in ms since 1970 UTC.
         log: the decision log of the checkpoint; None if the query had none.
         sinks: the sinks that the checkpoint was bound to.
@@ -90,7 +90,7 @@ class Savepoint(NamedTuple):
 
 
 def directory_name(batch_id: int, at_ms: int) -> str:
-    """Build a savepoint's directory name. Sorted by name, the savepoints of one query go from old to new."""
+    """Build a savepoint's directory name. Sorted by name, one query's savepoints go from old to new."""
     return f"{_DIRECTORY}{batch_id:010d}-{at_ms}"
 
 
@@ -98,7 +98,7 @@ def open_savepoint(path: Path) -> Savepoint:
     """Read a savepoint's manifest.
 
     Raises:
-        ConfigurationError: the path is not a savepoint, the savepoint was not finished, or its manifest is torn or of a
+        ConfigurationError: the path is not a savepoint, the savepoint was not finished, or its manifest is torn or has a
             different version.
     """
     try:
@@ -161,7 +161,7 @@ def choose(path: Path) -> Savepoint:
     """Open a savepoint or, in a directory of savepoints, the newest good one.
 
     Raises:
-        ConfigurationError: the path is neither, or no savepoint is good.
+        ConfigurationError: the path is not a savepoint and contains no good savepoint.
     """
     path = local_path(path)
     try:
@@ -173,7 +173,7 @@ def choose(path: Path) -> Savepoint:
 
 
 def newest_good(directory: Path) -> Savepoint:
-    """Find the newest good savepoint in a directory: none of its files is missing or altered.
+    """Find the newest savepoint in a directory that has no missing or altered file.
 
     Raises:
         ConfigurationError: the directory has no good savepoint.

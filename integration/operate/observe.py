@@ -51,7 +51,7 @@ class Proof:
     text: str  #: the reason for the evidence
 
     def facts(self) -> dict[str, Any]:
-        """As a JSON object."""
+        """Return the facts as a JSON object."""
         return {**self.__dict__, "evidence": self.evidence.value}
 
 
@@ -95,7 +95,7 @@ class SinkState:
     history: History | None = None
 
     def facts(self) -> dict[str, Any]:
-        """As a JSON object."""
+        """Return the facts as a JSON object."""
         plain = ("sink", "ledger", "problem", "query_id", "driver", "driver_epoch", "producer_id", "producer_epoch")
         counted = ("last_decided", "last_committed", "is_complete")
         return {

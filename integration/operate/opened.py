@@ -1,4 +1,4 @@
-"""One open transaction of a sink, with the facts that an operator needs."""
+"""Describe a sink's open transactions, with the facts that an operator needs."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ if TYPE_CHECKING:
 
 
 class Standing(Enum):
-    """What the decision record says about an open transaction."""
+    """The decision record's verdict on an open transaction."""
 
     DECIDED = "decided"  #: it must be committed
-    ABANDONED = "abandoned"  #: decided, but the user abandoned its batch: it must be aborted
-    ORPHAN = "orphan"  #: undecided, from an earlier driver: it can no longer be decided
+    ABANDONED = "abandoned"  #: decided, but the user abandoned its batch, so it must be aborted
+    ORPHAN = "orphan"  #: undecided, from an earlier driver, so it can no longer be decided
     RUNNING = "undecided"  #: from the newest driver, which may still decide it if it is alive
     DRIVER = "driver"  #: the driver's own transaction, in which it writes a decision
     UNJUDGED = "unjudged"  #: the decision log is missing or cannot be read
@@ -31,12 +31,12 @@ class OpenTransaction:
     """An open transaction. Its attributes are the keys of a JSON object.
 
     Attributes:
-        state: the coordinator's name for its state.
-        age_s: how long it has been open, in seconds; None if the coordinator did not say.
-        expires_in_s: the seconds until the coordinator aborts it. Below 0: the abort is due.
+        state: the transaction's state, in the coordinator's terms.
+        age_s: how long the transaction has been open, in seconds; None if the coordinator did not say.
+        expires_in_s: the seconds until the coordinator aborts the transaction. Below 0: the abort is overdue.
         batch: the batch of a decided transaction; None if unknown.
         rows: the rows of a decided transaction; None if unknown.
-        partitions: the partitions that it has written to, as ``topic:partition``.
+        partitions: the partitions that the transaction has written to, as ``topic:partition``.
     """
 
     transactional_id: str
@@ -53,28 +53,28 @@ class OpenTransaction:
 
     @property
     def is_in_doubt(self) -> bool:
-        """Whether it still waits for a decision or a commit."""
+        """Whether the transaction still waits for a decision or a commit."""
         return self.standing is not Standing.DRIVER
 
     @property
     def identity(self) -> ProducerIdentity:
-        """The producer that wrote it."""
+        """The producer that wrote the transaction."""
         return ProducerIdentity(self.transactional_id, self.producer_id, self.producer_epoch)
 
     @property
     def evidence(self) -> str:
-        """What the decision record says about it, in one sentence."""
+        """The reason for the transaction's standing, in one sentence."""
         return {
             Standing.DECIDED: f"the decision for batch {self.batch} names it (task {self.task})",
             Standing.ABANDONED: f"the decision for batch {self.batch} names it, but a later record abandons the batch",
             Standing.ORPHAN: "no decision names it, and a newer driver has fenced the only driver that could decide it",
             Standing.RUNNING: "no decision names it yet; its driver is the newest",
-            Standing.DRIVER: "the driver's own transaction: it holds a record of the decision log",
+            Standing.DRIVER: "the driver's own transaction: it contains a record of the decision log",
             Standing.UNJUDGED: "the decision log is missing or cannot be read, so it is unknown what was decided",
         }[self.standing]
 
     def facts(self) -> dict[str, Any]:
-        """As a JSON object."""
+        """Return the facts as a JSON object."""
         return {
             "transactional_id": self.transactional_id,
             "producer_id": self.producer_id,
@@ -144,7 +144,7 @@ def _standing(sink: str, tid: str, one: Decided | None, *, is_known: bool, drive
     if one is not None:
         return Standing.ABANDONED if one.abandoned else Standing.DECIDED
     epoch = driver_epoch_of(tid)
-    # An id of another form does not belong to a task. The sweep leaves it alone, so it cannot be an orphan.
+    # An id with another form does not belong to a task. The sweep leaves it alone, so it cannot be an orphan.
     if epoch is None:
         return Standing.UNJUDGED
     return Standing.ORPHAN if epoch < driver_epoch else Standing.RUNNING

@@ -32,7 +32,7 @@ _STYLES: Final = {Urgency.NONE: "green", Urgency.WATCH: "yellow", Urgency.ACT: "
 
 
 class Answer(NamedTuple):
-    """The answer of a command."""
+    """A command's answer."""
 
     status: int
     facts: Any  #: the JSON object
@@ -84,7 +84,7 @@ def show_advice(found: Sequence[Advice], console: Console) -> None:
 
 
 def show_state(state: SinkState, advice: Sequence[Advice], console: Console) -> None:
-    """Print one sink: its owner and progress, its open transactions, what holds readers back, and what to do."""
+    """Print one sink: its owner, its progress, its open transactions, where readers are held back, and what to do."""
     console.print(f"[bold]sink {escape(state.sink)}[/], ledger {escape(state.ledger)}", soft_wrap=True)
     who = state.driver or ("nobody yet" if state.driver_epoch < 0 else "its record is truncated")
     producer = "none" if state.producer_id < 0 else f"producer {state.producer_id} epoch {state.producer_epoch}"

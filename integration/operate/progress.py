@@ -1,8 +1,7 @@
-"""Publish a query's progress as consumer-group offsets of its Kafka source, for lag tools and autoscalers.
+"""Publish a query's progress as consumer-group offsets for its Kafka source, so that lag tools and autoscalers see it.
 
 The query writes the offsets after a batch is visible, and never reads them back: Spark's checkpoint remains the source of truth.
-Nothing waits for the write, and a failure does not stop the query. After a failure, tools see too large a lag until the next
-batch.
+The query does not wait for the write, and continues after a failed one. Tools then see too large a lag until the next batch.
 """
 
 from __future__ import annotations
@@ -34,8 +33,8 @@ class SourceProgress(Interceptor):
     """Commit the source's offsets to a consumer group after each batch: ``interceptors=[SourceProgress(…)]``.
 
     Args:
-        bootstrap_servers: the brokers of the cluster that the query reads.
-        group: a consumer group for this purpose only, without members. Other groups, such as Spark's own, are not touched.
+        bootstrap_servers: the brokers of the cluster that the query reads from.
+        group: a consumer group for this purpose only, without members. Other groups, such as Spark's own, stay unchanged.
         options: connection options with the prefix ``kafka.``, as for a sink.
 
     Raises:
@@ -71,7 +70,7 @@ class SourceProgress(Interceptor):
             )
 
     def _look_back(self) -> None:
-        """Wait for the previous request, so that the next one cannot overtake it. It has had as long as a batch takes.
+        """Wait for the previous request, so that the next one cannot overtake it. The request has had an entire batch to finish.
 
         Raises:
             KafkaException: the previous request failed.
@@ -84,7 +83,7 @@ class SourceProgress(Interceptor):
 
 
 def kafka_offsets(by_source: Mapping[str, str]) -> list[TopicPartition]:
-    """Find the end offsets of a batch in its Kafka sources. Skip other sources: their offsets have other forms."""
+    """Find the end offsets of a batch in its Kafka sources. Skip other sources, because their offsets have other forms."""
     found = []
     for text in by_source.values():
         try:

@@ -1,4 +1,4 @@
-"""``twopc report``: write the history as a page, with the current state of the query's sinks on the cluster."""
+"""Write the history as a page, with the current state of the query's sinks on the cluster (``twopc report``)."""
 
 from __future__ import annotations
 
@@ -66,10 +66,10 @@ def write_report(checkpoint: Path, out: Path, connection: Connection, *, last: i
 
 
 def sinks_section(sinks: Sequence[tuple[SinkState, Sequence[Advice]]], at_ms: int) -> str:
-    """Render each sink: its progress, its open transactions, how far behind its readers are, and what to do."""
+    """Render each sink: its progress, its open transactions, its readers' lag, and what to do."""
     if not sinks:
         return none("The checkpoint is not bound to any Kafka sink.")
-    return "\n".join([none(f"As the cluster showed it at {utc(at_ms)}."), *(_sink(*one) for one in sinks)])
+    return "\n".join([none(f"This was the cluster's state at {utc(at_ms)}."), *(_sink(*one) for one in sinks)])
 
 
 def _sink(state: SinkState, advice: Sequence[Advice]) -> str:

@@ -1,4 +1,4 @@
-"""``twopc resolve``: walk through a batch in doubt: state, evidence, next action. The steps come from recovery's own table."""
+"""Walk an operator through a batch in doubt (``twopc resolve``). The steps come from recovery's own table."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from twopc.integration.operate.subject import Connection
     from twopc.sinks.kafka import KafkaSink
 
-#: For each step of the table: what the query's next start does, and what the operator must do.
+#: For each step of the table, an explanation of the query's next start and of the operator's task.
 _NEXT: Final = {
     Step.WRITE: "Nothing is in doubt. Start the query: it writes the next batch.",
     Step.FINISH: "Nothing is in doubt. Start the query: it finishes the batch without writing.",
@@ -44,7 +44,7 @@ _NEXT: Final = {
         "were deleted, start once with override=Abandon({batch})."
     ),
 }
-#: The runbook entry for each step. The other steps need none.
+#: The runbook entry for each step that needs one.
 _ENTRIES: Final = {
     Step.REWRITE: "a-decided-transaction-is-lost",
     Step.PUBLISH: "a-decided-transaction-is-lost",
@@ -98,7 +98,7 @@ def _resolve(
         )
     action = text.format(batch=state.last_decided)
     if checkpoint is None and step in _ENTRIES:
-        action += " This assumes that Spark replays the batch; name the checkpoint to be sure."
+        action += " This assumes that Spark replays the batch. Name the checkpoint to be sure."
     lines.append(f"3. Next ({label}): {action} {RUNBOOK}#{anchor}")
     facts = {
         "sink": state.sink,

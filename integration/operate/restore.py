@@ -2,7 +2,7 @@
 
 The new query has its own id. So the old checkpoint and the new one can never take turns writing to a sink unnoticed: the
 new query has to name the old query (``EndQuery``), and the ledger ends that query permanently. The old query's binding and
-decisions are not restored: they would bind the new checkpoint to later decisions of the old query.
+decisions are not restored, because they would bind the new checkpoint to later decisions of the old query.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ NOTE: Final = "twopc/restored.json"
 
 
 class Note(msgspec.Struct, frozen=True, kw_only=True):
-    """The origin of a restored checkpoint, kept in it for information."""
+    """The origin of a restored checkpoint, stored there for information."""
 
     savepoint: str
     former_query_id: str
@@ -46,8 +46,8 @@ class Repeated(NamedTuple):
     Attributes:
         first: the first batch that was decided after the savepoint; None if no batch was.
         last: the last batch that was decided after the savepoint.
-        rows: the number of rows in these batches, as far as the ledger still has the decisions.
-        is_exact: whether the ledger still has all these decisions.
+        rows: the number of rows in those batches whose decisions the ledger still has.
+        is_exact: whether the ledger still has all of these decisions.
         text: the same facts in a sentence.
     """
 
@@ -81,7 +81,7 @@ class Restored(NamedTuple):
         return f"override=[AdoptQuery({self.query_id!r}), EndQuery({previous!r})]"
 
     def facts(self) -> dict[str, Any]:
-        """As a JSON object."""
+        """Return the facts as a JSON object."""
         return {
             "checkpoint": str(self.checkpoint),
             "query_id": self.query_id,
@@ -97,9 +97,9 @@ def restore_savepoint(savepoint: Path, checkpoint: Path, *, sinks: Sequence[Kafk
     """Create a new checkpoint from a savepoint. Start the new query with :attr:`Restored.settings`.
 
     Args:
-        savepoint: a savepoint, or a directory of savepoints; in a directory, the newest good one is used.
+        savepoint: a savepoint, or a directory whose newest good savepoint is used.
         checkpoint: the new checkpoint. It must not exist yet, or must be empty.
-        sinks: the sinks to query for output that will be duplicated. Nothing is written to them.
+        sinks: the sinks to query for output that will be duplicated. The sinks are only read.
 
     Raises:
         ConfigurationError: no savepoint is good, or the checkpoint is not empty or cannot be written.
@@ -126,7 +126,7 @@ def restore_savepoint(savepoint: Path, checkpoint: Path, *, sinks: Sequence[Kafk
 
 
 def repeated_in(sink: KafkaSink, savepoint: Savepoint) -> Repeated:
-    """Find the output that the sink received after the savepoint. It is already visible, and the new query writes it again.
+    """Find the visible output from after the savepoint, which the new query will write again.
 
     Raises:
         ConfigurationError: the sink's decisions cannot be read.
@@ -135,7 +135,7 @@ def repeated_in(sink: KafkaSink, savepoint: Savepoint) -> Repeated:
     state = observe(sink)
     if state.history is None:
         raise ConfigurationError(
-            f"sink {sink.name!r}: {state.problem}. So nobody can tell which output would be duplicated. Nothing was restored"
+            f"sink {sink.name!r}: {state.problem}. So it is unknown which output would be duplicated. Nothing was restored"
         )
     manifest = savepoint.manifest
     if state.query_id != manifest.query_id:
@@ -164,6 +164,5 @@ def repeated_in(sink: KafkaSink, savepoint: Savepoint) -> Repeated:
 
 
 def _of_query(metadata: bytes, query_id: str) -> bytes:
-    """Encode Spark's file ``metadata`` with another query's id."""
     *head, last = metadata.decode().splitlines()
     return "\n".join([*head, json.dumps({**json.loads(last), "id": query_id}, separators=(",", ":"))]).encode()

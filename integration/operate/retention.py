@@ -19,7 +19,7 @@ _DELETED: Final = ".deleted"
 
 
 class Retention:
-    """Delete a query's periodic savepoints except the newest good ones. Remember which ones are already verified."""
+    """Deletes a query's periodic savepoints except the newest good ones. Remembers which savepoints are already verified."""
 
     def __init__(self, directory: Path, keep: int) -> None:
         self._directory = directory
@@ -29,7 +29,7 @@ class Retention:
     def apply(self, query_id: str) -> list[Path]:
         """Delete periodic savepoints older than the newest good ones, and return their paths.
 
-        A crash never leaves a savepoint half deleted. Savepoints that were requested, belong to other queries or have no
+        A crash never leaves a half-deleted savepoint. Requested savepoints, other queries' savepoints, and savepoints without a
         readable manifest stay.
 
         Raises:
@@ -59,6 +59,6 @@ class Retention:
         return True
 
     def _delete(self, path: Path) -> None:
-        """Rename a savepoint durably, so that it can be deleted: a half-deleted one must never have a savepoint's name."""
+        """Rename a savepoint durably before its deletion, because a half-deleted one must never have a savepoint's name."""
         path.rename(path.parent / f".{path.name}{_DELETED}")
         sync(path.parent)

@@ -1,9 +1,9 @@
 """Take a savepoint of a stopped or running query: a copy of its checkpoint at the end of a batch.
 
 The copy is consistent even while the query runs. Spark never changes a checkpoint's files; it only adds and deletes them.
-It writes ``commits/N`` after the offsets and the state (version N + 1) of batch N, and after ``foreachBatch`` has returned.
+Spark writes ``commits/N`` after the offsets and the state (version N + 1) of batch N, and after ``foreachBatch`` has returned.
 By then every sink shows the batch. So the files up to batch N form a consistent copy, even while Spark adds others. Spark deletes
-files that are ``minBatchesToRetain`` batches old. If it deletes a file of batch N before the copy has it, the copy starts again.
+files that are ``minBatchesToRetain`` batches old. If Spark deletes a file of batch N before it is copied, the copy starts again.
 
 Source logs (``sources/``) are copied completely: an entry beyond batch N looks as if Spark had died before planning batch N + 1.
 """
@@ -42,7 +42,7 @@ logger = logging.getLogger(__name__)
 
 _TRIES: Final = 5
 _SNAPSHOTS: Final = frozenset({"snapshot", "zip"})
-#: Our files that a copy does not need: rows of a batch in progress, requests to a running query, and its reported alerts.
+#: This toolkit's files that a copy does not need: staged rows, requests to a running query, and the record of its alerts.
 _LEFT_OUT: Final = re.compile(r"twopc/(staging/|savepoint-request|alerts\.json$)")
 
 
@@ -53,7 +53,7 @@ def create_savepoint(
 
     Args:
         checkpoint: the query's checkpoint; the query may be running.
-        directory: where savepoints are kept. The new savepoint is a directory in it.
+        directory: where savepoints are kept. The new savepoint is a subdirectory.
         sinks: Kafka sinks whose positions in their decision logs are also recorded. The sinks are only read.
         is_periodic: whether the query takes the savepoint by itself, and may delete it once it has newer ones.
 
@@ -139,7 +139,7 @@ def _copy(
 def _wanted(checkpoint: Path, batch: int) -> list[str]:
     """List the files that a copy of batch N may need.
 
-    The list begins with state versions: the RocksDB files to which they refer existed before them.
+    The list begins with state versions, because the RocksDB files that they refer to existed before them.
     """
     versions = [name for name in _names(checkpoint) if _belongs(name, batch) and _version(name) is not None]
     others = [name for name in _names(checkpoint) if _belongs(name, batch) and _version(name) is None]
@@ -187,6 +187,7 @@ def _require_whole(names: AbstractSet[str], vanished: Sequence[str], batch: int)
         is_old |= directory in {"offsets", "commits"} and int(file) < batch - 1
         # These are RocksDB files of deleted versions. Spark keeps the newest snapshot's files as long as the snapshot.
         is_old |= directory.startswith("state/") and version is None
-        is_old |= name.startswith("twopc/")  # our files are for people; a restored query starts with new ones
+        # This toolkit's files are only for people; a restored query starts with new ones.
+        is_old |= name.startswith("twopc/")
         if not is_old and not file.endswith(".crc"):
             raise _VanishedError(name)

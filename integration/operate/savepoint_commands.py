@@ -16,9 +16,9 @@ app = typer.Typer(
 _Checkpoint = Annotated[
     Path, typer.Argument(help="The query's checkpoint, a local directory. The query may be running.")
 ]
-_Directory = Annotated[Path, typer.Argument(help="The directory for savepoints. Each has a subdirectory.")]
+_Directory = Annotated[Path, typer.Argument(help="The directory for savepoints, each in a subdirectory.")]
 _Servers = Annotated[
-    str | None, connection(help="host:port of a broker. With it, the command also reads the sinks' ledgers.")
+    str | None, connection(help="host:port of a broker. With a broker, the command also reads the sinks' ledgers.")
 ]
 
 
@@ -54,7 +54,7 @@ def list_savepoints(
     thorough: Annotated[bool, typer.Option("--thorough", help="Read every file and verify its checksum.")] = False,
     as_json: Json = False,
 ) -> None:
-    """List the savepoints in a directory, the newest first.
+    """List the savepoints in a directory, newest first.
 
     Exit status: 0 all are good, 1 some are not, 2 the directory does not exist.
     """
@@ -68,9 +68,7 @@ def list_savepoints(
 
 @app.command()
 def restore(  # noqa: PLR0913 - options of a command line
-    savepoint: Annotated[
-        Path, typer.Argument(help="A savepoint, or a directory of savepoints: its newest good one is used.")
-    ],
+    savepoint: Annotated[Path, typer.Argument(help="A savepoint, or a directory whose newest good savepoint is used.")],
     checkpoint: Annotated[Path, typer.Argument(help="The new checkpoint. It must not exist yet, or must be empty.")],
     *,
     bootstrap_servers: _Servers = None,

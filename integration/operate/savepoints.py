@@ -44,7 +44,7 @@ def stop(checkpoint: Path, directory: Path, timeout_s: float) -> Answer:
 
 
 def list_savepoints(directory: Path, *, is_thorough: bool) -> Answer:
-    """List the savepoints in a directory, the newest first.
+    """List the savepoints in a directory, newest first.
 
     Raises:
         ConfigurationError: the directory does not exist.
@@ -83,7 +83,7 @@ def restore(savepoint: Path, checkpoint: Path, connection: Connection) -> Answer
             "--bootstrap-servers."
         )
     lines += [
-        f"To replace the old query, use exactly_once(…, {done.settings}) at the first start. It ends the old query permanently.",
+        f"To replace the old query, use exactly_once(…, {done.settings}) at the first start. That ends the old query for good.",
         f"To run beside the old query instead, rename the sinks and pass only override=AdoptQuery({done.query_id!r}).",
     ]
     return Answer(DONE, done.facts(), show_lines(lines))

@@ -63,7 +63,7 @@ def list_open(what: str | None, connection: Connection) -> Answer:
 
 
 def prove(what: str, connection: Connection) -> Answer:
-    """Show what is proven about each transaction of the last decision. End nothing, and fence nobody.
+    """Show what is proven about each transaction in the last decision, without ending or fencing any.
 
     Raises:
         TwoPhaseCommitError: no broker answers.
@@ -90,7 +90,7 @@ class ByHand:
     """The options for an act.
 
     Attributes:
-        checkpoint: the query's checkpoint, where a reason is kept.
+        checkpoint: the query's checkpoint, where the reason is stored.
         is_forced: ``--force``.
         reason: ``--reason``.
         is_sure: ``--yes``.
@@ -158,7 +158,7 @@ def abort(what: str, ids: Collection[str], connection: Connection, by_hand: ByHa
 
 
 def _one_sink(what: str, connection: Connection, checkpoint: Path | None) -> tuple[KafkaSink, Path]:
-    """Find the sink and the directory for a reason: in the checkpoint, or else the current directory."""
+    """Find the sink, and the directory for the reason: in the checkpoint, or else the current directory."""
     subject = subject_of(what, connection, checkpoint=checkpoint)
     if len(subject.sinks) != 1:
         names = ", ".join(sink.name for sink in subject.sinks) or "none"
@@ -168,7 +168,7 @@ def _one_sink(what: str, connection: Connection, checkpoint: Path | None) -> tup
 
 
 def _judged(state: SinkState) -> SinkState:
-    """Require a readable decision log: without one, nothing can be proven or committed."""
+    """Require a readable decision log, because without it nothing can be proven or committed."""
     if state.problem is not None:
         raise ConfigurationError(
             f"sink {state.sink!r}: {state.problem}. The decisions are unknown, so nothing was done"

@@ -1,1 +1,1 @@
-"""``twopc preflight`` tests whether a cluster has what the protocol needs, before a query relies on the cluster."""
+"""``twopc preflight`` tests whether a cluster meets the protocol's requirements, before a query relies on the cluster."""

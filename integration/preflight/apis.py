@@ -78,14 +78,15 @@ def check_apis(target: Target) -> Iterator[Finding]:
 _FIX: Final = "Use Kafka 3.0 or newer, or a service that accepts this request"
 _OLD_FORMAT: Final = (
     "The broker writes the message format of Kafka 0.10, which has no transactions. Raise inter.broker.protocol.version and "
-    "log.message.format.version, which are the last steps of an upgrade"
+    "log.message.format.version, as the last steps of the upgrade"
 )
 
 
 def _has_old_format(offer: Mapping[int, tuple[int, int]]) -> bool:
     """Whether a broker hides the requests for transactions although it is new enough for them.
 
-    A broker hides them while its message format is older than 0.11. Source: ``ApiKeys.minRequiredInterBrokerMagic`` in Kafka 3.x.
+    A broker hides these requests while its message format is older than 0.11. Source:
+    ``ApiKeys.minRequiredInterBrokerMagic`` in Kafka 3.x.
     """
     return ApiKey.ListTransactions in offer and ApiKey.InitProducerId not in offer
 

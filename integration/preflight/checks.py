@@ -1,4 +1,4 @@
-"""List the checks, in the table's order. A new check is a function from the target to findings, and a line in ``CHECKS``."""
+"""List the checks, in the table's order. To add one, write a function from the target to findings, and add it to ``CHECKS``."""
 
 from __future__ import annotations
 
@@ -28,8 +28,8 @@ class Check(NamedTuple):
     tries: bool = True
 
 
-#: The start comes before the ledger, as in a query. It makes a new cluster create ``__transaction_state``, and the ledger then
-#: gets the same number of replicas.
+#: The start comes before the ledger, as in a query. The start makes a new cluster create ``__transaction_state``, and the ledger
+#: then gets the same number of replicas.
 CHECKS: Final = (
     Check("start", check_start),
     Check("transaction log", check_transaction_log, tries=False),
@@ -42,7 +42,7 @@ CHECKS: Final = (
 def findings_of(target: Target, further: Sequence[Check] = ()) -> tuple[Finding, ...]:
     """Run every check whose requests the brokers accept. Report the sink's warnings during the checks as findings, too.
 
-    ``further`` checks belong to another command, and run last.
+    The ``further`` checks of another command run last.
     """
     found = list(check_apis(target))
     lacks = any(finding.result is Result.FAIL for finding in found)
@@ -52,12 +52,12 @@ def findings_of(target: Target, further: Sequence[Check] = ()) -> tuple[Finding,
                 continue
             try:
                 found.extend(check.run(target))
-            except TwoPhaseCommitError as error:  # a check that cannot finish must not hide the findings of the others
+            except TwoPhaseCommitError as error:  # a check that cannot finish must not hide the other checks' findings
                 found.append(
                     failed(check.name, target.sink.name, error, "Allow the rights that docs/security.md lists")
                 )
     if lacks:
-        why = "the sink's start, its ledger and a two-phase commit were not tried: a broker does not accept a request they need"
+        why = "the sink's start, its ledger and a two-phase commit were not tried: they need a request that a broker refuses"
         found.append(Finding("not tried", target.sink.name, Result.WARN, why, FIX_REQUESTS))
     for record in warnings:
         text = record.getMessage()
@@ -71,12 +71,12 @@ def findings_of(target: Target, further: Sequence[Check] = ()) -> tuple[Finding,
 
 FIX_REQUESTS: Final = "Fix the problem that 'requests' reports, and run the preflight again"
 _FIX: Final = "The sink logs this at each start. Correct the setting that it names, or grant the right that it names"
-_REMOVE: Final = "If it does not disappear by itself, remove it by hand. No query uses it"
+_REMOVE: Final = "No query uses it. If it does not disappear by itself, delete it"
 
 
 @contextlib.contextmanager
 def _warnings() -> Iterator[list[logging.LogRecord]]:
-    """Collect the sink's warnings about topic settings, and the preflight's own warnings about topics it leaves behind."""
+    """Collect the sink's warnings about topic settings, and the preflight's own warnings about leftover topics."""
     records: list[logging.LogRecord] = []
 
     class Collector(logging.Handler):

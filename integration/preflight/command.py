@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from twopc.integration.preflight.checks import Check
     from twopc.sinks.kafka import KafkaSink
 
-#: The exit status by the worst finding. As in ``twopc verify``, status 2 means that nothing was checked.
+#: The exit status for the worst finding. As in ``twopc verify``, status 2 means that nothing was checked.
 _STATUS: Final = {Result.PASS: 0, Result.WARN: 3, Result.FAIL: 1}
 _NOT_CHECKED: Final = 2
 _OURS: Final = "twopc.integration.preflight"
@@ -35,9 +35,9 @@ def main(sink: Callable[[], KafkaSink], topics: Sequence[str], further: Sequence
     """Check a cluster for a sink, and return the exit status.
 
     Args:
-        sink: builds the sink. If it raises ConfigurationError, that is reported like an error from the checks.
+        sink: builds the sink. A ConfigurationError is reported like an error from the checks.
         topics: the output topics.
-        further: checks of another command, which run last.
+        further: another command's checks, which run last.
         as_json: whether to print a JSON object to stdout and everything else to stderr.
     """
 
@@ -95,7 +95,7 @@ def run_preflight(sink: KafkaSink, topics: Sequence[str], further: Sequence[Chec
 
 @contextlib.contextmanager
 def _logging() -> Iterator[None]:
-    """Print what an interruption leaves behind. Hide the clients' own log lines, which add nothing to the errors."""
+    """Print the warnings about leftovers. Hide the clients' own log lines, which add nothing to the errors."""
     handlers = {logging.getLogger(): logging.NullHandler(), logging.getLogger(_OURS): logging.StreamHandler()}
     for logger, handler in handlers.items():
         logger.addHandler(handler)

@@ -1,4 +1,4 @@
-"""Run those parts of the sink's next start that only read: its own checks, and the check of its ledger."""
+"""Run the read-only parts of the sink's next start: the sink's own checks, and the check of its ledger."""
 
 from __future__ import annotations
 
@@ -33,11 +33,11 @@ def check_start(target: Target) -> Iterator[Finding]:
 
 
 def check_ledger(target: Target) -> Iterator[Finding]:
-    """Check the ledger's settings, its owner and the rights on it. If it does not exist, check that it can be created."""
+    """Check the ledger's settings, its owner and the rights on it. If the ledger is missing, check that it can be created."""
     log = target.log
     rights = (
-        f"Grant the sink's principal Create, Read, Write, Describe, DescribeConfigs and Delete on {log.name}. To do without "
-        f"Create, create the ledger by hand, with {1 + MARKER_PARTITIONS} partitions"
+        f"Grant the sink's principal Create, Read, Write, Describe, DescribeConfigs and Delete on {log.name}. Create is not "
+        f"needed if you create the ledger yourself, with {1 + MARKER_PARTITIONS} partitions"
     )
     try:
         if log.identity() == ABSENT:
@@ -58,7 +58,7 @@ def check_ledger(target: Target) -> Iterator[Finding]:
 
 
 def check_transaction_log(target: Target) -> Iterator[Finding]:
-    """Check how many replicas Kafka's own transaction log has or can get. The sink itself checks the log's settings."""
+    """Check the number of replicas that Kafka's own transaction log has or can get. The sink checks the log's settings."""
     settings = _broker_settings(target)
     with contextlib.suppress(ConfigurationError):  # if the right to describe it is missing, the sink warns
         found = describe(target.admin, TRANSACTION_LOG, timeout_ms=target.sink.timeout_ms)
@@ -75,8 +75,8 @@ def check_transaction_log(target: Target) -> Iterator[Finding]:
     idle_ms, lives_ms = settings.get(_IDLE, 0), target.sink.transaction_timeout_ms
     if 0 < idle_ms < lives_ms:
         why = (
-            f"{_IDLE}={idle_ms} is less than the transaction timeout of {lives_ms} ms. Brokers forget an id after that time "
-            "without an open transaction. After that, only a marker can prove a commit that succeeded before a crash"
+            f"{_IDLE}={idle_ms} is less than the transaction timeout of {lives_ms} ms. Brokers forget an id that has had no open "
+            "transaction for that long. After that, only a marker can prove a commit that succeeded before a crash"
         )
         yield Finding(
             _LOG, TRANSACTION_LOG, Result.WARN, why, f"Set {_IDLE}=604800000 (7 days, the default) in the brokers"
@@ -84,7 +84,7 @@ def check_transaction_log(target: Target) -> Iterator[Finding]:
 
 
 def _broker_settings(target: Target) -> dict[str, int]:
-    """Return the settings of one broker, since all brokers have the same ones. Empty if the right to read them is missing."""
+    """Return one broker's settings, since all brokers have the same ones. Empty if the right to read them is missing."""
     broker = ConfigResource(ResourceType.BROKER, str(target.brokers.nodes[0]))
     timeout_s = target.sink.timeout_ms / 1000
     try:

@@ -40,7 +40,7 @@ def check_protocol(target: Target) -> Iterator[Finding]:
 
 
 def _try(trial: Trial, step: Step) -> tuple[Finding, bool]:
-    """Try a step. Return its finding, and whether the next step can be tried."""
+    """Try a step. Return the finding, and whether the next step can be tried."""
     try:
         finding = Finding(step.name, _SUBJECT, *step.run(trial))
     except TwoPhaseCommitError as error:

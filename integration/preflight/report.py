@@ -1,4 +1,4 @@
-"""Report the result of a preflight to people and to programs."""
+"""Report a preflight's result to people and to programs."""
 
 from __future__ import annotations
 
@@ -19,15 +19,15 @@ if TYPE_CHECKING:
 _STYLES: Final = {Result.PASS: "green", Result.WARN: "yellow", Result.FAIL: "bold red"}
 _SEVERITY: Final = tuple(Result)
 _VERDICTS: Final = {
-    Result.PASS: "The cluster has what the sink needs.",
-    Result.WARN: "The query can run. The warnings say what weakens its guarantee, and which checks were not tried.",
+    Result.PASS: "The cluster meets the sink's requirements.",
+    Result.WARN: "The query can run. The warnings say what weakens the query's guarantee, and which checks were not tried.",
     Result.FAIL: "Do not start the query until the failed checks pass.",
 }
 
 
 @dataclass(frozen=True, kw_only=True)
 class Report:
-    """One preflight. Its attributes, ``result``, ``verdict`` and ``counts`` are the keys of the JSON object."""
+    """The report on one preflight. Its attributes, ``result``, ``verdict`` and ``counts`` are the keys of the JSON object."""
 
     sink: str  #: the sink's name
     bootstrap_servers: str
@@ -39,7 +39,7 @@ class Report:
 
     @property
     def result(self) -> Result:
-        """The result of the worst finding."""
+        """The worst finding's result."""
         return max((finding.result for finding in self.findings), key=_SEVERITY.index, default=Result.PASS)
 
     def facts(self) -> dict[str, Any]:

@@ -9,16 +9,16 @@ from typing import TYPE_CHECKING, Any, Final
 if TYPE_CHECKING:
     from twopc.sinks.kafka import KafkaSink
 
-#: How long a transaction can stay open after its preflight was killed.
+#: How long a transaction can stay open after its preflight was killed, in milliseconds.
 _TRANSACTION_TIMEOUT_MS: Final = 30_000
 
 
 def stand_in_for(sink: KafkaSink) -> KafkaSink:
     """Make the same sink with the name ``<name>.preflight-<random>``, and one topic ``<ledger>.preflight-<random>``.
 
-    The ids and the topic have the same prefixes as the sink's, so the same prefixed ACLs apply. The dot, which no sink's name
-    has, keeps them apart: no driver or task has such an id, no sweep takes it for the id of a task (``driver_epoch_of``),
-    and no ledger has such a name.
+    The ids and the topic have the same prefixes as the sink's, so the same prefixed ACLs apply. No sink's name contains a dot, so
+    the names cannot clash: no driver or task uses these ids, no sweep mistakes one for a task's id (``driver_epoch_of``), and no
+    ledger has the topic's name.
     """
     own = f"preflight-{uuid.uuid4().hex[:12]}"
     made = copy.copy(sink)
@@ -33,5 +33,5 @@ def stand_in_for(sink: KafkaSink) -> KafkaSink:
         },
     }
     for field, value in differences.items():
-        object.__setattr__(made, field, value)  # the constructor refuses such a name on purpose
+        object.__setattr__(made, field, value)  # the constructor refuses this name on purpose
     return made

@@ -1,4 +1,4 @@
-"""The steps of the two-phase trial. Each step uses the stand-in as a query does, and reports how the brokers responded."""
+"""Define the steps of the two-phase trial. Each step uses the stand-in as a query does, and reports how the brokers responded."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from twopc.sinks.kafka import KafkaSink
     from twopc.sinks.kafka.handle import KafkaHandle
 
-#: The tasks of the trial, named after the way in which their transactions end.
+#: The trial's tasks, named after the way in which their transactions end.
 _COMMITTED, _FENCED, _ABORTED = range(3)
 _NOT_KAFKA: Final = (
     "Do not use this cluster: its transactions do not behave like Kafka's. Report this line to the vendor"
@@ -37,7 +37,7 @@ _NOT_KAFKA: Final = (
 
 
 class Outcome(NamedTuple):
-    """The outcome of a step."""
+    """The result of a step, with its reason and its fix."""
 
     result: Result
     why: str
@@ -69,7 +69,7 @@ def _use_ids(trial: Trial) -> Outcome:
     if answer != NONE:
         fix = rights(trial.original) if answer == NOT_AUTHORIZED else _NOT_KAFKA
         return Outcome(Result.FAIL, f"the broker answered InitProducerId for {tid} with {answer}", fix)
-    return _passed("the principal may initialise them")
+    return _passed("the principal may initialise the ids")
 
 
 def _make_topic(trial: Trial) -> Outcome:
@@ -247,7 +247,7 @@ def _decided(trial: Trial, log: LogContents) -> list[int]:
 
 
 def rights(sink: KafkaSink) -> str:
-    """Name the rights that every step together needs."""
+    """Name the rights that all steps together need."""
     return (
         f"Grant the principal Write and Describe on transactional ids with the prefix '{sink.name}.', and Create, Read, Write, "
         f"Describe, DescribeConfigs and Delete on topics with the prefix '{sink.ledger}'"

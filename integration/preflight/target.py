@@ -1,4 +1,4 @@
-"""The target of the checks: the sink as the query will use it, its output topics, and clients that read from its cluster."""
+"""Connect to the target of the checks: the sink as the query will use it, and its output topics. The clients only read."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ _LOGGED: Final = 6  # librdkafka logs a closed connection at the level INFO
 
 
 class Target:
-    """A sink on its cluster. The target's clients never acquire the sink, so they do not disturb a query with its name."""
+    """A sink on its cluster. The target's clients never acquire the sink, so they do not disturb a query that uses its name."""
 
     def __init__(self, sink: KafkaSink, topics: Sequence[str]) -> None:
         """Connect.
 
         Raises:
             ConfigurationError: an argument is wrong.
-            BrokersTooOldError: the brokers are too old for any other check.
+            BrokersTooOldError: the brokers are too old for all other checks.
             TwoPhaseCommitError: no broker responds.
         """
         for topic in topics:

@@ -60,7 +60,7 @@ def _check_output(target: Target, topic: str) -> Iterator[Finding]:
         settings = settings_of(target.admin, topic, timeout_ms=target.sink.timeout_ms) or {}
     except ConfigurationError as error:
         settings = {}
-        fix = f"Grant the preflight's principal DescribeConfigs on {topic}, or check its settings by hand"
+        fix = f"Grant the preflight's principal DescribeConfigs on {topic}, or check its settings yourself"
         yield Finding(_CHECK, topic, Result.WARN, f"its settings were not checked: {error}", fix)
     yield from check_durability(_CHECK, found, settings)
     yield from _check_rows(target, topic, settings)
@@ -100,7 +100,7 @@ def check_durability(check: str, found: TopicDescription, settings: Settings) ->
     if settings.get("unclean.leader.election.enable") == "true":
         weak.append("unclean.leader.election.enable=true")
     if weak:
-        why = f"it has {', '.join(weak)}, so the loss of a broker can lose acknowledged records"
+        why = f"it has {', '.join(weak)}, so acknowledged records may be lost with a broker"
         fix = f"Set {_REPLICAS} replicas, min.insync.replicas={_IN_SYNC}, unclean.leader.election.enable=false"
         yield Finding(check, found.name, Result.WARN, why, fix)
 
@@ -120,13 +120,15 @@ def _check_rows(target: Target, topic: str, settings: Settings) -> Iterator[Find
         )
         yield Finding(_CHECK, topic, Result.WARN, why, "Set a key in every row, or set cleanup.policy=delete")
     if settings.get("message.timestamp.type") == "LogAppendTime":
-        why = "message.timestamp.type=LogAppendTime, so the time of arrival replaces the timestamp column of the rows"
+        why = "message.timestamp.type=LogAppendTime, so the time of arrival replaces the rows' timestamp column"
         fix = "Set message.timestamp.type=CreateTime if readers need the timestamp column"
         yield Finding(_CHECK, topic, Result.WARN, why, fix)
         return
     for name, usual, side in _TIME_LIMITS:
         limit_ms = int(settings.get(name) or usual)
         if limit_ms < usual:
-            why = f"{name}={limit_ms}, so it refuses rows whose timestamp is more than {limit_ms} ms {side} the broker's clock"
+            why = (
+                f"{name}={limit_ms}, so the topic refuses timestamps more than {limit_ms} ms {side} the broker's clock"
+            )
             fix = f"Raise {name}, or filter such rows out. Rows without a timestamp column get the time at which they are sent"
             yield Finding(_CHECK, topic, Result.WARN, why, fix)

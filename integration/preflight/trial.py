@@ -1,4 +1,4 @@
-"""The two-phase trial: it runs a stand-in for the sink step by step, and then removes it."""
+"""Provide the two-phase trial with a stand-in's clients and transactions, and remove the stand-in at the end."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ class Trial:
         self.timeout_ms = stand_in.timeout_ms
         self.client = TransactionClient(self.sink.committing_config())
         self.log = self.sink.create_decision_log()
-        self.admin, self._ledger = self.log.admin, self.log.topic  # a closed log no longer has them
+        self.admin, self._ledger = self.log.admin, self.log.topic  # a closed log no longer has these attributes
         self.scan_start: Mapping[str, int] = {}
         self.handles: dict[int, KafkaHandle] = {}
         self.decided_at = -1
@@ -125,7 +125,7 @@ class Trial:
         return len(list(walk)) > 0
 
     def await_stable(self, task: int) -> None:
-        """Wait until readers can read past the task's rows: then its transaction has ended in every partition.
+        """Wait until readers can read past the task's rows, because its transaction has then ended in every partition.
 
         Raises:
             RetriableError: readers cannot read past the rows in time.
@@ -161,7 +161,7 @@ class Trial:
         retrying(is_retriable, timeout_s=self.timeout_ms / 1000, backoff=wait_fixed(0.05))(request)
 
     def clean_up(self) -> None:
-        """End every transaction and delete the topic. Log anything that is left behind."""
+        """End every transaction and delete the topic. Log any leftovers."""
         for writer in self._writers:
             writer.abort()
         for log in self._logs:  # a client that still looks for the topic could recreate it

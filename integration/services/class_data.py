@@ -1,4 +1,4 @@
-"""Make class data archives (JEP 350, Java 13 and newer). With an archive, Kafka and Spark load their many classes much faster.
+"""Make class data archives (JEP 350, Java 13 and newer), from which Kafka and Spark load their many classes much faster.
 
 A first run writes the archive when it exits normally; later runs map it. A JVM that cannot use an archive (because of a different
 class path or Java) silently runs without it.
@@ -32,13 +32,13 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 _SILENT = ("-Xshare:auto", "-Xlog:cds=off", "-Xlog:cds+dynamic=off", "-Xlog:class+path=off")
-#: A file in the root of every Java installation. It names the vendor, version and platform.
+#: A file in the root of every Java installation, with the vendor, version and platform.
 _RELEASE = "release"
 _TIMEOUT_S: Final = 240
 
 
 def archive_in(directory: Path, name: str) -> Path:
-    """Return the archive file of a program. Its name identifies the Java runtime: only that runtime can use the archive."""
+    """Return a program's archive file. Its name identifies the Java runtime, because no other runtime can use the archive."""
     release = java_home() / _RELEASE
     java = release.read_bytes() if release.exists() else str(java_home()).encode()
     return directory / f"{name}-{hashlib.sha256(java).hexdigest()[:12]}.jsa"
@@ -119,7 +119,7 @@ def _run(flags: Sequence[str]) -> None:
         counts = spark.readStream.text("source").groupBy("value").count()
         writer = counts.writeStream.outputMode("update").foreachBatch(_write).option("checkpointLocation", "checkpoint")
         writer.trigger(availableNow=True).start().awaitTermination()
-        jvm = spark.sparkContext._gateway.proc  # type: ignore[union-attr] # noqa: SLF001 - there is no public way to wait for its exit
+        jvm = spark.sparkContext._gateway.proc  # type: ignore[union-attr] # noqa: SLF001 - no public way to wait for its exit
         spark.stop()
         jvm.stdin.close()
         jvm.wait(_TIMEOUT_S)

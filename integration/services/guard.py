@@ -1,10 +1,10 @@
 """Run child processes that end when their owner ends, even by SIGKILL.
 
 A guard process stands between owner and child. `PR_SET_PDEATHSIG` alone is not enough: the kernel sends that signal when the
-*thread* that started the child ends, so a broker started by a worker thread would die with the thread. The guard has one
-thread. The guard watches its owner by pidfd, and `PR_SET_PDEATHSIG` ends the child with the guard.
+*thread* that started the child ends, so a broker started by a worker thread would die with the thread. The guard has only one
+thread. The guard watches its owner through a pidfd, and `PR_SET_PDEATHSIG` ends the child with the guard.
 
-This file is both the owner's side, `GuardedProcess`, and the guard
+This file contains both the owner's side, `GuardedProcess`, and the guard
 (`python guard.py OWNER_PID REPORT_FD USER FAMILY COMMAND…`). The guard runs isolated, so this file imports only the standard
 library.
 """
@@ -46,8 +46,8 @@ class GuardedProcess:
             log: the file for its output.
             cwd: its working directory.
             user: the id of the user that runs it, and of its only group; None: this process's own user and groups.
-            ends_family: whether its own children are killed when it has ended (on Linux). Paused children would never end by
-                themselves. The process counts as ended only once its children have ended, too.
+            ends_family: whether the child's own children are killed once the child has ended (on Linux). Paused children would
+                never end by themselves. The child counts as ended only once its children have ended, too.
 
         Raises:
             OSError: the command cannot be executed; the log says why.
@@ -76,9 +76,9 @@ class GuardedProcess:
 
     @property
     def exit_code(self) -> int | None:
-        """Exit code of the child, 128 + N after signal N; None while it runs."""
+        """The child's exit code, 128 + N after signal N; None while it runs."""
         # Not `Popen.poll`: a Ctrl-C between its lock and its `try` leaves the lock taken, so `Popen.wait` never returns.
-        # With WNOWAIT the code can be read again until it is kept here, even after an interruption.
+        # With WNOWAIT the code can be read again until it is stored here, even after an interruption.
         if self._guard.returncode is None:
             with contextlib.suppress(ChildProcessError):  # another thread was faster
                 ended = os.waitid(os.P_PID, self._guard.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT)
@@ -89,7 +89,7 @@ class GuardedProcess:
 
     def signal(self, number: signal.Signals) -> None:
         """Send a signal to the child; does nothing if it has ended."""
-        # The guard reaps the child and ends with it: while the guard runs, no other process can have this id.
+        # The guard reaps the child and ends with it. So while the guard runs, no other process can have this id.
         if self.exit_code is None:
             try:
                 os.kill(self.pid, number)
@@ -134,11 +134,11 @@ def _guard(owner: int, report_fd: int, user: int | None, command: list[str], *, 
     owner_fd = os.pidfd_open(owner) if hasattr(os, "pidfd_open") else None
     if os.getppid() != owner:
         return 1  # The owner has already ended.
-    # Call this in any case: it also imports the modules that preexec_fn needs, which another user may be unable to read.
+    # Always call this, because it also imports the modules that preexec_fn needs, which another user may be unable to read.
     _prctl(_PR_SET_CHILD_SUBREAPER, int(ends_family))
     child = subprocess.Popen(
         command,
-        # The kernel forgets this when the user changes, and preexec_fn runs after that change.
+        # The kernel resets this flag when the user changes, and preexec_fn runs after that change.
         preexec_fn=die_with_parent,  # noqa: PLW1509 - the guard has one thread
         user=user,
         group=user,

@@ -1,7 +1,7 @@
 """Run a real HBase without Docker: `with LocalHBase() as hbase: ... hbase.zookeeper`.
 
-Master, region server and ZooKeeper run in one process, from the jars of `.jars`, on ports of 127.0.0.1, with a real write-ahead
-log on the local file system. There is no Thrift gateway, because the sink speaks HBase's own protocol.
+Master, region server and ZooKeeper run in one process, from the jars in `.jars`, on ports of 127.0.0.1, with a real write-ahead
+log on the local file system. The sink speaks HBase's own protocol, so no Thrift gateway is needed.
 """
 
 from __future__ import annotations
@@ -31,11 +31,11 @@ _PROPERTIES: Mapping[str, str] = {
     "hbase.master.wait.on.regionservers.interval": "50",
     "hbase.regionserver.msginterval": "100",
     "hbase.procedure.remote.dispatcher.delay.msec": "20",
-    # Tests pause the process. With the default, its sessions would expire after 10 s, and it would end itself on resuming.
+    # Tests pause the process. With the default, its sessions would expire after 10 s, and the resumed process would exit.
     "zookeeper.session.timeout.localHBaseCluster": "120000",
     "zookeeper.session.timeout": "120000",
     "hbase.zookeeper.property.maxSessionTimeout": "300000",
-    # This is enough for two cores and 384 MB.
+    # These values suit two cores and 384 MB.
     "hbase.regionserver.handler.count": "10",
     "hbase.regionserver.metahandler.count": "4",
     "hbase.bucketcache.size": "0",
@@ -58,7 +58,7 @@ class LocalHBase(LocalServer):
     """A complete HBase in one process. HBase ends when its owner ends, even by kill -9.
 
     Attributes:
-        data_dir: the directory for everything that it writes; `server.log` there is the log of all runs.
+        data_dir: the directory for everything that HBase writes; `server.log` there is the log of all runs.
         properties: entries of hbase-site.xml; changes apply at the next start.
     """
 
@@ -95,7 +95,7 @@ class LocalHBase(LocalServer):
 
     def _launch(self, program: list[str]) -> None:
         """Start HBase; return when the master is ready. Regions of tables may come online a moment later."""
-        # ZooKeeper holds nothing of lasting value, but a restart would wait until a killed server's session expires.
+        # ZooKeeper's data has no lasting value, but because of it, a restart would wait until a killed server's session expires.
         shutil.rmtree(self.data_dir / "zookeeper", ignore_errors=True)
         conf = self.data_dir / "conf"
         conf.mkdir(exist_ok=True)

@@ -40,7 +40,7 @@ class RestCatalogs:
         """Serve a new catalog; yield its URI.
 
         Args:
-            warehouse: the directory of the tables.
+            warehouse: the directory for the tables.
         """
         java = self._gateway.jvm.java
         rest, jetty = self._gateway.jvm.org.apache.iceberg.rest, self._gateway.jvm.org.eclipse.jetty

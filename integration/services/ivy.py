@@ -23,7 +23,7 @@ _MAVEN = "http://ant.apache.org/ivy/maven"
 
 
 class PermanentError(ServiceError):
-    """An error that another attempt would not clear."""
+    """An error that another attempt would not resolve."""
 
 
 def pyspark_jars() -> Path:
@@ -34,7 +34,9 @@ def pyspark_jars() -> Path:
     """
     spec = importlib.util.find_spec("pyspark")
     if spec is None or spec.origin is None:
-        raise PermanentError("PySpark is not installed. Run `pip install pyspark`: it ships Ivy, which downloads jars.")
+        raise PermanentError(
+            "PySpark is not installed. Run `pip install pyspark`, which ships Ivy. Ivy downloads the jars."
+        )
     return Path(spec.origin).parent / "jars"
 
 

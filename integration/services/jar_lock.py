@@ -15,7 +15,7 @@ Sums = dict[str, dict[str, str | int]]
 
 
 def read_lock(file: Path) -> dict[str, Sums]:
-    """Return the locked sums by the name of the set; empty without a lock file."""
+    """Return the locked sums by set name; empty without a lock file."""
     if not file.exists():
         return {}
     lock: dict[str, Sums] = json.loads(file.read_text())

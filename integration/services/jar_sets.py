@@ -21,7 +21,7 @@ DELTA_VERSION = "4.0.0"
 #: releases use that connector, too.
 NEWEST_CONNECTORS = {"3.5": "3.5.7", "4.0": "4.0.4", "4.1": "4.1.3", "4.2": "4.2.0"}
 POSTGRES_JDBC_VERSION = "42.7.7"
-#: The last release of 0.10, from which pipelines migrate.
+#: The last 0.10 release, from which pipelines migrate.
 OLD_KAFKA_VERSION = "0.10.2.2"
 
 
@@ -35,7 +35,7 @@ class JarSet:
         coordinates: the roots, each "organisation:module:revision".
         excluded: modules to leave out, because the user of the set already has them.
         forced: dependencies whose revision differs from the one that their dependants ask for.
-        transitive: whether the dependencies of the roots belong to the set.
+        transitive: whether the set includes the roots' dependencies.
     """
 
     name: str
@@ -64,13 +64,13 @@ def spark_kafka_set() -> JarSet:
         f"Spark {version} Kafka connector",
         (f"org.apache.spark:spark-sql-kafka-0-10{scala}:{version}",),
         shipped,
-        # Repositories lack the token provider for most later versions. Those versions can use this one.
+        # Repositories lack the token provider for most later versions, which can use this version.
         () if version.startswith("3.") else (f"org.apache.spark:spark-token-provider-kafka-0-10{scala}:4.0.0",),
     )
 
 
 def connector_version(spark: str) -> str:
-    """Return the version of the Kafka connector for a version of Spark: the same, or the newest one that is served."""
+    """Return the Kafka connector's version for a Spark version: the same version, or the newest one that is served."""
     newest = NEWEST_CONNECTORS.get(".".join(spark.split(".")[:2]), spark)
     return min(spark, newest, key=lambda version: [int(part) for part in re.findall(r"\d+", version)])
 
@@ -101,7 +101,7 @@ def mirror_set() -> JarSet:
 
 def old_kafka_set() -> JarSet:
     """Return the class path of Kafka 0.10 and of its ZooKeeper. The dependencies include their own binding of SLF4J."""
-    # 0.10 was made for Java 8, which had this package.
+    # Kafka 0.10 was built for Java 8, which included this package.
     roots = (f"org.apache.kafka:kafka_2.11:{OLD_KAFKA_VERSION}", "javax.xml.bind:jaxb-api:2.3.1")
     return JarSet(f"kafka-{OLD_KAFKA_VERSION}", f"Kafka {OLD_KAFKA_VERSION}", roots)
 

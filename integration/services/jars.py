@@ -1,7 +1,7 @@
-"""Download the jars of Kafka, HBase, Spark's Kafka connector and PostgreSQL's driver once, and verify them on every use.
+"""Download the jars for Kafka, HBase, Spark's Kafka connector and PostgreSQL's driver once, and verify them on every use.
 
-`python -m twopc.integration.services.jars` downloads the default sets and prints their files; `--lock` rewrites `jars.lock.json`,
-`--lock spark-kafka` only the connector of the installed Spark.
+`python -m twopc.integration.services.jars` downloads the default sets and prints their files. `--lock` rewrites `jars.lock.json`.
+`--lock spark-kafka` rewrites only the connector for the installed Spark.
 """
 
 from __future__ import annotations
@@ -95,7 +95,7 @@ def spark_delta_jars() -> list[Path]:
 def fetch(wanted: JarSet, lock: Path | None = None) -> list[Path]:
     """Return the verified files of a set. Download them if they are missing or damaged.
 
-    Other processes may do the same, and any of them may be killed, so a set appears in the cache complete or not at all. A set
+    Other processes may do the same, and any of them may be killed, so a set appears in the cache only once it is complete. A set
     without a lock is verified against the sums of its first download. For errors see `kafka_jars`.
     """
     target = cache_dir() / "jars" / wanted.name
@@ -116,7 +116,7 @@ def fetch(wanted: JarSet, lock: Path | None = None) -> list[Path]:
 
 def _install(wanted: JarSet, target: Path, locked: jar_lock.Sums | None) -> None:
     """Download into a private directory, verify, and move it into place with one rename. The caller holds the lock."""
-    java_command()  # If Java is missing, fail now and not after four attempts.
+    java_command()  # If Java is missing, fail now instead of after four attempts.
     for abandoned in target.parent.glob(f".{wanted.name}-*"):
         shutil.rmtree(abandoned, ignore_errors=True)
     count = f"{len(locked)} files, " if locked else ""
@@ -162,12 +162,12 @@ def _resolve_verified(wanted: JarSet, work: Path, locked: jar_lock.Sums | None) 
             shutil.rmtree(stale, ignore_errors=True)
         raise ServiceError(
             f"{wanted.title}: {damage}. The Maven repository served files that differ from "
-            f"{jar_lock.LOCK_FILE.name}, so none was installed. Try again, or check the proxies and mirrors on the way."
+            f"{jar_lock.LOCK_FILE.name}, so none was installed. Try again, or check the proxies and mirrors in between."
         )
 
 
 def _resolve(wanted: JarSet, work: Path, locked: jar_lock.Sums | None) -> None:
-    """Run Ivy for the locked files, in parallel, or from the roots if there is no lock."""
+    """Run Ivy in parallel for the locked files, or once for the roots if there is no lock."""
     if not locked:
         text = ivy_file(
             wanted.coordinates, transitive=wanted.transitive, excluded=wanted.excluded, forced=wanted.forced
@@ -194,8 +194,8 @@ def write_lock(prefix: str = "") -> None:
     """Resolve sets from their roots, ignoring cache and lock, and rewrite `jars.lock.json`.
 
     Args:
-        prefix: the beginning of the names of the sets. All other sets stay unchanged. So do the connectors of Spark versions
-            other than the installed one, because a connector's set depends on the jars that Spark ships.
+        prefix: the prefix of the sets' names. All other sets stay unchanged. So do the connectors for Spark versions other than
+            the installed one, because a connector's set depends on the jars that Spark ships.
     """
     locked = jar_lock.read_lock(jar_lock.LOCK_FILE)
     lock = {name: sums for name, sums in locked.items() if name.startswith("spark-") or prefix}

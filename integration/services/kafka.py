@@ -47,7 +47,7 @@ ONE_NODE_PROPERTIES: Mapping[str, str] = {
     "transaction.state.log.num.partitions": "4",
     "share.coordinator.state.topic.replication.factor": "1",
     "share.coordinator.state.topic.min.isr": "1",
-    # After kill -9 the controller waits until the dead broker's session expires. With this, a restart takes 4 s, not 11 s.
+    # After kill -9 the controller waits until the dead broker's session expires. With this value, a restart takes 4 s, not 11 s.
     "broker.session.timeout.ms": "2000",
     "broker.heartbeat.interval.ms": "500",
 }
@@ -90,14 +90,14 @@ class LocalKafka(LocalServer):
 
         Args:
             version: a Kafka version, 3.0 or newer; None: that of `TWOPC_KAFKA`, with its features, else the default.
-            features: for formatting a new data directory, such as "transaction.version=1" (Kafka 4.0 or newer).
+            features: the features of a new data directory, such as "transaction.version=1" (Kafka 4.0 or newer).
             data_dir: see `LocalServer`.
             properties: broker properties that override or add to the defaults, `listeners` included.
             listeners: listeners in addition to PLAINTEXT, name -> security protocol, such as {"SASL": "SASL_PLAINTEXT"}. Each
                 listener gets a port; see `address`. Put the protocol's settings into `properties`.
-            cluster_id: for formatting a new data directory, a base64 UUID; None: a random one.
+            cluster_id: the id for a new data directory, a base64 UUID; None: a random one.
             heap: maximum Java heap (`-Xmx`).
-            jvm_flags: further flags of the JVM; None: those for a fast start. Use `()` to measure throughput.
+            jvm_flags: further JVM flags; None: those for a fast start. Use `()` to measure throughput.
         """
         if version is None:
             version, *chosen = os.environ.get(_CHOICE, DEFAULT_KAFKA_VERSION).split(",")
@@ -120,14 +120,14 @@ class LocalKafka(LocalServer):
         """Return `host:port` of a listener; restarts do not change it.
 
         Raises:
-            ServiceError: there is no such listener, or the broker was never started; its first start chooses the ports.
+            ServiceError: no listener has this name, or the broker was never started. Its first start chooses the ports.
         """
         for entry in self._effective_properties().get("listeners", "").split(","):
             name, _, address = entry.strip().partition("://")
             if name == listener:
                 return address
         raise ServiceError(
-            f"Kafka has no address for listener {listener!r}: it was not started yet, or has no such listener"
+            f"Kafka has no address for listener {listener!r}: Kafka was not started yet, or has no listener with this name"
         )
 
     def _effective_properties(self) -> dict[str, str]:
@@ -155,7 +155,7 @@ class LocalKafka(LocalServer):
         return [str(java_command()), f"-Xmx{self._heap}", *flags, logging, "-cp", ":".join(map(str, jars))]
 
     def _launch(self, program: list[str]) -> None:
-        """Format a new data directory, start the broker, return when all partitions have a leader."""
+        """Format a new data directory, start the broker, and return when all partitions have a leader."""
         (self.data_dir / "log4j.properties").write_text(LOG4J)
         config = self.data_dir / "server.properties"
         config.write_text("".join(f"{k}={_escaped(v)}\n" for k, v in self._effective_properties().items()))
@@ -169,7 +169,7 @@ class LocalKafka(LocalServer):
                 "bootstrap.servers": self.bootstrap_servers,
                 "reconnect.backoff.ms": 20,
                 "reconnect.backoff.max.ms": 100,
-                "log_level": 0,  # While it starts, refused connections are normal.
+                "log_level": 0,  # Refused connections are normal while the broker starts.
             }
         )
         self._serve([*program, "kafka.Kafka", str(config)], lambda: self._is_ready(admin, cluster_id))
@@ -180,7 +180,7 @@ class LocalKafka(LocalServer):
             raise ServiceError(f"cannot format {self.data_dir} (exit code {code})")
 
     def _is_ready(self, admin: AdminClient, cluster_id: str) -> bool:
-        """Whether this cluster, and not another on the same port, answers with its broker and a leader for every partition."""
+        """Whether this cluster (and not another on the same port) reports its broker and a leader for every partition."""
         try:
             metadata = admin.list_topics(timeout=_METADATA_TIMEOUT_S)
         except KafkaException:
@@ -192,7 +192,7 @@ class LocalKafka(LocalServer):
 
 @functools.cache
 def _class_data(version: str) -> tuple[str, ...]:
-    """Return the flags for Kafka's class data archive, which a broker that starts and stops once creates."""
+    """Return the flags for Kafka's class data archive. To create it, a broker starts and stops once."""
     if version != DEFAULT_KAFKA_VERSION:
         return ()  # this version starts too rarely to be worth an archive
 
@@ -204,5 +204,4 @@ def _class_data(version: str) -> tuple[str, ...]:
 
 
 def _escaped(value: str) -> str:
-    """Return a value in the syntax of a Java properties file."""
     return value.replace("\\", "\\\\").replace("\n", "\\n\\\n")

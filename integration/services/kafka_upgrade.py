@@ -39,12 +39,12 @@ _ONE_BROKER: Final[Mapping[str, str]] = {
 
 @dataclass(frozen=True, kw_only=True)
 class Upgrade:
-    """One restart of the broker, with the changes that it brings.
+    """One restart of the broker, with its changes.
 
     Attributes:
         version: the version of Kafka, and of the ZooKeeper that it ships.
         protocol: `inter.broker.protocol.version`; also the format of new records, up to 2.8. "" without ZooKeeper.
-        mode: the place of the metadata: `zookeeper`, `migrating` (copied to a KRaft controller), `kraft`.
+        mode: where the metadata is: `zookeeper`, `migrating` (copied to a KRaft controller), `kraft`.
     """
 
     version: str
@@ -57,8 +57,8 @@ class Upgrade:
         return f"{self.version}, {what[self.mode]}"
 
 
-#: The order is that of Kafka's upgrade notes: first the code, then the protocol. The last release with ZooKeeper follows,
-#: then its migration, then the newest release.
+#: The order comes from Kafka's upgrade notes: first the code, then the protocol. The last release with ZooKeeper follows, then
+#: its migration, then the newest release.
 UPGRADE: Final = (
     Upgrade(version="2.8.2", protocol="0.10.2"),
     Upgrade(version="2.8.2", protocol="2.8"),
@@ -171,7 +171,7 @@ class LocalController(LocalServer):
         }
 
     def await_migration(self) -> None:
-        """Wait until the metadata of the brokers has arrived.
+        """Wait until the brokers' metadata has arrived.
 
         Raises:
             ServiceError: the metadata did not arrive in time.

@@ -30,7 +30,7 @@ class MirrorMaker(LocalServer):
         Args:
             source: `host:port` of the cluster to copy from.
             target: `host:port` of the cluster to copy to.
-            topic: the topic to copy; the target has a topic of the same name.
+            topic: the topic to copy. The target must have a topic with the same name.
             data_dir: see `LocalServer`.
         """
         super().__init__("MirrorMaker", [], data_dir)

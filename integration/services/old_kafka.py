@@ -82,7 +82,7 @@ class LocalZooKeeper(LocalServer):
             "clientPortAddress": HOST,
             "tickTime": 500,  # ms; a session lasts at most twenty ticks
             "maxClientCnxns": 0,
-            # Without these, releases after 3.4 do not answer `ask`, start an HTTP server, and refuse data without a snapshot.
+            # By default, releases after 3.4 do not answer `ask`, start an HTTP server, and refuse data without a snapshot.
             "4lw.commands.whitelist": "*",
             "admin.enableServer": "false",
             "snapshot.trust.empty": "true",
@@ -128,7 +128,7 @@ class LocalOldKafka(LocalServer):
         return f"{HOST}:{self._ports[_PLAINTEXT]}"
 
     def close(self) -> None:
-        """End the broker, then ZooKeeper, without which the broker would not stop. Remove a temporary directory."""
+        """End the broker first, because it cannot stop without ZooKeeper. Then end ZooKeeper. Remove a temporary directory."""
         self._end()
         self.zookeeper.close()
         super().close()
@@ -137,11 +137,10 @@ class LocalOldKafka(LocalServer):
         return _java(self, self._heap, self._jars())
 
     def _jars(self) -> Sequence[Path]:
-        """Return the class path of the broker."""
         return old_kafka_jars()
 
     def _launch(self, program: list[str]) -> None:
-        """Start both; return when all partitions have a leader."""
+        """Start both servers; return when all partitions have a leader."""
         (self.data_dir / "log4j.properties").write_text(LOG4J)
         self._await_zookeeper()
         config = self.data_dir / "server.properties"
@@ -151,13 +150,12 @@ class LocalOldKafka(LocalServer):
                 "bootstrap.servers": self.bootstrap_servers,
                 "reconnect.backoff.ms": 20,
                 "reconnect.backoff.max.ms": 100,
-                "log_level": 0,  # While it starts, refused connections are normal.
+                "log_level": 0,  # Refused connections are normal while the broker starts.
             }
         )
         self._serve([*program, "kafka.Kafka", str(config)], lambda: _has_leaders(admin))
 
     def _facts(self) -> dict[str, str]:
-        """Return the broker's properties."""
         return {
             "broker.id": str(_NODE_ID),
             "listeners": f"PLAINTEXT://{self.bootstrap_servers}",

@@ -9,8 +9,8 @@ from twopc.integration.services import ServiceError
 
 HOST = "127.0.0.1"
 
-# Below Linux's range for outgoing connections (32768 and up). A port in that range could be taken between a server's
-# kill() and its restart() by any client, even by one that tries to reach that server.
+# Below Linux's range for outgoing connections (32768 and up). Between a server's kill() and its restart(), any client could
+# take a port in that range, even a client that tries to reach that server.
 _PORTS = range(20_000, 32_000)
 
 
@@ -18,7 +18,7 @@ def free_ports(count: int) -> list[int]:
     """Return `count` different TCP ports on 127.0.0.1 that are not in use, below the range for outgoing connections.
 
     Raises:
-        ServiceError: many ports were tried, and too few of them are free.
+        ServiceError: too few of the tried ports are free.
     """
     found: list[int] = []
     for port in random.sample(_PORTS, 1000):

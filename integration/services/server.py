@@ -29,7 +29,7 @@ log4j.appender.out=org.apache.log4j.ConsoleAppender
 log4j.appender.out.layout=org.apache.log4j.PatternLayout
 log4j.appender.out.layout.ConversionPattern=[%d] %p %m (%c)%n
 """
-"""Settings of log4j 1 (reload4j) for the log that is quoted when a start fails: one line per entry, to stdout."""
+"""Settings for log4j 1 (reload4j). They write one line per entry to stdout, because a failed start quotes the log."""
 
 _PORT_ATTEMPTS = 4
 _POLL_S = 0.01
@@ -84,7 +84,7 @@ class LocalServer(Startable):
     """
 
     _LOG: ClassVar[str] = "server.log"
-    #: Log messages which say that a port is taken.
+    #: Log messages that say that a port is taken.
     _PORT_TAKEN: ClassVar[tuple[str, ...]] = ("Address already in use",)
     _START_TIMEOUT_S: ClassVar[float] = 90
     _STOP_TIMEOUT_S: ClassVar[float] = 20
@@ -99,7 +99,7 @@ class LocalServer(Startable):
         Args:
             name: the server's name in messages.
             ports: a name for each port that the server listens on.
-            data_dir: a directory to keep, which may hold data of an earlier run; None: a temporary one, which `close` removes.
+            data_dir: a directory to keep, perhaps with data from an earlier run; None: a temporary one, which `close` removes.
         """
         self._name = name
         self._port_names = tuple(ports)
@@ -199,7 +199,7 @@ class LocalServer(Startable):
             shutil.rmtree(self.data_dir, ignore_errors=True)
 
     def _end(self) -> None:
-        """End the server's process permanently. An orderly end is needed only if its data is kept."""
+        """End the server's process permanently. An orderly shutdown is needed only if the data is kept."""
         if self._is_temporary:
             self.kill()
         else:
@@ -262,7 +262,7 @@ def _is_stopped(pid: int) -> bool:
 
 
 def _tail(log: str) -> str:
-    """Return the interesting end of a log: from its first error on, or else the last lines.
+    """Return the relevant end of a log: from its first error on, or else the last lines.
 
     The result begins at the first error, because an orderly shutdown may follow. Stack frames and dumps of settings, which
     are indented by a tab, are left out.

@@ -1,4 +1,4 @@
-"""Exactly-once sinks in a PySpark streaming query: ``writeStream.foreachBatch(exactly_once(sink, …))``."""
+"""Use exactly-once sinks in a PySpark streaming query: ``writeStream.foreachBatch(exactly_once(sink, …))``."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ if not TYPE_CHECKING:  # so that a type checker still reports names that do not 
     def __getattr__(name: str) -> Any:
         """Import the public names on first use (PEP 562).
 
-        Every Python worker of Spark imports this package to reach ``task``. Importing the driver's modules, too, would take
+        Each of Spark's Python workers imports this package to reach ``task``. Importing the driver's modules, too, would take
         more than twice as long. ``twopc verify`` imports the package to reach ``checkpoint``, and needs no PySpark.
         """
         if name not in __all__:

@@ -14,8 +14,7 @@ if TYPE_CHECKING:
 def require_number(given: Any, query: Query) -> int:
     """Check that a call names the batch that Spark is processing; return its number.
 
-    With a wrong number, the batch would be taken for another one, perhaps for one that is already written and would be
-    skipped.
+    A wrong number could name a batch that is already written. The rows of the current batch would then be skipped.
 
     Raises:
         ConfigurationError: ``given`` is a different number, or not a number.
@@ -27,8 +26,8 @@ def require_number(given: Any, query: Query) -> int:
         number = None
     if number != actual:
         raise ConfigurationError(
-            f"the call names batch {given!r} ({type(given).__name__}), but Spark is processing batch {actual}. This call "
-            "wrote nothing. Pass on the number that Spark passes to your function, unchanged: "
+            f"the call passes batch {given!r} ({type(given).__name__}), but Spark is processing batch {actual}. This call "
+            "wrote nothing. Pass the number that Spark gave your function, unchanged: "
             "def write(batch, batch_id): each(batch, batch_id)"
         )
     return actual

@@ -4,7 +4,7 @@ No expression in Spark SQL keeps a running total over rows, so the plan has a co
 (Catalyst's own way to call a method of an object) adds each row's bytes to the counter, and a filter lets rows pass until the
 sum is over the budget. Each plan has its own counter. Spark serialises the counter with the plan, so each task has its own
 copy. The filter is declared non-deterministic, so Spark neither moves it nor combines it with another (``CombineFilters``).
-The filter reads its input to the end. A limit would end a stateful operator before the operator has written its state.
+The filter reads its input to the end. A ``LIMIT`` would stop a stateful operator before it writes its state.
 """
 
 from __future__ import annotations
@@ -29,12 +29,12 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-#: The bytes counted for each column of a row and each element of an array, on top of its text and binary data. It is the size
-#: of an Arrow offset.
+#: The bytes counted for each column and each array element, in addition to its text and binary data: the size of an Arrow
+#: offset.
 _LEAST_BYTES: Final = 4
 #: The counter's class. It is not one of Java's number classes, because py4j would convert those to Python numbers.
 _COUNTER: Final = "java.util.concurrent.atomic.AtomicLongArray"
-#: The types whose size is the same in each row.
+#: The types with a fixed size.
 _FIXED: Final = (
     st.NumericType,
     st.BooleanType,
@@ -47,17 +47,17 @@ _FIXED: Final = (
 
 
 class Budget:
-    """Bounds the DataFrames of one run of a query. It builds the filter for a schema once, and reuses it for later batches."""
+    """Limits the DataFrames in one run of a query. Builds the filter for each schema once and reuses it in later batches."""
 
     def __init__(self) -> None:
         self._filters: dict[tuple[str, int], _Filter | None] = {}
 
     def bounded(self, frame: DataFrame, most_bytes: int) -> Any | None:
-        """Limit a DataFrame in each task to the rows up to and including the first one over the budget.
+        """Limit each task to the rows up to and including the first row over the budget.
 
         Returns:
-            Spark's own object. None if the rows cannot be counted: the size of a type is unknown, or this version of Spark
-            lacks a class that the filter needs.
+            the limited DataFrame, as Spark's Java object. None if the rows cannot be measured: a type's size is unknown, or
+            this version of Spark lacks a class that the filter needs.
         """
         key = (frame.schema.json(), most_bytes)
         try:
@@ -68,8 +68,8 @@ class Budget:
             return None if made is None else made.over(frame)
         except (Py4JError, PySparkException, TypeError) as error:  # py4j treats a missing class as a package
             logger.warning(
-                "the driver cannot limit the rows sent to it, so the tasks write every batch that may be large. No data is "
-                "at risk. The cause: %s",
+                "the driver cannot limit the rows that tasks send to it, so the tasks write every batch that may be large. "
+                "No data is at risk. The cause: %s",
                 error,
             )
             self._filters[key] = None
@@ -77,7 +77,7 @@ class Budget:
 
 
 class _Filter:
-    """Adds the condition to a plan. Each look-up of a class takes several calls to the JVM, so the parts are cached."""
+    """Adds the filter to a plan. Looking up a Java class takes several calls to the JVM, so the classes are cached."""
 
     def __init__(self, frame: DataFrame, bytes_of_row: str, most_bytes: int) -> None:
         jvm: Any = frame.sparkSession._jvm  # noqa: SLF001 - no public way to Catalyst
@@ -92,8 +92,8 @@ class _Filter:
         self._dataset = _class(jvm, frame._jdf.getClass().getName())  # noqa: SLF001 - the same
 
     def over(self, frame: DataFrame) -> Any:
-        # Each plan needs its own counter: if a plan contains its rows, Spark's optimizer filters them in the driver, with
-        # this very object.
+        # Each plan needs its own counter. If the rows are literals in the plan, Spark's optimizer filters them in the driver
+        # and uses up this counter.
         spent_before = self._invoke(
             self._literal(self._counter(1)),
             "getAndAdd",
@@ -102,16 +102,16 @@ class _Filter:
             self._no_types,
             False,  # noqa: FBT003 - propagateNull; no argument is null
             False,  # noqa: FBT003 - returnNullable
-            False,  # noqa: FBT003 - isDeterministic: Spark must call it once for each row, and in this place
+            False,  # noqa: FBT003 - isDeterministic: Spark must call it exactly once per row, at this point
         )
         plan = self._node(self._at_most(spent_before, self._most), frame._jdf.logicalPlan())  # noqa: SLF001 - see above
         return self._dataset.ofRows(_session(frame), plan)
 
 
 def spent_bytes(batches: Iterable[pa.RecordBatch]) -> float:
-    """Count the bytes of the rows in the same way as their tasks did.
+    """Count the rows' bytes in the same way as the tasks did.
 
-    A task that held back a row has passed more than its budget. So if the rows used no more than the budget, none is missing.
+    A task holds back rows only after it has exceeded its budget. So if the rows fit into the budget, none is missing.
     The result is infinite for a layout that Spark does not use today, because a count that is too low would hide missing rows.
     """
     return sum(
@@ -128,7 +128,7 @@ def _session(frame: DataFrame) -> Any:
 
 
 def _bytes_of_row(schema: st.StructType) -> str | None:
-    """Build an expression for the bytes of a row, which is never null; None if the size of a type is unknown."""
+    """Build an SQL expression for a row's size in bytes, which is never null; None if a type's size is unknown."""
     sizes = [_bytes_of(quoted(field.name), field.dataType) for field in schema]
     known = [size for size in sizes if size is not None]
     if len(known) < len(sizes):
@@ -137,7 +137,7 @@ def _bytes_of_row(schema: st.StructType) -> str | None:
 
 
 def _bytes_of(value: str, kind: st.DataType) -> str | None:
-    """Build an expression for the bytes of text and binary data in a value; empty if it has neither, None if that is unknown."""
+    """Build an SQL expression for a value's text and binary bytes; empty if its type has neither, None if that is unknown."""
     if isinstance(kind, (st.BinaryType, st.StringType)):
         return f"COALESCE(OCTET_LENGTH({value}), 0)"
     if isinstance(kind, st.StructType) and len(set(kind.names)) == len(kind):

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 @contextlib.contextmanager
 def decoding(files: Files, name: str) -> Iterator[None]:
-    """Convert an error that the body raises while it decodes the checkpoint's file ``name``.
+    """Convert any error that the body raises while it decodes the checkpoint file ``name``.
 
     Raises:
         ConfigurationError: the file does not have the content that Spark writes.
@@ -42,7 +42,7 @@ def query_id(files: Files) -> str:
     if data is None:
         raise ConfigurationError(
             f"checkpoint_location={files.location!r} is not the checkpoint of a streaming query. Pass the same path as in "
-            ".option('checkpointLocation', …), or omit checkpoint_location, and exactly_once() finds it"
+            ".option('checkpointLocation', …), or omit checkpoint_location, so that exactly_once() finds it"
         )
     with decoding(files, "metadata"):
         return str(json.loads(data.decode().splitlines()[-1])["id"])
@@ -69,8 +69,8 @@ def source_offsets(files: Files, batch_id: int) -> tuple[str, ...] | None:
 
     If the query names a source (Spark 4.2), its string begins with the name: ``orders:{"t":{"0":5}}``.
 
-    A file source's offset is only a counter, which may be the same in every copy of a checkpoint. So the string also has a
-    digest of the log entries for which the counter stands. The digest is omitted if it is unclear whose entries these are: a
+    A file source's offset is only a counter, which may be the same in every copy of a checkpoint. So the string also contains
+    a digest of the log entries that the counter covers. The digest is omitted if the log may belong to several offsets: a
     source that a query reads twice (``a.union(a)``) has two offsets, but one log.
 
     Raises:
@@ -88,7 +88,7 @@ def source_offsets(files: Files, batch_id: int) -> tuple[str, ...] | None:
 def offsets_by_source(files: Files, batch_id: int) -> dict[str, str] | None:
     """Read the source offsets of a batch as Spark wrote them, by the source's name or number, in a stable order.
 
-    Version 1 has a line for each source, version 2 (Spark 4.2) a line ``source:offset``, in the order of a hash map.
+    Version 1 has one line per source. Version 2 (Spark 4.2) has lines ``source:offset``, in hash-map order.
     Source: ``OffsetSeqLog.scala``; seen on Spark 4.3.0.
 
     Raises:
@@ -112,12 +112,12 @@ def offsets_by_source(files: Files, batch_id: int) -> dict[str, str] | None:
 
 
 def _logs(files: Files, offsets: Mapping[str, str]) -> set[str]:
-    """Find the sources whose log of files is ``sources/<source>`` for certain."""
+    """Find the sources whose file log is certainly ``sources/<source>``."""
     if not any('"logOffset"' in line for line in offsets.values()):
         return set()
     logs = set(files.names("sources"))
-    # A store may list a directory late. A log's first entry exists from the first batch on, and each later entry from its own
-    # batch on.
+    # A store's listing may lack a new directory. A log has its first entry from the first batch on, and each later entry from
+    # its own batch on.
     for source in offsets.keys() - logs:
         first = f"sources/{source}/{_counter(_parsed(offsets[source])) or 0}"
         if any(files.read(name) is not None for name in (first, f"{first}.compact")):
@@ -127,7 +127,7 @@ def _logs(files: Files, offsets: Mapping[str, str]) -> set[str]:
 
 
 def _parsed(line: str) -> Any:
-    """Parse the offset; None if it is not JSON. A source need not use JSON."""
+    """Parse the offset; None if the source does not use JSON."""
     try:
         return json.loads(line)
     except ValueError:
@@ -135,7 +135,7 @@ def _parsed(line: str) -> Any:
 
 
 def _counter(offset: Any) -> int | None:
-    """Return the counter in a file source's offset; None for other sources."""
+    """Return the counter from a file source's offset; None for other sources."""
     return int(offset["logOffset"]) if isinstance(offset, dict) and set(offset) == {"logOffset"} else None
 
 
@@ -150,13 +150,13 @@ def _canonical(files: Files, log: str | Literal[False], line: str) -> str:
 
 
 def _digest(files: Files, directory: str, counter: int) -> str:
-    """Compute the digest of the entries of ``<directory>/<counter>``.
+    """Compute the digest of the entries in ``<directory>/<counter>``.
 
-    Compaction moves entries: ``<n>.compact`` holds all entries up to n.
+    Compaction moves entries: ``<n>.compact`` contains all entries up to n.
     """
     names = files.names(directory)
     compacted = sorted(int(name.removesuffix(".compact")) for name in names if name.endswith(".compact"))
-    # The first two are read by name, because a store may list them late.
+    # The first two candidates do not come from the listing, because a store's listing may lack a new file.
     candidates = [str(counter), *(f"{number}.compact" for number in (counter, *compacted) if number >= counter)]
     for name in candidates:
         data = files.read(f"{directory}/{name}")

@@ -1,4 +1,4 @@
-"""Reach Spark as its driver, through the JVM of a classic session."""
+"""Access Spark from its driver, through the JVM of a classic session."""
 
 from __future__ import annotations
 
@@ -111,9 +111,10 @@ class ClassicCalls:
         self._options = options
         context = SparkContext._active_spark_context  # noqa: SLF001 - the public function would start one
         if context is not None:
-            history_of(context)  # records a moment before the query begins: no earlier job has computed its batches
+            # Record a moment before the query begins, so that no earlier job can have computed its batches.
+            history_of(context)
         self._writer: RunWriter | None = None
-        self._changing = threading.Lock()  # two queries that share the object by mistake call at the same time
+        self._changing = threading.Lock()  # two queries that share the object by mistake may call concurrently
 
     def open_writer(self, session: SparkSession) -> RunWriter:
         """See :class:`~twopc.integration.spark.mode.Calls`."""
@@ -149,5 +150,5 @@ def _require_ended(previous: Query, present: Query) -> None:
     if previous.query_id != present.query_id and previous.is_active:
         raise ConfigurationError(
             f"query {present.query_id} calls the exactly_once() object of query {previous.query_id}, which is still "
-            "running. This call wrote nothing. Make one object for each query, with its own sinks"
+            "running. This call wrote nothing. Make a separate object for each query, with its own sinks"
         )

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-#: Spark's own limit, as Spark's error names it. It applies to all results of a job, as they arrive from the executors.
+#: Spark's own limit, by its name in Spark's error. It applies to all of a job's results as they arrive from the executors.
 _SPARKS_LIMIT: Final = "spark.driver.maxResultSize"
 
 
@@ -36,13 +36,13 @@ def collect(
 
     Args:
         rows: the DataFrame.
-        max_bytes: the limit; None sets none.
-        budget: keeps each task within the limit, too; None if the tasks may send everything.
+        max_bytes: the limit; None for no limit.
+        budget: keeps each task within the limit, too; None if the tasks may send all rows.
         cancel: ends the DataFrame's jobs; called once the limit is exceeded.
 
     Returns:
         None if there are more bytes than allowed, or if the tasks should be limited but cannot be. With a budget, no task has
-        sent more than the limit and one row. Without a budget, this process has dropped the rows over the limit, and only
+        sent more than the limit plus one row. Without a budget, this process has dropped the rows over the limit, and only
         Spark's own limit applies to the other processes.
 
     Raises:
@@ -79,7 +79,7 @@ def _collect(
     finally:
         try:
             with unwrap_spark_exception():
-                server.getResult()  # raises the error of the evaluation
+                server.getResult()  # raises the evaluation's error
         except Exception as error:
             if max_bytes is None or not stream.is_void(error):
                 raise
@@ -88,7 +88,7 @@ def _collect(
 
 
 class Stream:
-    """Reads Arrow batches in the order of their arrival, then the indices that restore their original order.
+    """Reads Arrow batches in arrival order, then the indices that restore their original order.
 
     Attributes:
         batches: in their original order; none if they exceed the limit.
@@ -104,7 +104,7 @@ class Stream:
         self.is_over = False
 
     def is_void(self, error: Exception) -> bool:
-        """Whether the job failed because its result exceeds a limit, either this one or Spark's own."""
+        """Whether the job failed because its result exceeds ``max_bytes`` or Spark's own limit."""
         self.is_over |= _SPARKS_LIMIT in str(error)
         return self.is_over
 

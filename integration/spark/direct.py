@@ -1,7 +1,7 @@
 """Choose who writes a batch: its tasks, or the driver itself (*direct*). A small direct batch needs no Python worker.
 
-The driver uses the same writer as a task, and all later steps are the same. Only one thing depends on who wrote
-the decided batch: a replay that must locate the rows of individual tasks (rule 9).
+The driver uses the same writer as a task, and all later steps are the same. Only a replay that must locate the rows of
+individual tasks (rule 9) depends on who wrote the decided batch.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ if TYPE_CHECKING:
 _MAX_BYTES: Final = (1024, 1 << 62)
 #: The assumed size of a Kafka record, until a batch has shown the actual size.
 _FIRST_BYTES_PER_RECORD: Final = 1024
-#: How many of the last batches count. One large batch among them keeps the next batch away from the driver.
+#: The number of recent batches that count. If any of them was large, the tasks write the next batch.
 _REMEMBERED: Final = 8
-#: The tasks are not limited if this many times the estimated size still fits.
+#: The tasks are not limited if even this multiple of the estimated size fits.
 _MARGIN: Final = 50
 
 
@@ -97,7 +97,7 @@ class Way:
         return expected_bytes is not None and expected_bytes <= self.direct.max_bytes
 
     def needs_bound(self, frame_name: str) -> bool:
-        """Whether the tasks must also limit the rows that they send to the driver. Such a limit costs Spark another plan.
+        """Whether the tasks must also limit the rows that they send to the driver. The limit makes Spark plan once more.
 
         No limit is needed if all rows come from counted records and would fit even at fifty times the expected size.
         """
@@ -116,7 +116,7 @@ class Way:
             self.direct.seen[frame_name].append(size_bytes / max(1, self.input.size))
 
     def learn_over(self, frame_name: str) -> None:
-        """Record a DataFrame that did not fit. A DataFrame whose rows are only unevenly distributed counts as too large, too."""
+        """Record that a DataFrame did not fit. An uneven distribution of its rows may be the only reason."""
         self.learn(frame_name, 2 * self.direct.max_bytes)
 
 
@@ -124,7 +124,7 @@ class BatchInput:
     """The input that Spark has planned for a batch, in the sources' own units: records, or batches of files.
 
     Attributes:
-        size: the growth of the offsets; None if the offsets do not show it.
+        size: the growth of the offsets; None if it is unknown.
         counts_records: whether every source is Kafka.
     """
 
@@ -136,7 +136,7 @@ class BatchInput:
 
 
 def _growth(before: str, offset: str) -> tuple[int | None, bool]:
-    """Return the growth of an offset's numbers, and whether it looks like ``{"topic": {"0": 17}}``. New numbers count from 0."""
+    """Return how much an offset's numbers grew, and whether it looks like ``{"topic": {"0": 17}}``. New numbers grow from 0."""
     old, new = _numbers(_parsed(before)), _numbers(_parsed(offset))
     size = sum(max(0, number - old.get(path, 0)) for path, number in new.items()) if new else None
     return size, bool(new) and all(len(path) == 2 and path[1].isdecimal() for path in new)  # noqa: PLR2004 - topic, partition

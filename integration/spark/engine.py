@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from twopc.records import TaskReport
     from twopc.sink import TwoPhaseCommitSink
 
-#: An object, because Spark's JVM would parse the text ``result binary`` again for every batch.
+#: A schema object, because Spark's JVM would parse the text ``result binary`` again for every batch.
 _RESULT: Final = StructType([StructField("result", BinaryType())])
 _SETTING: Final = "CheckpointConfig.timeout_ms"
 _EXPIRY: Final = "kafka.transaction.timeout.ms and the brokers' transaction.max.timeout.ms"
@@ -44,12 +44,12 @@ _EXPIRY: Final = "kafka.transaction.timeout.ms and the brokers' transaction.max.
 
 @dataclass(frozen=True)
 class _Limit:
-    """Limits the time that an attempt has to prepare.
+    """Limits the time in which an attempt must prepare.
 
     Attributes:
         timeout_ms: the limit; None for no limit.
         setting: the setting that changes it.
-        ends_at: when the limit is reached, in seconds of the monotonic clock.
+        ends_at: when the time is up, in seconds on the monotonic clock.
     """
 
     timeout_ms: float | None = None
@@ -64,10 +64,10 @@ class SparkEngine:
     Attributes:
         batch: the batch's DataFrames.
         sinks: all sinks of the query, including those that get nothing from this batch.
-        runs: this run of the query, and the others.
+        runs: this run of the query, and the driver's other runs.
         shuffles: the shuffles of this run.
         slots: the cluster's task slots.
-        staging: the place where the tasks keep their rows; None if they keep none.
+        staging: where the tasks keep their rows; None if they keep none.
         way: chooses whether the driver or the tasks write a DataFrame.
         budget: limits the tasks to the amount that the driver may collect.
         timeout_ms: the limit for an attempt, if the user has set one.
@@ -103,7 +103,7 @@ class SparkEngine:
             rows.source.write.format("noop").mode("overwrite").save()
 
     def prepare(self, work: Work) -> list[TaskReport]:
-        """See :class:`Engine`. Runs one job per DataFrame, one after another, so that the first fills a common parent's cache.
+        """See :class:`Engine`. Runs the DataFrames' jobs one after another, so that the first job fills a common parent's cache.
 
         The driver collects and writes a DataFrame that fits. Staged files are published together.
         """
@@ -166,13 +166,12 @@ class SparkEngine:
         return [result.report for result in results if result.report is not None]
 
     def _results(self, rows: Rows, task: PrepareTask, work: Work, tag: str) -> list[TaskResult]:
-        """Evaluate a DataFrame and write it, either in the driver or in tasks."""
         if isinstance(work.mode, Publish):
             return self._publish(task, work.mode)
         must = rows.name in work.mode.direct if isinstance(work.mode, Repair) else None
         if self._is_direct(rows.name) if must is None else must:
             max_bytes = None if must else self.way.max_bytes
-            # A single transaction cannot be lost in part, so no replay has to be compared (rule 9).
+            # A single transaction cannot be partly lost, so no replay has to be compared (rule 9).
             is_divided = len(self.batch) > 1 or len(rows.sinks) > 1
             wanted = replace(rows, is_hashed=is_divided)
             with self._watching(rows):
@@ -209,7 +208,7 @@ class SparkEngine:
         return self.batch
 
     def _publish(self, task: PrepareTask, mode: Publish) -> list[TaskResult]:
-        """Write staged files where they were staged: in the driver, or in one task for each file."""
+        """Publish each staged file where it was staged: in the driver, or in one task per file."""
         here = replace(mode, tasks=tuple(one for one in mode.tasks if one.is_direct))
         there = replace(mode, tasks=tuple(one for one in mode.tasks if not one.is_direct))
         in_driver = replace(task, is_direct=True, mode=here)

@@ -1,4 +1,4 @@
-"""Choose the exit status of a driver whose query has ended. The status tells whether a restart is enough or somebody must act."""
+"""Choose the exit status of a driver whose query has ended. The status shows whether a restart is enough or somebody must act."""
 
 from __future__ import annotations
 
@@ -7,17 +7,17 @@ from typing import Final
 
 from twopc import errors
 
-#: A restart recovers (``EX_TEMPFAIL`` of ``sysexits.h``).
+#: A restart recovers (``EX_TEMPFAIL`` in ``sysexits.h``).
 RESTART: Final = 75
-#: Somebody must act: a restart fails again until something is changed (``EX_CONFIG``).
+#: Somebody must act, because every restart fails until something is changed (``EX_CONFIG``).
 LOOK: Final = 78
-#: The query was asked to stop, and has.
+#: The query stopped on request.
 DONE: Final = 0
-#: An error that is not ours, such as one in the user's code.
+#: An error from outside this toolkit, such as one in the user's code.
 UNKNOWN: Final = 1
 
 _NAME: Final = re.compile(r"twopc\.errors\.(\w+)")
-#: Only the name, because the class is not in ``twopc.errors``, and this module does not import the commands.
+#: The class's name only, because the class is not in ``twopc.errors``, and this module does not import the commands.
 _STOPPED: Final = "StoppedWithSavepointError"
 _NEEDS_A_LOOK: Final = (
     errors.BadRecordError,
@@ -32,20 +32,20 @@ _NEEDS_A_LOOK: Final = (
 
 
 def exit_status(error: BaseException) -> int:
-    """Return the exit status with which a driver should end.
+    """Return the exit status that a driver should end with.
 
     Args:
         error: the error that ``query.awaitTermination()`` raised, or any other error.
 
     Returns:
-        0 if the query has stopped with a savepoint, because somebody asked it to; 75 if a restart recovers; 78 if a restart fails
-        again until somebody follows the message; 1 if the error is not ours. Restart for 1, too, because a restart is the
-        recovery from every failure.
+        0 if the query stopped with a savepoint on request; 75 if a restart recovers; 78 if every restart fails until somebody
+        follows the message; 1 if the error is not from this toolkit. Restart after 1, too, because recovery always begins with
+        a restart.
     """
     kind = type(error)
     if _STOPPED in f"{kind.__name__} {error}":
         return DONE
-    if not isinstance(error, errors.TwoPhaseCommitError):  # Spark's error has ours only as text
+    if not isinstance(error, errors.TwoPhaseCommitError):  # Spark's error contains ours only as text
         found = _NAME.search(str(error))
         kind = getattr(errors, found[1], kind) if found is not None else kind
     if not issubclass(kind, errors.TwoPhaseCommitError):

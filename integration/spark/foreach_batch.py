@@ -1,4 +1,4 @@
-"""``exactly_once``: the callable for ``foreachBatch`` that makes a streaming query's output exactly-once."""
+"""Make a streaming query's output exactly-once, with a callable for ``foreachBatch``: ``exactly_once(sink, …)``."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def exactly_once(  # noqa: PLR0913 - settings, each with a default
     Args:
         sinks: one or more; every batch becomes visible in all of them or in none.
         checkpoint_location: the query's ``checkpointLocation``. None: that of the calling query.
-        checkpoints: how checkpoints are made: timeouts, retries, retention, history.
+        checkpoints: timeouts, retries, retention and history of the query's checkpoints.
         dead_letter: a KafkaSink with a topic, for records about bad rows. If one sink can never take a row, no other sink
             gets the row either. None: a bad row stops the query, and no part of its batch is visible.
         select: by sink name, the SQL expressions that make the sink's columns, such as
@@ -68,14 +68,14 @@ def exactly_once(  # noqa: PLR0913 - settings, each with a default
         listeners: objects that are notified of each checkpoint; see :class:`twopc.Listener`.
         interceptors: further actions for each batch, the first one outermost: :class:`~twopc.integration.operate.Savepoints`,
             :class:`~twopc.integration.operate.SourceProgress`, :class:`~twopc.integration.migrate.TakeOver`.
-        override: permits what would otherwise be refused: :class:`~twopc.EndQuery`, :class:`~twopc.AdoptQuery`,
+        override: permits an otherwise refused operation: :class:`~twopc.EndQuery`, :class:`~twopc.AdoptQuery`,
             :class:`~twopc.ResumeAt`, :class:`~twopc.Abandon`, :class:`~twopc.AddSink`, or several of them.
 
     Raises:
         ConfigurationError: an argument is invalid or contradicts another, or is not available under Spark Connect.
     """
     hide_functions()
-    location = None if checkpoint_location is None else str(checkpoint_location)  # people pass a Path, too
+    location = None if checkpoint_location is None else str(checkpoint_location)  # users may pass a Path
     if location is not None and not location.strip():
         raise ConfigurationError(
             "exactly_once(checkpoint_location=''): the path is empty. Pass the query's checkpointLocation, or omit the "
@@ -111,7 +111,7 @@ class ExactlyOnce:
     """Writes each batch that Spark passes to it. Spark waits for each call.
 
     Spark calls the object in the driver or, under Spark Connect, in a process of the server. The object opens no connection
-    before its first call. A pickled copy, such as Spark Connect makes, is a driver of its own.
+    before its first call. A pickled copy, such as the one that Spark Connect makes, acts as a separate driver.
     """
 
     def __init__(
@@ -133,7 +133,7 @@ class ExactlyOnce:
 
         Args:
             frames: the batch, or a DataFrame made from it, for all sinks; or a dictionary with a DataFrame for each sink's
-                name, and None for a sink that gets nothing from this batch. A DataFrame is evaluated once, even if
+                name, and None for a sink that gets no rows from this batch. A DataFrame is evaluated once, even if
                 several sinks take it.
             batch_id: the number that Spark passed with the batch.
 
@@ -143,15 +143,15 @@ class ExactlyOnce:
         try:
             self._write(frames, batch_id)
         except TwoPhaseCommitError as error:
-            # Spark shows the traceback before the message. So that the message is easy to find, only the log has the
-            # traceback.
+            # Spark shows a traceback before the message. The traceback goes only to the log, so that the message is easy to
+            # find.
             logger.exception("batch %s failed; the query stops", batch_id)
             raise error.with_traceback(None) from None
 
     def _write(self, frames: Frames, batch_id: int) -> None:
         given = any_frame(frames)
         if given is None:
-            by_frame(frames, self._sinks, batch_id)  # raises an error: there is nothing to write
+            by_frame(frames, self._sinks, batch_id)  # raises an error, because no DataFrame was passed
             raise AssertionError("a batch without a DataFrame")
         writer: RunWriter = self._calls.open_writer(given.sparkSession)
         query = writer.run.query

@@ -25,10 +25,10 @@ if TYPE_CHECKING:
     from twopc.integration.spark.offers import Offer
     from twopc.sink import TwoPhaseCommitSink
 
-#: PySpark 4.2 and newer require the zone of a timestamp; earlier versions used UTC.
+#: PySpark 4.2 and newer require a time zone for timestamps; earlier versions used UTC.
 _ZONE: Final[dict[str, Any]] = {"timezone": "UTC"} if "timezone" in signature(to_arrow_type).parameters else {}
 
-#: The form of a timestamp in a dead letter, regardless of the session's time zone, which a cast would use.
+#: The timestamp format in a dead letter. A cast would use the session's time zone instead.
 _JSON: Final = (
     "MAP('timeZone', 'UTC', 'timestampFormat', \"yyyy-MM-dd'T'HH:mm:ss.SSSSSSXXX\", "
     "'timestampNTZFormat', \"yyyy-MM-dd'T'HH:mm:ss.SSSSSS\", 'ignoreNullFields', 'false')"
@@ -42,7 +42,7 @@ class TakenColumn:
     Attributes:
         sql: the expression for the original column.
         kind: the type of the original column.
-        form: the form in which sinks take it.
+        form: the form in which the sinks take the column.
     """
 
     sql: str
@@ -51,7 +51,7 @@ class TakenColumn:
 
     @property
     def in_form(self) -> str:
-        """The expression for the column in that form."""
+        """The SQL expression that converts the column to ``form``."""
         if self.form is Form.BINARY:
             return f"CAST({self.sql} AS BINARY)"
         if self.form is Form.TEXT:
@@ -60,14 +60,14 @@ class TakenColumn:
 
     @property
     def is_spark_needed(self) -> bool:
-        """Whether only Spark can convert the original column into this form."""
+        """Whether only Spark can convert the original column to ``form``."""
         is_text = isinstance(self.kind, (st.BinaryType, st.StringType))
         return not (self.form is Form.AS_IS or (self.form is Form.BINARY and is_text))
 
     @property
     def hashed(self) -> str:
         """The arguments to pass to ``xxhash64`` for this column."""
-        # xxhash64 skips nulls. Without the flags, (null, 'a') and ('a', null) would be the same row.
+        # xxhash64 skips nulls. Without the flags, (null, 'a') and ('a', null) would have the same hash.
         column = self.in_form
         is_map = isinstance(self.kind, st.MapType) and self.form is not Form.TEXT
         return f"{column} IS NULL, {f'map_entries({column})' if is_map else column}"
@@ -80,7 +80,7 @@ class Rows:
     Attributes:
         name: the DataFrame's name in the batch; empty if the batch has only one.
         source: the DataFrame.
-        sinks: the sinks that take it, including the one for dead letters.
+        sinks: the sinks that take the DataFrame, including the one for dead letters.
         base: the DataFrame with the columns that the user's expressions make; see :class:`Offers`.
         columns: the columns of :meth:`frame`, named ``0``, ``1``, …, before :data:`CHECKSUM`.
         views: by sink name, the columns that the sink receives.
@@ -110,9 +110,9 @@ class Rows:
         )
 
     def for_driver(self) -> tuple[DataFrame, Callable[[list[pa.RecordBatch]], list[pa.RecordBatch]]]:
-        """Return the DataFrame that the driver collects, and a function that gives its batches the form of :meth:`frame`.
+        """Return the DataFrame that the driver collects, and a function that converts its batches to those of :meth:`frame`.
 
-        The DataFrame is the user's own if possible, because any other costs Spark another plan.
+        The DataFrame is the user's own if possible, because Spark would have to plan any other.
         """
         order = self._order_of_own_columns()
         if order is None:
@@ -155,10 +155,10 @@ def arrange(
     Args:
         name: the DataFrame's name.
         frame: the batch, or a DataFrame that was made from it.
-        sinks: the sinks that take it.
+        sinks: the sinks that take the DataFrame.
         select: by sink name, the SQL expressions that make the sink's columns. A sink without expressions chooses from the
             DataFrame's columns.
-        dead_letter: the name of the sink that receives the rows that others cannot take.
+        dead_letter: the name of the sink for rows that other sinks cannot take.
 
     Raises:
         SchemaError: a column is missing, exists twice, cannot be computed or has a type that a sink cannot take. The message
@@ -204,9 +204,9 @@ def _of_letters(field: st.StructField) -> SinkColumn:
 
 
 def _can_be_hashed(kind: st.DataType) -> bool:
-    """Whether Spark can hash the type at any depth. For a struct with two fields of the same name, the answer is no.
+    """Whether Spark can hash the type at any depth. False for a struct with two fields of the same name.
 
-    Spark can hash such a struct and pass it to a task, but not to the driver, so only a direct batch would fail.
+    Spark can hash that struct and pass it to a task, but not to the driver, so only a direct batch would fail.
     """
     if isinstance(kind, st.StructType):
         return len(set(kind.names)) == len(kind) and all(_can_be_hashed(field.dataType) for field in kind)
@@ -253,7 +253,6 @@ class _TakenColumns:
         self.columns: dict[tuple[str, Form], TakenColumn] = {}
 
     def index_of(self, offer: Offer, column: SinkColumn) -> int:
-        """Return the column's index among the taken columns."""
         place = offer.columns.names.index(column.source)
         key = (offer.paths[place], column.form)
         if key not in self.columns:

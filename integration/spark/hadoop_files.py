@@ -27,7 +27,7 @@ _ACLS: Final = "fs.capability.paths.acls"
 _EXISTS: Final = "FileAlreadyExistsException"
 _ABSENT: Final = "FileNotFoundException"
 #: The local directories that each context has opened. They stay valid while the context runs. Remote file systems are not
-#: kept, because other code may close them.
+#: cached, because other code may close them.
 _local: Final[WeakKeyDictionary[SparkContext, dict[str, LocalFiles]]] = WeakKeyDictionary()
 
 
@@ -40,7 +40,7 @@ def open_files(context: SparkContext, location: str) -> Files:
     known = _local.setdefault(context, {})
     if location in known:  # every batch opens it, which takes a dozen calls to the JVM
         return known[location]
-    # PySpark's own gateway, which the public API does not show. A second one would change the first one's converters.
+    # The public API does not expose PySpark's own gateway. Opening a second gateway would change the converters of this one.
     gateway: Any = context._gateway  # noqa: SLF001 - see above
     path = gateway.jvm.org.apache.hadoop.fs.Path(location)
     configuration: Any = context._jsc.hadoopConfiguration()  # noqa: SLF001 - the same
@@ -61,9 +61,9 @@ def open_files(context: SparkContext, location: str) -> Files:
 
 
 class HadoopObjects:
-    """See :class:`twopc.files.Files`, over Hadoop's ``FileSystem``, on a store without an atomic rename.
+    """Implements :class:`twopc.files.Files` with Hadoop's ``FileSystem``, for a store without an atomic rename.
 
-    ``location`` is the text of a Hadoop ``Path``. Nothing in it is escaped; its URI would be a different path (SPARK-26824).
+    ``location`` is the text of a Hadoop ``Path``, without escapes. An escaped URI would be a different path (SPARK-26824).
     """
 
     is_atomic = False
@@ -72,7 +72,7 @@ class HadoopObjects:
         self.location = location
         self._jvm = gateway.jvm
         self._root = self._jvm.org.apache.hadoop.fs.Path(location)
-        # The session's configuration, because no other has the credentials in spark.hadoop.*.
+        # Only the session's configuration has the credentials from spark.hadoop.*.
         self._file_system = self._path("").getFileSystem(configuration)
 
     def read(self, name: str) -> bytes | None:
@@ -94,7 +94,7 @@ class HadoopObjects:
         return sorted(name for name in names if not name.startswith("."))
 
     def put_if_absent(self, name: str, data: bytes) -> bool:
-        """See :class:`Files`. A store publishes a file when it is closed; until then, another process may also create it."""
+        """See :class:`Files`. A store publishes a file only when it is closed. Until then, another process may create it, too."""
         try:
             self._create(self._path(name), data)
         except Py4JJavaError as error:
@@ -121,7 +121,7 @@ class HadoopObjects:
 
 
 class HadoopFiles(HadoopObjects):
-    """See :class:`twopc.files.Files`, over Hadoop's ``FileContext``, whose rename is atomic."""
+    """Implements :class:`twopc.files.Files` with Hadoop's ``FileContext``, whose rename is atomic."""
 
     is_atomic = True
 

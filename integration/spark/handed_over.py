@@ -1,6 +1,6 @@
-"""Refuse a batch that another sink has begun, unless it comes through ``twopc.integration.migrate.TakeOver``.
+"""Refuse a batch that another sink has begun, unless ``twopc.integration.migrate.TakeOver`` passes the batch.
 
-``twopc migrate cutover`` records such a batch in a file beside the checkpoint (``twopc.integration.migrate.handover``).
+``twopc migrate cutover`` records the batch in a file below the checkpoint (``twopc.integration.migrate.handover``).
 Without ``TakeOver`` this query would write the batch in full, and the rows that are already in the output would be
 duplicated.
 """
@@ -23,18 +23,18 @@ if TYPE_CHECKING:
     from twopc.batch import Batch
     from twopc.files import Files
 
-#: The names of the files that record hand-overs; the newest one is in effect.
+#: The names of the files that record hand-overs; the newest file is in effect.
 NAME: Final = re.compile(r"handover-(\d+)\.json")
-#: The format of these files; any other is refused.
+#: The format number of these files; any other format is refused.
 FORMAT: Final = 1
-#: What to do if such a file is damaged.
+#: The remedy for a damaged file.
 REMEDY: Final = "Remove the file, and run `twopc migrate cutover` again"
 _REST: Final = "rest"
 _passing: ContextVar[int | None] = ContextVar("twopc_taken_over", default=None)
 
 
 class _Facts(msgspec.Struct):
-    """The fields of a hand-over that this module reads; ``twopc.integration.migrate.handover.Handover`` has all of them."""
+    """The fields of a hand-over that this module reads; ``twopc.integration.migrate.handover.Handover`` has all fields."""
 
     query_id: str
     batch_id: int
@@ -57,7 +57,7 @@ def require_taken_over(files: Files, batch: Batch) -> None:
 
     Args:
         files: the directory ``<checkpoint>/twopc``.
-        batch: the first batch of a run; a handed-over batch is never a later one.
+        batch: the first batch of a run; no later batch can be a handed-over one.
 
     Raises:
         ConfigurationError: rows of the batch may be in the output; or the checkpoint was returned to the other sink.

@@ -1,7 +1,7 @@
-"""Additional actions for each batch of a query, around the write: ``exactly_once(sink, interceptors=[…])``.
+"""Run additional actions around the write of each batch: ``exactly_once(sink, interceptors=[…])``.
 
-The name is Kafka's (``ProducerInterceptor``). An interceptor sees the batch before it is written and when it is visible. It may
-pass on different rows, or stop the query.
+The name comes from Kafka (``ProducerInterceptor``). An interceptor sees the batch before the write, and again once the batch is
+visible. It may pass on different rows, or stop the query.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class InterceptedBatch:
-    """A batch as Spark hands it over.
+    """A batch that Spark has passed to the query's function.
 
     Attributes:
-        frames: the user's argument: one DataFrame, or one for each sink.
+        frames: the user's argument, either one DataFrame or one for each sink.
         batch_id: the batch's number.
         checkpoint_location: the location of the query's checkpoint.
-        run_id: Spark's id of the query's run, new with each start. The first batch of a run may be a replay.
+        run_id: Spark's id for this run of the query, new with each start. The first batch of a run may be a replay.
     """
 
     frames: Frames
@@ -59,7 +59,7 @@ class Interceptor(ABC):
 
     @abstractmethod
     def intercept(self, batch: InterceptedBatch, proceed: Callable[[Frames], None]) -> None:
-        """Write the batch by calling ``proceed`` with its rows. The call returns when they are visible.
+        """Write the batch by calling ``proceed`` with its rows. ``proceed`` returns when the rows are visible.
 
         Raises:
             TwoPhaseCommitError: the query stops.
@@ -67,7 +67,7 @@ class Interceptor(ABC):
 
 
 def pass_through(interceptors: Sequence[Interceptor], batch: InterceptedBatch, write: Callable[[Frames], None]) -> None:
-    """Write a batch through interceptors, the first one outermost."""
+    """Write a batch through interceptors. The first one is the outermost."""
     if not interceptors:
         write(batch.frames)
         return

@@ -1,7 +1,7 @@
 """Find the stages that an application's jobs have run. Every job counts, because any job may fill a cache at any time.
 
 A search by job group, thread or tag would miss some jobs, because users set these, and a cache may be older than the query.
-Nobody can set the numbers that Spark assigns to jobs and RDDs. A later job has a higher number, and so has a later RDD.
+Only Spark assigns numbers to jobs and RDDs. A later job has a higher number, and so does a later RDD.
 
 All runs of all queries in an application share one history. Spark forgets its oldest jobs and stages. So if each run kept its
 own history, a run that starts late in a long session would be refused.
@@ -32,11 +32,10 @@ if TYPE_CHECKING:
 
 FoundT = TypeVar("FoundT")
 
-#: How long Spark's report of a job's start may lag behind that of a later job, and the report of a stage behind that of its
-#: job.
+#: How long Spark's report of a job's start may lag behind the report of a later job, and a stage's report behind its job's.
 _LATE_S: Final = 1.0
 _POLL_S: Final = 0.01
-#: The maximum number of RDDs whose stages are remembered (those that were used last), and the maximum number of moments.
+#: The maximum numbers of remembered RDDs (the most recently used) and of remembered moments.
 _MAX_RDDS: Final = 100_000
 _MAX_MOMENTS: Final = 4096
 _TICK_S: Final = 1.0
@@ -47,14 +46,13 @@ class UnreportedError(Exception):
 
 
 class JobHistory:
-    """Remembers the stages that the jobs of an application have run, by RDD. Examines each job once.
+    """Remembers, by RDD, the stages that an application's jobs have run. Examines each job once.
 
     Args:
         store: Spark's reports.
 
     Attributes:
-        lock: hold it during a call, or during several calls that belong together, because queries run in threads of their
-            own.
+        lock: hold this lock during each call or series of related calls, because queries run in separate threads.
     """
 
     def __init__(self, store: StatusStore) -> None:
@@ -70,7 +68,7 @@ class JobHistory:
         """Record a moment. No job before this moment has computed an RDD that is created after it.
 
         Args:
-            exactly: also ask Spark for the number of the next job, so that no job is examined in vain later.
+            exactly: also ask Spark for the next job's number, so that no job is examined needlessly later.
         """
         # No finished job has computed RDDs that are created later, so this needs no call to Spark.
         previous, known = self._moments[-1], None if exactly else self._last
@@ -100,13 +98,13 @@ class JobHistory:
 
         Args:
             rdds: the numbers of RDDs that Spark may have kept.
-            own: the jobs that are known already. Jobs with higher numbers count if they have begun.
+            own: the jobs that are already known. Jobs with higher numbers count if they have begun.
 
         Returns:
             the stages of these jobs. Jobs that run at the same time share the stage that writes a common shuffle.
 
         Raises:
-            UnreportedError: the store lacks one of them, or one of its stages.
+            UnreportedError: the store lacks one of these jobs, or one of a job's stages.
             FatalError: this history has dropped one of the RDDs.
         """
         if not rdds:
@@ -168,7 +166,7 @@ class JobHistory:
             self._last = number if self._last is None else max(number, self._last)
 
     def of(self, rdds: Iterable[int]) -> list[StageAttempt]:
-        """Return the attempts of examined jobs that computed any of the RDDs, in the order of their stages."""
+        """Return the attempts of examined jobs that computed any of the RDDs, in stage order."""
         found: dict[tuple[int, int], StageAttempt] = {}
         for rdd in rdds:
             if rdd in self._stages:
@@ -193,14 +191,14 @@ def _has_skipped(job: Job | None, found: Mapping[int, Sequence[StageAttempt]]) -
 def _dropped(rdd: int) -> FatalError:
     return FatalError(
         f"The toolkit no longer knows which stages computed RDD {rdd}, which this batch reads from a cache or from shuffle "
-        f"files. The toolkit remembers only the {_MAX_RDDS} RDDs that were used last. So it cannot check whether a stage "
+        f"files. The toolkit remembers only the {_MAX_RDDS} most recently used RDDs. So it cannot check whether a stage "
         "ran twice and mixed the rows of two shuffles. No part of the batch is decided or visible. Unpersist the cached "
         "table, cache it again, and restart the query"
     )
 
 
 def _awaited(look: Callable[[], FoundT | None], what: Callable[[], str]) -> FoundT:
-    """Wait until the store has an entry. Spark enters a new job before its stages (``AppStatusListener.onJobStart``)."""
+    """Wait until the store has an entry. Spark records a new job before its stages (``AppStatusListener.onJobStart``)."""
     deadline = time.monotonic() + _LATE_S
     while (found := look()) is None:
         if time.monotonic() > deadline:
@@ -228,8 +226,8 @@ def history_of(context: SparkContext) -> JobHistory:
 def _record_moments(context: SparkContext, history: JobHistory) -> None:
     """Record a moment every second, until the application ends.
 
-    A query may be idle for hours while others run thousands of jobs. Without a recent moment, its next batch would have to
-    examine all of these jobs, and Spark would have forgotten the first ones.
+    A query may be idle for hours while other queries run thousands of jobs. Without a recent moment, its next batch would have
+    to examine all of these jobs, and Spark would have forgotten the first ones.
     """
     with contextlib.suppress(Py4JError, OSError):  # the application has just ended
         while not _ending.wait(_TICK_S) and context._jsc is not None:  # noqa: SLF001 - the only sign that it has stopped

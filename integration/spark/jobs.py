@@ -17,16 +17,16 @@ if TYPE_CHECKING:
     from pyspark import SparkContext
 
 _CANCEL_AGAIN_S: Final = 0.5
-#: A worker sends the driver the name of an error's class, but not the class.
+#: A worker sends the driver only the name of an error's class.
 _OURS: Final = re.compile(r"twopc\.errors\.(?P<name>\w+): (?P<message>.*)")
 
-#: An executor died or was lost, its shuffle files are gone, a Python worker died, or the source's brokers did not answer.
+#: An executor died or was lost, shuffle files were lost, a Python worker died, or the source's brokers did not answer.
 _OF_CLUSTER: Final = re.compile(
     r"ExecutorLostFailure|FetchFailed|Python worker exited unexpectedly"
     r"|org\.apache\.kafka\.common\.errors\.(Timeout|Disconnect|Network)Exception"
 )
-#: Spark's error if it cannot run a result stage again (``DAGScheduler``): its own comparison of rows found a difference
-#: (``spark.sql.shuffle.orderIndependentChecksum``), or it knows that the plan is not deterministic.
+#: Spark's error if it cannot run a result stage again (``DAGScheduler``). Either Spark's own comparison of rows found a
+#: difference (``spark.sql.shuffle.orderIndependentChecksum``), or Spark knows that the plan is not deterministic.
 _MIXED: Final = "A shuffle map stage with indeterminate output was failed and retried. However, Spark cannot rollback"
 #: The sign of an error in a user's function. A retry would raise it again.
 _TRACEBACK: Final = "Traceback (most recent call last)"
@@ -34,19 +34,19 @@ _TRACEBACK: Final = "Traceback (most recent call last)"
 
 @contextlib.contextmanager
 def cancelled_after(context: SparkContext, tag: str, timeout_ms: float | None) -> Iterator[Callable[[], bool]]:
-    """Tag the jobs that the body starts, and cancel them when the time is up. None sets no limit.
+    """Tag the jobs that the body starts, and cancel them when the time is up. With None, there is no limit.
 
     Yields:
         a function that tells whether the time is up.
     """
-    # A tag, not a job group: the job group is the query's run id, by which query.stop() cancels.
+    # A tag, not a job group: the job group is the query's run id, which query.stop() uses to cancel jobs.
     expired, done = threading.Event(), threading.Event()
 
     def expire(timeout_s: float) -> None:
         is_done = done.wait(timeout_s)
         while not is_done:
             expired.set()
-            # In a loop, because before the plan's first job, and between two jobs, there is nothing to cancel.
+            # Repeat the call, because it has no effect before the plan's first job and between two jobs.
             context.cancelJobsWithTag(tag)
             is_done = done.wait(_CANCEL_AGAIN_S)
 
@@ -61,7 +61,7 @@ def cancelled_after(context: SparkContext, tag: str, timeout_ms: float | None) -
 
 
 def named_error(name: str, message: str) -> Exception:
-    """Build an error of the class ``name`` in ``twopc.errors``, or a FatalError if the class belongs to a sink."""
+    """Build an error of the class ``name`` from ``twopc.errors``, or a FatalError if a sink defines the class."""
     return getattr(errors, name, FatalError)(message)
 
 
@@ -74,37 +74,37 @@ def translated(error: Exception) -> Exception:
         return found if isinstance(found, (RetriableError, FatalError)) else error
     if _MIXED in text:
         return FatalError(
-            "Spark wrote a shuffle of the batch again with other rows (an executor died, for example), and ended the job "
+            "Spark wrote a shuffle of the batch again with different rows (an executor died, for example), and ended the job "
             "because some of its tasks had already read the old rows. No part of the batch is decided or visible. Restart "
             "the query: it computes the whole batch again. A retry without a restart would use old rows that Spark has kept"
         )
     if "ModuleNotFoundError" in text or "PYTHON_VERSION_MISMATCH" in text:
         return ConfigurationError(
             "the Python workers cannot import this toolkit, so nothing was written. Set PYSPARK_PYTHON "
-            f"(spark.pyspark.python) to the Python of an environment that has it, such as {sys.executable} here, and ship "
-            f"that environment to all executors. Spark's error: {_last_error_line(text)}"
+            f"(spark.pyspark.python) to the Python of an environment that contains the toolkit, such as {sys.executable} here, "
+            f"and ship that environment to all executors. Spark's error: {_last_error_line(text)}"
         )
     return error
 
 
 def interruptible_pause(context: SparkContext, pause_ms: int) -> None:
-    """Wait in the query's JVM thread, because ``query.stop()`` interrupts it. Spark treats the resulting error as a stop."""
+    """Wait in the query's JVM thread, which ``query.stop()`` interrupts. Spark treats the resulting error as a stop."""
     context._jvm.java.lang.Thread.sleep(pause_ms)  # type: ignore[union-attr]  # noqa: SLF001 - no public way to that thread
 
 
 def is_of_cluster(error: Exception) -> bool:
-    """Whether Spark gave up a job because of its processes or the network, not because of the code that they ran."""
+    """Whether a job failed because of Spark's processes or the network, not because of the code that it ran."""
     text = str(error)
     return _OF_CLUSTER.search(text) is not None and _TRACEBACK not in text
 
 
 def slow_batch_advice(location: str, batch_id: int, *, is_undecided: bool) -> str:
-    """Give advice for a batch that takes too long, besides a higher limit.
+    """Give advice for a batch that takes too long, other than to raise the limit.
 
     Args:
         location: the checkpoint's location.
         batch_id: the batch.
-        is_undecided: whether Spark may replan it, because it is not decided and every batch before it is proven.
+        is_undecided: whether Spark may replan the batch, because it is not decided and every earlier batch is proven.
     """
     advice = "Or add cores for the query. Smaller batches alone do not help, because Spark replays the batch that it has planned"
     if not is_undecided:

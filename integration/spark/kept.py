@@ -1,4 +1,4 @@
-"""Release the resources that sinks keep in a Python worker for later tasks, once their run has ended.
+"""Release the resources that sinks keep in a Python worker for later tasks, once the query's run has ended.
 
 A worker outlives many queries and is not notified when one ends. So each task carries the list of its driver's runs.
 """
@@ -20,11 +20,11 @@ _PROCESS: Final = uuid.uuid4().hex
 
 @dataclass(frozen=True)
 class Runs:
-    """The run that a task belongs to, and all runs of its driver. Each task carries this object.
+    """A task's own run, and all runs of its driver. Each task carries this object.
 
     Attributes:
-        mine: Spark's id of the run.
-        running: the ids of all runs that may have more tasks, this one included.
+        mine: Spark's id for the task's run.
+        running: the ids of all runs that may start more tasks, including ``mine``.
         process: the id of the driver's process.
     """
 
@@ -38,7 +38,7 @@ _kept: Final[dict[tuple[str, str], dict[tuple[str, int], TwoPhaseCommitSink[Any]
 
 
 def keep(runs: Runs, sinks: Iterable[TwoPhaseCommitSink[Any]], driver_epochs: Mapping[str, int]) -> None:
-    """Record that a task writes to the sinks; release the leftovers of ended runs in this process."""
+    """Record that a task writes to the sinks, and release the resources that ended runs have left in this process."""
     for process, run in list(_kept):
         if process == runs.process and run not in runs.running:
             for (_, epoch), sink in _kept.pop((process, run)).items():

@@ -21,15 +21,14 @@ def judge(
     """Check that an attempt at a batch did not mix rows from two writes of a shuffle.
 
     Args:
-        own: the last attempt at each stage of its jobs.
-        ran: the attempts, of any job, that computed a part of the batch's input.
-        elsewhere: the stages of other jobs. Of two concurrent jobs, one may write a shuffle again while the other
-            reads it.
+        own: the last attempt at each stage of the batch's jobs.
+        ran: the stage attempts, from any job, that computed a part of the batch's input.
+        elsewhere: the stages of other jobs. A concurrent job may write a shuffle again while this batch's job reads it.
         cached_rdds: returns the RDDs that are cached.
 
     Raises:
         RetriableError: a stage that keeps nothing was rerun; a retry reads its input again.
-        FatalError: rows of two shuffles may be mixed in something that Spark keeps.
+        FatalError: rows of two shuffles may be mixed in data that Spark keeps.
     """
     again = [runs for runs in map(_Written(ran).of, _shuffles(own)) if len(runs) > 1]
     for runs in again:
@@ -69,7 +68,7 @@ def _require_one_filling(fills: Sequence[StageAttempt], again: Sequence[Sequence
     """Check that a cache was filled from a single write of each shuffle.
 
     Args:
-        fills: the attempts that read a shuffle and computed the cached rows, or found them.
+        fills: the attempts that read a shuffle and computed the cached rows, or found them in the cache.
         again: the shuffles that were written more than once.
     """
     stages = [fill.stage_id for fill in fills]

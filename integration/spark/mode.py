@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 class Query(Protocol):
-    """One run of a query, as seen during the call for a batch."""
+    """One run of a query, seen during a call for a batch."""
 
     @property
     def query_id(self) -> str:
@@ -31,7 +31,7 @@ class Query(Protocol):
 
     @property
     def run_id(self) -> str:
-        """Spark's id of the run, new with each start."""
+        """Spark's id for the run, new with each start."""
 
     @property
     def is_active(self) -> bool:
@@ -39,14 +39,14 @@ class Query(Protocol):
 
     @property
     def checkpoint_location(self) -> str:
-        """The location of the checkpoint."""
+        """The checkpoint's location."""
 
     @property
     def batch_id(self) -> int:
         """The batch that Spark is processing."""
 
     def makes_this_call(self) -> bool:
-        """Whether Spark waits for the present call. A batch is finished when the function returns."""
+        """Whether Spark waits for the current call. Spark considers a batch finished when the function returns."""
 
 
 class ShuffleCheck(Protocol):
@@ -71,15 +71,15 @@ class ShuffleCheck(Protocol):
 
 
 class StateCheck(Protocol):
-    """The state that one batch of a stateful query writes: all of it is written before the batch is decided."""
+    """Ensures that one batch of a stateful query writes all of its state before the batch is decided."""
 
     def watching(self, frame: Any) -> AbstractContextManager[None]:
         """Check whether the body, one job over a DataFrame, writes all of the state."""
 
     def complete(self) -> None:
-        """Write the missing part of the state: evaluate the whole batch, and discard the rows.
+        """Write the missing part of the state: evaluate the entire batch, and discard the rows.
 
-        Like a retry, it rewrites the part that exists.
+        Like a retry, this also rewrites the part that exists.
 
         Raises:
             ConfigurationError: Spark's own plan does not write all of its state.
@@ -99,7 +99,7 @@ class WriterLimit(Protocol):
 
 @dataclass(frozen=True, kw_only=True)
 class Attempt:
-    """The rows of an attempt at a batch, and the way to write them; see ``SparkEngine``."""
+    """The rows of an attempt at a batch, and the settings for the write; see ``SparkEngine``."""
 
     runs: Runs
     shuffles: ShuffleCheck
@@ -129,17 +129,17 @@ class Mode(Protocol):
         """
 
     def pause(self, pause_ms: int) -> None:
-        """Wait, but not for longer than the query runs."""
+        """Wait until the time is up or the query ends."""
 
     def look(self, files: Files, frames: Sequence[SinkFrame], batch: Batch) -> tuple[StateSize, ...]:
-        """Check a batch before an attempt to write it. Return the sizes of the query's state, as far as they are known.
+        """Check a batch before an attempt to write it. Return the known sizes of the query's state.
 
         Raises:
             FatalError: another driver has overwritten the batch's offsets.
         """
 
     def engine(self, files: Files, batch: Batch, attempt: Attempt) -> Engine:
-        """Make the engine of an attempt.
+        """Make the engine for an attempt.
 
         Raises:
             ConfigurationError: this kind of query or plan cannot be written exactly once.
@@ -147,13 +147,13 @@ class Mode(Protocol):
 
 
 class Calls(Protocol):
-    """Handles the calls of an ``exactly_once`` object: finds the run that makes a call."""
+    """Finds the run that calls an ``exactly_once`` object."""
 
     def open_writer(self, session: Any) -> Any:
         """Return the ``RunWriter`` of the run that makes this call; open it if necessary. Close the writer of an earlier run.
 
         Raises:
-            ConfigurationError: the checkpoint, or this object, belongs to another query, or no query makes the call.
+            ConfigurationError: the checkpoint or this object belongs to another query, or the call does not come from a query.
         """
 
     def close(self) -> None:

@@ -1,4 +1,4 @@
-"""A set of numbers that are mostly consecutive, such as those that Spark assigns to jobs and RDDs."""
+"""Store mostly consecutive numbers, such as those that Spark assigns to jobs and RDDs."""
 
 from __future__ import annotations
 
@@ -10,18 +10,18 @@ if TYPE_CHECKING:
 
 
 class NumberRanges:
-    """A set of numbers, stored as ranges without gaps. The set stays small while few numbers are missing."""
+    """A set of numbers, stored as ranges. The set takes little memory while it has few gaps."""
 
     def __init__(self) -> None:
         self._starts: list[int] = []
-        self._ends: list[int] = []  # behind the last number of each range
+        self._ends: list[int] = []  # one more than the last number of each range
 
     def __contains__(self, number: int) -> bool:
         at = bisect_right(self._starts, number) - 1
         return at >= 0 and number < self._ends[at]
 
     def add(self, number: int) -> None:
-        """Add a number; it may be in the set already."""
+        """Add a number, which may already be in the set."""
         if number in self:
             return
         at = bisect_left(self._starts, number)

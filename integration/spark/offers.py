@@ -1,6 +1,6 @@
 """Offer each sink the columns that it chooses from: the DataFrame's own, or those that the sink's expressions make.
 
-The expressions of all sinks stand side by side in one projection of the user's DataFrame. So ``*`` means the user's own columns,
+The expressions for all sinks are in one projection of the user's DataFrame. So ``*`` means the user's own columns,
 regardless of the other sinks' expressions and their order, and each expression is evaluated once.
 """
 
@@ -29,7 +29,7 @@ class Offer:
 
     Attributes:
         columns: the columns' names and types.
-        paths: the SQL expression of each column.
+        paths: the SQL expression for each column.
     """
 
     columns: st.StructType
@@ -41,7 +41,7 @@ class Offers:
     """The columns that the sinks of a DataFrame choose from.
 
     Attributes:
-        base: the DataFrame that has the paths as columns. It is the user's own if no sink selects others.
+        base: the DataFrame to which the paths apply. It is the user's own if no sink has expressions.
         own: the DataFrame's columns.
         made: the columns that each sink's expressions make, by sink name.
     """
@@ -86,14 +86,14 @@ def quoted(name: str) -> str:
 
 
 def _with_structs(frame: DataFrame, select: Mapping[str, Sequence[str]], name: str) -> DataFrame:
-    # One struct holds a struct for each sink. Spark may resolve a name to an earlier column of the same call (lateral column
+    # One struct contains a struct for each sink. Spark may resolve a name to an earlier column of the same call (lateral column
     # aliases), so the sinks' columns must not be columns of this call.
     structs = [_struct(expressions).alias(str(number)) for number, expressions in enumerate(select.values())]
     return frame.select("*", sf.struct(*structs).alias(name))
 
 
 def _struct(expressions: Sequence[str]) -> Column:
-    # A struct cannot hold a generator, which makes several rows from one. The other sinks would receive those rows, too.
+    # A struct cannot contain a generator, which makes several rows from one. The other sinks would receive those rows, too.
     return sf.struct(*map(sf.expr, expressions))
 
 
@@ -114,7 +114,7 @@ def _refusal(frame: DataFrame, select: Mapping[str, Sequence[str]], name: str) -
 
 
 def _reachable(base: DataFrame, own: st.StructType, made: Mapping[str, st.StructType], struct: str) -> Offers:
-    """Give every column a path: its name, or its position if Spark cannot tell two names apart, such as key and KEY."""
+    """Give every column a path: its name, or its position if Spark cannot distinguish two names, such as key and KEY."""
     if not any(map(_is_ambiguous, [own, *made.values()])):
         of_own = Offer(own, tuple(map(quoted, own.names)))
         paths = {
@@ -132,5 +132,5 @@ def _reachable(base: DataFrame, own: st.StructType, made: Mapping[str, st.Struct
 
 
 def _is_ambiguous(columns: st.StructType) -> bool:
-    """Whether Spark may treat two names as one; by default it ignores case."""
+    """Whether Spark may treat two names as the same; by default, Spark ignores case."""
     return len({name.upper().lower() for name in columns.names}) < len(columns)

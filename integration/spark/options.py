@@ -25,7 +25,7 @@ _WRITE_BY: Final = ("auto", "driver", "tasks")
 
 @dataclass(frozen=True, kw_only=True)
 class Options:
-    """The arguments of ``exactly_once`` except the sinks and the checkpoint's location. The docstring there describes them."""
+    """The arguments of ``exactly_once`` except the sinks and the checkpoint's location; see that function's docstring."""
 
     checkpoints: CheckpointConfig = field(default_factory=CheckpointConfig)
     dead_letter: TwoPhaseCommitSink[Any] | None = None
@@ -68,8 +68,8 @@ class Options:
         """Check the options that concern the sinks.
 
         Raises:
-            ConfigurationError: there is no sink, two sinks have the same name, one cannot be pickled, or ``select`` names an
-                unknown sink.
+            ConfigurationError: there is no sink, two sinks have the same name, a sink cannot be pickled, or ``select`` names
+                an unknown sink.
         """
         if not sinks:
             raise ConfigurationError("exactly_once(): pass at least one sink")
@@ -100,5 +100,5 @@ def _require_picklable(sink: TwoPhaseCommitSink[Any]) -> None:
 
 
 def participants(sinks: Sequence[TwoPhaseCommitSink[Any]], options: Options) -> tuple[TwoPhaseCommitSink[Any], ...]:
-    """Return all sinks that take part in the decision. The sink for dead letters is the last."""
+    """Return all sinks that take part in the decision, with the sink for dead letters last."""
     return (*sinks, options.dead_letter) if options.dead_letter is not None else tuple(sinks)

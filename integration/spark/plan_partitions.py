@@ -16,9 +16,9 @@ from twopc.records import Part
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-#: The column with the index of the plan's partition that a row is from. Spark computes it below the coalesce.
+#: The column with the index of each row's partition in the plan. Spark computes the column below the coalesce.
 PARTITION: Final = "__twopc_partition"
-#: The expression of the column.
+#: The SQL expression for the column.
 PARTITION_SQL: Final = f"spark_partition_id() AS {PARTITION}"
 
 
@@ -59,5 +59,5 @@ class Counted:
 
     @property
     def parts(self) -> tuple[Part, ...]:
-        """The counts, in the order of the plan."""
+        """The counts, in plan order."""
         return tuple(Part(index, *counted) for index, counted in sorted(self._found.items()))

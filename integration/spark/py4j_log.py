@@ -10,11 +10,10 @@ _PICKLED: Final = "SimplePythonFunction"
 
 
 def _has_no_function(record: logging.LogRecord) -> bool:
-    """Whether the line may be logged."""
     return record.levelno > logging.DEBUG or _PICKLED not in str(record.msg)
 
 
 def hide_functions() -> None:
-    """Drop the debug lines of this process that contain a pickled function. A second call changes nothing."""
+    """Suppress this process's debug lines that contain a pickled function. A second call changes nothing."""
     for name in _LOGGERS:
         logging.getLogger(name).addFilter(_has_no_function)

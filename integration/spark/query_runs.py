@@ -1,6 +1,6 @@
 """Remember each run of a query in this process. The record outlives the ``exactly_once`` object, which users may recreate.
 
-A run never repeats a batch that it has finished: Spark replays only what an earlier run left unfinished
+A run never repeats a batch that it has finished: Spark replays only a batch that an earlier run left unfinished
 (``MicroBatchExecution``). So a second call for a batch is a mistake, even through another object.
 """
 
@@ -33,8 +33,8 @@ class QueryRun:
 
     Attributes:
         query: Spark's view of the run.
-        shuffles: the check of the run's jobs, for rule 6.
-        last_call: the last call for one of its batches.
+        shuffles: checks the run's jobs for rule 6.
+        last_call: the last call for one of the run's batches.
         writer: the object that took that call.
     """
 
@@ -44,14 +44,14 @@ class QueryRun:
     writer: Closable | None = field(default=None, repr=False)
 
     def take(self, call: Call, writer: Closable) -> None:
-        """Accept a call for a batch, unless the batch has already had its call.
+        """Accept a call for a batch, unless it is a second call for the same batch.
 
         Raises:
-            ConfigurationError: the batch has already had its call.
+            ConfigurationError: it is a second call; see :func:`require_one_call`.
         """
         require_one_call(call, self.last_call)
         if self.writer is not None and self.writer is not writer:
-            self.writer.close()  # some users make an object for each batch, and its connections would stay open
+            self.writer.close()  # some users make an object for each batch, whose connections would stay open
         self.last_call, self.writer = call, writer
 
     @property
@@ -65,10 +65,10 @@ _lock: Final = threading.Lock()  # queries of one process start in separate thre
 
 
 def enter_run(query: Query, check: Callable[[], ShuffleCheck]) -> QueryRun:
-    """Find this run of a query, or register it. Drops the runs that have ended.
+    """Find this run of a query, or register it. Drop the runs that have ended.
 
     Args:
-        query: the query that makes the present call.
+        query: the query that makes the current call.
         check: makes the shuffle check for a new run.
     """
     with _lock:

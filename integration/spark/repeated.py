@@ -1,8 +1,8 @@
-"""Warn about DataFrames of one batch that may disagree, because each is evaluated separately and they are not deterministic.
+"""Warn if a batch's DataFrames may disagree, because they are not deterministic and each is evaluated separately.
 
 If a batch is split in two by ``rand()`` or a function that is ``asNondeterministic()``, a row may be in both parts or in
-neither. Spark's flag also covers functions that are stable (``monotonically_increasing_id()``) and a random id within one part,
-so this is a warning, not an error.
+neither. Spark also marks stable functions (``monotonically_increasing_id()``) and random ids within one part as not
+deterministic, so this is a warning, not an error.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class Repeated:
     def look(self, frames: Sequence[SinkFrame], query_id: str, batch_id: int) -> None:
         """Warn about DataFrames that may disagree. Evaluates nothing."""
         names = tuple(one.name for one in frames)
-        if len(names) < 2 or names in self._looked_at:  # noqa: PLR2004 - one cannot disagree
+        if len(names) < 2 or names in self._looked_at:  # noqa: PLR2004 - a single DataFrame cannot disagree
             return
         self._looked_at.add(names)
         try:
@@ -49,8 +49,8 @@ class Repeated:
         if len(causes) > 1:
             logger.warning(
                 "batch %d: Spark reports that the DataFrames for %s are not deterministic (%s), and each of them is "
-                "evaluated separately. If they split the batch, a row may be in several of them or in none. Such a row is "
-                "duplicated or lost, and nothing else will report that. Persist their common parent before you split it "
+                "evaluated separately. If they split the batch, a row may be in several of them or in none. That row is "
+                "duplicated or lost, and no later check will report it. Persist their common parent before you split it "
                 "(parent.persist() before the call, parent.unpersist() after it), or split on columns that are the same "
                 "each time. If the DataFrames share no random value, no row is at risk",
                 batch_id,
@@ -61,7 +61,7 @@ class Repeated:
 
 def _causes(frames: Sequence[SinkFrame], query_id: str) -> dict[str, str]:
     """Name the non-deterministic expressions in the DataFrames' own plans and in the query before them."""
-    # With the cache, because cached rows are the same for all.
+    # The plan after Spark has put in cached data, because cached rows are the same for all DataFrames.
     plans: dict[str, Any] = {
         one.name: one.frame._jdf.queryExecution().withCachedData()  # noqa: SLF001 - no public way to the plan
         for one in frames

@@ -10,14 +10,14 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-#: Flink's ``state.checkpoints.num-retained`` is 1; a decision is small.
+#: The default. Flink's ``state.checkpoints.num-retained`` is 1 by default; a decision is small, so keeping more costs little.
 NUM_RETAINED: Final = 10
 _SPARKS: Final = "spark.sql.streaming.minBatchesToRetain"
 _SPARKS_DEFAULT: Final = "100"
 
 
 def decisions_kept(session: SparkSession, num_retained: int | None) -> int:
-    """Return the user's number, but at least the number of batches that Spark keeps. A query can be set back to any of them.
+    """Return the user's number, but at least the number of batches that Spark keeps. A query can be reset to any of them.
 
     Args:
         session: the query's own session.

@@ -41,12 +41,12 @@ class RunWriter:
 
     Attributes:
         run: the run.
-        location: the location of its checkpoint.
+        location: the checkpoint's location.
 
     Args:
         run: the run.
         mode: how this process reaches Spark.
-        location: the location of its checkpoint.
+        location: the checkpoint's location.
         sinks: the sinks that get rows.
         options: the user's options.
     """
@@ -129,7 +129,6 @@ class RunWriter:
             raise CheckpointExpiredError(f"{error}. {advice}", late=error.late) from error
 
     def _may_repeat(self, error: Exception, batch: Batch) -> bool:
-        """Whether the batch may be written again after this error. The failed checkpoint's open transactions are being ended."""
         may_pass = isinstance(error, PASSING) or is_of_cluster(error)
         return may_pass and self._coordinator is not None and self._coordinator.is_undecided(batch)
 
@@ -166,7 +165,7 @@ class RunWriter:
         return BatchInput(batch.offsets_of(batch.batch_id - 1) if batch.batch_id else None, batch.offsets)
 
     def _connect(self, session: SparkSession, staging: Staging | None, batch: Batch) -> Coordinator:
-        """Make the coordinator that all batches of a run share until one fails."""
+        """Make the coordinator that all batches in a run share until a batch fails."""
         own_files = tried(self._mode.open_files(f"{self.location}/twopc"))
         require_taken_over(own_files, batch)
         settings = Settings(

@@ -27,7 +27,7 @@ class RunningQuery:
 
     Attributes:
         query_id: the query's id, which survives restarts.
-        run_id: Spark's id of the run, new with each start.
+        run_id: Spark's id for the run, new with each start.
     """
 
     def __init__(self, java: Any, threads: Any) -> None:
@@ -36,7 +36,7 @@ class RunningQuery:
         self._java = java
         self._thread = java.queryExecutionThread()
         self._threads = threads
-        self._known: threading.Thread | None = None  # the Python thread that belongs to it, once it is known
+        self._known: threading.Thread | None = None  # the query's Python thread, once it is known
 
     @property
     def is_active(self) -> bool:
@@ -53,7 +53,7 @@ class RunningQuery:
 
     @property
     def execution(self) -> Any:
-        """Spark's plan of the present batch (``IncrementalExecution``), from which ``ForeachBatchSink`` makes the batch."""
+        """Spark's plan for the current batch (``IncrementalExecution``), from which ``ForeachBatchSink`` makes the DataFrame."""
         return self._java.lastExecution()
 
     @property
@@ -62,7 +62,7 @@ class RunningQuery:
         return int(self.execution.currentBatchId())
 
     def makes_this_call(self) -> bool:
-        """Whether the present thread is the query's own, in which Spark calls the user's function and waits for it."""
+        """Whether the current thread is the one in which Spark calls the user's function and waits for it."""
         # py4j gives each thread of the JVM its own connection, and each connection a thread (``clientserver.py``).
         present = threading.current_thread()
         if self._known is not present and self._thread.equals(self._threads.currentThread()):
@@ -74,8 +74,8 @@ class GivenCheckpoint(NamedTuple):
     """A checkpoint that the user has named.
 
     Attributes:
-        location: the location of the checkpoint.
-        query_id: the id of the query in it.
+        location: the checkpoint's location.
+        query_id: the query id in the checkpoint.
     """
 
     location: str
@@ -83,10 +83,10 @@ class GivenCheckpoint(NamedTuple):
 
 
 def calling_query(session: SparkSession, given: GivenCheckpoint | None) -> RunningQuery:
-    """Find the query that makes the present call.
+    """Find the query that makes the current call.
 
     Args:
-        session: any session; all share the running queries.
+        session: any session, because all sessions share the running queries.
         given: the checkpoint that the query must have; None for any.
 
     Raises:
@@ -111,7 +111,7 @@ def _calling_query(session: SparkSession, given: GivenCheckpoint | None) -> Runn
         raise ConfigurationError(
             f"checkpoint_location={given.location!r} belongs to query {given.query_id}, but the call is from query "
             f"{query.query_id}, whose checkpoint is {query.checkpoint_location!r}. Nothing was written. Omit "
-            "checkpoint_location, because exactly_once() finds the checkpoint of the query that calls it"
+            "checkpoint_location, because exactly_once() finds the calling query's checkpoint"
         )
     if os.environ.get("PYSPARK_PIN_THREAD", "true").lower() != "true":
         raise ConfigurationError(
@@ -119,8 +119,8 @@ def _calling_query(session: SparkSession, given: GivenCheckpoint | None) -> Runn
             "because Spark's default is true"
         )
     raise ConfigurationError(
-        f"thread {threading.current_thread().name!r} made this call, and it is not the thread in which a query called your "
-        "function. Spark considers a batch finished as soon as that function returns, even if other threads still write. "
+        f"thread {threading.current_thread().name!r} made this call, but a query called your function in another thread. "
+        "Spark considers a batch finished as soon as that function returns, even if other threads still write. "
         "Nothing was written. Call the exactly_once() object in the function itself. Other work may stay in threads. One "
         "call "
         'can take several DataFrames: each({"orders": orders, "audit": audit}, batch_id)'

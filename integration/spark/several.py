@@ -24,8 +24,8 @@ class SinkFrame(NamedTuple):
     """A DataFrame and the sinks that take it.
 
     Attributes:
-        name: identifies the DataFrame in every replay. It is the alphabetically first of its sinks' names, or empty if one
-            DataFrame is for all sinks.
+        name: identifies the DataFrame in every replay. The name is the alphabetically first of its sinks' names, or empty if
+            one DataFrame is for all sinks.
         frame: the DataFrame.
         sinks: at least one.
     """
@@ -50,7 +50,7 @@ def by_frame(frames: Frames, sinks: Sequence[TwoPhaseCommitSink[Any]], batch_id:
         batch_id: for messages.
 
     Raises:
-        ConfigurationError: a sink has no DataFrame, a name belongs to no sink, or a value is not a DataFrame of a classic
+        ConfigurationError: a sink has no DataFrame, a key is not a sink's name, or a value is not a DataFrame from a classic
             session.
     """
     given = frames.values() if isinstance(frames, Mapping) else (frames,)
@@ -68,7 +68,7 @@ def by_frame(frames: Frames, sinks: Sequence[TwoPhaseCommitSink[Any]], batch_id:
         )
     if missing := sorted(names - set(frames)):
         raise ConfigurationError(
-            f"batch {batch_id} has no DataFrame for sink {missing[0]!r}. Nothing was written. Add one, or add "
+            f"batch {batch_id} has no DataFrame for sink {missing[0]!r}. Nothing was written. Add a DataFrame, or add "
             f"{missing[0]!r}: None if the sink gets nothing"
         )
     taken: dict[int, list[TwoPhaseCommitSink[Any]]] = {}
@@ -104,13 +104,13 @@ class Call:
 
 
 def require_one_call(call: Call, last: Call | None) -> None:
-    """Check that only one call writes a batch. The rows of a second call would be taken for a replay and lost.
+    """Check that only one call writes a batch. A second call would look like a replay, and its rows would be lost.
 
     A call that failed may be retried with the same DataFrames.
 
     Args:
-        call: the present call.
-        last: the call before it in the same run of the query.
+        call: the current call.
+        last: the previous call in the same run of the query.
 
     Raises:
         ConfigurationError: the run has already made a call for this batch, which succeeded or had other DataFrames.

@@ -1,7 +1,7 @@
-"""Rule 6: a batch is decided only if all of its rows come from the same shuffles.
+"""Check rule 6: a batch is decided only if all of its rows come from the same shuffles.
 
-Spark reruns a stage if its output was lost, for example with an executor. If the plan is not deterministic, the rows that
-later stages read before the rerun and those that they read after it belong to two different shuffles.
+Spark reruns a stage if its output was lost, for example with an executor. If the plan is not deterministic, later stages may
+mix rows from two different shuffles: rows read before the rerun and rows read after it.
 """
 
 from __future__ import annotations
@@ -28,18 +28,18 @@ if TYPE_CHECKING:
 #: How long Spark's listener bus, which reports jobs and stages, may lag behind the job.
 _STATUS_TIMEOUT_S: Final = 30.0
 _STATUS_POLL_S: Final = 0.002
-#: The suffix of the tag of an attempt's marker jobs.
+#: The suffix that an attempt's marker jobs add to its tag.
 _MARK: Final = "-end"
 
 
 @dataclass(frozen=True)
 class _Seen:
-    """Spark's reports on an attempt.
+    """Spark's reports about an attempt.
 
     Attributes:
         jobs: the jobs with the attempt's tag.
         marks: the marker jobs after them; empty if no thread was watching.
-        attempts: all attempts at each stage of its jobs.
+        attempts: all attempts at each stage of these jobs.
     """
 
     jobs: Sequence[Job]
@@ -53,7 +53,7 @@ class _Seen:
 
     @property
     def lineage(self) -> frozenset[int]:
-        """The RDDs from which the attempt's rows are made."""
+        """The RDDs from which the attempt's rows were computed."""
         return frozenset(rdd for last in self.stages.values() for rdd in last.rdd_ids)
 
 
@@ -62,7 +62,7 @@ def _has_ended(jobs: Iterable[Job], results: Collection[int]) -> bool:
 
 
 class Shuffles:
-    """Checks the jobs of one run of a query, in order. This outlives a failed batch, because a retry uses the same shuffles.
+    """Checks the jobs of one run of a query, in order. Outlives a failed batch, because a retry uses the same shuffles.
 
     Args:
         history: the history of the application's jobs.
@@ -79,7 +79,7 @@ class Shuffles:
         self._mixed: str | None = None
 
     def close(self) -> None:
-        """End the thread that watches."""
+        """End the watching thread."""
         self._beside.shutdown(wait=False)
 
     def begin(self) -> None:
@@ -108,13 +108,13 @@ class Shuffles:
         """Check an attempt at a batch, after its jobs have succeeded.
 
         Args:
-            tag: the tag of its jobs.
+            tag: the tag of the attempt's jobs.
             results: the stages whose tasks have reported to the driver.
 
         Raises:
             RetriableError: a stage that keeps nothing was rerun; a retry reads its input again.
-            FatalError: rows of two shuffles may be mixed in something that Spark keeps; or Spark has not reported enough to
-                rule that out.
+            FatalError: rows of two shuffles may be mixed in data that Spark keeps; or Spark has not reported enough to rule
+                that out.
         """
         of_tag, looked = self._looked
         try:
@@ -135,7 +135,7 @@ class Shuffles:
         return _Seen(jobs, marks, self._attempts_of(jobs))
 
     def _reported(self, tag: str, results: Collection[int]) -> list[Job]:
-        """Return the jobs with the tag, once Spark has reported the end of those with ``results``, and thus all before it."""
+        """Return the jobs with the tag, once Spark has reported the end of those with the stages ``results``."""
         what = f"the end of the job of stage {', '.join(map(str, sorted(results)))}"
         return self._await(tag, lambda jobs: _has_ended(jobs, results), what)
 

@@ -1,4 +1,4 @@
-"""Choose how many tasks write a batch: as many as the cluster can use, and not one for each partition of the plan."""
+"""Limit the number of tasks that write a batch to the cluster's capacity, instead of one task per partition of the plan."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class Slots:
     def __init__(self, context: SparkContext) -> None:
         conf = context.getConf()
         self._is_elastic = _is_dynamic(conf)
-        # At the start, few of the executors that the application has asked for may have registered.
+        # At the start, only a few of the requested executors may have registered.
         self._asked_for = _most_slots(conf) if self._is_elastic else _slots(conf)
         self._scala: Any = context._jsc.sc()  # noqa: SLF001 - no public way: spark.default.parallelism may be anything
         self._profile = self._scala.resourceProfileManager().defaultResourceProfile()
@@ -58,5 +58,4 @@ def _of_executors(conf: SparkConf, count: int) -> int:
 
 
 def _cpus(conf: SparkConf) -> int:
-    """Return the number of cores that a task takes."""
     return max(1, int(conf.get("spark.task.cpus", "1") or 1))

@@ -1,4 +1,4 @@
-"""Write and check the file of staged rows: an Arrow IPC file, then its length and its CRC, because Arrow checks neither."""
+"""Write and check a staged file: an Arrow IPC file, followed by its length and its CRC, because Arrow checks neither."""
 
 from __future__ import annotations
 

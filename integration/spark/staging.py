@@ -1,8 +1,8 @@
-"""``staging=True``: tasks keep their rows as Arrow IPC until their transactions are proven. No decided row is ever lost.
+"""Keep each task's rows as Arrow IPC until its transactions are proven (``staging=True``). Then no decided row is ever lost.
 
 Each task attempt writes one staged file, ``<driver epoch>/<batch id>/<UUID>.arrow`` (rule 13). Driver and workers must share the
-location: a POSIX path or a file system that pyarrow knows, object stores included. A staged file is read by its name, which no
-other file has, and is never renamed. Each query that shares the location has its own directory, named by its id.
+location: a POSIX path or a file system that pyarrow knows, object stores included. A staged file has a unique name, is read by
+that name, and is never renamed. Each query that shares the location has its own directory, named after the query's id.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ logger = logging.getLogger(__name__)
 
 
 def as_uri(location: str) -> str:
-    """Convert a Hadoop path to a URI for pyarrow. Hadoop escapes nothing, but a URI must. A local path stays unchanged."""
+    """Convert a Hadoop path to a URI for pyarrow. A URI needs escapes; a Hadoop path has none. A local path stays unchanged."""
     scheme, is_url, rest = location.partition("://")
     return f"{scheme}://{quote(rest, safe='/:@')}" if is_url else location
 
@@ -39,7 +39,7 @@ def open_location(location: str) -> tuple[fs.FileSystem, str]:
     """Open the file system of a staging location, and return it with the path.
 
     Raises:
-        ConfigurationError: pyarrow has no file system for it.
+        ConfigurationError: pyarrow has no file system for the location.
     """
     try:
         if location.startswith("file:"):
@@ -57,7 +57,7 @@ def open_location(location: str) -> tuple[fs.FileSystem, str]:
 
 
 class StagedFileWriter:
-    """Keeps the rows of one task attempt.
+    """Writes the staged file of one task attempt.
 
     Attributes:
         name: the staged file's path below the location.
@@ -120,7 +120,7 @@ class Staging:
         """Check with one listing that this process sees the staged files of an attempt. A repair needs them (rule 9).
 
         Raises:
-            ConfigurationError: the process does not see one of them.
+            ConfigurationError: the process does not see one of the files.
         """
         wanted, seen = set(names), set[str]()
         for directory in {name.rpartition("/")[0] for name in wanted}:
@@ -130,8 +130,8 @@ class Staging:
         missing = next((name for name in sorted(wanted - seen) if not self.has(name)), None)
         if missing is not None:
             raise ConfigurationError(
-                f"the driver does not see {self.location}/{missing}, which a task has just written: the workers have their own "
-                "directory under this path. No part of the batch is decided or visible. Set staging to a path that "
+                f"the driver does not see {self.location}/{missing}, which a task has just written. So the workers have a "
+                "different directory under this path. No part of the batch is decided or visible. Set staging to a path that "
                 "the driver and all workers share, such as a network file system, hdfs://, s3:// or gs://, and restart"
             )
 
@@ -146,7 +146,7 @@ class Staging:
             raise FatalError(
                 f"the staged rows in {self.location}/{name} are missing. None of them was written. Perhaps this driver was "
                 "paused, and a newer driver has proven the batch and deleted them. Then no data is at risk, and the newer "
-                "driver continues. If somebody else has deleted them, the batch is decided but incomplete. Restart the "
+                "driver continues. If another process has deleted them, the batch is decided but incomplete. Restart the "
                 "query, so that Spark evaluates the batch again. If Spark cannot, the query reports that and stops"
             )
         with opened as source:
@@ -162,7 +162,7 @@ class Staging:
                     yield view.of(reader.get_batch(index))
 
     def release(self, driver_epoch: int, batch: int) -> None:
-        """See :class:`StagedRows`. Leaves staged files of later driver epochs alone: they belong to a newer driver."""
+        """See :class:`StagedRows`. Keeps the staged files of later driver epochs, because a newer driver needs them."""
         try:
             for epoch in self._numbered(self._root):
                 for batch_id in self._numbered(f"{self._root}/{epoch}") if epoch <= driver_epoch else ():
@@ -173,25 +173,23 @@ class Staging:
             logger.warning(text, batch, self.location, error)
 
     def _opened(self, name: str) -> pa.NativeFile | None:
-        """Open a staged file; None if it is absent."""
         with contextlib.suppress(FileNotFoundError):  # absent, or a newer driver has just deleted it
             return self._filesystem.open_input_file(f"{self._root}/{name}")
         return None
 
     def _numbered(self, directory: str) -> list[int]:
-        """Return the entries of a directory whose names are numbers."""
         found = self._filesystem.get_file_info(fs.FileSelector(directory, allow_not_found=True))
         return [int(info.base_name) for info in found if info.base_name.isdigit()]
 
 
 def _fsync(path: str, root: str) -> None:
-    """Make a file durable, and the entry of each directory that may have been created for it, up to the root's own entry."""
+    """Make a file durable, with the entries of all directories that may have been created for it, up to the root's own entry."""
     above = Path(root).parent
     for name in (Path(path), *Path(path).parents):
         try:
             sync(name)
         except PermissionError:
-            if name != above:  # somebody else's directory, so the root already existed
+            if name != above:  # another user's directory, so the root already existed
                 raise
         if name == above:
             return

@@ -1,6 +1,6 @@
 """Read the size of a query's state.
 
-Spark reports it after each batch, which is too late for that batch's record, but in time for the next one's.
+Spark reports the size after each batch. That is too late for the batch's own record, but in time for the next record.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-#: The metrics of a state store that are sizes: RocksDB has ``rocksdbSstFileSize``, ``rocksdbBytesCopied`` and others.
+#: The state-store metrics that are sizes. RocksDB has ``rocksdbSstFileSize``, ``rocksdbBytesCopied`` and others.
 _SIZE: Final = re.compile(r"Size|Bytes|Memory")
 
 
@@ -34,7 +34,7 @@ class StateSizes:
         self._is_asked = True
 
     def before(self, session: SparkSession, query_id: str) -> tuple[StateSize, ...]:
-        """Return the sizes after the last batch of the run, by operator; empty in its first batch."""
+        """Return the sizes after the run's previous batch, by operator; empty in the first batch."""
         if not self._is_asked:
             return ()
         try:
@@ -44,7 +44,7 @@ class StateSizes:
             operators = [json.loads(one.json()) for one in progress.stateOperators()]
             self.is_stateless = not operators
             found = tuple(map(_size, operators))
-        except Exception as error:  # noqa: BLE001 - another version of Spark may return anything, and the sizes are only for people
+        except Exception as error:  # noqa: BLE001 - a new version of Spark may return anything, and the sizes are optional
             logger.warning(
                 "the sizes of the state are missing in the history. No data is at risk. The cause: %s", error
             )

@@ -1,4 +1,4 @@
-"""Check that Spark has written all of a batch's state: the next batch cannot load a state that lacks a partition.
+"""Check that Spark has written all of a batch's state, because the next batch cannot load state that lacks a partition.
 
 A stateful operator commits a partition of its state when the last row of the partition has been read (``StateStoreWriter``
 and its ``CompletionIterator`` in Spark's ``statefulOperators.scala``). So a ``limit``, a filter that is always false, a join
@@ -27,38 +27,39 @@ if TYPE_CHECKING:
 
     from twopc.integration.spark.running import RunningQuery
 
-    #: Records something about a run, once.
+    #: Reports a text at most once per run.
     Tell = Callable[[str], None]
 
 logger = logging.getLogger(__name__)
 
-#: A stateful operator's count of the stores that its tasks have committed. A task that fails or is cut off adds nothing.
+#: The metric that counts the stores committed by a stateful operator's tasks. A task that fails or is cut off adds nothing.
 _COMMITTED: Final = "numStateStoreInstances"
 #: Each task of a join of two streams has four stores (``SymmetricHashJoinStateManager.allStateStoreNames``).
 _STORES: Final = {"StreamingSymmetricHashJoin": 4}
 #: The errors that a different version of Spark may cause: py4j treats a missing class as a package, and a missing plan is
 #: None.
 _UNLIKE: Final = (Py4JError, TypeError, ValueError, AttributeError)
-#: The kind of node in which ``ForeachBatchSink`` passes the batch.
+#: The kind of plan node in which ``ForeachBatchSink`` passes the batch.
 _BATCH: Final = "LogicalRDD"
-#: The nodes that may compute a partition more than once: a range is sampled first, and a common table expression may be copied.
+#: The nodes that may compute a partition more than once. Range partitioning samples its input; a common table expression may be
+#: copied.
 _REPEATING: Final = re.compile("Sort|Repartition|Rebalance|WithCTE|CTERelation")
-#: The name of a node, in the text of a plan.
+#: A node's name in the text of a plan.
 _NODE: Final = re.compile(r"^[\s:+-]*'?(\w+)", re.MULTILINE)
 
 
 class StatefulOperators:
-    """Finds the operators that keep state in the plan of one run of a query. A query without any is checked only once."""
+    """Finds the stateful operators in the plan of one run of a query. A query without state is checked only once."""
 
     def __init__(self) -> None:
         self._places: tuple[int, ...] | None = None
         self._tell: Tell = tell_once()
 
     def of_batch(self, query: RunningQuery, batch_id: int, *, has_state: Callable[[], bool]) -> BatchState | None:
-        """Find the state that a batch writes; None if the query keeps none.
+        """Find the state that a batch writes; None if the query keeps no state.
 
         Args:
-            query: the query that has called for the batch.
+            query: the query that makes the call.
             batch_id: the batch.
             has_state: returns whether the checkpoint has state; called if this version of Spark does not show the plan.
 
@@ -74,7 +75,7 @@ class StatefulOperators:
             if not has_state():
                 return None
             raise ConfigurationError(
-                f"batch {batch_id} belongs to a query that keeps state, and this version of Spark does not show its "
+                f"batch {batch_id} belongs to a query that keeps state, and this version of Spark does not show the query's "
                 f"plan ({error}). So the toolkit cannot check whether all of the state is written, and if some is "
                 "missing, the next batch could not start. No part of this batch was written. Use a Spark version "
                 "listed in the documentation"
@@ -96,9 +97,9 @@ class Operator:
     """A stateful operator of a batch's plan.
 
     Attributes:
-        name: Spark's name for it.
-        stores: the number of stores that its tasks commit if each task runs once, to its end.
-        metric: Spark's count of the stores that they have committed.
+        name: Spark's name for the operator.
+        stores: the number of stores that its tasks commit if each task runs to its end exactly once.
+        metric: Spark's count of the stores that its tasks have committed.
     """
 
     name: str
@@ -115,9 +116,9 @@ class BatchState:
 
     Args:
         batch_id: the batch.
-        execution: Spark's own plan of it (``IncrementalExecution``).
-        operators: the operators that keep state; at least one.
-        tell: reports an evaluation that is only for the state.
+        execution: Spark's own plan for the batch (``IncrementalExecution``).
+        operators: the stateful operators; at least one.
+        tell: reports an extra evaluation that only writes state.
     """
 
     def __init__(self, batch_id: int, execution: Any, operators: Sequence[Operator], tell: Tell) -> None:
@@ -131,7 +132,7 @@ class BatchState:
     def watching(self, frame: DataFrame) -> Iterator[None]:
         """Check whether the body, which runs one job over a DataFrame, writes the state.
 
-        The body does so if its job commits as many stores as there are and computes no partition twice.
+        The body writes the state if its job commits every store and computes no partition twice.
         """
         if self._is_whole:
             yield
@@ -141,9 +142,9 @@ class BatchState:
         self._is_whole = self._is_all(before, self._committed()) and self._is_taken_once(frame)
 
     def complete(self) -> None:
-        """Write the missing part of the state: evaluate the whole batch as Spark has planned it, and discard the rows.
+        """Write the missing part of the state: evaluate the entire batch as Spark has planned it, and discard the rows.
 
-        Like a retry, it rewrites the part that exists.
+        Like a retry, this also rewrites the part that exists.
 
         Raises:
             ConfigurationError: Spark's own plan does not write all of its state.
@@ -196,7 +197,6 @@ class BatchState:
 
 
 def _operator(node: Any) -> Operator | None:
-    """Convert a node of a plan to an operator, if it keeps state."""
     if node is None or not node.metrics().contains(_COMMITTED):
         return None
     name = str(node.nodeName())
@@ -207,14 +207,14 @@ def _partitions(node: Any) -> int:
     """Return the number of an operator's partitions.
 
     For Python functions, Spark does not know the outputPartitioning, but it knows the required input distribution. A global
-    limit has one partition, although its state names as many as the query's other operators have.
+    limit has one partition, although its state records the same number as the query's other operators.
     """
     demanded = node.requiredChildDistribution().apply(0).requiredNumPartitions()
     return int(demanded.get() if demanded.isDefined() else node.getStateInfo().numPartitions())
 
 
 def tell_once() -> Tell:
-    """Log only the first text of a run."""
+    """Return a function that logs only the first text of a run."""
     told: list[str] = []
 
     def tell(text: str) -> None:

@@ -1,4 +1,4 @@
-"""Read Spark's reports on its jobs and stages."""
+"""Read Spark's reports about its jobs and stages."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class Job(msgspec.Struct, frozen=True):
     """A Spark job, as the status store reports it.
 
     Attributes:
-        is_over: whether the report of its end has arrived, and with it all earlier reports.
+        is_over: whether Spark has reported the job's end. Spark has then sent all earlier reports, too.
         skipped: how many of its stages Spark skipped; 0 while the job runs.
         ended_ms: when it ended, in milliseconds since 1970; None while it runs.
     """
@@ -35,7 +35,7 @@ class StageAttempt(msgspec.Struct, frozen=True, rename="camel"):
 
     Attributes:
         rdd_ids: the RDDs that its tasks compute or read from a cache; the same for the same shuffle in every job.
-        submission_time: when it began, in milliseconds since 1970; None if it did not begin.
+        submission_time: when the attempt began, in milliseconds since 1970; None if it did not begin.
     """
 
     status: str
@@ -53,12 +53,12 @@ class StageAttempt(msgspec.Struct, frozen=True, rename="camel"):
 
     @property
     def has_run(self) -> bool:
-        """Whether any of its tasks have run: a later job may have skipped it, because an earlier one has its output."""
+        """Whether any of its tasks have run. A job skips a stage if an earlier job has left the stage's output."""
         return self.status not in _IDLE
 
     @property
     def is_written(self) -> bool:
-        """Whether the stage writes a shuffle. Spark skips only stages that do."""
+        """Whether the stage writes a shuffle. Spark skips only stages that write one."""
         return not self.has_run or self.shuffle_write_records > 0
 
 
@@ -72,15 +72,13 @@ class Moment(msgspec.Struct, frozen=True):
     job: int
 
 
-#: Spark's status of a stage of which no task has run.
+#: Spark's status for a stage that has run no task.
 _IDLE: Final = frozenset({"PENDING", "SKIPPED"})
 #: The moment before the application began.
 BEGINNING: Final = Moment(0, 0)
 
 
 class _JobData(msgspec.Struct, frozen=True, rename="camel"):
-    """The fields of Spark's ``JobData`` that matter here."""
-
     stage_ids: tuple[int, ...]
     status: str
     num_tasks: int
@@ -101,7 +99,7 @@ class StatusStore:
         self._spark = java.sc()
         self._tags, self._store = self._spark.statusTracker(), self._spark.statusStore()
         self._scheduler = self._spark.dagScheduler()
-        self._arrays = gateway.jvm.java.util.Arrays  # each look-up of a class takes several calls
+        self._arrays = gateway.jvm.java.util.Arrays  # looking up a class takes several calls
         self._context, self._nothing = context, java.emptyRDD()
 
     def mark(self, tag: str) -> None:
@@ -118,12 +116,12 @@ class StatusStore:
 
     def jobs_with_tag(self, tag: str) -> list[Job]:
         """Return the jobs that have the tag."""
-        # One call for all numbers: py4j reads an array with a call for each of its elements.
+        # Make one call for all numbers, because py4j reads an array with one call per element.
         numbers: list[int] = json.loads(self._arrays.toString(self._tags.getJobIdsForTag(tag)))
         return [self.job(number) or Job(number, (), is_over=False) for number in sorted(numbers)]
 
     def now(self) -> Moment:
-        """Return the present moment. Uses up an RDD number."""
+        """Return the current moment. Uses up an RDD number."""
         # In this order, a job that is submitted in between counts as later than the moment, which is safe.
         job = self.end_of_jobs()
         return Moment(self.next_rdd(), job)
@@ -138,7 +136,7 @@ class StatusStore:
             data = self._store.job(number)
         except Py4JError:
             return None
-        # As JSON, because that takes one call instead of one for each field.
+        # As JSON, because that takes a single call instead of one per field.
         job = msgspec.json.decode(self._json.writeValueAsString(data), type=_JobData)
         missing = job.num_tasks - job.num_completed_indices - job.num_skipped_tasks
         is_over = missing <= 0 or job.status != "RUNNING"

@@ -39,12 +39,12 @@ if TYPE_CHECKING:
     from twopc.sink import TwoPhaseCommitSink
     from twopc.writer import SinkWriter
 
-#: The hash of a bad row is added this many more times, so a replay with other bad rows has a different checksum. The number
-#: is odd, so no multiple of it vanishes modulo 2**64.
+#: A bad row's hash is added this many more times, so a replay with other bad rows has a different checksum. The number is odd,
+#: so the multiplication modulo 2**64 loses no information.
 _BAD_ROW_FACTOR: Final = 0x9E3779B97F4A7C15
 
 
-#: The columns of a batch that are not the user's.
+#: The columns that the toolkit adds to a batch.
 _OURS: Final = (CHECKSUM, PARTITION)
 
 
@@ -55,11 +55,11 @@ class TaskResult(msgspec.Struct, frozen=True, kw_only=True):
     class.
 
     Attributes:
-        stage: Spark's id of the stage that the task ran in; None in the driver.
-        report: the report of the task; None if it cannot write.
-        size_bytes: the size of its rows as Arrow data.
-        error: the reason why it cannot write, as the name of the error's class (see ``jobs.named_error``) and the message.
-        acknowledgement: how long its steps took.
+        stage: Spark's id for the stage that the task ran in; None in the driver.
+        report: the task's report; None if the task cannot write.
+        size_bytes: the size of the task's rows as Arrow data.
+        error: why the task cannot write, as the name of the error's class (see ``jobs.named_error``) and the message.
+        acknowledgement: how long the task's steps took.
     """
 
     stage: int | None = None
@@ -71,19 +71,19 @@ class TaskResult(msgspec.Struct, frozen=True, kw_only=True):
 
 @dataclass(frozen=True)
 class PrepareTask:
-    """The work of every task of an attempt: write its rows, or those of its staged file, and pre-commit. Spark pickles it.
+    """The work of each task in an attempt: write its rows, or its staged file's rows, and pre-commit. Spark pickles this object.
 
     Attributes:
-        runs: the query's run, and the others.
+        runs: the query's run, and the driver's other runs.
         frame_name: the name of the DataFrame, if the batch has several.
-        first_task: the number of its first task in the batch.
+        first_task: the number of the DataFrame's first task in the batch.
         first_number: the number by which the sinks know the transactions of the batch's first task; see
             :meth:`Work.number_of`.
         staging: where the rows are kept until they are proven; None if none are kept.
-        views: the columns of each sink, by its name.
-        is_direct: whether the driver itself runs it, on all rows of the DataFrame.
-        ends_at: when a task that runs in the driver must have voted, by the driver's clock (see :class:`TaskAttempt`). Spark
-            cancels all other tasks itself.
+        views: each sink's columns, by sink name.
+        is_direct: whether the driver itself runs the work, on all rows of the DataFrame.
+        ends_at: the deadline for the vote of a task that runs in the driver, on the driver's clock (see :class:`TaskAttempt`).
+            Spark cancels all other tasks itself.
         mode: what to write; each task of a :class:`Publish` reads its staged file instead of its rows. For all other fields see
             :class:`twopc.engine.Work`.
     """
@@ -115,7 +115,7 @@ class PrepareTask:
         yield _as_row(msgspec.json.encode(msgspec.structs.replace(result, stage=context.stageId())))
 
     def execute(self, number: int, batches: Iterable[pa.RecordBatch], attempt: int = 0) -> TaskResult:
-        """Write and pre-commit the rows of the DataFrame's task ``number``; ``attempt`` is Spark's number of the task attempt.
+        """Write and pre-commit the rows of the DataFrame's task ``number``; ``attempt`` is Spark's task attempt number.
 
         Raises:
             RetriableError: the attempt is void.
@@ -135,7 +135,7 @@ class PrepareTask:
         except FatalError as error:
             return TaskResult(error=(type(error).__name__, f"task {partition}: {error}"))
         finally:
-            # Close before `run` yields: if Spark closes the generator, that must not abort a transaction that is handed over
+            # Close before `run` yields. Otherwise Spark could close the generator and so abort a handed-over transaction
             # (rule 6).
             for writer in writers.values():
                 writer.close()
@@ -164,7 +164,6 @@ class PrepareTask:
         return self.mode.includes((sink, partition))
 
     def _prepare(self, partition: int, batches: _Input, writers: dict[str, SinkWriter[Any]]) -> TaskReport:
-        """Write all rows, then pre-commit every writer."""
         counted = Counted()
         staged = self._create_staged_file()
         has_dead_letters = any(view.of_bad_rows for view in self.views.values())
@@ -210,11 +209,11 @@ class PrepareTask:
                 yield rows.slice(start, count)
 
     def _publish(self, decided: TaskReport, batches: _Input, writers: dict[str, SinkWriter[Any]]) -> TaskReport:
-        """Write the rows that a decided task staged, even if the plan would now yield others (rule 9)."""
+        """Write the rows that a decided task staged, even if the plan would now yield different rows (rule 9)."""
         if self.staging is None:
             raise AssertionError("nothing was staged")
         for _ in batches:
-            pass  # Spark's row for this task means nothing, but must be read
+            pass  # Spark's row for this task has no meaning, but must be read
         for name, writer in writers.items():
             for rows in self.staging.read(str(decided.staged), name):
                 writer.write_rows(rows)
@@ -248,7 +247,7 @@ class PrepareTask:
 
 
 class _Input:
-    """Iterates over a task's Arrow batches, with timestamps in UTC. Adds up their bytes and the time spent waiting for them.
+    """Iterates over a task's Arrow batches, with timestamps in UTC. Adds up the batches' bytes and the time spent waiting.
 
     Attributes:
         read_s: the time spent waiting, in seconds.
@@ -271,7 +270,6 @@ class _Input:
         self.read_s += time.monotonic() - asked
 
     def flushing(self) -> None:
-        """Record that pre-commit begins."""
         self.flush_at = time.monotonic()
 
 

@@ -1,6 +1,6 @@
-"""Give each sink its rows and columns. One Arrow batch holds those of all sinks, and a view of it copies no data.
+"""Give each sink its rows and columns. One Arrow batch contains the columns for all sinks, and a view of it copies no data.
 
-With ``dead_letter``, no sink gets a row that one of them can never take. The sink for dead letters takes
+With ``dead_letter``, a row that one sink can never take reaches no other sink. The sink for dead letters takes
 part in the same decision, so a letter is readable exactly once, together with the rest of its batch.
 """
 
@@ -19,14 +19,14 @@ if TYPE_CHECKING:
 
     from twopc.sink import TwoPhaseCommitSink
 
-#: The column with a hash of the whole row (int64). The JVM computes it; a task only adds up the column.
+#: The column with each row's hash (int64). The JVM computes the hashes; a task only adds them up.
 CHECKSUM: Final = "__twopc_checksum"
 #: The column that says why a row is bad; null for a good row. Present only if bad rows become dead letters.
 CAUSE: Final = "__twopc_cause"
 _KEY: Final = b"twopc.views"
-#: The largest dead letter. It is below the default limits of clients, brokers and topics, so that no letter stops the query.
+#: The maximum size of a dead letter. It is below the default limits of clients, brokers and topics, so no letter stops the query.
 _LETTER_MAX_BYTES: Final = 900_000
-#: The part of a long text (in characters) or of long bytes that is kept if the letter would exceed the limit.
+#: How much of a long text (in characters) or of long binary data (in bytes) is kept if the letter would exceed the limit.
 _CUT_AT: Final = 10_000
 _HEADERS: Final = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
 
@@ -36,7 +36,7 @@ class View(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         columns: for each column, the sink's name for it and its index in the batch.
-        of_bad_rows: whether the sink gets dead letters: records about the rows that other sinks cannot take.
+        of_bad_rows: whether the sink gets dead letters, which are records about rows that other sinks cannot take.
     """
 
     columns: tuple[tuple[str, int], ...]
@@ -87,7 +87,7 @@ def screen(rows: pa.RecordBatch, sinks: Iterable[TwoPhaseCommitSink[Any]], views
 
 
 def bad_rows(rows: pa.RecordBatch, check: Callable[[pa.RecordBatch], None]) -> dict[int, str]:
-    """Find the rows that ``check`` rejects, with the reasons. Bisects, so a batch without bad rows costs one check."""
+    """Find the rows that ``check`` rejects, with the reasons, by bisection. A batch without bad rows costs one check."""
     found: dict[int, str] = {}
 
     def bisect(start: int, count: int) -> None:
@@ -108,8 +108,8 @@ def bad_rows(rows: pa.RecordBatch, check: Callable[[pa.RecordBatch], None]) -> d
 def _letters(rows: pa.RecordBatch, causes: pa.Array[Any]) -> pa.RecordBatch:
     """Build one record for each bad row: ``value`` is the row as JSON, and the ``twopc.cause`` header says why it is bad.
 
-    Bytes become text if they are UTF-8, else ``{"base64": …}``. Text is handled in the same way, because Spark's strings may
-    hold any bytes. A date or a time outside Python's years 1 to 9999 becomes ``{"days": …}`` or ``{"microseconds": …}`` since
+    Bytes become text if they are UTF-8, else ``{"base64": …}``. The same applies to text, because Spark's strings may contain
+    any bytes. A date or a time outside Python's years 1 to 9999 becomes ``{"days": …}`` or ``{"microseconds": …}`` since
     1970-01-01. If the letter would be too large, long values are cut.
     """
     try:
@@ -125,7 +125,7 @@ def _letters(rows: pa.RecordBatch, causes: pa.Array[Any]) -> pa.RecordBatch:
 
 
 def _letter(row: dict[str, Any]) -> bytes:
-    """Encode the row as JSON, cut to a size that every broker accepts: a row may be bad because it is too large."""
+    """Encode the row as JSON, cut to a size that every broker accepts. The row may be bad because it is too large."""
     whole = msgspec.json.encode(_readable(row))
     if len(whole) <= _LETTER_MAX_BYTES:
         return whole
@@ -136,9 +136,9 @@ def _letter(row: dict[str, Any]) -> bytes:
 
 
 def _readable(value: Any, most: int | None = None) -> Any:
-    """Convert a value to one that JSON can hold.
+    """Convert a value to one that JSON can represent.
 
-    With ``most``, keep only that much of the beginning of longer text and bytes, and add the original length.
+    With ``most``, cut longer text and bytes to that length, and add the original length.
     """
     if isinstance(value, bytes):
         try:

@@ -1,4 +1,4 @@
-"""Keep the directory of each imported archive in memory from task to task, in Spark's Python workers.
+"""Cache the directory of each imported archive between tasks, in Spark's Python workers.
 
 Each task begins with ``importlib.invalidate_caches()`` (``pyspark.worker_util.setup_spark_files``). Python then reads the
 directory of each archive on the path again, once for every package imported from it. These archives are Spark's own
@@ -13,22 +13,20 @@ import time
 from typing import Final
 from zipimport import zipimporter
 
-#: A file that changed so recently may change again without a new time stamp.
+#: A file that changed less than this long ago may change again without a new time stamp.
 _TOO_NEW_S: Final = 2.0
 
 
 def keep_archives() -> None:
-    """Let Python read an archive on the path again only after it has changed, not for each task. A second call costs little."""
+    """Make Python reread an archive on the path only after the archive has changed, not for each task. May be called again."""
     for finder in list(sys.path_importer_cache.values()):
         if type(finder) is zipimporter:
-            # Not a new finder, because imported modules have the old one as their loader.
+            # Keep the finder object, because imported modules use it as their loader.
             finder.__class__ = _Archive
 
 
 class _Archive(zipimporter):
-    """Finds modules in an archive."""
-
-    _read: tuple[int, ...] | None = None  # the archive as it was just before its directory was read
+    _read: tuple[int, ...] | None = None  # the archive's stamp just before its directory was read
 
     def invalidate_caches(self) -> None:
         """Read the directory again, unless the archive is certainly unchanged since the last read."""

@@ -13,7 +13,7 @@ import pyarrow as pa
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-#: This function takes fields, which say whether a value may be null. Its type hints allow only types.
+#: PyArrow's function also takes fields, which say whether a value may be null. Its type hints allow only types.
 _MAP: Final[Callable[..., pa.DataType]] = pa.map_
 
 

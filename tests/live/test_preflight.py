@@ -196,17 +196,17 @@ OUTPUTS = {
     "arrival": (
         {"message.timestamp.type": "LogAppendTime"},
         Result.WARN,
-        "the time of arrival replaces the timestamp column",
+        "the time of arrival replaces the rows' timestamp column",
     ),
     "young": (
         {"message.timestamp.before.max.ms": "86400000"},
         Result.WARN,
-        "refuses rows whose timestamp is more than 86400000 ms behind the broker's clock",
+        "refuses timestamps more than 86400000 ms behind the broker's clock",
     ),
     "punctual": (
         {"message.timestamp.after.max.ms": "60000"},
         Result.WARN,
-        "refuses rows whose timestamp is more than 60000 ms ahead of the broker's clock",
+        "refuses timestamps more than 60000 ms ahead of the broker's clock",
     ),
     "unclean": ({"unclean.leader.election.enable": "true"}, Result.WARN, "unclean.leader.election.enable=true"),
     "absent": (None, Result.FAIL, "the topic does not exist"),

@@ -272,7 +272,7 @@ def test_two_queries_of_a_session_may_share_a_function_but_not_an_object(
     finally:
         is_refused.set()
         first.join()
-    assert "which is still running. This call wrote nothing. Make one object for each query" in message
+    assert "which is still running. This call wrote nothing. Make a separate object for each query" in message
     assert values(queries[0].sinks[0]) == Counter(["2", "3"])
     assert not values(queries[1].sinks[0])
 
@@ -283,7 +283,7 @@ def test_a_call_outside_a_query_is_refused(kafka: KafkaService, spark: SparkSess
     query.run()
     each = exactly_once(*query.sinks, checkpoint_location=str(tmp_path / "checkpoint"))
     frame = spark.createDataFrame([("k", "v")], "key string, value string")
-    with pytest.raises(Exception, match="is not the thread in which a query called your function"):
+    with pytest.raises(Exception, match="a query called your function in another thread"):
         each(frame, 0)
 
 

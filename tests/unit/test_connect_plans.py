@@ -120,9 +120,9 @@ def test_one_shuffle_is_written_if_spark_compares_its_rows() -> None:
         (_SHUFFLED, [_WRITTEN], _OFF, "orderIndependentChecksum.enabled=true"),
         (_SHUFFLED, [_LIMITED], _ON, "one shuffle at most"),
         (_SHUFFLED, [_SHUFFLED], _ON, "one shuffle at most"),
-        (_SHUFFLED, [_WRITTEN, _WRITTEN], _ON, "pass one DataFrame"),
+        (_SHUFFLED, [_WRITTEN, _WRITTEN], _ON, "one DataFrame for all sinks"),
         (_SHUFFLED, [_CACHED], _ON, "not persisted"),
-        (_ROWS, [_WRITTEN.replace("#3L", "#4L")], _ON, "nothing but the batch"),
+        (_ROWS, [_WRITTEN.replace("#3L", "#4L")], _ON, "reads only the batch"),
     ],
 )
 def test_any_other_plan_is_refused_and_the_message_names_the_way_out(

@@ -1,4 +1,4 @@
-"""The stores that the demo's queries can write to. A store is imported only if it is chosen, because it needs its own extra."""
+"""Import the stores that the demo's queries can write to. Each store is imported only if chosen, because it needs an extra."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""An Iceberg table in a REST catalog, read by Spark with Iceberg's own runtime."""
+"""Create an Iceberg table in a REST catalog, and read it through Spark with Iceberg's own runtime."""
 
 from __future__ import annotations
 
@@ -40,8 +40,8 @@ class IcebergStore(Store):
     """A catalog.
 
     Attributes:
-        uri: its address.
-        directory: holds its data, and scratch files.
+        uri: the catalog's address.
+        directory: a directory for its data and for scratch files.
     """
 
     uri: str
@@ -79,7 +79,7 @@ class IcebergOutput(TableOutput):
     Attributes:
         uri: the catalog's address.
         table: its name, with the namespace.
-        directory: a place for scratch files.
+        directory: a directory for scratch files.
     """
 
     title = "Iceberg"

@@ -1,4 +1,4 @@
-"""A Kafka topic, read as any ``read_committed`` consumer does."""
+"""Create a Kafka topic, and read it as any ``read_committed`` consumer does."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
 KEYS: Final = 1000
-"""Number of keys of the demo's records. Record n has the value n and the key ``key-<n % KEYS>``."""
+"""The number of keys in the demo's records. Record n has the value n and the key ``key-<n % KEYS>``."""
 
 _TIMEOUT_S: Final = 30
 _PROGRESS_EVERY: Final = 10_000
@@ -33,10 +33,10 @@ _READABLE_TIMEOUT_S: Final = 5.0
 
 @dataclass(frozen=True)
 class KafkaStore(Store):
-    """The demo's broker, which also holds the source topic.
+    """The demo's broker, which also has the source topic.
 
     Attributes:
-        bootstrap_servers: its address.
+        bootstrap_servers: the broker's address.
     """
 
     bootstrap_servers: str
@@ -111,8 +111,7 @@ class KafkaOutput(Output):
         return self.written() - sum(self._ends(IsolationLevel.READ_COMMITTED).values())
 
     def _ends(self, isolation_level: IsolationLevel) -> dict[int, int]:
-        """Return the end offset of each partition, or its last stable offset."""
-        admin = AdminClient(self._connection())  # must live until it has answered
+        admin = AdminClient(self._connection())  # must live until its requests are answered
         futures = admin.list_offsets(
             {TopicPartition(self.topic, partition): OffsetSpec.latest() for partition in range(self.partitions)},
             request_timeout=_TIMEOUT_S,

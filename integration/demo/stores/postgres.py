@@ -1,4 +1,4 @@
-"""A PostgreSQL table, read by psycopg."""
+"""Create a PostgreSQL table, and read it with psycopg."""
 
 from __future__ import annotations
 

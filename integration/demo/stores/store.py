@@ -21,8 +21,8 @@ class Output(ABC):
     """The place that one query writes to. The object is pickled into the query's process, so it has no connection.
 
     Attributes:
-        title: its name in the report.
-        has_order: whether the reader returns the records of a key in the order in which they were written.
+        title: the output's name in the report.
+        has_order: whether the reader returns each key's records in the order in which they were written.
         columns: the expressions that make the store's columns from those of Spark's Kafka source.
     """
 
@@ -47,7 +47,7 @@ class Output(ABC):
 
     @abstractmethod
     def numbers(self, rows: int, on_progress: Callable[[int], object] = lambda _: None) -> Iterator[int]:
-        """Yield the number of every record that a reader sees, without any code of the sink.
+        """Yield the number of every record that a reader sees, without the sink's code.
 
         Args:
             rows: the number of records in the source.
@@ -59,7 +59,7 @@ class Output(ABC):
 
     @abstractmethod
     def written(self) -> int:
-        """Return the number of its records, whether readers see them or not."""
+        """Return the number of records in the output, including those that readers do not see."""
 
     def unfinished(self) -> int:
         """Return the number of offsets that readers cannot reach because a transaction was left open."""

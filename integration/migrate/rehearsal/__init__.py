@@ -1,1 +1,1 @@
-"""``twopc migrate rehearse`` migrates from Kafka 0.10 to transactional sinks and back on real local brokers, and counts."""
+"""Rehearse a migration from Kafka 0.10 to transactional sinks and back, on local brokers (``twopc migrate rehearse``)."""

@@ -1,4 +1,4 @@
-"""Define the queries of a rehearsal, which share one checkpoint. Each run is a separate process, so each has its own imports."""
+"""Define a rehearsal's queries, which share one checkpoint. Each has its own imports, because it runs in its own process."""
 
 from __future__ import annotations
 

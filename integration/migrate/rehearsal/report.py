@@ -1,4 +1,4 @@
-"""Report the result of a rehearsal to people and to programs."""
+"""Report a rehearsal's result to people and to programs."""
 
 from __future__ import annotations
 

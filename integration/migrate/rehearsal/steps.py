@@ -1,4 +1,4 @@
-"""The steps of a rehearsal: one query with one checkpoint moves from the old sink to the new one and back."""
+"""Define a rehearsal's steps: one query with one checkpoint moves from the old sink to the new one and back."""
 
 from __future__ import annotations
 
@@ -30,14 +30,14 @@ if TYPE_CHECKING:
 
 PARTITIONS: Final = 4
 _NAME: Final = "rehearsal"
-#: Makes Spark's connector look up offsets with its consumer. By default it sends a request that 0.10 does not know.
+#: Makes Spark's connector look up offsets with its consumer. By default, the connector sends a request unknown to Kafka 0.10.
 _FETCHING: Final = "spark.sql.streaming.kafka.useDeprecatedOffsetFetching"
 _COMMAND_TIMEOUT_S: Final = 300
 
 
 @dataclass(frozen=True, kw_only=True)
 class Step:
-    """A step: what was done, and what was counted afterwards.
+    """One step of a rehearsal, with the counts after the step.
 
     Attributes:
         name: the step's name.
@@ -60,13 +60,13 @@ class Step:
 
 @dataclass
 class Rehearsal:
-    """One query on its way from the old sink to the new one and back.
+    """Moves one query from the old sink to the new one and back.
 
     Attributes:
-        directory: the directory of the checkpoint and logs.
+        directory: the directory for the checkpoint and logs.
         source: the source that the query reads.
-        output: the output that the query writes. It changes when the output moves to another cluster.
-        seed: the seed of the kills.
+        output: the topic that the query writes to. The attribute changes when the output moves to another cluster.
+        seed: the seed for the kills.
         batch_rows: the number of records in a batch.
         on_step: called with each step after the step has ended.
         steps: the steps so far.
@@ -99,7 +99,7 @@ class Rehearsal:
     # -- before --------------------------------------------------------------------------------------------------------
 
     def run_old(self, kills: int) -> None:
-        """Run the old query, and kill it several times. It loses nothing, and duplicates the rows that it wrote before a kill."""
+        """Run the old query, and kill it several times. A kill loses no rows, but duplicates those that were already written."""
         # The first kill comes when a batch is written but not recorded, which guarantees duplicates.
         happened = self._run("old", self._old(), planned(self.seed, kills, moments=(Moment.AFTER,), crash_points=()))
         found = numbers_of(self.output.records())
@@ -119,7 +119,7 @@ class Rehearsal:
     def leave_half_a_batch(self) -> None:
         """Kill the old query in the middle of a batch, and do not start it again."""
         before = self.output.written()
-        # At the kill, one of its tasks has not yet written its rows.
+        # When the query is killed, one of its tasks has not yet written its rows.
         happened = self._run("half", self._old(), [Kill(moment=Moment.DURING)], ends=False)
         written = self.output.written() - before
         half = 0 < written < self.batch_rows
@@ -146,7 +146,7 @@ class Rehearsal:
         )
 
     def cut_over(self) -> None:
-        """Run ``twopc migrate cutover`` as a dry run, which writes nothing, and then twice, which records it only once."""
+        """Run ``twopc migrate cutover`` as a dry run, which writes nothing, and twice with ``--apply``, which writes once."""
         words = ("migrate", "cutover", "--topic", self.output.topic)
         status, dry = self._command(*words)
         first, recorded = self._command(*words, "--apply")
@@ -156,7 +156,7 @@ class Rehearsal:
             problem = f"status {status}, {first}, {second}; {dry} {recorded} {again}"
         elif recorded["handover"]["kind"] != "rest":
             problem = "no batch is unfinished"
-        # From now on, each number is expected as often as the output has it now, and at least once.
+        # From now on, each number is expected as often as it is in the output now, and at least once.
         self._expected = numbers_of(self.output.records())
         self._batch = dry.get("handover", {}).get("batch_id", -1)
         done = f"batch {self._batch}: {dry.get('output_records')} of its {dry.get('source_records')} records are there"
@@ -201,7 +201,7 @@ class Rehearsal:
     # -- helpers -------------------------------------------------------------------------------------------------------
 
     def _count(self, name: str, done: str) -> None:
-        """Check that each input record is there once, or as often as at the cut-over, and that each key is in one partition."""
+        """Check that the output has each input record once, or as often as at the cut-over, and each key in one partition."""
         records = self.output.records()
         found = numbers_of(records)
         once = Counter(range(self.source.fed))
@@ -227,7 +227,7 @@ class Rehearsal:
         """Run a query until it has processed its input or, with ``ends=False``, until its last kill.
 
         Returns:
-            A description of the kills.
+            a description of the kills.
         """
         self.source.next_step()
         # Each run gets an equal number of rows. A query that is not restarted gets one batch.
@@ -266,7 +266,7 @@ class Rehearsal:
 
 
 def difference(expected: Counter[int], found: Counter[int]) -> tuple[int, int]:
-    """Return the number of missing numbers, and the number of surplus ones."""
+    """Count the missing numbers, and the surplus ones."""
     return (expected - found).total(), (found - expected).total()
 
 

@@ -1,4 +1,4 @@
-"""Topics of a rehearsal: the query's input, and its output as any ``read_committed`` reader sees it."""
+"""Write a rehearsal's input topic, and read its output topic as any ``read_committed`` reader does."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _NOWHERE: Final = -1
 
 
 class Record(NamedTuple):
-    """A record of the output."""
+    """A record in the output."""
 
     partition: int
     offset: int
@@ -167,7 +167,7 @@ class LiveReader:
 
 @dataclass
 class OldTopic(KafkaTopic):
-    """The kill loop's source on brokers of any version. It has no idempotent producer, and its topic already exists."""
+    """The kill loop's source on brokers of any version. The producer is not idempotent, and the topic already exists."""
 
     def feed(self, numbers: range) -> None:
         """See :class:`twopc.testing.kill_loop.Source`.
@@ -196,7 +196,7 @@ class Continued:
 
     Attributes:
         source: the source that receives the records.
-        fed: the number of records that it has received in all steps.
+        fed: the number of records that the source has received in all steps.
     """
 
     source: OldTopic
@@ -204,7 +204,7 @@ class Continued:
     _first: int = field(default=0, repr=False)
 
     def next_step(self) -> None:
-        """Begin a step: from now on, number 0 stands for the next number."""
+        """Begin a step: from now on, number 0 means the next unused number."""
         self._first = self.fed
 
     def feed(self, numbers: range) -> None:

@@ -1,4 +1,4 @@
-"""The ways in which a rehearsal gets from 0.10 brokers to current ones. Each starts its own brokers, and ends with a count."""
+"""Rehearse each way from 0.10 brokers to current ones. Each way starts its own brokers, and ends with a count."""
 
 from __future__ import annotations
 
@@ -45,8 +45,8 @@ class Scale:
     """The scale of a rehearsal.
 
     Attributes:
-        seed: the seed of the kills.
-        kills: the number of kills of each sink.
+        seed: the seed for the kills.
+        kills: how often each sink is killed.
         batch_rows: the number of records in a batch.
     """
 
@@ -129,7 +129,6 @@ def _rehearsal(
 
 
 def _mirror(rehearsal: Rehearsal, target: Output, directory: Path) -> None:
-    """Copy the output to another cluster, and continue there."""
     previous = rehearsal.output
     wanted = previous.written()
     with MirrorMaker(previous.servers, target.servers, previous.topic, data_dir=directory) as mirror:
@@ -169,5 +168,5 @@ def _cut_over_and_back(rehearsal: Rehearsal, scale: Scale, stack: contextlib.Exi
         records=len(seen),
         problem=""
         if is_same
-        else f"{len(set(seen) - set(there))} of its records are not in the topic, or it missed some",
+        else f"{len(set(seen) - set(there))} of its records are not in the topic, or the reader missed some",
     )
