@@ -20,19 +20,19 @@ def main(  # noqa: PLR0913, PLR0917 - the options of the command line
     only: Annotated[
         list[str] | None,
         typer.Option(
-            help=f"Run this group only: {', '.join(group.name for group in GROUPS)}; or group:case. Repeatable."
+            help=f"Run only this group, or only group:case. Groups: {', '.join(group.name for group in GROUPS)}. Repeatable."
         ),
     ] = None,
-    rounds: Annotated[int, typer.Option(min=1, help="Runs of each side, alternating.")] = 5,
+    rounds: Annotated[int, typer.Option(min=1, help="How often each side runs. The sides alternate.")] = 5,
     setting: Annotated[
         list[str] | None, typer.Option(help="A setting of exactly_once(), name=value. Repeatable.")
     ] = None,
     results: Annotated[Path, typer.Option(help="The directory for the JSON files and charts.")] = RESULTS,
     whole: Annotated[bool, typer.Option("--whole", help="Also run the long cases.")] = False,  # noqa: FBT002 - a flag
-    quick: Annotated[bool, typer.Option("--quick", help="Use few rows, to try it out.")] = False,  # noqa: FBT002 - the same
+    quick: Annotated[bool, typer.Option("--quick", help="Use few rows, for a trial run.")] = False,  # noqa: FBT002 - the same
     pages: Annotated[bool, typer.Option("--pages", help="Only write the kept results into the docs.")] = False,  # noqa: FBT002
 ) -> None:
-    """Compare the sinks with their peers. The sides alternate in one run, on their own local servers."""
+    """Compare the sinks with their peers. All sides of a case run in turn, on local servers that the benchmark starts."""
     if pages:
         for file in write_pages():
             console.print(f"wrote {file}", highlight=False)

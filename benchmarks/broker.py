@@ -1,4 +1,4 @@
-"""Read the broker's own counts over JMX: requests by kind, bytes on the wire, connections. So they include every client's."""
+"""Read the broker's own counts over JMX: requests by kind, bytes on the wire, connections. They include all clients."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 _REQUESTS: Final = "kafka.network:type=RequestMetrics,name=RequestsPerSec,*"
 _SOCKETS: Final = "kafka.server:type=socket-server-metrics,listener=PLAINTEXT,networkProcessor=*"
-#: Requests that do not count: those between broker and controller, which are one process, and parts of other requests.
+#: Requests that do not count: requests between the broker and the controller, which are one process, and parts of other requests.
 _NOT_OF_CLIENTS: Final = {
     "BrokerHeartbeat",
     "BrokerRegistration",
@@ -32,12 +32,12 @@ _REMOTE: Final = "-Dcom.sun.management.jmxremote"
 
 @dataclass(frozen=True)
 class Counts:
-    """A broker's counts so far, or between two readings.
+    """The counts that a broker reports, in total or between two readings.
 
     Attributes:
-        requests: the number of requests, by their kind.
+        requests: the number of requests of each kind.
         wire_bytes: the number of bytes received and sent.
-        connections: the number of connections that are open now.
+        connections: the number of open connections.
     """
 
     requests: dict[str, int]
@@ -45,7 +45,7 @@ class Counts:
     connections: int
 
     def since(self, before: Counts) -> Counts:
-        """Return the counts since another reading. The connections are those of this reading."""
+        """Return the counts since another reading. The number of connections is from this reading."""
         requests = {kind: count - before.requests.get(kind, 0) for kind, count in self.requests.items()}
         return Counts(
             {kind: count for kind, count in requests.items() if count},
@@ -55,7 +55,7 @@ class Counts:
 
     @property
     def all_requests(self) -> int:
-        """The number of requests of all kinds."""
+        """The number of requests over all kinds."""
         return sum(self.requests.values())
 
 
@@ -81,7 +81,7 @@ class Broker:
         return Counts(requests, moved, int(sum(self._number(name, "connection-count") for name in sockets)))
 
     def resources(self) -> dict[str, float]:
-        """Return the resources of the broker's process, by name. Collect garbage first: then the heap has only live objects."""
+        """Collect garbage, so that the heap contains only live objects, and return the broker process's resources by name."""
         memory = self._jvm.javax.management.ObjectName("java.lang:type=Memory")
         self._connection.invoke(memory, "gc", None, None)
         system = self._jvm.javax.management.ObjectName("java.lang:type=OperatingSystem")
@@ -94,13 +94,13 @@ class Broker:
         }
 
     def disk_mib(self, prefix: str) -> float:
-        """Return the disk space of all topics whose names begin with the prefix, with indexes and checkpoints."""
+        """Return the disk space of all topics whose names begin with the prefix, including indexes and checkpoints, in MiB."""
         logs = self.kafka.data_dir / "logs"
         files = (file for part in logs.glob(f"{prefix}*-[0-9]*") for file in part.iterdir())
         return sum(512 * file.stat().st_blocks for file in files) / 2**20
 
     def disk_bytes(self, *topics: str) -> int:
-        """Return the number of bytes in the logs of these topics, without their indexes."""
+        """Return the number of bytes in these topics' logs, without their indexes."""
         logs = self.kafka.data_dir / "logs"
         return sum(
             file.stat().st_size
@@ -134,7 +134,7 @@ def counting_broker(heap: str = "1g") -> Iterator[Broker]:
 
 @contextlib.contextmanager
 def _small_jvm() -> Iterator[Any]:
-    """Yield a JVM that speaks JMX for this process."""
+    """Yield a JVM through which this process uses JMX."""
     jar = next(iter(pyspark_jars().glob("py4j-*.jar")))
     options = ["-Xmx64m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1"]
     port = launch_gateway(

@@ -1,4 +1,4 @@
-"""Draw charts as SVG: curves on logarithmic axes. They are readable on a light and on a dark page."""
+"""Draw charts as SVG: curves on logarithmic axes, readable on light and dark pages."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ _COLOURS = 5
 
 @dataclass(frozen=True)
 class Series:
-    """One curve: its name, and a value with its spread at each ``x``."""
+    """One curve, with its name and a spread for each ``x``."""
 
     name: str
     points: Sequence[tuple[float, Spread]]
@@ -61,13 +61,13 @@ class _Axis:
 
 
 def drawable(series: Sequence[Series]) -> list[Series]:
-    """Return the curves without the points that a logarithmic axis cannot show, such as 0, and without empty curves."""
+    """Remove the points that a logarithmic axis cannot show, such as 0, and return the curves that still have points."""
     shown = [Series(one.name, [(x, y) for x, y in one.points if x > 0 and y.low > 0]) for one in series]
     return [one for one in shown if one.points]
 
 
 def curves(title: str, x_label: str, y_label: str, series: Sequence[Series]) -> str:
-    """Draw a chart of the positive values; return "" if there are none."""
+    """Draw a chart of the positive values; return "" if no value is positive."""
     shown = drawable(series)
     if not shown:
         return ""

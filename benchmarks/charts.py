@@ -1,4 +1,4 @@
-"""Choose the charts of a group's results, draw them, and describe what each shows."""
+"""Choose the charts for a group's results, draw them, and describe each in words."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ class Chart:
     """One chart.
 
     Attributes:
-        name: the stem of its file's name.
+        name: the name of the chart's file, without the suffix.
         title: what the chart shows, without the unit.
         measure: the label of the y axis.
-        series: a curve for each side.
+        series: the curves, one for each side.
     """
 
     name: str
@@ -34,7 +34,7 @@ class Chart:
 
 
 def charts_of(results: Results) -> list[Chart]:
-    """Return a chart of the samples by ``x``, and one of each fact, sorted by name. Empty if the cases form no curve."""
+    """Return a chart of the samples by ``x``, and a chart of each fact, sorted by name. Return [] if the cases form no curve."""
     cases = [case for case in results.cases if case.x is not None]
     if not results.x_label or len(cases) < 2:  # noqa: PLR2004 - one point is no curve
         return []
@@ -49,7 +49,7 @@ def charts_of(results: Results) -> list[Chart]:
 
 
 def draw(results: Results, directory: Path) -> list[Path]:
-    """Write the charts that have a value to show, and return their files."""
+    """Write each chart that has a value to show, and return the files."""
     files = []
     for chart in charts_of(results):
         title = f"{chart.title[0].upper()}{chart.title[1:]} by {results.x_label}"
@@ -60,7 +60,7 @@ def draw(results: Results, directory: Path) -> list[Path]:
 
 
 def described(results: Results, chart: Chart) -> str:
-    """Describe a chart for those who cannot see it."""
+    """Describe a chart for people who cannot see it."""
     unit = chart.measure if chart.measure in TIMES else chart.measure.removeprefix(chart.title).removeprefix(", ")
     what = re.sub(r"^Time\b", "the time", chart.title) + (f" ({unit})" if unit else "")
     *others, last = [one.name.replace(", ", " in ") for one in drawable(chart.series)]

@@ -1,7 +1,7 @@
 """Compare Spark Connect with a classic session: batches from Kafka to Kafka, and functions that write nothing.
 
-``make bench ARGS="--only connect"``. Each run is a separate process with its own session, and under Spark Connect also with its
-own server. The time is Spark's ``addBatch``, without the first batches.
+``make bench ARGS="--only connect"``. Each run is a separate process with its own session and, under Spark Connect, its own
+server. The time is Spark's ``addBatch``, without the first batches.
 """
 
 from __future__ import annotations
@@ -56,12 +56,12 @@ class _Run:
     """One query.
 
     Attributes:
-        is_connect: whether it runs in a session of Spark Connect.
+        is_connect: whether the query runs in a Spark Connect session.
         kind: the function, see :data:`_KINDS`.
-        bootstrap_servers: the address of the broker.
-        source: the topic with the rows.
-        most_offsets: Spark's limit for a batch.
-        output: the topic for the rows.
+        bootstrap_servers: the broker's address.
+        source: the topic to read from.
+        most_offsets: Spark's limit for a batch, in offsets.
+        output: the topic to write to.
         directory: the directory for all files.
     """
 
@@ -74,7 +74,7 @@ class _Run:
     directory: str
 
     def times_ms(self) -> list[float]:
-        """Run the query in a separate process; return the times of its batches in ms."""
+        """Run the query in a separate process; return its batches' times in ms."""
         environment = {
             **spark_environment(str(java_home())),
             "PYTHONPATH": str(_ROOT),
@@ -88,7 +88,7 @@ class _Run:
         return times
 
     def execute(self) -> list[float]:
-        """Run the query in this process; return the times of its batches in ms."""
+        """Run the query in this process; return its batches' times in ms."""
         spark = self._session()
         stream = spark.readStream.format("kafka").option("kafka.bootstrap.servers", self.bootstrap_servers)
         stream = stream.option("subscribe", self.source).option("startingOffsets", "earliest")
@@ -186,7 +186,7 @@ def _case(topics: Topics, directory: str, settings: Settings, name: str, size: t
 
 
 if __name__ == "__main__":
-    # The functions are pickled by name, so they must belong to the module, not to this script.
+    # Functions are pickled by name, so they must come from the imported module and not from ``__main__``.
     from benchmarks.connect import _Run as Run
 
     sys.stdout.write(json.dumps(Run(**json.loads(sys.argv[1])).execute()) + "\n")

@@ -1,8 +1,8 @@
 """Copy the same records from Kafka to Kafka, exactly once, with this project and its peers in turn, on one broker.
 
-The reader that counts the output also measures the time between the moments when the broker accepted the first and the last
-record. So no system's start is part of its rate. Spark's first record comes only after it has read its first batch. So the rate
-of this project leaves that batch out, although it takes a part of the time to write it.
+The reader that counts the output also measures the time from the broker's first accepted record to its last. So a system's start
+does not lower its rate. Spark writes its first record only after it has read its first batch. So this project's rate leaves out
+that batch's records, although some of the measured time went into writing them.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ if TYPE_CHECKING:
 TITLE: Final = "Kafka to Kafka, exactly once, beside other systems"
 X_LABEL: Final = ""
 CASE: Final = "Kafka to Kafka"
-#: A batch of this size takes about one second, which is the time between two checkpoints of Flink.
+#: A batch of this size takes about one second, which is also Flink's checkpoint interval here.
 _ROWS: Final = 2_000_000
 _BATCH_ROWS: Final = 400_000
 
 
 def measure(settings: Settings) -> Iterator[Case | Missing]:
-    """Measure the one case."""
+    """Yield the one case, and the peers that could not be measured."""
     rows = settings.rows(_ROWS)
     with queries() as bench:
         batch_rows = min(rows, _BATCH_ROWS)

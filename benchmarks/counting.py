@@ -1,4 +1,4 @@
-"""Count a run's output, as any consumer with ``read_committed`` sees it. This module shares no code with the sinks."""
+"""Count a run's output as any ``read_committed`` consumer sees it. This module shares no code with the sinks."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _TIMEOUT_S = 60.0
 
 
 class WrongCountError(Exception):
-    """The output differs from the expected output, so the times of that run mean nothing."""
+    """The output differs from the expected output, so that run's times mean nothing."""
 
 
 @dataclass
@@ -26,7 +26,7 @@ class Count:
 
     Attributes:
         records: the number of records.
-        first_ms: when the broker accepted the first record, in ms since 1970 UTC; -1 without records.
+        first_ms: when the broker accepted the first record, in ms since 1970 UTC; -1 if the output has no records.
         last_ms: when the broker accepted the last record, in ms since 1970 UTC.
     """
 
@@ -35,39 +35,39 @@ class Count:
     last_ms: int = -1
 
     def rate(self, *, without: int = 0) -> float:
-        """Compute the records per second between the first and the last one, without the start of the system that wrote them.
+        """Compute the records per second from the first record to the last, which excludes the start of the writing system.
 
         Args:
-            without: the number of records to leave out, unless the output has no others.
+            without: the number of records to leave out, unless the output has no more than that.
         """
         counted = self.records - without or self.records
         return 1000 * counted / max(1, self.last_ms - self.first_ms)
 
 
 def transactional_ids(bootstrap_servers: str) -> set[str]:
-    """Return all transactional ids that the brokers know: the keys of their own transaction log."""
+    """Return all transactional ids that the brokers know, from the keys in their own transaction log."""
     return {
         _id_in(key) for key in (message.key() for message in _read(bootstrap_servers, "__transaction_state")) if key
     }
 
 
 def _id_in(key: bytes) -> str:
-    """Return the id in a key of that log. A key has a version and a length of two bytes each, then the id (TransactionLogKey)."""
+    """Return the id in a key. A key has a version and a length of two bytes each, then the id (TransactionLogKey)."""
     length = int.from_bytes(key[2:4], "big")
     return key[4 : 4 + length].decode()
 
 
 def count(bootstrap_servers: str, topic: str, *, expected: int, keyed: bool = True) -> Count:
-    """Read the whole topic.
+    """Read and count all of a topic's records.
 
     Args:
         bootstrap_servers: the brokers' addresses.
         topic: the topic to which the run has written.
         expected: the expected number of records.
-        keyed: whether the keys are the numbers from 0 on, each of which must be there once.
+        keyed: whether the keys are consecutive numbers from 0, each of which must occur exactly once.
 
     Raises:
-        WrongCountError: the topic has more records, fewer, or others.
+        WrongCountError: the topic has too many, too few or unexpected records.
     """
     found = Count()
     seen = bytearray(expected)
@@ -77,7 +77,7 @@ def count(bootstrap_servers: str, topic: str, *, expected: int, keyed: bool = Tr
             _mark(seen, message, topic)
     absent = seen.count(0) if keyed else 0
     if found.records != expected or absent:
-        raise WrongCountError(f"{topic} has {found.records} records instead of {expected}; {absent} keys are absent")
+        raise WrongCountError(f"{topic} has {found.records} records instead of {expected}; {absent} keys are missing")
     return found
 
 
@@ -129,5 +129,5 @@ def _mark(seen: bytearray, message: Message, topic: str) -> None:
     key = message.key()
     number = int(key) if key is not None else -1
     if not 0 <= number < len(seen) or seen[number]:
-        raise WrongCountError(f"{topic} has the key {key!r} twice, or in the wrong place")
+        raise WrongCountError(f"{topic} has the unexpected or repeated key {key!r}")
     seen[number] = 1

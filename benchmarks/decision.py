@@ -1,4 +1,4 @@
-"""Measure the driver's part of a two-phase batch, from the last vote to the proof, by number of transactions."""
+"""Measure the driver's part of a two-phase batch, from the last vote to the proof, for different numbers of transactions."""
 
 from __future__ import annotations
 
@@ -29,10 +29,10 @@ X_LABEL: Final = "number of transactions per decision"
 _HANDLES: Final = (1, 2, 10, 50, 200, 1_000)
 _ALL_HANDLES: Final = (*_HANDLES, 5_000)
 _QUICK: Final = (1, 2, 10)
-#: Transactions and decisions before those that count. They make the broker's JVM compile the code that a broker in service has
-#: compiled long ago.
+#: The numbers of transactions and of decisions in each warm-up case. They make the broker's JVM compile the code that a broker in
+#: production compiled long ago.
 _WARM_UP: Final = ((2, 200), (200, 5))
-#: Batches of each case that do not count. They acquire the sink and connect, which a query does only once.
+#: Each case's first batches do not count. They acquire the sink and connect, which a query does only once.
 _CONNECTING: Final = 3
 _STATE: Final = "__transaction_state"
 LEDGER_KIB: Final = "KiB in the ledger"
@@ -40,12 +40,11 @@ STATE_KIB: Final = "KiB in __transaction_state"
 
 
 class _Proof(Pending):
-    """Record when a batch is proven, by ``time.perf_counter``: the coordinator then begins to tidy up."""
+    """Record when a batch is proven, by ``time.perf_counter``. At that time the coordinator begins to tidy up."""
 
     at = -1.0
 
     def enter(self, phase: str) -> None:
-        """See :class:`Pending`."""
         super().enter(phase)
         if phase == "finish":
             self.at = time.perf_counter()

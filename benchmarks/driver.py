@@ -29,18 +29,18 @@ _VALUE: Final = b"x" * 100
 
 
 def workers(count: int = _WORKERS) -> Executor:
-    """Create processes that run tasks as Spark's Python workers do: each keeps its producers."""
+    """Create processes that run tasks as Spark's Python workers do. Each process keeps its producers."""
     return ProcessPoolExecutor(count, mp_context=get_context("spawn"))
 
 
 class Query:
-    """A query with one sink, and with any number of drivers in sequence.
+    """A query with one sink, and with any number of drivers, one after another.
 
     Args:
         bootstrap_servers: the broker's address.
         topic: the query's output.
-        directory: the directory for its checkpoint.
-        sink_type: the class of its sink.
+        directory: the directory for the query's checkpoint.
+        sink_type: the class of the query's sink.
     """
 
     def __init__(
@@ -52,27 +52,27 @@ class Query:
         self._files = LocalFiles(directory / name)
 
     def driver(self) -> Coordinator:
-        """Create a run, which the caller closes. With its first batch, it fences the previous run."""
+        """Create a run, which the caller closes. Its first batch fences the previous run."""
         return Coordinator([self.sink], self._files)
 
     def batch(self, number: int) -> Batch:
-        """Create a batch of this query."""
+        """Create one of this query's batches."""
         return Batch(self._id, number, (f"offset-{number}",), lambda other: (f"offset-{other}",))
 
 
 class Tasks:
-    """An engine with tasks of one row each. A batch without tasks is empty, as when a source has no new records.
+    """An engine whose tasks write one row each. A batch without tasks is empty, as if the source had no new records.
 
     Args:
         sink: the sink to which the tasks write.
         tasks: the number of tasks.
         pool: runs the tasks; None: this process runs them.
         prepared: called when all tasks have voted.
-        ahead: whether workers prepare producers for their next tasks, as Spark's do. If not, only the driver's requests follow a
-            vote.
+        ahead: whether workers prepare producers for their next tasks, as Spark's workers do. If not, the broker gets only the
+            driver's requests after the votes.
 
     Attributes:
-        prepared_at: when all tasks had voted, by ``time.perf_counter``; -1 before.
+        prepared_at: when all tasks had voted, by ``time.perf_counter``; -1 before that.
     """
 
     def __init__(
@@ -125,7 +125,7 @@ class Tasks:
 
 
 def _run_task(sink: KafkaSink, attempt: TaskAttempt, *, ahead: bool) -> dict[str, Any]:
-    """Write one row, with the task's number as its key, and return the handle as it is stored."""
+    """Write one row with the task's number as its key, and return the encoded handle."""
     key = str(attempt.partition).encode()
     rows = pa.record_batch({"key": pa.array([key], pa.binary()), "value": pa.array([_VALUE], pa.binary())})
     writer = sink.create_writer(attempt)

@@ -1,4 +1,4 @@
-"""Read the times of a query's batches from Spark's own progress."""
+"""Read a query's batch times from Spark's own progress reports."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ if TYPE_CHECKING:
 
 
 def durations_ms(query: StreamingQuery, what: str, *, warm_up: int) -> list[float]:
-    """Return one of the times of each batch in ms.
+    """Return one kind of time for each batch, in ms.
 
     Args:
         query: a query that has ended.
         what: Spark's name for the time, such as ``addBatch``.
-        warm_up: the number of batches at the start that do not count.
+        warm_up: how many batches at the start do not count.
     """
     durations: list[dict[str, Any]] = [entry["durationMs"] for entry in query.recentProgress]
     return [each[what] for each in durations if "addBatch" in each][warm_up:]

@@ -32,7 +32,7 @@ _VALUE_BYTES: Final = 100
 
 
 class FileQueries:
-    """Runs queries over the same files. Each output's rows are counted, and then the output is removed.
+    """Runs queries over the same files. Counts each output's rows, and then removes the output.
 
     Args:
         spark: the session.
@@ -57,7 +57,7 @@ class FileQueries:
 
         Args:
             output: the store for the rows.
-            settings: the settings of ``exactly_once()``.
+            settings: settings for ``exactly_once()``.
             partitions: the number of partitions into which the query shuffles its rows by key; None for no shuffle.
         """
         name, checkpoint = f"b{uuid.uuid4().hex[:8]}", self._checkpoint()
@@ -74,11 +74,11 @@ class FileQueries:
             each.close()
 
     def other(self, output: Output, start: Callable[[DataStreamWriter, str], StreamingQuery]) -> float:
-        """Write to a new output with another writer; see :meth:`exactly_once`.
+        """Write to a new output with another writer; return the median of ``addBatch`` in ms.
 
         Args:
             output: the store for the rows.
-            start: starts a query that writes to the output with this name.
+            start: starts a query that writes to the output with the given name.
         """
         name = f"b{uuid.uuid4().hex[:8]}"
         output.create(name)
@@ -130,7 +130,7 @@ def _count(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
 
 
 def _rows(first: int, count: int) -> pa.Table:
-    """Make rows whose values compress badly."""
+    """Make rows whose values compress poorly."""
     ids = pa.array(range(first, first + count), pa.int64())
     letters = np.random.default_rng(first).integers(ord("a"), ord("z") + 1, count * _VALUE_BYTES, dtype=np.uint8)
     offsets = np.arange(0, (count + 1) * _VALUE_BYTES, _VALUE_BYTES, dtype=np.int32)

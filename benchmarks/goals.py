@@ -1,4 +1,4 @@
-"""Define the goals, and judge whether the kept results meet them. A goal is a time, or a ratio of two sides in one run."""
+"""Define the goals, and judge whether the kept results meet them. A goal limits a time, or the ratio of two sides in one run."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 class Verdict(Enum):
-    """The verdict of the results on a goal."""
+    """Whether the results meet a goal."""
 
     MET = "met"
     MISSED = "missed"
@@ -29,13 +29,13 @@ class Goal:
 
     Attributes:
         says: the goal in words.
-        group: the group whose results show it.
+        group: the group whose results show whether the goal is met.
         case: the case in the group.
         side: the side whose figure counts. If the group does not have this side, ``otherwise`` counts.
         to: the side by which the figure is divided; None: the figure itself counts.
         limit: the bound for the median.
         at_most: whether the limit is an upper bound.
-        fact: the fact of the case that counts; None: its samples count.
+        fact: the name of the case's fact that counts; None: the case's samples count.
         otherwise: see ``side``.
     """
 
@@ -84,7 +84,7 @@ _SPARK = "Spark's own sink (at least once)"
 def _streaming(rows: str, limit: float, *, two_phases: bool = False) -> Goal:
     kind = "in two phases" if two_phases else "with the defaults"
     return Goal(
-        says=f"{rows} per batch, {kind}: at most {limit:g} x the time of Spark's own sink",
+        says=f"{rows} per batch, {kind}, take at most {limit:g} x the time of Spark's own sink",
         group="streaming",
         case=rows,
         side=TWO_PHASES if two_phases else TWOPC,
@@ -96,7 +96,7 @@ def _streaming(rows: str, limit: float, *, two_phases: bool = False) -> Goal:
 
 def _shuffled(partitions: str) -> Goal:
     return Goal(
-        says=f"200 000 rows from a shuffle of {partitions}, in two phases: at most 1.1 x the time of Spark's own sink",
+        says=f"200 000 rows in two phases, shuffled into {partitions}, take at most 1.1 x the time of Spark's own sink",
         group="shuffled",
         case=partitions,
         side=TWO_PHASES,
@@ -106,30 +106,29 @@ def _shuffled(partitions: str) -> Goal:
     )
 
 
-def _lakehouse(case: str) -> Goal:
+def _lakehouse(table: str, rows: str) -> Goal:
     return Goal(
-        says=f"{case}: at most 1.2 x the time of Spark's own writer",
+        says=f"{rows} rows to {table} take at most 1.2 x the time of Spark's own writer",
         group="lakehouse",
-        case=case,
+        case=f"{table}, {rows} rows",
         to="Spark's own writer",
         limit=1.2,
     )
 
 
-def _shuffled_sink(case: str) -> Goal:
+def _shuffled_sink(store: str) -> Goal:
     return Goal(
-        says=f"100 000 rows to {case}: at most 1.3 x the time of 2 partitions",
+        says=f"100 000 rows to {store} from 200 partitions take at most 1.3 x the time from 2 partitions",
         group="shuffledsinks",
-        case=case,
+        case=f"{store}, 200 partitions",
         to="twopc, 2 partitions",
         limit=1.3,
     )
 
 
 def _rate(group: str, case: str, to: str, limit: float) -> Goal:
-    return Goal(
-        says=f"{case}: at least {limit:g} x the rate of {to}", group=group, case=case, to=to, limit=limit, at_most=False
-    )
+    says = f"{case} reaches at least {limit:g} x the rate of {to}"
+    return Goal(says=says, group=group, case=case, to=to, limit=limit, at_most=False)
 
 
 def _time(says: str, group: str, case: str, limit: float) -> Goal:
@@ -149,12 +148,12 @@ GOALS: tuple[Goal, ...] = (
     _rate("write", "write phase", LARGE_BATCHES, 0.9),
     _rate("peers", "Kafka to Kafka", "Flink, exactly once", 4),
     _rate("peers", "Kafka to Kafka", "Quix Streams, exactly once", 4),
-    _time("2 transactions: proven within 10 ms", "decision", "2 transactions", 10),
-    _time("200 transactions: proven within 100 ms", "decision", "200 transactions", 100),
-    _time("recovery of a decided batch after 10 others: under 1 s", "past", "10 batches", 1000),
-    _time("recovery of a decided batch after 100 000 others: under 1 s", "past", "100 000 batches", 1000),
+    _time("2 transactions are proven within 10 ms", "decision", "2 transactions", 10),
+    _time("200 transactions are proven within 100 ms", "decision", "200 transactions", 100),
+    _time("a decided batch is recovered within 1 s after 10 other batches", "past", "10 batches", 1000),
+    _time("a decided batch is recovered within 1 s after 100 000 other batches", "past", "100 000 batches", 1000),
     Goal(
-        says="memory of a task: at most 100 MiB more for 1 000 000 rows than for 100 000",
+        says="a task needs at most 100 MiB more memory for 1 000 000 rows than for 100 000 rows",
         group="rows",
         case="1 000 000 rows",
         side=TWO_PHASES,
@@ -166,8 +165,8 @@ GOALS: tuple[Goal, ...] = (
     _rate("redis", "SET (upsert)", "redis-py, a pipeline", 0.8),
     _rate("postgres", "append to PostgreSQL", "Spark's jdbc writer", 2),
     _rate("postgres", "upsert into PostgreSQL", "a stage and ON CONFLICT in each task", 1),
-    *(_lakehouse(f"{table}, {rows} rows") for table in ("Iceberg", "Delta") for rows in ("20 000", "1 000 000")),
-    *(_shuffled_sink(f"{store}, 200 partitions") for store in ("Redis", "HBase", "PostgreSQL", "Iceberg", "Delta")),
+    *(_lakehouse(table, rows) for table in ("Iceberg", "Delta") for rows in ("20 000", "1 000 000")),
+    *map(_shuffled_sink, ("Redis", "HBase", "PostgreSQL", "Iceberg", "Delta")),
     _rate("hbase", "Put, 1 cell (upsert)", "the same client, batched", 0.8),
 )
 

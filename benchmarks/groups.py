@@ -18,9 +18,9 @@ class Group:
     """One group.
 
     Attributes:
-        name: the name of the group, in ``--only`` and in its results.
+        name: the group's name, in ``--only`` and in its results.
         module: the module with ``TITLE``, ``X_LABEL`` (empty for no curve) and ``measure(settings)``, which yields the cases.
-        rounds: the maximum number of rounds. A curve needs fewer than a comparison.
+        rounds: the maximum number of rounds. A curve needs fewer rounds than a comparison.
         by_default: whether the group runs if no group is named. With ``--whole``, every group runs.
     """
 
@@ -31,12 +31,12 @@ class Group:
 
     @property
     def title(self) -> str:
-        """The title of the comparison."""
+        """The group's title."""
         return cast("str", import_module(self.module).TITLE)
 
     @property
     def x_label(self) -> str:
-        """The label of the curve's x axis."""
+        """The label for the curve's x axis."""
         return cast("str", import_module(self.module).X_LABEL)
 
     def measure(self, settings: Settings) -> Iterable[Case | Missing]:

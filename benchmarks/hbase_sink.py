@@ -1,9 +1,9 @@
-"""Compare the HBase sink with its bare client, which gives no guarantee: with one call per row, and with many rows per call.
+"""Compare the HBase sink with its bare client, which gives no guarantee, both with one row per call and with many.
 
 ``make bench ARGS="--only hbase"`` runs the sides in turn. The time covers everything between the Arrow batch and the last
 acknowledgement. The sink encodes, stages, confirms, applies and proves. *One call per row* uses ``hbase-driver``'s own ``Table``
-with values that are made beforehand. *Batched* sends the same mutations with this project's client, 1000 in a call, without a
-condition. This is the most that HBase accepts from one Python process.
+with prepared values. *Batched* sends the same mutations with this project's client, 1000 per call, without
+conditions, which is the fastest way for one Python process to write to HBase.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ _VALUE: Final = b"x" * 50
 _TABLE: Final = "bench"
 _TIMEOUT_S: Final = 30
 
-#: Each operation: its name, the sink's mapping, the values of one row's cells, and the same call of the client's table.
+#: For each operation: its name, the sink's mapping, the values of one row's cells, and the same operation as a client call.
 WORKLOADS: list[tuple[str, Callable[[str], Mapping], tuple[bytes, ...], Callable[[Any, bytes], Any]]] = [
     (
         "Put, 1 cell (upsert)",
@@ -98,7 +98,7 @@ def measure(settings: Settings) -> Iterator[Case]:
 
 @dataclass
 class _Workload:
-    """Run one operation on each side. Each run has its own rows, which are counted."""
+    """Run one operation on each side. Each run writes and counts its own rows."""
 
     zookeeper: str
     table: Any
@@ -116,7 +116,7 @@ class _Workload:
         return self._rate(time.perf_counter() - began, prefix)
 
     def batched(self, values: tuple[bytes, ...]) -> float:
-        """Return the rows per second without a guarantee, with many rows in a call."""
+        """Return the client's rows per second, with many rows per call."""
         prefix = self._prefix()
         sink = _sink(self.zookeeper, self.mapping(prefix))
         client = sink.create_client()
@@ -154,7 +154,7 @@ def _sink(zookeeper: str, mapping: Mapping) -> HBaseSink:
 
 
 def _mutations(mapping: Mapping, keys: list[bytes], values: tuple[bytes, ...]) -> Iterator[Message]:
-    """Yield a message for each row, as an HBase client makes it. Copying and filling one takes half as long as building it."""
+    """Yield a message for each row, as an HBase client makes it. Copying a template takes half as long as building a message."""
     kind = getattr(client_pb.MutationProto, mapping.operation)
     shape = client_pb.MutationProto(row=b"", mutate_type=kind, durability=DURABLE)
     for family, qualifier in mapping.places:
@@ -169,7 +169,7 @@ def _mutations(mapping: Mapping, keys: list[bytes], values: tuple[bytes, ...]) -
 
 
 def create_table(sink: HBaseSink) -> None:
-    """Create the table, and return when HBase serves it."""
+    """Create the table, and wait until HBase serves it."""
     families = [hbase_pb.ColumnFamilySchema(name=b"d")]
     client = sink.create_client()
     with contextlib.closing(client):

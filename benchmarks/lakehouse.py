@@ -1,8 +1,8 @@
-"""Compare the Iceberg and Delta sinks with Spark's own streaming writers, which run in turn in one session.
+"""Compare the Iceberg and Delta sinks with Spark's own streaming writers, in turn, in one session.
 
-``make bench ARGS="--only lakehouse"``. All sides write the same rows as Parquet to new tables, one file for each of two tasks per
-batch. The time is Spark's ``addBatch``, without the first batches. Iceberg's tables are in a REST catalog. Spark with the
-formats' own libraries counts the rows of each table.
+``make bench ARGS="--only lakehouse"``. All sides write the same rows as Parquet files to new tables. In each batch, two tasks
+write one file each. The time is Spark's ``addBatch``, without the first batches. Iceberg's tables are in a REST catalog. Spark
+counts each table's rows with the formats' own libraries.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Describe the machine of a run, its versions, its time, and its load."""
+"""Describe a run: its machine, versions, date and load."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ _NO_VERSIONS = {"date", "commit", "cores", "memory GiB", "processor", "system", 
 
 
 def heading(settings: dict[str, Any]) -> dict[str, Any]:
-    """Collect the facts of this machine and of this run.
+    """Collect the facts about this machine and this run.
 
     Args:
-        settings: the settings of ``exactly_once()`` that differ from its defaults.
+        settings: the settings for ``exactly_once()`` that differ from its defaults.
     """
     return {
         "date": dt.datetime.now(tz=dt.timezone.utc).date().isoformat(),

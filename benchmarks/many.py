@@ -1,8 +1,8 @@
-"""Measure the resources and the cost of each query when many queries share a cluster.
+"""Measure each query's resources and cost when many queries share a cluster.
 
-A query here is only its driver's part: the real coordinator and sink, with batches of one small task, which one worker process
-runs. Spark itself is left out, because fifty of its queries need more than this machine has. As with any sink, Spark would add
-its own tasks and its source's consumers.
+Here, only a query's driver runs: the real coordinator and sink, with batches of one small task that one worker process runs.
+Spark itself is left out, because fifty Spark queries need more than this machine has. As with any sink, Spark would add its own
+tasks and its source's consumers.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ def case_name(queries: int) -> str:
 
 
 def measure(settings: Settings) -> Iterator[Case]:
-    """Yield a case for each number of queries. Each case has its own broker, so that all ids and connections belong to it."""
+    """Yield a case for each number of queries. Each case has its own broker, so that the broker counts only that case."""
     for queries in _ALL_QUERIES if settings.whole else _QUICK if settings.quick else _QUERIES:
         if settings.wants(case_name(queries)):
             with (

@@ -1,7 +1,7 @@
-"""Measure a cluster with many sinks: the cost of the newest sink, and the resources that all sinks take from the broker.
+"""Measure a cluster with many sinks: the newest sink's cost, and the broker resources that all sinks take together.
 
-The sinks are created a few at a time, so that a small machine can have a thousand. Each sink belongs to a query's driver with
-tasks of one row. The driver writes a batch, decides a second one, and dies before it commits that batch. So the cluster has a
+The sinks are created a few at a time, so that a small machine can have a thousand. Each sink has a query's driver, whose tasks
+write one row each. The driver writes a batch, decides a second one, and dies before it commits that batch. So the cluster has a
 ledger, transactional ids and an open transaction for each sink, as if every sink were in the middle of a batch.
 """
 
@@ -46,7 +46,7 @@ _SINKS: Final = (1, 100, 1_000)
 _QUICK: Final = (1, 5)
 _AT_ONCE: Final = 6
 _HEAP: Final = "2g"
-#: Batches of one more sink before those that count. They make the JVM compile the code that a broker in service runs.
+#: The number of warm-up batches in an extra sink. They make the JVM compile the code that a broker in production runs.
 _WARM_UP: Final = 60
 
 
@@ -86,7 +86,7 @@ class _MortalSink(KafkaSink):
 
 
 class _Cluster:
-    """A broker, and the sinks that it has so far. The sink that warms it up is not counted."""
+    """A broker, and its sinks so far. The sink that warms up the broker does not count."""
 
     def __init__(self, broker: Broker, directory: Path) -> None:
         self.sinks = 0
@@ -97,7 +97,7 @@ class _Cluster:
         self._written = 0
 
     def warm_up(self, batches: int) -> None:
-        """Process batches of a sink that belongs to no case."""
+        """Process batches in a sink that is not part of any case."""
         query = self._query()
         with closing(query.driver()) as driver:
             for number in range(batches):
@@ -105,14 +105,14 @@ class _Cluster:
         self._written += batches
 
     def add(self, sinks: int) -> None:
-        """Add sinks, each in the middle of its second batch."""
+        """Add sinks. Each stops in the middle of its second batch."""
         with ThreadPoolExecutor(_AT_ONCE) as pool:
             for _ in pool.map(lambda _: self._add_one(), range(sinks)):
                 self.sinks += 1
                 self._written += 2
 
     def case(self, rounds: int) -> Case:
-        """Add one more sink. Measure this sink, and then all sinks together."""
+        """Add another sink. Measure that sink, and then all sinks together."""
         query = self._query()
         facts: dict[str, float] = {}
         with closing(query.driver()) as driver:

@@ -1,4 +1,4 @@
-"""Keep measurements in a file: cases with one sample per round and side, and their medians and spreads."""
+"""Keep measurements in a file. A case has one sample per round and side; medians and spreads are computed from them."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ if TYPE_CHECKING:
 
 TWOPC: Final = "twopc"
 TWO_PHASES: Final = "twopc, two phases"
-#: Units in which less is better. In all others, more is better.
+#: The units in which less is better. In all other units, more is better.
 TIMES: Final = ("ms", "s")
 
 
 @dataclass(frozen=True)
 class Spread:
-    """A median with the smallest and the largest value."""
+    """The median of some values, with the smallest and the largest value."""
 
     median: float
     low: float
@@ -30,12 +30,11 @@ class Spread:
 
     @classmethod
     def of(cls, values: Iterable[float]) -> Spread:
-        """Compute the spread of at least one value."""
+        """Compute the spread of one or more values."""
         ordered = sorted(values)
         return cls(statistics.median(ordered), ordered[0], ordered[-1])
 
     def __str__(self) -> str:
-        """Format the median, with the range if the values differ."""
         if self.low == self.high:
             return short(self.median)
         return f"{short(self.median)} ({short(self.low)}-{short(self.high)})"
@@ -55,13 +54,13 @@ class Case(msgspec.Struct, frozen=True, kw_only=True):
     """One case of a group.
 
     Attributes:
-        name: the name of the case within its group, such as "2 000 rows per batch".
+        name: the case's name within its group, such as "2 000 rows per batch".
         unit: the unit of the samples.
         samples: by side, one value for each round. The n-th values of all sides come from the same round.
-        counted: by side, how many records the independent reader found, over all rounds. This number equals the number of
-            written records, or else the run has failed. A side without its own output is absent.
-        x: the position of the case on the group's curve.
-        facts: further measurements, such as memory, connections and bytes, by their name and by side.
+        counted: by side, how many records the independent reader found, over all rounds. If the number differs from the number
+            of written records, the run fails. A side without its own output is absent.
+        x: the case's position on the group's curve.
+        facts: further measurements, such as memory, connections and bytes, by name and by side.
     """
 
     name: str
@@ -81,7 +80,7 @@ class Case(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Missing(msgspec.Struct, frozen=True, kw_only=True):
-    """A case that could not be measured, and why."""
+    """A case that could not be measured, with the reason."""
 
     name: str
     reason: str
@@ -93,10 +92,10 @@ class Results(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         group: the group's name.
         title: what the group measures. If the cases form a curve, the title is a noun phrase for the y axis.
-        heading: machine, versions, time, load and settings.
+        heading: the machine, versions, date, load and settings.
         rounds: how often each side ran.
         x_label: what ``x`` counts, if the cases form a curve.
-        cases: the cases, in the order of their measurement.
+        cases: the cases, in the order in which they were measured.
         missing: the cases that could not be measured.
     """
 
@@ -109,7 +108,7 @@ class Results(msgspec.Struct, frozen=True, kw_only=True):
     missing: list[Missing] = []
 
     def case(self, name: str) -> Case | None:
-        """Return the case of that name; None if it was not measured."""
+        """Return the case with that name; None if it was not measured."""
         return next((case for case in self.cases if case.name == name), None)
 
     def write(self, directory: Path) -> Path:
@@ -121,10 +120,10 @@ class Results(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def read_results(directory: Path, group: str) -> Results | None:
-    """Read the kept results of a group; None if it has none."""
+    """Read a group's kept results; return None if it has none."""
     file = directory / f"{group}.json"
     return msgspec.json.decode(file.read_bytes(), type=Results) if file.exists() else None
 
 
 class MissingError(Exception):
-    """A side or a case cannot be set up here. The message says why. No figure is made up instead."""
+    """A side or a case cannot be set up here. The message says why. The benchmark then reports no figure for it."""

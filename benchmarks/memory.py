@@ -1,4 +1,4 @@
-"""Measure a query's processes: their peak memory, as the kernel reports it, and their connections to the broker."""
+"""Measure a query's processes: their peak memory, as reported by the kernel, and their connections to the broker."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def reset_peak() -> None:
 
 
 def peak_mib(pid: int | None = None) -> float | None:
-    """Return the highest resident size of a process, by default this one, in MiB; None if the system does not report it."""
+    """Return a process's peak resident size in MiB, by default this process's; None if the system does not report it."""
     try:
         lines = Path(f"/proc/{pid or os.getpid()}/status").read_text().splitlines()
     except OSError:
@@ -36,11 +36,11 @@ def peak_mib(pid: int | None = None) -> float | None:
 
 
 class Held:
-    """The resources of one query. It has its own Python workers, because Spark shares none between different environments.
+    """One query's resources. The query has its own Python workers, because Spark shares no worker between two environments.
 
     Args:
         context: the Spark context.
-        bootstrap_servers: the address of the one broker; None: no connections are counted.
+        bootstrap_servers: the only broker's address; None: no connections are counted.
     """
 
     def __init__(self, context: Any, bootstrap_servers: str | None = None) -> None:
@@ -64,7 +64,7 @@ class Held:
     def _connections(self) -> set[tuple[int, int]]:
         """Return the connections of this process, its JVM and this query's workers, by process and local port.
 
-        Workers of earlier queries do not count. The result is a set, because connections of earlier queries may end meanwhile.
+        Earlier queries' workers do not count. The result is a set, because their connections may close in the meantime.
         """
         mine = [psutil.Process(), *(one for one in psutil.Process().children(recursive=True) if not _is_worker(one))]
         return {(process.pid, port) for process in (*mine, *self._workers()) for port in self._of(process)}

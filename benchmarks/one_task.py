@@ -1,4 +1,4 @@
-"""Run a sink's batch of one task without Spark, step by step from the Arrow rows to the proof."""
+"""Run a batch with one task through a sink without Spark, step by step from the Arrow rows to the proof."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ if TYPE_CHECKING:
 
     from twopc.sink import TwoPhaseCommitSink
 
-ARROW_ROWS: Final = 10_000  #: rows in an Arrow batch: the default of spark.sql.execution.arrow.maxRecordsPerBatch
+ARROW_ROWS: Final = 10_000  #: rows per Arrow batch, the default for spark.sql.execution.arrow.maxRecordsPerBatch
 _READY: Final = "twopc-producers"
 
 
 @dataclass(frozen=True)
 class Steps:
-    """The seconds of each step: write or stage, confirm, and commit and prove."""
+    """How many seconds each step took: write or stage, confirm, and commit and prove."""
 
     write_s: float
     confirm_s: float
@@ -31,7 +31,7 @@ class Steps:
 
     @property
     def total_s(self) -> float:
-        """The seconds of all steps."""
+        """How many seconds all steps took together."""
         return self.write_s + self.confirm_s + self.commit_s
 
 
@@ -40,9 +40,9 @@ def run_task(sink: TwoPhaseCommitSink[Any], batches: Sequence[pa.RecordBatch], *
 
     Args:
         sink: any sink.
-        batches: the rows; at least one row.
-        warm: whether the worker has been idle, so that its producers are ready. In a query, this is so for all batches except
-            the first.
+        batches: the rows, at least one.
+        warm: whether the worker has been idle before, so that its producers are ready. In a query, this is true for every batch
+            except the first.
     """
     committer = sink.create_committer()
     try:

@@ -1,4 +1,4 @@
-"""Create, count and remove the outputs of the benchmarks that read files."""
+"""Create, count and remove outputs for the benchmarks that read files."""
 
 # ruff: noqa: D102 - :class:`Output` documents what its subclasses override
 
@@ -48,7 +48,7 @@ ONE_REGION: Final = {
 
 
 class Output(ABC):
-    """A store. A name denotes one table, or the keys that begin with the name."""
+    """A store. An output's name stands for one table, or for all keys that begin with the name."""
 
     title: str
 
@@ -57,14 +57,14 @@ class Output(ABC):
 
     @abstractmethod
     def sink(self, name: str) -> TwoPhaseCommitSink[Any]:
-        """Make this project's sink."""
+        """Create this project's sink for the output."""
 
     @abstractmethod
     def count(self, name: str) -> int:
-        """Count the different rows of the output.
+        """Count the output's distinct rows.
 
         Raises:
-            WrongCountError: the output has a row twice.
+            WrongCountError: the output contains a row twice.
         """
 
     @abstractmethod
@@ -117,11 +117,11 @@ class HBase(Output):
             return sum(1 for _ in scanner)
 
     def drop(self, name: str) -> None:
-        """Do nothing: each run has its own keys, which stay."""
+        """Do nothing, because each run has its own keys, which may stay."""
 
 
 class Postgres(Output):
-    """PostgreSQL, with a table per output."""
+    """PostgreSQL, with one table per output."""
 
     title = "PostgreSQL"
 
@@ -143,7 +143,7 @@ class Postgres(Output):
 
 
 class Lakehouse(Output):
-    """A store whose tables Spark, too, can read and write."""
+    """A store whose tables Spark can also read and write."""
 
     def __init__(self, spark: SparkSession) -> None:
         self._spark = spark
@@ -212,7 +212,7 @@ class Delta(Lakehouse):
 
 @contextlib.contextmanager
 def lakehouse_session(directory: Path) -> Iterator[tuple[SparkSession, str]]:
-    """Start a REST catalog and a session that writes both formats; yield the session and the address of the catalog."""
+    """Start a REST catalog and a session that writes both formats; yield the session and the catalog's address."""
     with (
         contextlib.closing(RestCatalogs()) as catalogs,
         catalogs.served(directory / "warehouse") as uri,
@@ -224,10 +224,10 @@ def lakehouse_session(directory: Path) -> Iterator[tuple[SparkSession, str]]:
 
 
 def session_settings(uri: str) -> dict[str, str]:
-    """Return the settings of a session that writes both formats.
+    """Return the settings for a session that writes both formats.
 
     Args:
-        uri: the address of the REST catalog.
+        uri: the REST catalog's address.
     """
     iceberg = "org.apache.iceberg.spark"
     extensions = (f"{iceberg}.extensions.IcebergSparkSessionExtensions", "io.delta.sql.DeltaSparkSessionExtension")

@@ -1,4 +1,4 @@
-"""Write the kept results into the marked blocks of docs/performance.md and docs/results.md.
+"""Write the kept results into the marked blocks in docs/performance.md and docs/results.md.
 
 A block begins with ``<!-- bench:NAME -->`` and ends with ``<!-- /bench -->``. NAME is a group, ``goals`` or ``planning``. After
 ``<!-- bench:NAME brief -->``, a group shows only its times.
@@ -54,7 +54,7 @@ def _block(name: str, brief: str | None, read: Callable[[str], Results | None], 
     if name == "planning":
         return planning_table(read("many"), read("decision"))
     if name not in {group.name for group in GROUPS}:
-        raise ValueError(f"<!-- bench:{name} -->: no group of that name")
+        raise ValueError(f"<!-- bench:{name} -->: no group has this name")
     found = read(name)
     if found is None:
         return _absent(name)

@@ -1,8 +1,8 @@
-"""Measure recovery by a query's number of earlier batches: a new driver completes a batch that is decided but not committed.
+"""Measure how long recovery takes after many earlier batches: a new driver completes a decided but uncommitted batch.
 
-All batches are real: decided, and truncated from the ledger as in a query that has run for long. The earlier batches are empty,
-which keeps their records short, so that a hundred thousand of them are affordable. The last batch has two transactions. The time
-runs from the new driver's first call to the proof.
+All batches are real: they are decided, and truncated from the ledger, as in a query that has run for a long time. The earlier
+batches are empty, so that a hundred thousand of them are affordable. The last batch has two transactions. The time runs from the
+new driver's first call to the proof.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ _DECIDED: Final = "driver.decided"
 
 
 def measure(settings: Settings) -> Iterator[Case]:
-    """Yield a case for each number of batches, all with one continuing query."""
+    """Yield a case for each number of batches. The same query runs through all cases."""
     chosen = _ALL_BATCHES if settings.whole else _QUICK if settings.quick else _BATCHES
     with counting_broker() as broker, tempfile.TemporaryDirectory() as name:
         topics = Topics(broker.bootstrap_servers, 2)
@@ -64,7 +64,7 @@ def _process_empty(query: Query, first: int, until: int) -> None:
 
 
 def _recover(broker: Broker, query: Query, number: int) -> tuple[float, dict[str, dict[str, float]]]:
-    """Decide a batch in a driver that then dies. Return how long the next driver takes, in ms, and its other costs."""
+    """Decide a batch in a driver that then dies. Return the next driver's recovery time in ms, and its other costs."""
     crashed = query.driver()
     arm(_DECIDED, _fail)
     try:

@@ -1,6 +1,6 @@
-"""Build a table for planning: which resources a load needs from the brokers. It uses the groups ``many`` and ``decision``.
+"""Build the planning table, which shows the broker resources that a load needs, from the groups ``many`` and ``decision``.
 
-Each figure is measured at two sizes, and interpolated by a straight line between them, as the table's heading says.
+Each figure lies on a straight line through two measured sizes, as the page explains.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _COLUMNS: Final = (
     "requests/s",
     "log written, MiB per day",
 )
-#: Typical loads: queries, and rows/s, tasks per batch and batches/s of each query. Each worker runs two tasks.
+#: Typical loads: the number of queries, and each query's rows/s, tasks per batch and batches/s. Each worker runs two tasks.
 _LOADS: Final = ((1, 1_000, 2, 1.0), (1, 100_000, 16, 0.2), (50, 1_000, 4, 0.2), (1_000, 100, 2, 0.1))
 
 
@@ -41,7 +41,7 @@ class Line:
 
     @classmethod
     def through(cls, cases: list[Case], fact: str) -> Line:
-        """Draw the line of a fact by ``x``."""
+        """Draw the line for a fact against ``x``."""
         points = [(case.x or 0, case.facts[fact][TWOPC]) for case in cases if fact in case.facts]
         (x, y), (far_x, far_y) = points[0], points[-1]
         slope = (far_y - y) / (far_x - x)
@@ -53,7 +53,7 @@ class Line:
 
 
 def planning_table(many: Results | None, decision: Results | None) -> str:
-    """Return the table. If the data is not enough for lines, return a text that says what to run."""
+    """Return the table. If the data does not suffice for the lines, return a text that says which command to run."""
     if many is None or decision is None or min(len(many.cases), len(decision.cases)) < 2:  # noqa: PLR2004 - a line has two ends
         return '*Not measured yet:* `make bench ARGS="--only many --only decision"`.'
     per_query = {fact: Line.through(many.cases, fact) for fact in (DRIVER_CONNECTIONS, LEDGER_PARTITIONS, IDS)}

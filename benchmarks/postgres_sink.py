@@ -1,7 +1,7 @@
 """Compare the PostgreSQL sink under Spark with Spark's `jdbc` writer and bare psycopg, on one server and in one session.
 
-``make bench ARGS="--only postgres"`` runs the sides in turn. Each side writes batches of the same files from a streaming query.
-The figure is the rows per second of Spark's ``addBatch``, without the first batches. The server is durable (``fsync``). Only this
+``make bench ARGS="--only postgres"`` runs the sides in turn. On each side, a streaming query reads the same files. The figure is
+the number of rows per second of Spark's ``addBatch``, without the first batches. The server is durable (``fsync``). Only this
 project's sides are exactly once. *psycopg, COPY*: each task copies its Arrow rows into the table, in one transaction. *A stage
 and ON CONFLICT in each task*: each task copies its rows into a temporary table, and upserts from there.
 """
@@ -54,7 +54,7 @@ _WARM_UP_BATCHES: Final = 2
 _TASKS: Final = 2
 _VALUE: Final = "x" * 100
 _COLUMNS: Final = "id bigint {}, key text, value text"
-#: A durable server, whose WAL can hold a few batches between two of its checkpoints.
+#: A durable server, whose WAL has space for a few batches between two of the server's checkpoints.
 SERVER: Final = {
     "fsync": "on",
     "full_page_writes": "on",
@@ -66,10 +66,10 @@ SERVER: Final = {
 
 @dataclass(frozen=True)
 class _Mode:
-    """A way of writing that is compared.
+    """One way of writing to PostgreSQL.
 
     Attributes:
-        case: the name of its case.
+        case: the case's name.
         is_upsert: whether the table has a primary key, and most rows update an existing row.
     """
 
@@ -82,11 +82,10 @@ class _Mode:
 
     @property
     def how(self) -> dict[str, Any]:
-        """Return the sink's arguments."""
         return {"mode": "upsert", "key": "id"} if self.is_upsert else {}
 
     def ids(self, rows: int) -> int:
-        """Return how many ids all batches have. With upserts, only the ids of the first two batches are new."""
+        """Return the number of distinct ids over all batches. With upserts, only the first two batches have new ids."""
         return 2 * rows if self.is_upsert else rows * (_WARM_UP_BATCHES + _BATCHES)
 
 
@@ -114,10 +113,10 @@ def measure(settings: Settings) -> Iterator[Case]:
 
 
 class _Bench:
-    """Runs queries over the same files. Each output is counted and then dropped.
+    """Runs queries over the same files. Counts each output and then drops it.
 
     Attributes:
-        expected: how many rows the table must have in the end.
+        expected: how many rows the table must have at the end.
     """
 
     def __init__(self, spark: SparkSession, dsn: str, directory: Path, mode: _Mode, rows: int) -> None:
@@ -128,7 +127,7 @@ class _Bench:
         _write_files(self._files, rows, self.expected)
 
     def sides(self, settings: dict[str, Any]) -> dict[str, Callable[[], float]]:
-        """Return the functions that run the sides, by name."""
+        """Return each side's name with the function that runs it."""
         found: dict[str, Callable[[], float]] = {
             TWOPC: lambda: self._exactly_once(settings),
             PREPARED: lambda: self._exactly_once(settings, vote="prepared"),
@@ -179,7 +178,7 @@ class _Bench:
         ]
         return _in_each_task(self._dsn, statements, copies=1)
 
-    # -- around them ----------------------------------------------------------------------------------------------------
+    # -- each run -------------------------------------------------------------------------------------------------------
 
     def _created(self) -> str:
         table = f"b{uuid.uuid4().hex[:8]}"
@@ -187,7 +186,7 @@ class _Bench:
         return table
 
     def _run(self, function: Callable[[DataFrame, int], None], table: str, checkpoint: str) -> float:
-        """Return the rows per second of the median batch."""
+        """Return the median batch's rows per second."""
         source = self._spark.readStream.schema("id BIGINT, key STRING, value STRING").option(
             "maxFilesPerTrigger", _TASKS
         )

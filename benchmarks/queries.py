@@ -1,4 +1,4 @@
-"""Run streaming queries from Kafka to Kafka, with this project and with Spark's own sink, from one source."""
+"""Run streaming queries from Kafka to Kafka, with this project and with Spark's own sink, from the same source."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ if TYPE_CHECKING:
     from benchmarks.topics import Topics
 
 WARM_UP_BATCHES = 3
-#: Spark's source fetches ahead. So near the topic's end, every batch waits for a fetch of records that never come, with any sink.
-#: By default, this takes half a second.
+#: Spark's source fetches ahead. So near the topic's end, with any sink, every batch waits for records that never arrive: by
+#: default, half a second.
 _FETCH_WAIT_MS = 20
 _TRIGGER_TIME = "trigger time, ms"
 
@@ -38,12 +38,12 @@ class Source:
 
     Attributes:
         topic: the topic's name.
-        rows: the number of records in it.
+        rows: the number of records in the topic.
         batch_rows: the number of rows in a batch.
-        most_offsets: Spark's limit for a batch. Spark rounds each partition's share down, so with ``batch_rows`` as the limit, a
-            few records would remain for an extra batch.
-        shuffled: the number of partitions into which the query shuffles the rows by key; None: no shuffle.
-        is_stateful: whether the query drops duplicates by key, of which there are none.
+        most_offsets: Spark's limit for a batch, in offsets. Spark rounds each partition's share down, so with ``batch_rows`` as
+            the limit, a few records would remain for an extra batch.
+        shuffled: the number of partitions into which the query shuffles the rows by key; None means no shuffle.
+        is_stateful: whether the query drops duplicates by key. The topic has no duplicates.
     """
 
     topic: str
@@ -61,7 +61,7 @@ class Ran:
     Attributes:
         add_batch_ms: Spark's ``addBatch`` time of each batch except the first few, in ms.
         output: the records that the reader found in the output.
-        facts: the other costs, if they were requested: memory, and the broker's counts.
+        facts: the trigger time and, with a broker to read, the memory and the broker's counts.
     """
 
     add_batch_ms: list[float]
@@ -75,13 +75,13 @@ class Ran:
 
 
 class Queries:
-    """Run queries in one session, on one broker. Count each output, then delete it.
+    """Runs queries in one session, on one broker. Counts each output, and then deletes it.
 
     Args:
         spark: the session.
         topics: the broker's topics.
         directory: the directory for checkpoints.
-        broker: reads the broker's own counts; None: the runs have no facts.
+        broker: reads the broker's own counts; None: the runs measure only times.
     """
 
     def __init__(self, spark: SparkSession, topics: Topics, directory: Path, broker: Broker | None = None) -> None:
@@ -92,7 +92,7 @@ class Queries:
         self._directory = directory
 
     def source(self, batch_rows: int, batches: int, *, value_bytes: int = 100, partitions: int | None = None) -> Source:
-        """Fill a topic for this number of batches."""
+        """Fill a topic with enough records for this number of batches."""
         rows = batch_rows * batches
         topic = self.topics.fill(rows, value_bytes=value_bytes, partitions=partitions)
         most = batch_rows + self.topics.partition_count(topic)
@@ -152,7 +152,7 @@ class Queries:
     def _wire_facts(self, before: Counts, batches: int) -> dict[str, float]:
         """Compute the broker's counts per batch."""
         if self._broker is None:
-            raise AssertionError("there are no counts without a broker")
+            raise AssertionError("only a broker provides counts")
         since = self._broker.read().since(before)
         return {
             "requests per batch": since.all_requests / batches,

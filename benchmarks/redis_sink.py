@@ -1,8 +1,8 @@
 """Compare the Redis sink with redis-py's own pipeline, which gives no guarantee, on one server.
 
 ``make bench ARGS="--only redis"`` runs the sides in turn. The time covers everything between the Arrow batch and the last
-acknowledgement. The sink encodes, stages, confirms, applies and proves. The client encodes Python values that are made
-beforehand, and sends pipelines of 1000 commands.
+acknowledgement. The sink encodes, stages, confirms, applies and proves. The client encodes prepared Python values, and sends
+pipelines of 1000 commands.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ _ROWS: Final = 50_000
 _PIPELINE_ROWS: Final = 1_000
 _VALUE: Final = "x" * 50
 
-#: Each command: its name, the sink's mapping, and the client's call.
+#: For each command: its name, the sink's mapping, and the client's call.
 WORKLOADS: list[tuple[str, Callable[[str], Mapping], Callable[[Any, str, int], Any]]] = [
     ("SET (upsert)", lambda p: Set(f"{p}:{{id}}", "v"), lambda c, p, i: c.set(f"{p}:{i}", _VALUE)),
     (
@@ -69,8 +69,6 @@ def measure(settings: Settings) -> Iterator[Case]:
 
 
 class _Workload:
-    """Run one command on both sides, and count the result."""
-
     def __init__(self, url: str, client: redis.Redis, rows: int) -> None:
         self._url = url
         self._client = client
@@ -79,7 +77,7 @@ class _Workload:
         self.longest_ms = 0.0
 
     def by_client(self, send: Callable[[Any, str, int], Any]) -> float:
-        """Return the rows per second of the client alone."""
+        """Return the client's rows per second."""
         self._client.flushall()
         prefix = uuid.uuid4().hex[:8]
         began = time.perf_counter()
@@ -105,7 +103,7 @@ class _Workload:
         return self._rows / steps.total_s
 
     def _count(self, prefix: str) -> None:
-        """Check the number of rows. Each row is a separate key, or an element of the one list."""
+        """Check the number of rows. Each row is a separate key, or an element of a single list."""
         listed: Any = self._client.llen(f"{prefix}:list")
         found = listed or sum(1 for _ in self._client.scan_iter(f"{prefix}:*", count=10_000))
         if found != self._rows:
@@ -132,7 +130,7 @@ def _case(
 
 
 def step_facts(steps: list[Steps]) -> dict[str, dict[str, float]]:
-    """Return the median of each step, in ms."""
+    """Return each step's median time, in ms."""
     return {
         "ms to stage": {TWOPC: statistics.median(1000 * one.write_s for one in steps)},
         "ms to confirm": {TWOPC: statistics.median(1000 * one.confirm_s for one in steps)},

@@ -1,4 +1,4 @@
-"""Format results as tables: for a terminal, and in Markdown for the pages."""
+"""Format results as tables, for a terminal and, in Markdown, for the pages."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ COLUMNS = ("case", "side", "median (min-max)", "twopc : side", "records counted"
 
 
 def lines(case: Case) -> list[tuple[str, ...]]:
-    """Return a line for each side: the cells for :data:`COLUMNS`."""
+    """Return a line for each side, with the cells for :data:`COLUMNS`."""
     return [
         (
             "" if number else case.name,
@@ -33,7 +33,7 @@ def lines(case: Case) -> list[tuple[str, ...]]:
 
 
 def show(case: Case) -> None:
-    """Show a case as soon as it is measured, so that even an interrupted run shows results."""
+    """Print a case as soon as it is measured, so that even an interrupted run shows results."""
     for cells in lines(case):
         console.print(f"{case.name}: " + ", ".join(filter(None, cells[1:4])), highlight=False, markup=False)
 
@@ -50,7 +50,7 @@ def comparison(title: str, cases: Iterable[Case]) -> Table:
 
 
 def facts_table(cases: Sequence[Case]) -> Table | None:
-    """Build a table of the further measurements, for a terminal; None if the cases have none."""
+    """Build a table of the further measurements, for a terminal. Return None if the cases have none."""
     rows = fact_rows(cases)
     if not rows:
         return None

@@ -1,4 +1,4 @@
-"""Run the groups that ``make bench`` names: show each case, keep the results, and draw their charts."""
+"""Run the groups that ``make bench`` names: print each case, keep the results, and draw their charts."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ if TYPE_CHECKING:
 
 
 def chosen(only: Sequence[str], *, whole: bool = False) -> list[tuple[Group, tuple[str, ...]]]:
-    """Choose the groups to run, each with the requested parts of case names.
+    """Choose the groups to run, each with the requested prefixes of case names.
 
     Args:
-        only: ``group`` or ``group:part``. Empty: the groups that run by default.
+        only: ``group`` or ``group:prefix``. Empty: the groups that run by default.
         whole: whether an empty ``only`` means all groups.
 
     Raises:
@@ -47,7 +47,7 @@ def chosen(only: Sequence[str], *, whole: bool = False) -> list[tuple[Group, tup
 
 
 def run_groups(only: Sequence[str], settings: Settings, directory: Path) -> list[Results]:
-    """Run the chosen groups, and keep the results and charts of each in ``directory``.
+    """Run the chosen groups, and keep each group's results and charts in ``directory``.
 
     Raises:
         WrongCountError: an output differs from the written records.
@@ -75,7 +75,7 @@ def run_groups(only: Sequence[str], settings: Settings, directory: Path) -> list
 
 def run_group(group: Group, settings: Settings, head: dict[str, object]) -> Results:
     """Run one group. List cases that cannot be set up as missing."""
-    logging.getLogger("sinks").setLevel(logging.ERROR)  # each start warns that one broker has no second replica
+    logging.getLogger("sinks").setLevel(logging.ERROR)  # each start warns that a single broker has no second replica
     cases: list[Case] = []
     missing: list[Missing] = []
     try:

@@ -1,4 +1,4 @@
-"""Measure how the cost of a batch grows along one dimension, with the broker's counts and the peaks of memory."""
+"""Measure how a batch's cost grows along one dimension, including the broker's counts and the peak memory."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _BATCHES = 5
 
 @contextlib.contextmanager
 def counted_queries(settings: Settings) -> Iterator[Queries]:
-    """Yield queries on a measured broker and a session, both of them warm."""
+    """Yield queries on a measured broker and in a session, both warmed up."""
     with (
         counting_broker() as broker,
         tempfile.TemporaryDirectory(prefix="twopc-bench-", ignore_cleanup_errors=True) as name,
@@ -36,8 +36,8 @@ def counted_queries(settings: Settings) -> Iterator[Queries]:
         yield bench
 
 
-def point(bench: Queries, settings: Settings, name: str, x: float, *, rows: int, value_bytes: int, tasks: int) -> Case:  # noqa: PLR0913 - of one point
-    """Measure one point of a curve: this project, two phases if they are not the default, and Spark's own sink."""
+def point(bench: Queries, settings: Settings, name: str, x: float, *, rows: int, value_bytes: int, tasks: int) -> Case:  # noqa: PLR0913 - facts of one point
+    """Measure one point on a curve for this project, for two phases if they are not the default, and for Spark's own sink."""
     batches = WARM_UP_BATCHES + (1 if settings.quick else _BATCHES)
     source = bench.source(rows, batches, value_bytes=value_bytes, partitions=tasks)
     ran, _ = in_turn(settings.rounds, sides_of(bench, source, settings, two_phases=True))

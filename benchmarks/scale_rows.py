@@ -1,4 +1,4 @@
-"""Measure the cost of a batch by its number of rows: 10^2 to 10^6 rows of 100 bytes, in two tasks."""
+"""Measure a batch's cost for 10^2 to 10^6 rows of 100 bytes, in two tasks."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _GROWTH: Final = "increase in worker memory from 100 000 rows, MiB"
 
 
 def measure(settings: Settings) -> Iterator[Case]:
-    """Yield a case for each number of rows. The largest case also shows how much a worker's memory has grown."""
+    """Yield a case for each number of rows. The largest case also shows how much a worker's memory grew."""
     base: dict[str, float] = {}
     with counted_queries(settings) as bench:
         for rows in _ROWS:

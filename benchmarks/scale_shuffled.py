@@ -1,4 +1,4 @@
-"""Measure the cost of a large batch by the number of shuffle partitions: 200 000 rows of 100 bytes."""
+"""Measure a large batch's cost for different numbers of shuffle partitions: 200 000 rows of 100 bytes."""
 
 from __future__ import annotations
 

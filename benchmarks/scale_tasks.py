@@ -1,4 +1,4 @@
-"""Measure the cost of a batch of 6 400 rows of 100 bytes by its number of tasks: 1 to 64. Each core runs one task at a time."""
+"""Measure a batch's cost with 1 to 64 tasks: 6 400 rows of 100 bytes. Each core runs one task at a time."""
 
 from __future__ import annotations
 

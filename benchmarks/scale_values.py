@@ -1,4 +1,4 @@
-"""Measure the cost of a batch by the size of its values: 10 bytes to 100 kB, at most 10 MB per batch, in two tasks."""
+"""Measure a batch's cost for values of 10 bytes to 100 kB, with at most 10 MB per batch, in two tasks."""
 
 from __future__ import annotations
 

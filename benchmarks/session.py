@@ -1,7 +1,7 @@
 """Create a Spark session that gets its Kafka connector as users do: with ``spark.jars.packages``.
 
-Unlike jars of ``spark.jars``, Spark also puts these jars on the Python workers' ``sys.path``, which costs every task time. The
-session needs no network: Spark's Ivy takes the jars that ``twopc.integration.services`` has downloaded.
+Spark also puts these jars on the Python workers' ``sys.path``, unlike jars from ``spark.jars``. This costs every task time. The
+session needs no network, because Spark's Ivy finds the jars that ``twopc.integration.services`` has downloaded.
 """
 
 from __future__ import annotations
@@ -43,8 +43,8 @@ def spark_session(
     Args:
         directory: the directory for all of Spark's files.
         cores: how many tasks run at the same time.
-        jars: further jars, for ``spark.jars``.
-        settings: further settings.
+        jars: additional jars, for ``spark.jars``.
+        settings: additional Spark settings.
     """
     os.environ["JAVA_HOME"] = str(java_home())
     os.environ["PYSPARK_PYTHON"] = sys.executable
@@ -72,13 +72,13 @@ def spark_session(
 
 
 def packages(directory: Path) -> dict[str, str]:
-    """Return the settings with which Spark resolves its Kafka connector from the downloaded jars."""
+    """Return the settings that let Spark resolve its Kafka connector from the downloaded jars."""
     jars = spark_kafka_jars()
     root = jars[0].parents[3]
     settings = directory / "ivysettings.xml"
     pattern = f"{root}/[organisation]/[module]/[revision]/[artifact]-[revision].[ext]"
     settings.write_text(_IVY_SETTINGS.format(pattern=quoteattr(pattern)))
-    # The repository does not describe dependencies, so each jar is named.
+    # The repository does not describe dependencies, so name each jar.
     coordinates = [":".join(jar.relative_to(root).parts[:3]) for jar in jars]
     return {
         "spark.jars.packages": ",".join(coordinates),

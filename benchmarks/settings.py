@@ -1,4 +1,4 @@
-"""Define the settings of a benchmark run."""
+"""Define the settings for a benchmark run."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ _LEAST_ROWS = 100
 
 @dataclass(frozen=True, kw_only=True)
 class Settings:
-    """One run of the benchmark.
+    """The settings for one run of the benchmark.
 
     Attributes:
-        rounds: how often each side runs, in turn.
+        rounds: how often each side runs. The sides take turns.
         whole: whether to run all cases, including the long ones.
-        quick: whether to use few rows, to see that everything works. The figures then mean nothing.
-        only: prefixes, without spaces, of the names of the cases to run. Empty: run all cases.
-        exactly_once: settings of ``exactly_once()`` that differ from its defaults.
+        quick: whether to use few rows, to check that everything works. The figures then mean nothing.
+        only: run only cases whose names begin with one of these prefixes, without spaces. Empty: run all cases.
+        exactly_once: settings for ``exactly_once()`` that differ from its defaults.
     """
 
     rounds: int = 5
@@ -33,7 +33,7 @@ class Settings:
     exactly_once: dict[str, Any] = field(default_factory=dict)
 
     def rows(self, count: int) -> int:
-        """Return this number of rows, or far fewer in a quick run."""
+        """Return ``count``, or far fewer rows in a quick run."""
         return max(_LEAST_ROWS, count // _QUICK) if self.quick else count
 
     def wants(self, case: str) -> bool:
@@ -42,14 +42,14 @@ class Settings:
 
     @property
     def two_phases(self) -> dict[str, Any] | None:
-        """Return the settings with which every batch takes two phases; None if the current settings already do that."""
+        """The settings that make every batch take two phases; None if ``write_by`` is already set."""
         if "write_by" in self.exactly_once:
             return None
         return {**self.exactly_once, "write_by": "tasks"}
 
 
 def parsed(assignments: Iterable[str]) -> dict[str, Any]:
-    """Parse ``name=value`` pairs. A value is JSON, or else text.
+    """Parse ``name=value`` pairs. A value that is not JSON is taken as text.
 
     Raises:
         ValueError: a pair has no ``=``.

@@ -1,8 +1,8 @@
-"""Measure how the partitions of a preceding shuffle change the cost of a large batch, for all sinks but Kafka's.
+"""Measure how the number of shuffle partitions changes a large batch's cost, for all sinks except Kafka's.
 
-``make bench ARGS="--only shuffledsinks"``. Each case alternates between many partitions and two. The goal: many
-partitions cost at most 1.3 times as much. 200 is Spark's default. Two functions that only count the rows show the cost
-of the shuffle alone. They read it as the sinks do, with two tasks for each slot.
+``make bench ARGS="--only shuffledsinks"``. Each case alternates between many partitions and two. According to the goal, a batch
+with many partitions takes at most 1.3 times as long. Spark's default is 200. A function that only counts the rows shows the
+cost of the shuffle alone. It has as many tasks as a sink has writers.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ def _case(queries: FileQueries, name: str, output: Output, partitions: int, sett
 
 @contextlib.contextmanager
 def _started(title: str, spark: SparkSession, uri: str, directory: Path) -> Iterator[Output]:
-    """Start the server of one sink, which runs only during that sink's cases."""
+    """Start one sink's server, which runs only during that sink's cases."""
     match title:
         case "Redis":
             with LocalRedis() as redis:

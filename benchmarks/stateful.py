@@ -1,7 +1,7 @@
-"""Measure a small stateful batch. Its last stage has as many partitions as its state: 200 by Spark's default.
+"""Measure a small stateful batch. Its last stage has one partition for each partition of its state, by default 200.
 
 ``make bench ARGS="--only stateful"``. The query drops duplicates by key, but its source has none. By default, the driver writes a
-small batch; *two phases* lets tasks write it.
+small batch; with *two phases*, tasks write the batch.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Stream from Kafka to Kafka with this project and with Spark's at-least-once Kafka sink, in turn, in one Spark session.
 
-The benchmark compares Spark's ``addBatch`` time of each batch, except the first few of a run. To run the sizes of the goals, use
+The benchmark compares Spark's ``addBatch`` time for each batch, except each run's first few. To run all sizes, use
 ``make bench ARGS="--only streaming"``. To run one size, use
 ``.venv/bin/python benchmarks/streaming.py --batch-rows 2000 --batches 20 --pairs 3``.
 """
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 TITLE = "Spark's addBatch time from Kafka to Kafka"
 X_LABEL = "number of rows per batch"
 SPARK = "Spark's own sink (at least once)"
-#: Rows per batch, and how many batches of a run count: enough for a median, but few enough for a run of minutes.
+#: Rows per batch, and the number of batches in a run that count: enough for a median, but few enough for a run of minutes.
 SIZES = ((100, 12), (2_000, 12), (20_000, 8), (100_000, 5), (400_000, 3))
 #: The sizes at which two phases have their own goal.
 _TWO_PHASE_SIZES = (2_000, 400_000)
@@ -41,7 +41,7 @@ _WARM_UP_ROWS = 2_000
 
 @contextlib.contextmanager
 def queries(partitions: int = 2, jvm_flags: tuple[str, ...] = ()) -> Iterator[Queries]:
-    """Yield queries on a new broker and session."""
+    """Yield queries on a new broker and in a new session."""
     with (
         LocalKafka(heap="1g", jvm_flags=jvm_flags) as kafka,
         tempfile.TemporaryDirectory(prefix="twopc-bench-", ignore_cleanup_errors=True) as name,
@@ -75,7 +75,7 @@ def case_of(name: str, ran: dict[str, list[Ran]], *, x: float | None = None) -> 
 def sides_of(
     bench: Queries, source: Source, settings: Settings, *, two_phases: bool = False
 ) -> dict[str, Callable[[], Ran]]:
-    """Return the sides: this project with its settings, Spark's sink, and two phases if they are not the default."""
+    """Return the sides: this project with its settings, Spark's own sink, and two phases if they are not the default."""
     sides: dict[str, Callable[[], Ran]] = {
         TWOPC: lambda: bench.exactly_once(source, settings.exactly_once),
         SPARK: lambda: bench.built_in(source),
@@ -87,14 +87,14 @@ def sides_of(
 
 
 def warm_up(bench: Queries, settings: Settings) -> None:
-    """Run each side once, so that the first case finds JVMs with compiled code."""
+    """Run each side once, so that the JVMs have compiled their code before the first case."""
     source = bench.source(_WARM_UP_ROWS, WARM_UP_BATCHES + 2)
     in_turn(1, sides_of(bench, source, settings, two_phases=True))
     bench.drop(source)
 
 
 def measure(settings: Settings) -> Iterator[Case]:
-    """Measure the sizes of the goals."""
+    """Yield a case for each size."""
     sizes = [(rows, batches) for rows, batches in SIZES if settings.wants(case_name(rows))]
     with queries() as bench:
         warm_up(bench, settings)
@@ -108,12 +108,12 @@ def measure(settings: Settings) -> Iterator[Case]:
 def main(  # noqa: PLR0913, PLR0917 - the options of the command line
     batch_rows: Annotated[int, typer.Option(min=1, help="Records per batch.")] = 2000,
     batches: Annotated[int, typer.Option(min=WARM_UP_BATCHES + 1, help="Batches per run.")] = 20,
-    pairs: Annotated[int, typer.Option(min=1, help="Runs of each sink, in turn.")] = 3,
-    partitions: Annotated[int, typer.Option(min=1, help="Partitions of the source topic and of the output topic.")] = 2,
-    value_bytes: Annotated[int, typer.Option(min=1, help="Bytes of a value.")] = 100,
+    pairs: Annotated[int, typer.Option(min=1, help="How often each sink runs. The sinks take turns.")] = 3,
+    partitions: Annotated[int, typer.Option(min=1, help="Partitions in the source topic and in the output topic.")] = 2,
+    value_bytes: Annotated[int, typer.Option(min=1, help="Bytes per value.")] = 100,
     setting: Annotated[list[str] | None, typer.Option(help="A setting of exactly_once(), name=value.")] = None,
 ) -> None:
-    """Compare the speed of this project with that of Spark's Kafka sink, at one size."""
+    """Compare this project's speed with that of Spark's own Kafka sink, at one size."""
     chosen: dict[str, Any] = parsed(setting or [])
     with queries(partitions) as bench:
         source = bench.source(batch_rows, batches, value_bytes=value_bytes)

@@ -20,7 +20,7 @@ class Topics:
         self._admin = AdminClient({"bootstrap.servers": bootstrap_servers, "log_level": 0})
 
     def create(self, partitions: int | None = None) -> str:
-        """Create a topic, and return its name. Each record gets the time at which the broker accepts it."""
+        """Create a topic, and return its name. The broker stamps each record with the time at which it accepts the record."""
         name = f"bench-{uuid.uuid4().hex[:8]}"
         config = {"message.timestamp.type": "LogAppendTime", "max.message.bytes": "2000000"}
         topic = NewTopic(name, partitions or self._partitions, 1, config=config)
@@ -31,7 +31,7 @@ class Topics:
         return name
 
     def fill(self, rows: int, *, value_bytes: int = 100, partitions: int | None = None) -> str:
-        """Create a topic with this number of records, and return its name. A record's number is its key."""
+        """Create a topic with this number of records, and return its name. Each record's key is its number."""
         name = self.create(partitions)
         producer = Producer(
             {"bootstrap.servers": self.bootstrap_servers, "linger.ms": 20, "message.max.bytes": 1_500_000}
@@ -54,7 +54,7 @@ class Topics:
         return len(found.partitions) if found else 0
 
     def partition_counts(self, prefix: str) -> dict[str, int]:
-        """Return the number of partitions of each topic whose name begins with the prefix."""
+        """Return the number of partitions for each topic whose name begins with the prefix."""
         found = self._admin.list_topics(timeout=_TIMEOUT_S).topics
         return {name: len(topic.partitions) for name, topic in found.items() if name.startswith(prefix)}
 

@@ -1,4 +1,4 @@
-"""Run the sides of a case in turn: each side runs once per round, and every second round has the opposite order."""
+"""Run the sides of a case in turn. Each side runs once per round, and every second round uses the opposite order."""
 
 from __future__ import annotations
 
@@ -20,16 +20,16 @@ def in_turn(
 
     Args:
         rounds: how many rounds count.
-        sides: by name, the function that runs each side.
-        warm_up: the number of rounds before those that count.
+        sides: the function that runs each side, by name.
+        warm_up: how many earlier rounds do not count.
 
     Returns:
-        The results of each side, round by round, and the sides that cannot be set up, which do not run again.
+        each side's results, round by round, and the sides that cannot be set up, which do not run again.
     """
     ran: dict[str, list[T]] = defaultdict(list)
     missing: dict[str, Missing] = {}
     for number in range(-warm_up, rounds):
-        # The order alternates, so that no side always follows the same other side.
+        # The order alternates, so that a side does not always follow the same other side.
         for side in sorted(sides, key=list(sides).index, reverse=number % 2 != 0):
             if side in missing:
                 continue

@@ -1,7 +1,7 @@
-"""Measure where the time of a batch goes: the steps of a direct batch and of a batch by tasks, beside functions that do less.
+"""Measure the steps of a direct batch and of a batch that tasks write, and compare them with functions that do less.
 
-The time of a ``foreachBatch`` function that does nothing is Spark's own overhead. The time of a function that only collects the
-rows is the minimum for a driver that receives them.
+A ``foreachBatch`` function that does nothing shows Spark's own overhead. A function that only collects the rows shows the minimum
+time for a driver that receives them.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ NOTHING: Final = "a function that does nothing"
 COLLECTS: Final = "a function that collects the rows (toArrow)"
 #: The number of rows per batch, and the number of batches that count.
 _SIZES: Final = ((2_000, 12), (20_000, 8), (400_000, 3))
-#: The driver's steps in order: the name of each, and the function that is timed.
+#: The driver's steps in order: each step's name, and the function that is timed.
 _STEPS: Final[tuple[tuple[str, Any, str], ...]] = (
     ("collect (plan, read, bring the rows to the driver)", engine, "collect"),
     ("tasks (plan, read, write, vote)", engine, "_run"),
@@ -118,7 +118,7 @@ def _exactly_once(bench: Queries, source: Source, settings: dict[str, Any]) -> _
 
 @contextlib.contextmanager
 def _timed() -> Iterator[dict[str, list[float]]]:
-    """Record how long each call of each step takes, in ms."""
+    """Record how long each call to each step takes, in ms."""
     times_ms: dict[str, list[float]] = defaultdict(list)
 
     def timed(name: str, function: Callable[..., Any]) -> Callable[..., Any]:

@@ -1,8 +1,8 @@
-"""Measure the write phase of one task without Spark, from the first Arrow batch to its vote, beside Kafka's own tool.
+"""Compare the write phase of one task without Spark, from the first Arrow batch to the vote, with Kafka's own tool.
 
-Each side writes the same number of records of the same size, without keys, in one transaction of one producer. The sink's time
-ends with the vote: every record is acknowledged, the marker is written, and the statistics are read. The driver's part, which
-follows, is among the facts.
+Each side writes the same number of records of the same size, without keys, in one transaction with one producer. The sink's time
+ends with the vote: every record is acknowledged, the marker is written, and the statistics are read. The facts show the time for
+the driver's part, which follows.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ class _Ran:
 
 
 def measure(settings: Settings) -> Iterator[Case | Missing]:
-    """Measure the one case."""
+    """Yield the one case, and the tools that could not be run."""
     rows = settings.rows(_ROWS)
     batch = pa.record_batch({"value": pa.array([_VALUE] * min(rows, ARROW_ROWS), pa.binary())})
     batches = [batch.slice(0, min(ARROW_ROWS, rows - start)) for start in range(0, rows, ARROW_ROWS)]
@@ -95,7 +95,7 @@ def _sink(servers: str, topic: str, batches: list[pa.RecordBatch], rows: int) ->
 
 
 def _loop(servers: str, topic: str, rows: int) -> float:
-    """Do the work of the sink's client without the sink. The commit counts, as in Kafka's own tool."""
+    """Do the same work with the sink's client but without the sink. The time includes the commit, as in Kafka's own tool."""
     options: dict[str, Any] = {"bootstrap.servers": servers, "transactional.id": uuid.uuid4().hex}
     producer = Producer(options)
     producer.init_transactions(_TIMEOUT_S)

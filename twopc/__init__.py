@@ -1,7 +1,7 @@
-"""Exactly-once sinks for PySpark: the sinks, ``exactly_once``, and the interfaces for authors of other sinks and engines.
+"""Exactly-once sinks for PySpark: the sinks, ``exactly_once``, and the interfaces for writing other sinks and engines.
 
-Each name is imported when it is first used. A Python worker therefore loads only the modules that its task needs, and a
-sink's client library is required only where that sink is used.
+Each name is imported on first use. So a Python worker loads only the modules that its task needs, and a sink's client library
+is required only where that sink is used.
 """
 
 from __future__ import annotations
@@ -139,7 +139,7 @@ _MODULES: Final = {
     "sink": ("TwoPhaseCommitSink",),
     "writer": ("SinkWriter",),
 }
-#: Not in ``__all__``: ``from twopc import *`` would need every extra.
+#: These names are not in ``__all__``, because ``from twopc import *`` would then need every extra.
 _FACE: Final = {
     "integration.spark": (
         "DriverUpTo",
@@ -162,11 +162,9 @@ _HOMES: Final = {name: f"twopc.{module}" for module, names in {**_MODULES, **_FA
 if not TYPE_CHECKING:  # so that a type checker still reports names that do not exist
 
     def __getattr__(name: str) -> Any:
-        """Import an exported name on first use."""
         if name not in _HOMES:
             raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
         return getattr(import_module(_HOMES[name]), name)
 
     def __dir__() -> list[str]:
-        """The public names."""
         return [*_HOMES, "__version__"]

@@ -18,7 +18,7 @@ class Attempt(NamedTuple):
 
     Attributes:
         driver_epoch: the driver's epoch in the decision log.
-        counter: the number of the attempt within that driver.
+        counter: the attempt's number in that driver.
     """
 
     driver_epoch: int
@@ -27,16 +27,16 @@ class Attempt(NamedTuple):
 
 @dataclass(frozen=True)
 class TaskAttempt:
-    """One task of one attempt: the fields that name a writer's transaction.
+    """One task of one attempt, with the fields that name a writer's transaction.
 
     Attributes:
-        partition: the number of the task in the batch. The tasks of a repair have numbers above those of the decision (see
+        partition: the task's number in the batch. A repair's tasks have numbers above those of the decision (see
             :meth:`twopc.engine.Work.number_of`).
         driver_epoch: the fencing token that this driver acquired for the sink (:meth:`SinkCommitter.acquire`).
-        committed_through: the highest batch whose transactions this driver has all proven, or -1.
+        committed_through: the highest batch for which this driver has proven every transaction; -1 if none.
         is_repair: whether the task rewrites lost transactions of a decision and therefore needs a handle (rule 9).
         ends_at: the deadline for the task's vote, by ``time.monotonic()`` of this process. A writer should not wait past it.
-            Infinite where the engine cancels the task itself.
+            Infinite if the engine itself cancels the task.
     """
 
     query_id: str
@@ -54,8 +54,8 @@ class Claim:
     """The driver that wants to own a sink.
 
     Attributes:
-        run: a UUID of this run; the same in every retry, so that acquiring twice is harmless.
-        deciding_log: the name of the log that holds the decisions for all sinks of the query.
+        run: this run's UUID, which every retry uses, so that acquiring twice is harmless.
+        deciding_log: the name of the log that keeps the decisions for all of the query's sinks.
     """
 
     query_id: str
@@ -89,7 +89,7 @@ class Handle(Protocol):
 
     @property
     def transaction(self) -> str:
-        """The transaction's name as messages show it."""
+        """The transaction's name, as it appears in messages."""
 
 
 HandleT = TypeVar("HandleT", bound=Handle)

@@ -15,12 +15,12 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Batch:
-    """One batch as the engine presents it.
+    """One batch, as the engine presents it.
 
     Attributes:
         query_id: the query's id, kept in its checkpoint.
         offsets: the batch's source offsets, one canonical string per source.
-        offsets_of: reads the source offsets of another batch of the same checkpoint; None if the checkpoint has none.
+        offsets_of: reads another batch's source offsets from the same checkpoint; returns None if the checkpoint has none for it.
     """
 
     query_id: str
@@ -33,10 +33,10 @@ class Position(Enum):
     """How a batch relates to the last decision."""
 
     SAME = "same"  #: the last decided batch again, with the same source offsets
-    NEXT = "next"  #: the one after it, in the same history
-    REWOUND = "rewound"  #: before it: an older checkpoint was restored
-    COPIED = "copied"  #: the right number, but from another history
-    GAP = "gap"  #: beyond the next one
+    NEXT = "next"  #: the batch after the last decided one, in the same history
+    REWOUND = "rewound"  #: a batch before the last decided one, because an older checkpoint was restored
+    COPIED = "copied"  #: a batch with the expected number, but from another history
+    GAP = "gap"  #: a batch beyond the next one
     FIRST = "first"  #: the first batch of a query that may use the name, or the first after a gap that the user names
     NEW_QUERY = "new query"  #: another query under a name that is in use
     UNADOPTED = "unadopted"  #: a checkpoint that is older than the sink

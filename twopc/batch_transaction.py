@@ -1,4 +1,4 @@
-"""One batch over all sinks: the global transaction of the two-phase commit.
+"""Commit one batch in all sinks: the global transaction of the two-phase commit.
 
 :meth:`Coordinator.process` calls its steps in order: :meth:`~BatchTransaction.next_step` asks the recovery table,
 :meth:`~BatchTransaction.prepare` is phase one, :meth:`~BatchTransaction.decide` is the commit point, and
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-#: One batch is written again this many times after losses; then the rest is left to a restart.
+#: After losses, a batch is written again at most this many times. Then only a restart tries again.
 _MAX_LOSSES: Final = 3
 _REPAIRS: Final = frozenset({Step.REPAIR, Step.PUBLISH})
 _AFTER_A_LOSS: Final = _REPAIRS | {Step.REWRITE}
@@ -44,7 +44,7 @@ _AFTER_A_LOSS: Final = _REPAIRS | {Step.REWRITE}
 
 @dataclass(frozen=True)
 class Prepared:
-    """The result of phase one, on which the decision rests; ``handles`` are the decoded handles from the tasks' reports."""
+    """The result of phase one, on which the decision is based. ``handles`` are decoded from the tasks' reports."""
 
     step: Step
     attempt: Attempt
@@ -54,7 +54,7 @@ class Prepared:
 
 
 class BatchTransaction:
-    """The global transaction of one batch. Each object is used once, by one thread."""
+    """The global transaction for one batch. Each object is used once, by one thread."""
 
     def __init__(self, run: DriverRun, batch: Batch, engine: Engine, pending: Pending) -> None:
         self._run = run
@@ -72,10 +72,10 @@ class BatchTransaction:
 
         Raises:
             RefusedStartError, DecisionLogDamagedError, CommitBlockedError, InDoubtError: the table says to stop the query.
-            DecisionInDoubtError: the log never acknowledged an earlier decision of this run.
+            DecisionInDoubtError: the log never acknowledged an earlier decision from this run.
         """
         run = self._run
-        if run.doubt is not None:  # only a restart reads the outcome of the decision (rule 12)
+        if run.doubt is not None:  # only a restart can read the decision's outcome (rule 12)
             raise run.doubt
         position = locate(run.view, self._batch, run.setup.settings.overrides)
         staged = repair.all_staged(run.view.decision, run.lost, run.setup.staging)
@@ -106,7 +106,7 @@ class BatchTransaction:
         """Pre-commit in every task, collect the handles, and confirm each one (rule 3).
 
         Raises:
-            RetriableError, FatalError: nothing is decided, and the prepared transactions are ended.
+            RetriableError, FatalError: nothing is decided, and the prepared transactions have been ended.
             InDoubtError: the lost rows cannot be written again.
         """
         self._losses += step in _AFTER_A_LOSS
@@ -121,7 +121,7 @@ class BatchTransaction:
         return prepared
 
     def _replay_lost(self) -> Prepared:
-        """Write the lost rows again from the replay, whichever tasks now hold them (rule 9)."""
+        """Write the lost rows again from the replay, whichever tasks have them now (rule 9)."""
         run, lost = self._run, self._run.lost
         direct = frozenset(task.frame_name for task in run.decision.tasks if task.is_direct)
         order: dict[Place, Place] = {}
@@ -137,18 +137,17 @@ class BatchTransaction:
                 if tasks is None:
                     raise self._in_doubt(refusals.OTHER_ROWS)
                 return replace(prepared, tasks=tasks, handles=self._participants.decode(tasks))
-            self._end_what_is_open()  # the rows just written belong to other transactions of the decision
+            self._end_what_is_open()  # the rows just written are from other transactions of the decision
             order = found
         raise self._in_doubt(refusals.OTHER_ORDERS)
 
     def _publish_lost(self) -> Prepared:
-        """Write the lost rows of the last decision again, from the files that its tasks staged."""
+        """Write the last decision's lost rows again, from the files that its tasks staged."""
         decision, lost = self._run.decision, self._run.lost
         batch = Batch(decision.query_id, decision.batch_id, decision.offsets, self._batch.offsets_of)
         return self._attempt_repeatedly(Step.PUBLISH, batch, Publish(lost, repair.lost_tasks(decision, lost)))
 
     def _attempt_repeatedly(self, step: Step, batch: Batch, mode: Mode) -> Prepared:
-        """Attempt the batch, and retry it after transient errors."""
         allowed = self._run.setup.settings.max_attempts
         for number in range(1, allowed):
             try:
@@ -196,7 +195,7 @@ class BatchTransaction:
                 prepared = prepared or self._participants.decode(error.late)
             with contextlib.ExitStack() as ending:
                 ending.callback(self._run.sweep)
-                ending.callback(self._participants.abort, prepared)  # first: it needs no listing
+                ending.callback(self._participants.abort, prepared)  # runs first, because it needs no listing
         except Exception as second:  # noqa: BLE001 - see above
             text = (
                 "batch %d: some open transactions could not be ended. The next start, or the transactions' timeout, will end "
@@ -222,7 +221,7 @@ class BatchTransaction:
             run.handles = {key: handle for key, handle in run.handles.items() if key not in lost} | prepared.handles
             run.evidence = {key: found for key, found in run.evidence.items() if key not in lost}
         else:
-            run.setup.binding.bind(run.bound, run.log_epoch)  # with the first decision, and not before (rule 11)
+            run.setup.binding.bind(run.bound, run.log_epoch)  # no earlier than the first decision (rule 11)
             self._append(self._decision(prepared), prepared)
             run.handles, run.evidence = dict(prepared.handles), {}
         # No transaction counts as proven before its evidence shows it, even if the commit is cut short.
@@ -230,7 +229,7 @@ class BatchTransaction:
         crash_point("driver.decided")
 
     def _append(self, records: list[Record], prepared: Prepared) -> None:
-        self._prepared = {}  # they may be decided from this point on
+        self._prepared = {}  # from here on, these handles may be decided
         self._run.append(records, prepared.handles)
 
     def commit(self) -> None:
@@ -280,7 +279,7 @@ class BatchTransaction:
             replaces=tuple(sorted(self._run.lost)),
         )
 
-    # -- what stops it -------------------------------------------------------------------------------------------------
+    # -- errors that stop the query ------------------------------------------------------------------------------------
 
     def _stop(self, case: Case, position: Position) -> Exception:
         run = self._run

@@ -1,12 +1,12 @@
 """A file beside the checkpoint names the checkpoint's decision log and sinks, so the log cannot move (rule 11).
 
-Without it, a renamed sink, another cluster or a recreated ledger would look like an empty log, and a decided batch would
-be written twice.
+Without this file, a renamed sink, another cluster or a recreated ledger would look like an empty log, and a decided batch
+would be written twice.
 
-If the file system can create a file only where none exists, the file decides between two drivers. An object store cannot do
-this, so there the log's own fence decides. A fenced driver may still write a file at any time. So each driver uses its own
-file name, every decision records the number of its binding, and the last decision's binding counts. The first binding has a
-second name that every reader knows, because a store may list files late.
+On a file system with an atomic put-if-absent, the file decides between two drivers. An object store lacks that operation, so
+there the log's own fence decides. A fenced driver may still write a file at any time. So each driver uses its own file name,
+every decision records the number of its binding, and the last decision's binding counts. The first binding has a second name
+that every reader knows, because a store may list files late.
 """
 
 from __future__ import annotations
@@ -81,7 +81,7 @@ class Binding:
             decided: the binding number in the query's last decision, or 0; with 0, the newest file counts.
 
         Raises:
-            RefusedStartError: they differ, and no override covers the difference.
+            RefusedStartError: the binding differs, and no override permits the difference.
         """
         self._load(decided)
         bound = self._bound
@@ -91,7 +91,7 @@ class Binding:
         gone = sorted(set(bound.sinks) - set(current.sinks))
         if gone:
             raise self._refused(
-                f"the checkpoint belongs to the sinks {sorted(bound.sinks)}, but the query has {sorted(current.sinks)}",
+                f"the checkpoint is bound to the sinks {sorted(bound.sinks)}, but the query has {sorted(current.sinks)}",
                 f"Pass {', '.join(gone)} again under the same name, or start with a new checkpoint",
             )
         if added:
@@ -103,7 +103,7 @@ class Binding:
             if facts != current.sinks[name]:
                 raise self._refused(
                     f"sink {name!r} was bound to {facts}, but it is now {current.sinks[name]}",
-                    f"Point it back at the original. If the original is lost or was copied elsewhere, {FAILOVER}",
+                    f"Point the sink back at the original. If the original is lost or was copied elsewhere, {FAILOVER}",
                 )
         if _log(bound) != _log(current):
             raise self._refused(
@@ -114,7 +114,7 @@ class Binding:
             )
 
     def bind(self, current: Bound, log_epoch: int) -> None:
-        """Write the file. Called no earlier than the first decision, so that a refused start leaves no trace.
+        """Write the binding file. Called no earlier than the first decision, so that a refused start leaves no trace.
 
         Args:
             current: the query's current log and sinks.
@@ -126,14 +126,14 @@ class Binding:
         """
         if self._bound == current:
             return
-        # This number is above every number so far: other drivers wrote those, and earlier drivers have lower epochs.
+        # This number is above all earlier ones, because the drivers that wrote them had lower epochs.
         number = self._newest + 1 if self._files.is_atomic else log_epoch + 1 + _FIRST
         data = seal(current)
         is_ours = self._put(number, data) or self._read(number) == current
         if is_ours and not self._files.is_atomic:
             if self._bound is None:
                 self._put(_FIRST, data)
-            # This driver does not fence a driver with another log. If both write and then read, at least one sees the other.
+            # This driver cannot fence a driver with another log. If both write first and then read, at least one sees the other.
             found = [self._read(other) for other in {_FIRST, *self._listed()}]
             is_ours = all(other is None or _log(other) == _log(current) for other in found)
             if not is_ours:
@@ -150,7 +150,7 @@ class Binding:
             return self._files.put_if_absent(_name(number), data)
         except TwoPhaseCommitError:
             raise
-        except Exception as error:  # any error of the file system; the next try finds a file that was written anyway
+        except Exception as error:  # any file system error; if the file was written anyway, the next try finds it
             raise RetriableError(
                 f"{self._files.location}/{_name(number)} (the checkpoint's log and sinks) could not be written: {error}. "
                 "No part of this batch is visible or decided. Restart the query when the file system accepts files again"

@@ -1,4 +1,4 @@
-"""The settings of a query's checkpoints, named as in Flink's ``CheckpointConfig`` where Flink has the same setting."""
+"""A query's checkpoint settings. Settings that Flink also has keep their names from Flink's ``CheckpointConfig``."""
 
 from __future__ import annotations
 
@@ -10,16 +10,16 @@ from twopc.errors import ConfigurationError
 
 @dataclass(frozen=True, kw_only=True)
 class CheckpointConfig:
-    """The settings of a query's checkpoints. Each batch has one checkpoint.
+    """A query's checkpoint settings. Each batch has one checkpoint.
 
     Attributes:
-        timeout_ms: a checkpoint that is not prepared within this time is cancelled, and none of it becomes visible. None: the
-            only limit is the lifetime of the sinks' transactions, which always applies.
+        timeout_ms: a checkpoint that is not prepared within this time is cancelled, and none of it becomes visible. None: only
+            the lifetime of the sinks' transactions, which always applies, limits the checkpoint.
         tolerable_failures: how many checkpoints in a row may fail before the query stops. A failure is tolerated only if it
             comes before the decision and has a transient cause; the batch is then written again. Flink's default is also 0.
-        min_pause_ms: the minimum time from the end of a checkpoint to the trigger of the next. By then, Spark has already
-            planned the next batch, so its rows wait.
-        max_attempts: how many times the tasks of one checkpoint may write the batch, if the error may be transient.
+        min_pause_ms: the minimum time from the end of one checkpoint to the trigger of the next. Spark has already planned the
+            next batch before this pause, so that batch's rows wait.
+        max_attempts: how many times the tasks may write the batch in one checkpoint, as long as the errors may be transient.
         max_writers: the maximum number of tasks that write a batch, or each of its DataFrames if it has several. Each task has
             its own transaction and writes one or more partitions of the plan. None: twice the number of tasks that the cluster
             can run at the same time.
@@ -45,7 +45,6 @@ class CheckpointConfig:
     deterministic_plan: bool = False
 
     def __post_init__(self) -> None:
-        """Validate each value."""
         timeout_ms, retained = self.timeout_ms, self.num_retained
         if timeout_ms is not None and not (_is_time(timeout_ms) and timeout_ms > 0):
             raise _invalid("timeout_ms", timeout_ms, "a positive number of milliseconds, or None")

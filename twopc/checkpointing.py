@@ -2,11 +2,12 @@
 
 Flink counts *continuous* failures. A checkpoint counts if it was declined, if it expired, or if an I/O error ended it. A
 completed checkpoint resets the count to 0. A job fails with the first failure above ``tolerable-failed-checkpoints``. A failed
-task does not count: the restart strategy handles it (``CheckpointFailureManager.checkFailureCounter``, flink-runtime). Flink
-then continues with the rows that have arrived since. Spark hands over a batch once, so here the same batch is written again.
+task does not count: the restart strategy handles it (``CheckpointFailureManager.checkFailureCounter``, flink-runtime). After a
+failed checkpoint, Flink continues with newer rows. Spark hands over each batch only once, so here the same batch is written
+again.
 
 Flink's ``min-pause`` counts from the end of one checkpoint to the trigger of the next (``CheckpointRequestDecider.
-nextTriggerDelayMillis``). The same holds here, and after a failed checkpoint the pause is the backoff.
+nextTriggerDelayMillis``). The pause here counts in the same way. After a failed checkpoint, it serves as the backoff.
 """
 
 from __future__ import annotations
@@ -27,11 +28,11 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-#: Failures that another checkpoint of the same batch may avoid. Any other error of ours has a permanent cause.
+#: Failures that another checkpoint of the same batch may avoid. All our other errors have a permanent cause.
 PASSING: Final = (RetriableError, CheckpointExpiredError)
 
 
-def run_checkpoints(  # noqa: PLR0913, PLR0917 - what a checkpoint is made of
+def run_checkpoints(  # noqa: PLR0913, PLR0917 - the parts of a checkpoint
     config: CheckpointConfig,
     listeners: Listeners,
     batch: Batch,
@@ -47,10 +48,12 @@ def run_checkpoints(  # noqa: PLR0913, PLR0917 - what a checkpoint is made of
         listeners: notified of each checkpoint.
         batch: the batch.
         run_id: the id of the query's run.
-        checkpoint: makes the batch visible, or raises; it gets the number of earlier checkpoints of this batch that failed.
-        may_repeat: says whether this process may write the batch again after an error. It may only if the batch is certainly
-            undecided (:meth:`twopc.coordinator.Coordinator.is_undecided`). The batch's open transactions have ended by then.
-        wait_ms: waits, and raises if the query is stopped meanwhile.
+        checkpoint: makes the batch visible or raises. Its second argument is the number of checkpoints of this batch that have
+            already failed.
+        may_repeat: returns whether this process may write the batch again after an error. It may do so only if the batch is
+            certainly undecided (:meth:`twopc.coordinator.Coordinator.is_undecided`). By then, the batch's open transactions have
+            ended.
+        wait_ms: waits for this many milliseconds, and raises if the query is stopped in the meantime.
     """
     allowed = config.tolerable_failures
     for failed in range(allowed + 1):
@@ -62,7 +65,7 @@ def run_checkpoints(  # noqa: PLR0913, PLR0917 - what a checkpoint is made of
         except Exception as error:
             if failed == allowed or not may_repeat(error):
                 raise
-            text = "checkpoint %d failed; %d of %d tolerable failures in a row, so the batch is written again: %s"
+            text = "checkpoint %d failed, which is tolerable failure %d of %d in a row. The batch will be written again: %s"
             logger.warning(text, batch.batch_id, failed + 1, allowed, error)
         else:
             return

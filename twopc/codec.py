@@ -1,4 +1,4 @@
-"""Encode records as bytes, with a version and a checksum, in frames where a store limits the size of one entry.
+"""Encode records as bytes, with a version and a checksum. Split them into frames, because a store may limit an entry's size.
 
 All frames of a record are written in one atomic step. An incomplete or altered record is never mistaken for an absent one.
 """
@@ -22,7 +22,7 @@ FORMAT: Final = "twopc/2"
 _ENCODER: Final = msgspec.json.Encoder()
 _DECODER: Final[msgspec.json.Decoder[Record]] = msgspec.json.Decoder(Record)
 _CHECK_LENGTH: Final = 16
-#: Matches only a few ASCII digits, because ``int`` also accepts other forms of numbers.
+#: Accepts only a few ASCII digits in each number, because ``int`` accepts many other forms.
 _HEADER: Final = re.compile(rb"(twopc/[0-9]{1,7}) ([0-9a-f]{64}) ([0-9]{1,7})/([0-9]{1,7}) ([0-9a-f]{16})")
 
 
@@ -30,13 +30,13 @@ def encode(record: Record, *, max_bytes: int) -> list[bytes]:
     """Encode a record as frames of at most ``max_bytes`` each (rule 14).
 
     A frame is ``<format> <sha256 of the body> <i>/<n> <check>`` and a newline, then its part of the body. The check
-    covers the frame alone, so that a record whose last frames are missing can be distinguished from an altered one.
+    covers only that frame, so that a record without its last frames can be distinguished from an altered record.
     """
     body = _ENCODER.encode(record)
     digest = hashlib.sha256(body).hexdigest()
     room = max_bytes - len(f"{FORMAT} {digest} 9999999/9999999 {'f' * _CHECK_LENGTH}\n")
     if room <= 0:
-        raise AssertionError(f"a frame of {max_bytes} bytes cannot hold its own header")
+        raise AssertionError(f"a frame of {max_bytes} bytes is too small for its own header")
     parts = [body[i : i + room] for i in range(0, len(body), room)]
     heads = [f"{FORMAT} {digest} {i}/{len(parts)}" for i in range(1, 1 + len(parts))]
     return [f"{head} {_check(head, part)}\n".encode() + part for head, part in zip(heads, parts, strict=True)]
@@ -54,8 +54,9 @@ def decode(frames: Iterable[tuple[int, bytes]]) -> list[LogEntry]:
 def decoding(frames: Iterable[tuple[int, bytes]]) -> Iterator[LogEntry]:
     """Decode ``(offset, frame)`` pairs in order as they arrive. A record has the offset of its first frame.
 
-    A record that lacks its last frames does not count: all its frames are in one transaction, so nobody has acted on it. A late
-    EndTxn of the previous record can leave such a part behind (KAFKA-17754). A record that lacks its first frame is damage.
+    A record without its last frames does not count. All of a record's frames are in one transaction, so nobody has acted on an
+    incomplete record. A late EndTxn for the previous record can leave one behind (KAFKA-17754). A record without its first frame
+    is damaged.
 
     Raises:
         DecisionLogDamagedError: a frame is missing, foreign, altered, or of an unknown format.
@@ -68,8 +69,8 @@ def decoding(frames: Iterable[tuple[int, bytes]]) -> Iterator[LogEntry]:
             pending, first, expected = [], offset, (digest, 1, total)
         elif (digest, index, total) != expected:
             raise DecisionLogDamagedError(
-                f"offset {offset} holds part {index}/{total} of a record, but part {expected[1]}/{expected[2]} of another "
-                "record belongs there"
+                f"offset {offset} contains part {index}/{total} of a record instead of the expected part "
+                f"{expected[1]}/{expected[2]} of another record"
             )
         pending.append(body)
         expected = (digest, index + 1, total)

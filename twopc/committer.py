@@ -1,4 +1,4 @@
-"""The driver's side of a sink: commit, abort, recover, and the evidence of outcomes."""
+"""The driver's side of a sink: commit, abort, recover, and prove outcomes."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class SinkCommitter(ABC, Generic[HandleT]):
 
     @abstractmethod
     def binding(self) -> Mapping[str, str]:
-        """Return the facts that must not change under a checkpoint (rule 11), such as the cluster's id.
+        """Return the facts that must not change during a checkpoint's lifetime (rule 11), such as the cluster's id.
 
         Read-only, but may connect to the store.
         """
@@ -34,10 +34,10 @@ class SinkCommitter(ABC, Generic[HandleT]):
     def inspect(self) -> Owner | None:
         """Check that this sink can be used: its settings and rights. Changes nothing.
 
-        Called before :meth:`acquire`, so that a start which will be refused does not fence a healthy driver.
+        Called before :meth:`acquire`, so that a refused start does not fence a healthy driver.
 
         Returns:
-            the driver that owned this sink last, if the sink itself records it; None if its decision log records it instead.
+            the driver that owned this sink last, if the sink itself records the owner; None if its decision log does.
 
         Raises:
             FatalError: the sink cannot be used; the message says what to do. Nothing has been changed.
@@ -50,22 +50,22 @@ class SinkCommitter(ABC, Generic[HandleT]):
         both decided. ``scan_start`` is the result of :meth:`begin_attempt` for the newest decision in the log; empty if the
         log has no decision.
         """
-        del scan_start  # a sink with a decision log need not know, because that log has no copies
+        del scan_start  # a sink with a decision log need not check, because that log has no copies
         return False
 
     def lacks_decisions(self, scan_start: JsonObject) -> bool:
-        """Whether this sink has lost decisions that came before the newest one, because its store was set back.
+        """Whether this sink has lost decisions that came before the newest one, because its store was set back in time.
 
-        Read-only. Called whenever :meth:`has_newer_decision` is. If only the newest decision is lost, recovery notices that.
+        Read-only. Called whenever :meth:`has_newer_decision` is. If only the newest decision is lost, recovery detects the loss.
         """
         del scan_start
         return False
 
     def newest_batch_of_others(self, query_id: str) -> int | None:
-        """The newest batch of this query that another writer has recorded in the store; None if there is none.
+        """The newest batch of this query that another writer has recorded in the store; None if no other writer has.
 
         Read-only. Called after :meth:`inspect` if the batch is not decided: another writer may have used the query's checkpoint
-        before. A store whose other writers record nothing cannot know.
+        before. Return None for a store in which other writers record no batches.
         """
         del query_id
         return None
@@ -91,7 +91,7 @@ class SinkCommitter(ABC, Generic[HandleT]):
         """Prepare for an attempt, before its tasks start.
 
         Returns:
-            the position at which :meth:`prove` must start to look for this attempt's transactions. Stored with the decision.
+            the position from which :meth:`prove` must search for this attempt's transactions. Stored with the decision.
         """
 
     @abstractmethod
@@ -108,10 +108,10 @@ class SinkCommitter(ABC, Generic[HandleT]):
 
     @abstractmethod
     def commit(self, handles: Sequence[HandleT], scan_start: JsonObject) -> Mapping[HandleT, Evidence]:
-        """Commit decided transactions, all in flight together, and prove their commits. Must always be safe to call again.
+        """Commit decided transactions, all in parallel, and prove their commits. Must always be safe to call again.
 
         Args:
-            handles: all handles of one decision.
+            handles: all handles in one decision.
             scan_start: the result of :meth:`begin_attempt` for that decision.
 
         Returns:
@@ -137,14 +137,14 @@ class SinkCommitter(ABC, Generic[HandleT]):
     def recover_and_abort(self, decided: Collection[HandleT]) -> None:
         """Sweep: end this sink's open transactions from this driver epoch and earlier ones, except those in ``decided``.
 
-        Called after :meth:`acquire` and after each decision. An incomplete sweep is logged and retried later. It raises
-        nothing: no decided batch depends on it.
+        Called after :meth:`acquire` and after each decision. An incomplete sweep is logged and retried later. The sweep raises
+        nothing, because no decided batch depends on it.
         """
 
     def orphans_ended(self) -> int:
         """Count the open transactions that this committer's sweeps have ended, for metrics. Each transaction counts once.
 
-        By default 0, so a sink need not count.
+        A sink need not count; the default is 0.
         """
         return 0
 

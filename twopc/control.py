@@ -1,4 +1,4 @@
-"""The control record of a sink: its owner and its newest decision.
+"""A sink's control record, which names the sink's owner and newest decision.
 
 The record is one value in the sink's store. It changes only by compare-and-set, so if two drivers change it, one of them
 notices. The functions here compute the next record; :class:`twopc.control_committer.ControlCommitter` stores it.
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 class Control(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """The control record. All fields are empty before the first driver.
+    """The control record. All fields are empty until the first driver acquires the sink.
 
     Attributes:
         id: the sink's id in this store; it moves with the store's data.
@@ -29,7 +29,7 @@ class Control(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
         query_id: the owner's query.
         driver_epoch: how many times the sink was acquired.
         version: the highest version reserved so far. A version is an integer that grows with every attempt at a batch.
-        decided: the version of this query's newest decision.
+        decided: the version of the owner's newest decision.
         revision: how many times the record was written, so that no value is ever stored twice.
     """
 
@@ -60,8 +60,8 @@ def decode(stored: bytes | None) -> Control:
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise ConfigurationError(
             f"a different value is stored in place of the sink's control record ({error}): {stored[:100]!r}. Nothing "
-            "was written. Do one of three things: give this sink a different name, restore the record from a backup, "
-            "or use the version that wrote it"
+            "was written. Give this sink a different name, restore the record from a backup, or use the toolkit version "
+            "that wrote it"
         ) from error
 
 

@@ -1,4 +1,4 @@
-"""The part of a committer that every store needs: the record of the sink's owner and its newest decision.
+"""The part of a committer that every store needs: the control record, which names the sink's owner and newest decision.
 
 If the store can change one value by compare-and-set, the sink needs only :meth:`ControlCommitter.load` and
 :meth:`ControlCommitter.swap`.
@@ -35,7 +35,8 @@ _VERSION: Final = "base"
 _AFTER: Final = "after"
 #: Stands for a decision that does not exist.
 NO_ATTEMPT: Final[Mapping[str, Any]] = {_VERSION: 0, _AFTER: 0}
-#: A change of the record may lose this many rounds. Others change it once per start or batch, so only a faulty swap loses all.
+#: A change to the record may lose this many rounds. Other drivers change it once per start or batch, so only a faulty swap loses
+#: every round.
 _ROUNDS: Final = 100
 
 
@@ -87,7 +88,7 @@ class ControlCommitter(SinkCommitter[HandleT], Generic[HandleT, StepT]):
 
     @abstractmethod
     def swap(self, step: StepT, old: bytes | None, new: bytes) -> bool:
-        """Write the control record, durably, if the store still has ``old``; return whether it had.
+        """Durably replace ``old`` with ``new`` if the store still has ``old``; return whether it had.
 
         If a retry after a lost answer finds ``new`` already there, that counts as written. If ``old`` is None, :meth:`load`
         had nothing to lock, so another driver's record may be there by now.
@@ -182,7 +183,7 @@ class ControlCommitter(SinkCommitter[HandleT], Generic[HandleT, StepT]):
 
     def _reserve(self, above: int) -> Control:
         """Reserve a version above ``above`` that no other attempt ever has; return the record with this version."""
-        # A lost answer may hide a version that was written; the retry reserves a higher one, which works as well.
+        # If an answer was lost, its version may have been written. The retry reserves a higher version, which is harmless.
         return self._change(lambda record: control.reserved(self._owned(record), above=above))
 
     def _record_decision(self, version: int, then: Callable[[StepT], None] = lambda _: None) -> None:
@@ -264,5 +265,5 @@ def version_of(scan_start: Mapping[str, Any]) -> int:
 
 
 def decided_before(scan_start: Mapping[str, Any]) -> int:
-    """Return the version of the newest decision when that attempt began."""
+    """Return the version of the newest decision at the time when the attempt began."""
     return int(scan_start.get(_AFTER, version_of(scan_start)))

@@ -1,4 +1,4 @@
-"""The driver of the protocol. :meth:`Coordinator.process` takes a batch through all steps."""
+"""Drive the protocol: :meth:`Coordinator.process` takes a batch through all of its steps."""
 
 from __future__ import annotations
 
@@ -29,14 +29,14 @@ class Coordinator:
     """Drives one run of one query over all its sinks. Used by one thread.
 
     Args:
-        sinks: every batch becomes visible in all of them or in none.
+        sinks: the query's sinks. Every batch becomes visible in all of them or in none.
         files: a directory beside the query's checkpoint, for the binding, and for the decisions if no sink has a log.
         settings: the user's settings.
         staging: the store for rows that tasks keep until their transactions are proven; None if tasks keep no rows.
 
     Attributes:
         participants: the sinks, in the order in which every loop visits them.
-        log: the log that holds the decisions.
+        log: the log that keeps the decisions.
     """
 
     def __init__(
@@ -76,8 +76,8 @@ class Coordinator:
     def is_undecided(self, batch: Batch) -> bool:
         """Whether this driver has recovered, the batch is not decided, and every batch before it is proven.
 
-        If so, this driver may write the batch again under its current epoch. Acquiring again could fence a driver that has
-        taken over.
+        If so, this driver may write the batch again under its current epoch. It must not acquire again, because that could
+        fence a driver that has taken over.
         """
         run = self._run
         if run is None or run.doubt is not None or run.outcome is not Outcome.COMMITTED:
@@ -86,12 +86,12 @@ class Coordinator:
         return highest is None or highest < batch.batch_id
 
     def process(self, batch: Batch, engine: Engine, pending: Pending | None = None) -> None:
-        """Make the batch visible in every sink, exactly once. Returning proves it.
+        """Make the batch visible in every sink, exactly once. A normal return proves this.
 
         ``pending`` records the events for the listeners (:meth:`twopc.listeners.Listeners.watching`).
 
         Raises:
-            TwoPhaseCommitError: ``twopc.errors`` explains each kind. Nothing is left half-decided.
+            TwoPhaseCommitError: see ``twopc.errors``. The batch is never left half-decided.
         """
         pending = pending or Pending()
         pending.counting(self.participants.take_orphans_ended)

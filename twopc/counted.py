@@ -1,8 +1,8 @@
-"""A number and its noun, for messages."""
+"""Format a number with its noun, for messages."""
 
 from __future__ import annotations
 
 
 def counted(number: int, one: str, many: str = "") -> str:
-    """Return ``1 row`` or ``2,000 rows``; pass ``many`` if the plural is not ``one`` with an s."""
+    """Return ``1 row`` or ``2,000 rows``; pass ``many`` for an irregular plural."""
     return f"{number:,} {one if number == 1 else many or f'{one}s'}"

@@ -1,6 +1,6 @@
-"""Named points at which a test may kill, stop, delay or fail this process. Unarmed, a point costs one look-up.
+"""Named points at which a test may kill, stop, delay or fail this process. An unarmed point costs one look-up.
 
-Only a call to :func:`arm` arms a point. No setting and no environment variable arms one in a production process.
+Only a call to :func:`arm` arms a point. In a production process, no setting or environment variable can arm one.
 :mod:`twopc.testing.crash_points` defines the actions and arms points from text.
 """
 
@@ -15,37 +15,37 @@ if TYPE_CHECKING:
 
 #: The points that every run with rows passes, in the order of the protocol's steps.
 POINTS: Final = (
-    "driver.inspected",  # read-only checks passed, nobody fenced yet
-    "driver.fenced",  # the previous driver is fenced, without a record of this driver yet
-    "driver.acquired",  # previous driver fenced, record of the acquisition durable
-    "driver.recovered",  # last decision finished, orphans swept
+    "driver.inspected",  # the read-only checks have passed; nobody is fenced yet
+    "driver.fenced",  # the previous driver is fenced; this driver has no record yet
+    "driver.acquired",  # the previous driver is fenced; this driver's acquired record is durable
+    "driver.recovered",  # the last decision is finished; orphans are swept
     "task.began",  # a task's transaction is open
     "task.written",  # its rows are handed to the client
     "task.flushed",  # its rows and marker are durable
-    "task.prepared",  # the handle exists, the driver does not have it yet
+    "task.prepared",  # the handle exists; the driver does not have it yet
     "task.handed_over",  # the handle is leaving; after this point the task ends nothing
     "driver.prepared",  # the driver has every handle
-    "driver.confirmed",  # every handle confirmed, nothing decided
-    "driver.deciding",  # the decision is written, its transaction still open
-    "driver.decided",  # the decision is durable, nothing committed
+    "driver.confirmed",  # every handle is confirmed; nothing is decided
+    "driver.deciding",  # the decision is written; its transaction is still open
+    "driver.decided",  # the decision is durable; nothing is committed
     "driver.committing",  # some transactions have been committed
     "driver.committed",  # every transaction is proven
-    "driver.swept",  # orphans of this batch are ended; foreachBatch returns next
+    "driver.swept",  # this batch's orphans are ended; foreachBatch returns next
 )
 #: Points that only some runs pass.
 OCCASIONAL: Final = (
-    "task.staged",  # the task's rows are kept (``staging=True``), its report has not left
-    "driver.bound",  # the checkpoint is bound to its sinks for the first time, nothing is decided
-    "driver.sweeping",  # orphans are found, none is ended
-    "driver.barred",  # a barrier is written after the expected markers, and nothing has been read up to it yet
-    "driver.truncating",  # a truncation of the decision log is recorded, nothing is deleted
+    "task.staged",  # the task's rows are staged (``staging=True``); its report has not left
+    "driver.bound",  # the checkpoint is bound to its sinks for the first time; nothing is decided
+    "driver.sweeping",  # orphans are found; none is ended
+    "driver.barred",  # a barrier is written after the expected markers; nothing has been read up to it yet
+    "driver.truncating",  # a truncation of the decision log is recorded; nothing is deleted
 )
 
 _armed: dict[str, tuple[int, Callable[[], None]]] = {}
 
 
 def crash_point(name: str) -> None:
-    """Pass a crash point: run the action it is armed with, if any."""
+    """Pass a crash point. If a test has armed it, run its action."""
     entry = _armed.pop(name, None)
     if entry is None:
         return
@@ -57,7 +57,7 @@ def crash_point(name: str) -> None:
 
 
 def is_armed(name: str) -> bool:
-    """Whether a test has armed the point. Some steps are split in two only if a test asks for that."""
+    """Whether a test has armed the point. Some steps are split in two only while their point is armed."""
     return name in _armed
 
 
@@ -65,7 +65,7 @@ def arm(name: str, action: Callable[[], None], *, passage: int = 1) -> None:
     """Run ``action`` once, on the given passage through a point, counted from now.
 
     Raises:
-        ConfigurationError: there is no such point.
+        ConfigurationError: the point is unknown.
     """
     if name not in (*POINTS, *OCCASIONAL):
         raise ConfigurationError(f"unknown crash point {name!r}; use one of {', '.join((*POINTS, *OCCASIONAL))}")
@@ -73,5 +73,5 @@ def arm(name: str, action: Callable[[], None], *, passage: int = 1) -> None:
 
 
 def disarm() -> None:
-    """Switch every point off."""
+    """Disarm every point."""
     _armed.clear()

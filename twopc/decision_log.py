@@ -1,4 +1,4 @@
-"""The interface of a decision log."""
+"""The interface for a decision log."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class DecisionLog(ABC):
 
     @abstractmethod
     def identity(self) -> str:
-        """Return an id of the store, which changes when the store is recreated (rule 11). Read-only."""
+        """Return the store's id, which changes when the store is recreated (rule 11). Read-only."""
 
     @abstractmethod
     def inspect(self) -> LogContents:
@@ -51,7 +51,7 @@ class DecisionLog(ABC):
 
     @abstractmethod
     def append(self, records: Sequence[Record]) -> int:
-        """Write all of the records, or none. Returning proves that they are durable.
+        """Write all of the records, or none. A normal return proves that they are durable.
 
         Returns:
             the position of the first record.
@@ -59,7 +59,7 @@ class DecisionLog(ABC):
         Raises:
             FencedError: a newer driver owns the log; nothing was written.
             RetriableError: nothing was written.
-            DecisionInDoubtError: no answer came, so the records may or may not be there (rule 12). Do not decide again.
+            DecisionInDoubtError: no answer arrived, so the records may or may not be in the log (rule 12). Do not decide again.
         """
 
     @abstractmethod

@@ -1,4 +1,4 @@
-"""A driver after recovery: its epochs, the last decision, and the evidence for it."""
+"""Keep a driver's state after recovery: its epochs, the last decision, and the evidence for that decision."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ logger = logging.getLogger(__name__)
 
 @dataclass
 class DriverRun:
-    """The state of one driver from recovery to its end. Exists only once recovery has succeeded.
+    """The state of one driver, from a successful recovery until the driver ends.
 
     Attributes:
         bound: the log and sinks that the checkpoint is, or will be, bound to.
@@ -81,16 +81,16 @@ class DriverRun:
         return decision is not None and decision.batch_id == named and decision.attempt.driver_epoch < self.log_epoch
 
     def next_attempt(self) -> Attempt:
-        """Create a new name for an attempt; no earlier attempt has it."""
+        """Name a new attempt. No earlier attempt has this name."""
         self._attempts += 1
         return Attempt(self.log_epoch, self._attempts)
 
     def append(self, records: Sequence[Record], deciding: Handles | None = None) -> None:
-        """Write to the decision log; durable when this returns. With a decision, this is the commit point.
+        """Write records to the decision log. They are durable on return. If they contain a decision, this is the commit point.
 
         Args:
-            records: the records; all of them are written, or none.
-            deciding: the handles of the decision among the records. Every later sweep spares these handles.
+            records: the records, which are written completely or not at all.
+            deciding: the handles of the decision in ``records``, if they contain one. Every later sweep spares these handles.
 
         Raises:
             FencedError, RetriableError, DecisionInDoubtError: see :meth:`DecisionLog.append`.
@@ -107,7 +107,7 @@ class DriverRun:
                     error if isinstance(error, TwoPhaseCommitError) else _interrupted(self.setup.log.name, error)
                 )
                 if isinstance(error, FencedError) and self._is_proven_absent(records):
-                    self.undetermined = {}  # otherwise it may be hours before anybody ends them
+                    self.undetermined = {}  # otherwise their transactions might stay open for hours
             raise
 
     def _is_proven_absent(self, records: Sequence[Record]) -> bool:
@@ -116,7 +116,7 @@ class DriverRun:
         return is_proven_absent(self.setup.log, records, driver_run_id=self.setup.driver_run_id, after=after)
 
     def abandon(self) -> None:
-        """Record that the user abandons the rest of the last decision. After that, its batch needs nothing more.
+        """Record that the user abandons the rest of the last decision. After that, its batch needs no further work.
 
         Raises:
             FencedError, RetriableError, DecisionInDoubtError: see :meth:`DecisionLog.append`.
@@ -133,7 +133,7 @@ class DriverRun:
         self.sweep()
 
     def commit(self) -> Outcome:
-        """Commit the last decision in every sink, and return the evidence. May be called again."""
+        """Commit the last decision in every sink, and return the outcome. May be called again."""
         batch_id, scan_start = self.decision.batch_id, self.decision.scan_start
         self.evidence = self.setup.participants.commit(batch_id, self.handles, scan_start)
         return self.outcome
@@ -152,10 +152,7 @@ class DriverRun:
         crash_point("driver.swept")
 
     def _truncate(self) -> None:
-        """Truncate the log to ``keep_batches`` decisions.
-
-        Waits until the log has twice as many, so that the cost is negligible.
-        """
+        # Wait until the log has twice that number of decisions, so that the cost is negligible.
         view, log, keep = self.view, self.setup.log, self.setup.settings.keep_batches
         if len(view.kept) < 2 * keep or view.begin is None:
             return
@@ -163,7 +160,7 @@ class DriverRun:
         try:
             self.append([Truncation(log_start=log_start, begin=view.begin, ended=tuple(sorted(view.ended)))])
         except RetriableError as error:
-            logger.warning("%s could not be truncated; the next batch tries again: %s", log.name, error)
+            logger.warning("%s could not be truncated; the next batch will try again: %s", log.name, error)
             return
         crash_point("driver.truncating")
         log.truncate(log_start)
@@ -173,5 +170,5 @@ class DriverRun:
 def _interrupted(log: str, error: BaseException) -> DecisionInDoubtError:
     return DecisionInDoubtError(
         f"{log}: {type(error).__name__} interrupted the write of a decision, so the decision may have been written ({error}). "
-        "No data is lost. Restart the query; it reads the outcome"
+        "No data is lost. Restart the query; the restart reads the outcome"
     )

@@ -1,4 +1,4 @@
-"""The interfaces that the coordinator needs: the engine that runs the tasks, and the store for the rows that its tasks keep."""
+"""The interfaces that the coordinator needs: an engine that runs the tasks, and a store for the rows that the tasks stage."""
 
 from __future__ import annotations
 
@@ -30,11 +30,11 @@ class Repair:
     """Evaluate the batch and report every partition of the plan, but write only the rows of the lost partitions (rule 9).
 
     Attributes:
-        lost: by sink name, the partitions whose rows are written. Any task may have them now.
+        lost: by sink name, the partitions whose rows are written. Any task may now have these rows.
         first_task: the number of the attempt's first task. It is above the numbers in the decision, because a sink may identify
-            a task's transaction by its number.
-        direct: the DataFrames that only the driver may write, as one task. It also wrote them for the decision, and the rows
-            are compared with the decision's partition by partition.
+            a transaction by its task's number.
+        direct: the DataFrames that the driver must write, as one task. The driver also wrote them for the decision, and a repair
+            compares rows with the decision partition by partition.
     """
 
     lost: Mapping[str, frozenset[Place]]
@@ -42,7 +42,7 @@ class Repair:
     direct: frozenset[str]
 
     def includes(self, transaction: TaskKey) -> bool:
-        """Whether a task writes to a sink, in a batch with one DataFrame, where tasks have the numbers of their partitions."""
+        """Whether the attempt writes this transaction. Valid only for one DataFrame whose tasks are numbered like partitions."""
         sink, partition = transaction
         return ("", partition) in self.lost.get(sink, ())
 
@@ -72,11 +72,11 @@ class Work:
     """One attempt at a batch, as the engine hands it to its tasks.
 
     Attributes:
-        driver_epochs: by sink name, the epoch that this driver acquired there.
-        committed_through: the highest batch whose transactions this driver has all proven, or -1.
-        mode: which rows are written, and from where.
-        timeout_ms: how long pre-commit may take in total; None where no sink's transactions expire.
-        pending: records the tasks' votes, and any task that declines.
+        driver_epochs: by sink name, the epoch that this driver acquired for the sink.
+        committed_through: the highest batch for which this driver has proven every transaction; -1 if none.
+        mode: which rows are written, and where they come from.
+        timeout_ms: how long pre-commit may take in total; None if no sink's transactions expire.
+        pending: records the tasks' votes.
     """
 
     batch: Batch
@@ -93,10 +93,10 @@ class Work:
 
 
 class Engine(Protocol):
-    """Runs the tasks of a batch."""
+    """Runs a batch's tasks."""
 
     def prepare(self, work: Work) -> Sequence[TaskReport]:
-        """Write as ``work.mode`` says; pre-commit every task; return the accepted attempts' reports.
+        """Write the rows that ``work.mode`` selects, pre-commit every task, and return the accepted tasks' reports.
 
         Raises:
             RetriableError: the attempt is void; a new one may succeed.
@@ -104,13 +104,13 @@ class Engine(Protocol):
         """
 
     def evaluate(self) -> None:
-        """Evaluate the batch once and discard the rows: a stateful plan must write its state version."""
+        """Evaluate the batch once and discard the rows, because a stateful plan must write its state version."""
 
 
 class StagedRows(Protocol):
-    """The rows that tasks keep until their transactions are proven (``staging=True``), one file for each task attempt.
+    """The rows that tasks keep until their transactions are proven (``staging=True``), in one file for each task attempt.
 
-    A task's report names its staged file. The engine's tasks write and read it.
+    A task's report names its staged file. The engine's tasks write and read these files.
     """
 
     def has(self, name: str) -> bool:

@@ -1,4 +1,4 @@
-"""One tree of errors. The class, not the message, tells the caller what to do next.
+"""All of the project's errors. An error's class, rather than its message, tells the caller what to do next.
 
 Most lost or duplicated records come from confusing these four answers:
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 class TwoPhaseCommitError(Exception):
-    """Base class of every error that this project raises on purpose.
+    """The base class for every error that this project raises on purpose.
 
     Attributes:
         retriable: whether the same call, retried unchanged, may succeed.
@@ -42,7 +42,7 @@ class RetriableError(TwoPhaseCommitError):
 class UnavailableError(RetriableError):
     """A server that the batch needs did not answer in time. No part of the attempt is or will be visible.
 
-    A sink's own step may also raise it. During a commit, the committer turns it into UNKNOWN, and no caller sees it.
+    A sink's own step may also raise this error. During a commit, the committer reports UNKNOWN instead, so no caller sees it.
     """
 
 
@@ -59,7 +59,7 @@ class SchemaError(FatalError):
 
 
 class BadRecordError(FatalError):
-    """The target system refused a record: too large, unknown topic, and so on."""
+    """The target system refused a record, for example because the record is too large or its topic is unknown."""
 
 
 class CheckpointExpiredError(FatalError):
@@ -75,7 +75,7 @@ class CheckpointExpiredError(FatalError):
 
 
 class FencedError(FatalError):
-    """A newer driver owns this sink. This driver must stop. It has done no harm."""
+    """A newer driver owns this sink. This driver has done no harm, and must stop."""
 
 
 class RefusedStartError(FatalError):
@@ -115,7 +115,7 @@ class InDoubtError(TwoPhaseCommitError):
 
 
 class DecisionInDoubtError(InDoubtError):
-    """The write of the decision received no answer. This run must not decide again; a restart reads the outcome."""
+    """The decision may or may not have been written. This run must not decide again; a restart reads the outcome."""
 
 
 class CommitBlockedError(TwoPhaseCommitError):
@@ -131,7 +131,7 @@ class CommitBlockedError(TwoPhaseCommitError):
 
 
 def missing_extra(what: str, extra: str, error: ModuleNotFoundError) -> ModuleNotFoundError:
-    """Build the error for ``what``, which cannot be imported because a package of ``extra`` is missing."""
+    """Build the error for a failed import of ``what``, which needs a missing package from ``extra``."""
     return ModuleNotFoundError(
         f"{what} needs the {error.name!r} package, which is not installed. Run: pip install 'spark-twopc[{extra}]'",
         name=error.name,

@@ -1,4 +1,4 @@
-"""Events of a checkpoint in progress, as listeners get them."""
+"""The events that listeners get while a checkpoint is in progress."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ class Triggered:
 
     Attributes:
         batch_id: the batch's id, which is also the checkpoint's.
-        query_id, run_id: Spark's ids of the query and of this run of it.
+        query_id, run_id: Spark's ids for the query and for its current run.
         triggered_ms: the time of the trigger, in ms since 1970 UTC.
     """
 
@@ -26,8 +26,8 @@ class Phase:
     """The checkpoint in progress entered a phase.
 
     Attributes:
-        name: the phase, ``prepare``, ``confirm``, ``decide`` or ``commit``, or a part of a start.
-        attempt_began: when this attempt's tasks, and so its transactions, began, by the monotonic clock; None before that.
+        name: the phase's name: ``prepare``, ``confirm``, ``decide``, ``commit``, or a step of the start.
+        attempt_began: when this attempt's tasks and transactions began, by the monotonic clock; None before that.
         transactions_live_ms: how long the sinks' transactions may stay open before they must be decided; None: forever.
         transactions: the names of the transactions that were prepared last.
     """

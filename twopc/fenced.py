@@ -1,8 +1,8 @@
 """Prove, for a fenced driver, that the decision it was about to write never reached the log.
 
-An error from the append does not prove it: the record may have been written before the fence, with only the answer arriving late.
-The log proves it, thanks to rule 1. The successor's record was written after the fence, so every decision of this driver
-comes before that record. A reader who reaches the record without finding the decision knows that it was not written.
+An error from the append proves nothing: the record may have been written before the fence, and only the answer arrived late.
+The log itself gives the proof (rule 1). The successor's record was written after the fence, so all of this driver's decisions
+come before that record. A reader that reaches the record without finding the decision knows that it was never written.
 """
 
 from __future__ import annotations
@@ -28,13 +28,13 @@ def is_proven_absent(log: DecisionLog, records: Sequence[Record], *, driver_run_
         log: the log, which another driver now owns.
         records: the records that this driver was about to write.
         driver_run_id: the id of this driver's run.
-        after: the offset of a record that this driver wrote there earlier; deletions below it prove nothing.
+        after: the offset of a record that this driver wrote earlier. If the log has been truncated beyond it, nothing is proven.
     """
     attempts = {record.attempt for record in records if isinstance(record, (Decision, Repair))}
     is_succeeded = False
     try:
         contents = log.inspect()
-        if contents.start > after:  # it may have been written, and truncated by the successor
+        if contents.start > after:  # the successor may have truncated the decision
             return False
         for offset, record in contents.entries:
             if isinstance(record, (Decision, Repair)) and record.attempt in attempts:

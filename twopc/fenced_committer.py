@@ -1,4 +1,4 @@
-"""Committers for stores with atomic steps: transactions, or a lock. Their authors define how to commit one transaction.
+"""Committers for stores with atomic steps: transactions or a lock. A subclass defines how to commit one transaction.
 
 The owner check and the change are one step, so a fenced driver, even one that was paused, can make no further changes.
 """
@@ -31,7 +31,7 @@ _COMMIT_ATTEMPTS: Final = 3
 
 @dataclass(frozen=True)
 class Prepared:
-    """The handle of a sink whose driver needs only a name.
+    """The handle for a sink whose driver needs only a transaction's name.
 
     Attributes:
         transaction: the name, from :func:`transaction_name`.
@@ -59,25 +59,25 @@ def driver_epoch_of(transaction: str, sink: str) -> int | None:
 class StepCommitter(ControlCommitter[HandleT, StepT], Generic[HandleT, StepT]):
     """See :class:`ControlCommitter`. A handle's ``transaction`` must be a name from :func:`transaction_name`.
 
-    One step commits the entire batch. If the step is a transaction of the store, readers see the batch at one instant. A subclass
-    says how a transaction is confirmed and proven; :class:`FencedCommitter` does it with markers.
+    One step commits the entire batch. If the step is a store transaction, readers see all of the batch at the same instant. A
+    subclass defines how to confirm and prove a transaction; :class:`FencedCommitter` uses markers.
     """
 
     # -- the store's hooks ----------------------------------------------------------------------------------------------
 
     @abstractmethod
     def publish_all(self, step: StepT, handles: Sequence[HandleT], version: int) -> Iterator[HandleT]:
-        """Make the rows of decided transactions visible, and yield each one once it is published. Called again after a crash.
+        """Make the rows of decided transactions visible, and yield each handle once published. Called again after a crash.
 
         Args:
             step: the owner's step.
-            handles: all transactions of a decision.
+            handles: all of a decision's transactions.
             version: the decision's version.
         """
 
     @abstractmethod
     def roll_back(self, step: StepT, transaction: str, version: int) -> None:
-        """Remove a transaction that is not published, so that its task can no longer prepare it.
+        """Remove an unpublished transaction, so that its task can no longer prepare it.
 
         Args:
             step: the owner's step.
@@ -89,11 +89,11 @@ class StepCommitter(ControlCommitter[HandleT, StepT], Generic[HandleT, StepT]):
     def pending(self, step: StepT) -> Iterable[str]:
         """List the names of this sink's transactions that are neither published nor rolled back.
 
-        Names of other sinks may be among them, so it is enough to list the names that begin with the sink's name.
+        The result may include names from other sinks, so listing all names that begin with the sink's name is enough.
         """
 
     def is_passing(self, error: Exception) -> bool:
-        """Whether a commit that failed with one of ``failures`` may succeed if it is repeated at once. By default, False."""
+        """Whether a commit that failed with this error may succeed if repeated immediately. By default, False."""
         del error
         return False
 
@@ -111,7 +111,7 @@ class StepCommitter(ControlCommitter[HandleT, StepT], Generic[HandleT, StepT]):
                 if not self.is_passing(error):
                     break
             logger.warning(
-                "sink %r: commit %d of %d failed: %s", self.name, attempt, _COMMIT_ATTEMPTS, self._blockers[-1]
+                "sink %r: commit attempt %d of %d failed: %s", self.name, attempt, _COMMIT_ATTEMPTS, self._blockers[-1]
             )
         return self.prove(handles, scan_start)
 
@@ -148,7 +148,7 @@ class StepCommitter(ControlCommitter[HandleT, StepT], Generic[HandleT, StepT]):
             self._orphans_ended += len(orphans)
 
     def close(self) -> None:
-        """See :class:`SinkCommitter`. By default, nothing is kept open."""
+        """See :class:`SinkCommitter`. By default, a committer keeps no connection open."""
 
     def _may_sweep(self, transaction: str) -> bool:
         # In a store without atomic steps, only this check protects a successor's transactions.
@@ -178,7 +178,7 @@ class FencedCommitter(StepCommitter[HandleT, StepT], Generic[HandleT, StepT]):
         """
 
     def publish_all(self, step: StepT, handles: Sequence[HandleT], version: int) -> Iterator[HandleT]:
-        """Publish a batch, and yield each transaction once it is published. Override this if one statement can publish them."""
+        """Publish a batch, and yield each handle once published. Override this if one statement can publish all of them."""
         for handle in handles:
             self.publish(step, handle, version)
             yield handle
@@ -189,7 +189,7 @@ class FencedCommitter(StepCommitter[HandleT, StepT], Generic[HandleT, StepT]):
 
     @abstractmethod
     def roll_back(self, step: StepT, transaction: str, version: int) -> None:
-        """Remove a transaction that is not published, and leave a marker, so that its task can no longer prepare it.
+        """Remove an unpublished transaction, and leave a marker, so that its task can no longer prepare it.
 
         Args:
             step: the owner's step.
@@ -216,7 +216,7 @@ class FencedCommitter(StepCommitter[HandleT, StepT], Generic[HandleT, StepT]):
         del scan_start  # a transaction is found by its name
         try:
             with self.step() as step:
-                self.load(step)  # where this locks, it waits for a step that has no answer yet
+                self.load(step)  # if the store locks here, this waits for a step whose answer is still missing
                 return {handle: self.outcome(step, handle) for handle in handles}
         except self.failures as error:
             self._block(self.reason(error))

@@ -1,4 +1,4 @@
-"""The protocol needs only these few file operations. The caller knows the file system and supplies them."""
+"""Define the few file operations that the protocol needs. The caller, which knows the file system, supplies them."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from typing import Final, Protocol
 
 from twopc.errors import ConfigurationError
 
-#: The limit of Flink's job manager for a state in memory.
+#: Flink's job manager has the same limit for state in memory.
 _MEMORY_BYTES: Final = 5 * 1024 * 1024
-#: The errors of ``link`` and of ``fsync`` on a directory where they are unsupported (link(2), fsync(2)). They vary by share.
+#: The errors from ``link``, and from ``fsync`` on a directory, where they are unsupported (link(2), fsync(2)). Shares vary.
 _UNSUPPORTED: Final = frozenset({errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK, errno.EINVAL})
 
 
@@ -23,7 +23,7 @@ class NotDurableError(OSError):
 
 
 def is_unsupported(error: object) -> bool:
-    """Whether the file system lacks hard links or cannot sync a directory; :class:`UnlinkedFiles` needs neither."""
+    """Whether the error shows that the file system lacks hard links or cannot sync directories (see :class:`UnlinkedFiles`)."""
     return isinstance(error, OSError) and error.errno in _UNSUPPORTED
 
 
@@ -32,7 +32,7 @@ class Files(Protocol):
 
     Attributes:
         is_atomic: whether at most one of several callers of :meth:`put_if_absent` gets True. If not (an object store), several
-            callers may get True, and the bytes of the last one stay. Then another log must fence the drivers.
+            callers may get True, and the last caller's bytes stay. Then another log must fence the drivers.
     """
 
     location: str
@@ -48,7 +48,7 @@ class Files(Protocol):
         """
 
     def put_if_absent(self, name: str, data: bytes) -> bool:
-        """Create the complete file, or none. False if any file already has the name. Either result is durable on return.
+        """Create the complete file, or return False if a file already has the name. Either result is durable on return.
 
         See :attr:`is_atomic`. After any error, the file may exist.
 
@@ -61,7 +61,7 @@ class Files(Protocol):
 
 
 class LocalFiles:
-    """A local directory. ``link`` implements put-if-absent atomically, so no half-written file ever has the name."""
+    """A local directory. ``link`` implements put-if-absent atomically, so a half-written file never has the name."""
 
     is_atomic = True
 
@@ -121,7 +121,7 @@ class LocalFiles:
         try:
             self._sync(directory.parent)
         except OSError:
-            with contextlib.suppress(OSError):  # the next try must not mistake it for a durable one
+            with contextlib.suppress(OSError):  # the next try must not mistake it for a durable directory
                 directory.rmdir()
             raise
 
@@ -135,8 +135,9 @@ class LocalFiles:
 class UnlinkedFiles(LocalFiles):
     """A local directory on a file system without hard links, or without sync for directories: gcsfuse, SMB, some FUSE.
 
-    Such a share has no other reliable way to decide between two machines: ``RENAME_NOREPLACE`` is often missing, or each machine
-    checks it on its own. So the share is treated like an object store: two callers of ``put_if_absent`` may both get True.
+    Nothing else on such a share reliably decides between two machines: ``RENAME_NOREPLACE`` is often missing, or each machine
+    checks it only locally. So the share is treated like an object store, where two callers of ``put_if_absent`` may both get
+    True.
     """
 
     is_atomic = False
@@ -157,10 +158,9 @@ class UnlinkedFiles(LocalFiles):
 
 
 class MemoryFiles:
-    """A directory in this process's memory, for tests of sinks and engines. Its content dies with the process.
+    """A directory in this process's memory, for tests of sinks and engines. Its content is lost when the process ends.
 
-    A query whose decisions died with its driver is refused when it restarts. Batches that were decided but not committed are
-    lost.
+    After that, a restarted query is refused, and batches that were decided but not committed are lost.
 
     Args:
         limit_bytes: the maximum total size of the files, in bytes.
@@ -201,8 +201,8 @@ class MemoryFiles:
             if size > self._limit_bytes:
                 raise ConfigurationError(
                     f"{name} was not written: the files in memory would take {size:,} bytes, but limit_bytes is "
-                    f"{self._limit_bytes:,}. Keep them on a file system: twopc.LocalFiles, or a query's own checkpoint with "
-                    "exactly_once(); or raise MemoryFiles(limit_bytes=…)"
+                    f"{self._limit_bytes:,}. Keep the files on a file system (twopc.LocalFiles, or a query's own checkpoint with "
+                    "exactly_once()), or raise MemoryFiles(limit_bytes=…)"
                 )
             self._content[name] = data
             return True

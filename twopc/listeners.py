@@ -1,4 +1,4 @@
-"""Notify the listeners of a query's checkpoints. A listener gets immutable events and cannot change a checkpoint."""
+"""Notify listeners about a query's checkpoints. A listener gets immutable events and cannot change a checkpoint."""
 
 from __future__ import annotations
 
@@ -34,13 +34,13 @@ class Listener:
         """Handle the start of a checkpoint."""
 
     def entered(self, phase: Phase) -> None:
-        """Handle the beginning of a phase of the checkpoint in progress, which ends the phase before it."""
+        """Handle the beginning of a phase, which ends the previous phase of the checkpoint."""
 
     def ended(self, checkpoint: Checkpoint) -> None:
-        """Handle the end of a checkpoint, completed or failed. The protocol's own work on it is complete."""
+        """Handle a completed or failed checkpoint. The protocol has finished its own work on the checkpoint."""
 
     def close(self) -> None:
-        """Handle the end of the query, or a failure after which it starts again with recovery."""
+        """Handle the end of the query, or a failure after which the query starts again with recovery."""
 
 
 class Listeners:
@@ -78,7 +78,7 @@ class Listeners:
         self._tell(self, self._end, pending, None)
 
     def close(self) -> None:
-        """Notify the listeners that the query has ended, or is starting again with recovery."""
+        """Notify the listeners that the query has ended or will start again with recovery."""
         for listener in self._listeners:
             self._tell(listener, listener.close)
 
@@ -110,7 +110,7 @@ class Listeners:
 
 
 def explain(error: BaseException, checkpoint: Checkpoint) -> None:
-    """Add a failed checkpoint's facts to the message of our own errors, or as a note to others (Python 3.11 and later)."""
+    """Add a failed checkpoint's facts to our own errors' messages, or to other errors as a note (Python 3.11 and later)."""
     facts = describe(checkpoint)
     if isinstance(error, TwoPhaseCommitError) and error.args:
         if error.checkpoint is None:  # otherwise this is the same error again: a run in doubt raises it for every batch

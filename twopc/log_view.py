@@ -1,4 +1,4 @@
-"""A decision log, folded into the few facts that recovery needs. Pure: no I/O."""
+"""Fold a decision log into the few facts that recovery needs."""
 
 from __future__ import annotations
 
@@ -22,25 +22,25 @@ if TYPE_CHECKING:
 class LogStatus(Enum):
     """The state of the last batch in the log."""
 
-    UNDECIDED = "undecided"  #: no decision of the open query, or no query at all
+    UNDECIDED = "undecided"  #: the open query has no decision, or no query is open
     DECIDED = "decided"  #: the last batch has a decision
-    REPAIRED = "repaired"  #: repair records have replaced some of its handles
+    REPAIRED = "repaired"  #: repair records have replaced some of the last batch's handles
     CORRUPT = "corrupt"  #: the log cannot be trusted
 
 
 @dataclass(frozen=True)
 class LogView:
-    """A folded log.
+    """The facts from a folded log.
 
     Attributes:
         begin: the open query's begin record.
         ended: the ids of queries that were ended and must not resume.
-        decision: the last decision with its repairs merged in; None when the open query has none.
-        kept: (offset, scan_start) of every decision that is still in the log, oldest first. The rest of an older decision may
-            take several MB, and nothing needs it.
+        decision: the last decision with its repairs merged in; None if the open query has no decision.
+        kept: (offset, scan_start) for every decision that is still in the log, oldest first. Nothing needs the rest of an older
+            decision, which may take several MB.
         repaired: whether repairs were merged into ``decision``.
         acquired: the newest acquired record, which names the log's last owner.
-        damage: why the log cannot be trusted; None if it can be trusted.
+        damage: why the log cannot be trusted; None if it can.
     """
 
     begin: Begin | None = None
@@ -53,7 +53,7 @@ class LogView:
 
     @property
     def status(self) -> LogStatus:
-        """The log's case in the recovery table; there are four."""
+        """The log's status in the recovery table."""
         if self.damage is not None:
             return LogStatus.CORRUPT
         if self.decision is None:
@@ -62,7 +62,7 @@ class LogView:
 
     @property
     def highest_batch(self) -> int | None:
-        """H: the highest decided batch; a begin record counts as the decision before its first batch."""
+        """H: the highest decided batch. A begin record counts as the decision for the batch before its first batch."""
         if self.decision is not None:
             return self.decision.batch_id
         return None if self.begin is None else self.begin.first_batch - 1
@@ -75,7 +75,7 @@ class LogView:
     def scan_start(self) -> dict[str, dict[str, Any]]:
         """Where to start looking for evidence of the log's newest decision, by sink name.
 
-        The decision counts even if it was abandoned or belongs to another query.
+        That decision counts even if it was abandoned or is from another query.
         """
         return self.kept[-1][1] if self.kept else {}
 
@@ -88,7 +88,7 @@ class LogView:
 
 
 def fold(contents: LogContents) -> LogView:
-    """Fold a log while it is read. Damage is recorded in the view instead of raised, so that the recovery table handles it.
+    """Fold a log while reading it. The view records damage instead of raising it, so that the recovery table handles it.
 
     Raises:
         TwoPhaseCommitError: the log cannot be read, see :meth:`DecisionLog.read`.
@@ -96,12 +96,12 @@ def fold(contents: LogContents) -> LogView:
     try:
         view, recorded_start = _fold_from(contents, 0)
     except DecisionLogDamagedError:
-        recorded_start = truncated_to(contents.entries)  # entries below it do not count, damaged or not
+        recorded_start = truncated_to(contents.entries)  # entries below the truncation do not count, even if damaged
         try:
             view, _ = _fold_from(contents, recorded_start)
         except DecisionLogDamagedError as error:
             return LogView(damage=str(error))
-    # Somebody else deleted records that no driver had truncated: that is damage, not an empty log (rule 4).
+    # Somebody deleted records that no driver had truncated, so the log is damaged rather than empty (rule 4).
     if contents.start > recorded_start:
         return replace(
             view, damage=f"it starts at offset {contents.start}, but was truncated only up to {recorded_start}"
@@ -137,7 +137,7 @@ def fold_entry(view: LogView, entry: LogEntry) -> LogView:
         return replace(view, decision=record, repaired=False, kept=(*view.kept, (entry.offset, record.scan_start)))
     if isinstance(record, Repair):
         return replace(view, decision=_merge(view.decision, record, entry.offset), repaired=True)
-    return replace(view, acquired=record)  # it fences; it says nothing about batches
+    return replace(view, acquired=record)  # an acquired record fences, and says nothing about batches
 
 
 def fold_more(view: LogView, offset: int, records: Sequence[Record]) -> LogView:
@@ -148,7 +148,7 @@ def fold_more(view: LogView, offset: int, records: Sequence[Record]) -> LogView:
 
 
 def _require_successor(view: LogView, decision: Decision, offset: int) -> None:
-    """Check that the log has no gap: a decision follows that of the previous batch, or a lost one for the same batch."""
+    """Check that the log has no gap: a decision follows one for the previous batch, or a lost one for the same batch."""
     last, begin = view.decision, view.begin
     if last is not None and (decision.query_id != last.query_id or decision.batch_id - last.batch_id not in {0, 1}):
         raise DecisionLogDamagedError(
@@ -164,14 +164,14 @@ def _require_successor(view: LogView, decision: Decision, offset: int) -> None:
 
 def _merge(decision: Decision | None, repair: Repair, offset: int) -> Decision:
     if decision is None or decision.batch_id != repair.batch_id or decision.query_id != repair.query_id:
-        raise DecisionLogDamagedError(f"the repair record at {offset} belongs to no decision")
+        raise DecisionLogDamagedError(f"the repair record at {offset} does not match the decision before it")
     known = {(sink, task.partition) for task in decision.tasks for sink in task.handles}
     again = {task.partition: task.handles for task in repair.tasks if not task.is_repair}
     added = tuple(task for task in repair.tasks if task.is_repair)
     if not known.issuperset(repair.replaces) or not again.keys() <= {number for _, number in repair.replaces}:
         raise DecisionLogDamagedError(f"the repair record at {offset} repairs transactions that were not decided")
     if not {task.partition for task in added}.isdisjoint(task.partition for task in decision.tasks):
-        raise DecisionLogDamagedError(f"the repair record at {offset} has a task with the number of a decided one")
+        raise DecisionLogDamagedError(f"the repair record at {offset} reuses the number of a decided task")
     tasks = tuple(
         msgspec.structs.replace(task, handles=_left(task, repair.replaces) | again.get(task.partition, {}))
         for task in decision.tasks

@@ -1,6 +1,6 @@
-"""The values of ``exactly_once(override=…)``. Each allows one thing that is otherwise refused.
+"""Overrides for ``exactly_once(override=…)``. Each permits one action that is otherwise refused.
 
-Each names one query, batch or sink and has no effect on any other, so an override left in the code does not weaken the checks.
+An override names one query, batch or sink and affects no other, so leaving it in the code does not weaken the checks.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ class Abandon:
     """Give up the last decided batch, because nothing can complete it. Its visible rows stay.
 
     Attributes:
-        batch_id: that batch.
+        batch_id: the id of the last decided batch.
     """
 
     batch_id: int
@@ -71,7 +71,7 @@ Override = EndQuery | AdoptQuery | ResumeAt | Abandon | AddSink
 
 @dataclass(frozen=True)
 class Overrides:
-    """All overrides of a query.
+    """All overrides that a query passes.
 
     Attributes:
         adopt_query_id: see :class:`AdoptQuery`.
@@ -92,7 +92,7 @@ class Overrides:
         """Collect the user's overrides.
 
         Raises:
-            ConfigurationError: a value is not an override, or two are of the same kind.
+            ConfigurationError: a value is not an override, or two values are of the same kind.
         """
         found: dict[str, str | int] = {}
         for one in given if isinstance(given, Sequence) and not isinstance(given, str) else (given,):
@@ -117,5 +117,5 @@ def _field_of(one: object) -> tuple[str, str | int]:
             return "abandon_batch", batch_id
     raise ConfigurationError(
         f"override={one!r} is not an override: pass EndQuery(id), AdoptQuery(id), ResumeAt(batch), Abandon(batch) or "
-        "AddSink(name), each with the value that the error names"
+        "AddSink(name), with the value from the error message"
     )

@@ -1,7 +1,7 @@
-"""The sinks of one query as the coordinator sees them. Every loop over several sinks is here.
+"""One query's sinks, as the coordinator sees them. Every loop over several sinks is here.
 
-No other module loops over committers or decodes stored handles, so every loop has the same order and each handle is
-decoded once.
+No other module loops over committers or decodes stored handles. So every loop has the same order, and each handle is decoded
+only once.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ class Participants:
 
     @property
     def prepare_timeout_ms(self) -> float | None:
-        """How long pre-commit may take before any sink's transactions expire; None if they never expire."""
+        """How long pre-commit may take before any sink's transactions expire, in ms; None if they never expire."""
         return min((sink.prepare_timeout_ms for sink in self.sinks.values() if sink.prepare_timeout_ms), default=None)
 
     def decision_logs(self) -> list[DecisionLog]:
@@ -67,17 +67,17 @@ class Participants:
     # -- recovery ------------------------------------------------------------------------------------------------------
 
     def inspect(self) -> dict[str, str | None]:
-        """Check every sink without changing it; return each sink's last query, or None if it records none."""
+        """Check every sink without changing it; return each sink's last query, or None if the sink records none."""
         found: dict[str, str | None] = {}
         for name, committer in self.committers.items():
             owner = committer.inspect()
-            # Only the first look counts: a later one could show a newer driver, which a retried acquisition must not fence.
+            # Only the first result counts: a later one could show a newer driver, which a retried acquisition must not fence.
             self._seen.setdefault(name, owner)
             found[name] = owner.query_id if owner else None
         return found
 
     def bindings(self) -> dict[str, dict[str, str]]:
-        """Return the facts about each sink that must not change under a checkpoint (rule 11).
+        """Return the facts about each sink that must not change during a checkpoint's lifetime (rule 11).
 
         Raises:
             ConfigurationError: two sinks have the same decision log.
@@ -114,7 +114,7 @@ class Participants:
         """Confirm every vote (rule 3).
 
         Raises:
-            RetriableError: a vote no longer holds.
+            RetriableError: a vote is no longer valid.
         """
         for _, committer, mine in self._each(prepared):
             committer.confirm(list(mine.values()), age_ms)
@@ -143,7 +143,7 @@ class Participants:
     # -- the rest ------------------------------------------------------------------------------------------------------
 
     def blockers(self) -> list[str]:
-        """Say why the last commit could not be proven, with one text for each sink concerned."""
+        """Say why the last commit could not be proven. Every sink concerned contributes its reasons."""
         return [reason for committer in self.committers.values() for reason in committer.blockers()]
 
     def take_orphans_ended(self) -> int:
@@ -152,7 +152,7 @@ class Participants:
         return self._orphans_told - told
 
     def forget(self, oldest_kept: Mapping[str, Mapping[str, Any]]) -> None:
-        """Delete evidence that is needed only by decisions older than the oldest kept one."""
+        """Delete evidence that only decisions older than the oldest kept one need."""
         for name, committer in self.committers.items():
             committer.forget(oldest_kept.get(name, {}))
 

@@ -16,16 +16,16 @@ if TYPE_CHECKING:
     from twopc.progress import StateSize
     from twopc.records import TaskReport
 
-#: Bounds of one record, for a batch of any size.
+#: These limits keep a record small for a batch of any size.
 _SLOWEST: Final = 5
 _ATTEMPTS: Final = 5
 _MESSAGE: Final = 4_000
 
 
 class Pending:
-    """Records the events of one checkpoint. Its only product is the record that :meth:`ended` builds.
+    """Records the events of one checkpoint; :meth:`ended` builds the checkpoint's record from them.
 
-    The coordinator and the engine call it. It writes to no store.
+    The coordinator and the engine report the events. This class writes to no store.
 
     Args:
         batch_id, query_id, run_id, failed_before: see :class:`Checkpoint`.
@@ -67,7 +67,7 @@ class Pending:
         self._take_orphans_ended: Callable[[], int] = int
 
     def counting(self, take_orphans_ended: Callable[[], int]) -> None:
-        """Set the function that counts the transactions ended by sweeps since the last checkpoint. It is called at the end."""
+        """Set the function that counts transactions ended by sweeps since the last checkpoint. :meth:`ended` calls it."""
         self._take_orphans_ended = take_orphans_ended
 
     def measured(self, state: tuple[StateSize, ...]) -> None:
@@ -75,16 +75,16 @@ class Pending:
         self._state = state
 
     def limited(self, limit_ms: float | None, limited_by: str, *, planned: int | None) -> None:
-        """Record the time limit for preparing (None: no limit), the settings that change the limit, and the planned input."""
+        """Record the time limit for preparing in ms (None: no limit), the settings that change it, and the planned input."""
         self._limit_ms, self._limited_by, self._planned = limit_ms, limited_by, planned
 
     def enter(self, phase: str) -> None:
-        """Record that another phase begins, which ends the previous one."""
+        """Record that a phase begins, which ends the previous phase."""
         self._entered.append((phase, time.monotonic()))
         self._notify(Phase(phase, self._attempt_began, self._transactions_live_ms, self._transactions))
 
     def attempting(self, transactions_live_ms: float | None) -> None:
-        """Record that tasks are about to open transactions, and how long these may stay open."""
+        """Record that tasks are about to open transactions, and how many ms the transactions may stay open."""
         self._transactions_live_ms = transactions_live_ms
         self._acknowledged, self._is_declined = [], False
         self._attempt_began = time.monotonic()
@@ -109,7 +109,7 @@ class Pending:
         self._failed = [*self._failed, self._cause(error)][-_ATTEMPTS:]
 
     def ended(self, error: BaseException | None) -> Checkpoint:
-        """End the checkpoint and build its record; ``error`` says why the checkpoint failed."""
+        """End the checkpoint and build its record. ``error`` made the checkpoint fail; None if it completed."""
         end, tasks = time.monotonic(), self._tasks
         votes = sorted(self._acknowledged, key=_took, reverse=True)
         direct = [task.is_direct for task in tasks]

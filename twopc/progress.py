@@ -1,7 +1,7 @@
-"""The record of a checkpoint's outcome, and a readable description. The terms are Flink's; here a checkpoint is a batch.
+"""Record a checkpoint's outcome and describe it in words. The terms are Flink's. Here, each batch is one checkpoint.
 
-A checkpoint is *triggered*, its tasks *acknowledge* it, and it is *completed*; or a task *declines* it, or it *expires*, or it
-*fails* otherwise. ``twopc.pending`` records the events until then.
+A checkpoint is *triggered*, its tasks *acknowledge* it, and it is *completed*. Otherwise a task *declines* it, it *expires*, or
+it *fails* for another reason. ``twopc.pending`` records the events up to its end.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import msgspec
 
 from twopc.counted import counted
 
-#: The format of a record. A new field with a default keeps the number; any other change needs a new number.
+#: A record's format. A new field with a default does not change the number; any other change does.
 FORMAT: Final = "twopc-history/1"
 
 COMPLETED: Final = "completed"
@@ -28,10 +28,10 @@ class Acknowledgement(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=T
 
     Attributes:
         partition: the task's number in the batch.
-        attempt: Spark's number of the task attempt; 0 is the first one.
+        attempt: Spark's number for the task attempt; the first is 0.
         took_ms: the time from the task's first action to the hand-over of its handles.
         read_ms: the part of ``took_ms`` spent waiting for rows from the source, the shuffle and the user's own functions.
-        flush_ms: the part of ``took_ms`` spent waiting until the sinks had the rows. The rest is the conversion of rows.
+        flush_ms: the part of ``took_ms`` spent waiting until the sinks had the rows. The rest was spent on converting rows.
         host: the host where the task ran; empty in the driver.
     """
 
@@ -46,11 +46,11 @@ class Acknowledgement(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=T
 
 
 class StateSize(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """The size of an operator's state in the engine's state store, over all of its tasks.
+    """The size of an operator's state in the engine's state store, summed over all tasks.
 
     Attributes:
         operator: the engine's name for the operator.
-        memory_bytes: the store's memory, as the engine counts it.
+        memory_bytes: the memory that the store uses, as the engine reports it.
         commit_ms: how long the tasks took in total to commit the last version.
         sizes: further sizes under the store's own names, such as RocksDB's files.
     """
@@ -66,9 +66,9 @@ class Cause(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """Why an attempt or a checkpoint failed.
 
     Attributes:
-        reason: ``declined`` if a task voted no; ``expired`` if the time was up before the pre-commit; ``failed`` otherwise.
+        reason: ``declined`` if a task voted no; ``expired`` if time ran out before the pre-commit ended; ``failed`` otherwise.
         phase: the phase in which it failed.
-        error: the name of the error's class.
+        error: the error's class name.
         late: the number of acknowledgements that arrived after the time limit. Their transactions were aborted.
     """
 
@@ -80,7 +80,7 @@ class Cause(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class Checkpoint(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag=FORMAT, tag_field="format"):
-    """A checkpoint that has ended: one line of the history. New fields have a default.
+    """A checkpoint that has ended. Each line of the history contains one.
 
     Attributes:
         batch_id: the batch's id, which is also the checkpoint's.
@@ -90,20 +90,20 @@ class Checkpoint(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, 
         pause_ms: the time from the end of the run's last checkpoint to this trigger; None for the first checkpoint of a run.
         failed_before: how many checkpoints of this batch failed directly before this one and were tolerated.
         way: who wrote the rows: ``direct`` (the driver), ``tasks``, ``both``; empty if nothing was written.
-        steps: the steps of the recovery table, such as ``write`` or ``repair``; empty for a replay that had nothing to write.
-        phases: the ms spent in each phase, in order. The times of a phase that occurred twice are added up.
+        steps: the steps from the recovery table, such as ``write`` or ``repair``; empty for a replay that had nothing to write.
+        phases: the ms spent in each phase, in order. If a phase occurred twice, its times are added up.
         tasks: the number of tasks that acknowledged.
         transactions: the number of transactions that were decided.
-        orphans_ended: open undecided transactions that the sweeps have ended since the last checkpoint, in the sinks that
-            count them.
+        orphans_ended: how many open, undecided transactions the sweeps have ended since the last checkpoint. Not every sink
+            counts them.
         planned: how much input Spark had planned, in the source's own unit; None if the source does not report it.
-        limit_ms: the time limit for preparing; None: no limit.
+        limit_ms: the time limit for preparing; None means no limit.
         limited_by: the settings that change ``limit_ms``.
         median_ms: the median of the tasks' durations.
-        slowest: the tasks that took longest, the longest first.
+        slowest: the slowest tasks, slowest first.
         retried: the slowest of the acknowledged tasks that the engine had retried.
         failed_attempts: the last few attempts that failed and were retried in this process.
-        state: the size of the state at the trigger, as the previous batch left it. Empty in the first checkpoint of a run.
+        state: the size of the state at the trigger, that is, after the previous batch. Empty in a run's first checkpoint.
         cause: why the checkpoint failed; None if it completed.
     """
 
@@ -135,12 +135,12 @@ class Checkpoint(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, 
 
     @property
     def outcome(self) -> str:
-        """``completed``, or the reason why not: ``declined``, ``expired``, ``failed``."""
+        """``completed``, or the reason for the failure: ``declined``, ``expired`` or ``failed``."""
         return self.status if self.cause is None else self.cause.reason
 
 
 def describe(checkpoint: Checkpoint) -> str:
-    """Describe a failed checkpoint in sentences: when, for how long, in which phase, the slowest task, the limit."""
+    """Describe a failed checkpoint in sentences: its times, its phases, its slowest task and its limit."""
     ended_ms = checkpoint.triggered_ms + checkpoint.took_ms
     phases = ", ".join(f"{phase} {seconds(ms)}" for phase, ms in checkpoint.phases.items())
     triggered = (
@@ -150,32 +150,32 @@ def describe(checkpoint: Checkpoint) -> str:
     sentences = [triggered]
     if checkpoint.failed_before:
         sentences.append(
-            f"Earlier failures of this batch: {checkpoint.failed_before}, see CheckpointConfig.tolerable_failures"
+            f"This batch had already failed {counted(checkpoint.failed_before, 'time')} "
+            "(CheckpointConfig.tolerable_failures)"
         )
     if checkpoint.slowest:
         slowest = checkpoint.slowest[0]
         where = f" on {slowest.host}" if slowest.host else ""
         sentences.append(
-            f"The slowest of {counted(checkpoint.tasks, 'task')} that acknowledged: {slowest.partition}{where}, "
-            f"{counted(slowest.rows, 'row')} in "
-            f"{seconds(slowest.took_ms)}, {seconds(slowest.read_ms)} of it waiting for rows, {seconds(slowest.flush_ms)} "
-            "flushing"
+            f"The slowest of {counted(checkpoint.tasks, 'task')} that acknowledged was task {slowest.partition}{where}: it took "
+            f"{seconds(slowest.took_ms)} for {counted(slowest.rows, 'row')}, including {seconds(slowest.read_ms)} waiting for "
+            f"rows and {seconds(slowest.flush_ms)} flushing"
         )
     if checkpoint.limit_ms is not None:
-        sentences.append(f"Its limit was {seconds(checkpoint.limit_ms)}, set by {checkpoint.limited_by}")
+        sentences.append(f"The checkpoint's limit was {seconds(checkpoint.limit_ms)}, set by {checkpoint.limited_by}")
     if checkpoint.cause is not None and checkpoint.cause.late:
         sentences.append(
-            f"{counted(checkpoint.cause.late, 'acknowledgement')} came late; "
+            f"{counted(checkpoint.cause.late, 'acknowledgement')} came late, so "
             f"{'its' if checkpoint.cause.late == 1 else 'their'} transactions were aborted"
         )
     return ". ".join(sentences)
 
 
 def seconds(ms: float) -> str:
-    """Format a duration, given in ms, for people."""
+    """Format a duration in ms for a message."""
     return f"{ms:.0f} ms" if ms < 1000 else f"{ms / 1000:.1f} s"  # noqa: PLR2004 - a second
 
 
 def utc(ms: float) -> str:
-    """Format a time, given in ms since 1970, for people: in UTC, to the second."""
+    """Format a time in ms since 1970 for a message, in UTC and to the second."""
     return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(ms / 1000))

@@ -1,4 +1,4 @@
-"""The records of a decision log."""
+"""The records in a decision log."""
 
 from __future__ import annotations
 
@@ -32,23 +32,23 @@ class Part(msgspec.Struct, frozen=True, array_like=True):
 
 
 def added_up(parts: Iterable[Part]) -> tuple[int, int]:
-    """Add up the row counts of the parts, and their checksums."""
+    """Sum the parts' row counts, and sum their checksums."""
     parts = tuple(parts)
     return sum(part.rows for part in parts), sum(part.checksum for part in parts) % 2**64
 
 
 class TaskReport(msgspec.Struct, frozen=True, kw_only=True):
-    """The report of one accepted task.
+    """The report from one accepted task.
 
     Attributes:
-        partition: the task's number in the batch, over all of its DataFrames.
+        partition: the task's number in the batch, counted over all of the batch's DataFrames.
         parts: the rows that the task received from each partition of the plan. If empty, the task has all rows of one partition,
             whose index is the task's number.
-        rows: the number of rows that it received.
-        checksum: order-insensitive sum of the rows' 64-bit hashes, modulo 2**64; 0 in a decision of one transaction.
-        handles: by sink name, as JSON values; a sink to which the task wrote nothing is absent (rule 8).
-        staged: the name of the staged file that keeps its rows (rule 9), if it has one.
-        frame_name: if a batch has several DataFrames, the name of a sink that takes the DataFrame of these rows.
+        rows: the number of rows that the task received.
+        checksum: order-insensitive sum of the rows' 64-bit hashes, modulo 2**64; 0 if the decision has only one transaction.
+        handles: the task's handles by sink name, as JSON values. A sink to which the task wrote nothing is absent (rule 8).
+        staged: the name of the file in which the task staged its rows (rule 9); None if it staged no rows.
+        frame_name: the name of a sink that takes the DataFrame with these rows; empty if the batch has only one DataFrame.
         is_direct: whether the driver wrote all rows of the DataFrame, as one task.
         is_repair: whether the task belongs to a replay and wrote rows of lost transactions.
     """
@@ -65,7 +65,7 @@ class TaskReport(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def by_part(self) -> tuple[Part, ...]:
-        """:attr:`parts`, or a single part if the task has a partition of its own."""
+        """:attr:`parts`; if they are empty, one part with all of the task's rows."""
         return self.parts or ((Part(self.partition, self.rows, self.checksum),) if self.rows else ())
 
 
@@ -73,7 +73,7 @@ class Acquired(msgspec.Struct, frozen=True, kw_only=True, tag="acquired"):
     """A driver has acquired the log. The record's offset is the driver's epoch.
 
     Attributes:
-        sink: the sink that provides the log; empty if no sink does, as with files in the checkpoint.
+        sink: the sink that provides the log; empty if the log is in the checkpoint.
     """
 
     query_id: str
@@ -85,7 +85,7 @@ class Acquired(msgspec.Struct, frozen=True, kw_only=True, tag="acquired"):
 
     @classmethod
     def by_this_process(cls, claim: Claim, at_ms: int, *, sink: str = "") -> Acquired:
-        """Build the record of this process, at ``at_ms`` milliseconds since 1970 UTC."""
+        """Build this process's record with the time ``at_ms``, in milliseconds since 1970 UTC."""
         return cls(
             query_id=claim.query_id,
             run=claim.run,
@@ -100,10 +100,10 @@ class Begin(msgspec.Struct, frozen=True, kw_only=True, tag="begin"):
     """Opens the log for a query. Counts as the decision for batch ``first_batch - 1``.
 
     Attributes:
-        prior_offsets: the checkpoint's source offsets of that batch; empty if there is no such batch.
-        ends: the id of the query that was open before and is ended by this one.
-        abandons: whether batch ``first_batch - 1`` was decided but could not be completed, so that the user has given up its
-            invisible part.
+        prior_offsets: the source offsets of that batch, from the checkpoint; empty if the checkpoint has none for it.
+        ends: the id of the previously open query, if this query ends it.
+        abandons: whether the user has given up the invisible part of batch ``first_batch - 1``, which was decided but could not
+            be completed.
     """
 
     query_id: str
@@ -117,9 +117,9 @@ class Decision(msgspec.Struct, frozen=True, kw_only=True, tag="decision"):
     """The commit point: this batch becomes visible with exactly these transactions.
 
     Attributes:
-        offsets: the source offsets of the batch, one canonical string per source.
-        tasks: every accepted task, empty ones included.
-        scan_start: by sink, where the evidence for its transactions begins.
+        offsets: the batch's source offsets, one canonical string per source.
+        tasks: every accepted task, including tasks without rows.
+        scan_start: by sink, where the search for evidence of its transactions begins.
         kind: "write", or "rewrite" if every transaction of an earlier decision for the batch was lost.
         binding: the number of the checkpoint's binding at the time; 0 if the record names no binding.
     """
@@ -135,7 +135,7 @@ class Decision(msgspec.Struct, frozen=True, kw_only=True, tag="decision"):
 
 
 class Repair(msgspec.Struct, frozen=True, kw_only=True, tag="repair"):
-    """Replaces lost transactions of a decided batch with new ones, which hold the same rows.
+    """Replaces a decided batch's lost transactions with new transactions that contain the same rows.
 
     Attributes:
         tasks: the tasks that wrote the new transactions: the decided tasks, from their staged rows, or the tasks of a replay.
@@ -169,7 +169,7 @@ class LogEntry(NamedTuple):
 
 @dataclass(frozen=True)
 class Entries:
-    """The entries. Each iteration reads them again, because the log of many tasks and batches is too large for memory."""
+    """The entries of a log. Each iteration reads them again, because a log of many tasks and batches does not fit in memory."""
 
     walk: Callable[[], Iterator[LogEntry]]
 

@@ -1,4 +1,4 @@
-"""Recovery as a table: the log's status, the evidence and the batch's position determine the next step.
+"""Define recovery as a table: the log's status, the evidence and the batch's position determine the next step.
 
 Two more columns say whether the lost rows are staged, and whether the user abandons them.
 Each row is a labelled case. Each combination matches exactly one row, and a test enumerates all combinations. The table
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 class Outcome(Enum):
     """The combined evidence for all handles of the last decision."""
 
-    COMMITTED = "all committed"  #: also if there are none
+    COMMITTED = "all committed"  #: also if the decision has no handles
     LOST = "all lost"
     PARTLY_LOST = "some committed, some lost"
     UNKNOWN = "some unknown"
@@ -33,11 +33,11 @@ class Step(Enum):
     WRITE = "write"  #: prepare, decide, commit
     REWRITE = "rewrite"  #: no part of the batch is or will be visible: write it again, as a new attempt
     REPAIR = "repair"  #: write only the lost rows, after checking that the replay yields the decided rows
-    PUBLISH = "publish"  #: write the lost rows from the staged ones, even if the plan would now yield others
+    PUBLISH = "publish"  #: write the lost rows from the staged files, even if the plan would now yield different rows
     ABANDON = "abandon"  #: record that the rest of the last decision is abandoned, then look again
     FINISH = "finish"  #: the batch is visible: evaluate the plan once if nothing has yet, then return
-    BLOCKED = "blocked"  #: decided, not provable now: CommitBlockedError
-    IN_DOUBT = "in doubt"  #: decided, and only a replay could complete it, but there will be none: InDoubtError
+    BLOCKED = "blocked"  #: decided, but not provable now: CommitBlockedError
+    IN_DOUBT = "in doubt"  #: decided, but only a replay could complete it, and none will come: InDoubtError
     REFUSE = "refuse"  #: RefusedStartError
     DAMAGED = "damaged"  #: DecisionLogDamagedError
 
@@ -48,7 +48,7 @@ class Step(Enum):
 
 
 class Case(NamedTuple):
-    """One row of the table. A field of None matches everything."""
+    """One row of the table. A field that is None matches everything."""
 
     label: str
     statuses: frozenset[LogStatus] | None
@@ -94,7 +94,7 @@ RECOVERY_TABLE: Final[tuple[Case, ...]] = (
     Case("damaged log", frozenset({LogStatus.CORRUPT}), None, None, Step.DAMAGED),
     *(Case(label, _READABLE, None, frozenset({at}), Step.REFUSE) for at, label in _REFUSALS.items()),
     Case("nothing decided", frozenset({LogStatus.UNDECIDED}), None, _NEXT, Step.WRITE),
-    # A begin record counts as a decision without transactions: the batch before it does not belong to the sink, or is abandoned.
+    # A begin record counts as a decision without transactions: the batch before it was not for the sink, or was abandoned.
     Case("before the sink", frozenset({LogStatus.UNDECIDED}), None, _SAME, Step.FINISH),
     Case("decided, done", _ANY_DECISION, _PROVEN, _SAME, Step.FINISH),
     Case("last one done", _ANY_DECISION, _PROVEN, _NEXT, Step.WRITE),
@@ -106,7 +106,7 @@ RECOVERY_TABLE: Final[tuple[Case, ...]] = (
     Case("all lost", _ANY_DECISION, _ALL_LOST, _SAME, Step.REWRITE, staged=False),
     Case("some lost", _ANY_DECISION, _SOME_LOST, _SAME, Step.REPAIR, staged=False, abandoned=False),
     Case("some lost, abandoned", _ANY_DECISION, _SOME_LOST, _SAME, Step.ABANDON, staged=False, abandoned=True),
-    # The engine has moved past the batch, so there is no replay to repair it from.
+    # The engine has moved past the batch, so no replay can repair it.
     Case("lost and left behind", _ANY_DECISION, _LOSSES, _NEXT, Step.IN_DOUBT, staged=False, abandoned=False),
     Case("left behind, abandoned", _ANY_DECISION, _LOSSES, _NEXT, Step.ABANDON, staged=False, abandoned=True),
 )
@@ -122,7 +122,7 @@ def lookup(status: LogStatus, outcome: Outcome, position: Position, *, staged: b
 
 
 def outcome_of(evidence: Iterable[Evidence]) -> Outcome:
-    """Combine the evidence for every handle of a decision into one outcome."""
+    """Combine the evidence for a decision's handles into one outcome."""
     found = set(evidence)
     if Evidence.UNKNOWN in found:
         return Outcome.UNKNOWN

@@ -20,21 +20,21 @@ if TYPE_CHECKING:
 
 LEFT_BEHIND: Final = "Spark has moved past this batch and cannot replay it"
 OTHER_ROWS: Final = (
-    "the replay yields different rows from those decided (a shuffle, AQE, changed partitions or a non-deterministic "
-    "expression), so the lost rows cannot be told apart from the visible ones. For later batches, staging=True keeps the rows "
-    "and prevents this"
+    "the replay does not yield the decided rows (because of a shuffle, AQE, changed partitions or a non-deterministic "
+    "expression), so nothing can tell the lost rows from the visible rows. For later batches, staging=True keeps the rows and "
+    "prevents this"
 )
 OTHER_ORDERS: Final = "each replay yields the decided rows in a different order; restart the query to try again"
 LOST_AGAIN: Final = (
     "every attempt to write their rows again was also lost. Raise the sinks' transaction timeout (kafka.transaction.timeout.ms) "
     "and restart the query to try once more"
 )
-#: The end of a refusal, because a refused start recovers nothing, and a restart alone does not help.
+#: This ends a refusal, because a refused start recovers nothing, and a restart alone does not help.
 DEADLINE: Final = (
     "Act soon: decided transactions that are not yet committed will expire (kafka.transaction.timeout.ms), and their rows "
     "will be lost with them"
 )
-#: The advice if a sink or a log is lost, and a copy of it may exist.
+#: The advice after a sink or a log is lost, if a copy of it may exist.
 FAILOVER: Final = (
     "start with a new checkpoint and a new sink name, and do not write rows that the output already has: "
     "docs/operations.md#cluster-failover-and-mirrored-topics"
@@ -53,9 +53,10 @@ def refusal(position: Position, label: str, view: LogView, batch: Batch, log: st
     missing = 0 if highest is None else highest + 1  # the first batch of the gap
     texts = {
         Position.REWOUND: (
-            f"the checkpoint is at batch {at}, but {log} has already decided batch {highest}. An older checkpoint was "
-            f"restored, or a copy of it ran elsewhere. Continuing would write batches {at} to {highest} twice. Restore the "
-            f"newest checkpoint; or, to write these batches again, start with a new checkpoint and override=EndQuery({mine!r})"
+            f"the checkpoint is at batch {at}, but {log} already contains the decision for batch {highest}. An older checkpoint "
+            f"was restored, or a copy of the checkpoint ran elsewhere. Continuing would write batches {at} to {highest} twice. "
+            "Restore the newest checkpoint; or, to write these batches again, start with a new checkpoint and "
+            f"override=EndQuery({mine!r})"
         ),
         Position.COPIED: (
             f"batch {at} of this checkpoint has different source offsets from those that {log} recorded (at batch {highest}). "
@@ -74,9 +75,9 @@ def refusal(position: Position, label: str, view: LogView, batch: Batch, log: st
             "ResumeAt does not restore it"
         ),
         Position.NEW_QUERY: (
-            f"{log} belongs to query {other}, but this is query {mine}. Its checkpoint was deleted, or another query uses the "
-            f"same sink name. If query {other} has ended for good, pass override=EndQuery({other!r}); otherwise "
-            "rename this sink"
+            f"{log} belongs to query {other}, but this is query {mine}. Either the checkpoint was deleted, which gave this query "
+            f"a new id, or two queries use the same sink name. If query {other} has ended for good, pass "
+            f"override=EndQuery({other!r}); otherwise rename this sink"
         ),
         Position.UNADOPTED: (
             f"the checkpoint is at batch {at}, but {log} has no record of the earlier batches. If they were written by other "
@@ -85,8 +86,8 @@ def refusal(position: Position, label: str, view: LogView, batch: Batch, log: st
             "has written nothing yet"
         ),
         Position.ENDED: (
-            f"query {mine} was ended in {log} when query {other} replaced it. Its checkpoint must not be used again. Start "
-            f"with a new checkpoint and override=EndQuery({other!r}), or rename this sink"
+            f"query {mine} was ended in {log} when query {other} replaced it. The ended query's checkpoint must not be used "
+            f"again. Start with a new checkpoint and override=EndQuery({other!r}), or rename this sink"
         ),
     }
     return RefusedStartError(f"{label}: {texts[position]}. Nothing was written", case=position.value)
@@ -96,7 +97,7 @@ def damaged(view: LogView, log: str) -> DecisionLogDamagedError:
     """Build the error for a log that cannot be trusted."""
     return DecisionLogDamagedError(
         f"the decision log {log} is damaged: {view.damage}. Nothing was written, and visible rows stay visible. Without "
-        "the log, nobody can tell whether the last batch is complete. Restore it from a backup; or check the output, then "
+        "the log, nobody can tell whether the last batch is complete. Restore the log from a backup; or check the output, then "
         "start with a new checkpoint and a new sink name"
     )
 
@@ -109,7 +110,7 @@ def blocked(batch_id: int, unproven: Sequence[str], blockers: Sequence[str]) -> 
     else:
         fix = "No data is lost. Restart the query when every broker answers"
     return CommitBlockedError(
-        f"{what}. {fix}; it resumes here. If nothing can ever prove this batch (because its markers were deleted), "
+        f"{what}. {fix}; it then completes this batch. If nothing can ever prove this batch (because its markers were deleted), "
         f"{_way_out(batch_id)}",
         transactions=unproven,
     )

@@ -1,4 +1,4 @@
-"""The id of a register log, in a file beside the registers. The file is written once and sealed."""
+"""Keep a register log's id in a file beside the registers. The file is sealed, and written only once."""
 
 from __future__ import annotations
 
@@ -38,14 +38,14 @@ def read_id(files: Files) -> str:
         return unseal(data, _Identity).id
     except msgspec.DecodeError as error:
         raise DecisionLogDamagedError(
-            f"{files.location}/{FILE} is torn or was altered. Nothing was written, and the other registers still hold every "
-            "decision. The correct id is the log_identity in the newest binding-*.json beside them: write its 32 digits into "
-            "the file"
+            f"{files.location}/{FILE} is torn or was altered. Nothing was written, and the registers still contain every "
+            f"decision. Find log_identity, the correct id, in the newest {files.location}/binding-*.json, and write its 32 "
+            "digits into the file"
         ) from error
 
 
 def create_id(files: Files) -> None:
-    """Write a new id if there is none.
+    """Write a new id if none exists.
 
     Raises:
         RetriableError: the id could not be written.
@@ -54,7 +54,7 @@ def create_id(files: Files) -> None:
         files.put_if_absent(FILE, seal(_Identity(id=uuid.uuid4().hex)))
     except TwoPhaseCommitError:
         raise
-    except Exception as error:  # any error of the file system; the next try finds a file that was written anyway
+    except Exception as error:  # any file system error; if the file was written anyway, the next try finds it
         raise RetriableError(
             f"{files.location}/{FILE}, the id of the decision log, could not be written: {error}. No part of this batch was "
             "written. Restart the query when the file system accepts files again"

@@ -1,7 +1,7 @@
-"""Reads write-once registers: their files, their content, and the log that they form together.
+"""Read write-once registers: their files, their content, and the log that they form together.
 
-Reading changes nothing. Another driver may append or truncate meanwhile, so a reader looks again if its findings do not fit
-together.
+Reading changes nothing. Another driver may append or truncate in the meantime, so a reader starts again if the registers that
+it found do not fit together.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 FORMAT: Final = "twopc-register/1"
 _DIRECTORY: Final = "registers"
 _NUMBER: Final = re.compile(r"[0-9]{20}")
-#: A reader starts again up to this many times, because a driver appended or truncated meanwhile.
+#: A reader starts again up to this many times if another driver appends or truncates in the meantime.
 _TRIES: Final = 8
 
 
@@ -50,7 +50,7 @@ def packed(records: Sequence[Record]) -> bytes:
 
 
 def file_of(number: int) -> str:
-    """Name the file of a register."""
+    """Return a register's file name."""
     return f"{_DIRECTORY}/{number:020d}"
 
 
@@ -94,7 +94,7 @@ class RegisterReader:
             try:
                 start = self._recorded_start([number for number in numbers if number <= last])
             except RetriableError:
-                continue  # a healthy driver may have truncated meanwhile
+                continue  # a healthy driver may have truncated in the meantime
             missing = sorted(set(range(start, last + 1)).difference(numbers))
             if not missing and (numbers or self._files.read(register_id.FILE) is None):
                 return LogContents(start, Entries(partial(self._entries, start, last)))
@@ -110,9 +110,9 @@ class RegisterReader:
         return any(entries is None or truncated_to(entries) > number for entries in newer)
 
     def fenced(self, number: int) -> FencedError:
-        """Build the error for a driver that lost this register to another driver; name that driver if possible."""
+        """Build the error for a driver that lost this register to another driver. The error names the winner if possible."""
         driver = "another driver"
-        with contextlib.suppress(Exception):  # only to name the driver; the register is certainly taken
+        with contextlib.suppress(Exception):  # this read only finds the driver's name; the register is certainly taken
             for _, record in self._load(number) or ():
                 if isinstance(record, Acquired):
                     driver = f"{record.driver} (run {record.run})"

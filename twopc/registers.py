@@ -1,15 +1,16 @@
-"""The decision log without Kafka: write-once registers in a directory, with put-if-absent as the only primitive.
+"""Keep the decision log without Kafka, in write-once registers in a directory. The only primitive is put-if-absent.
 
-``registers/<20 digits>`` holds the records of one :meth:`RegisterLog.append`, all or none; its number is their offset.
-The driver that writes the next number owns the log. A driver that finds this number taken is fenced and stops. Two rules make
-that safe:
+The file ``registers/<20 digits>`` contains all records from one :meth:`RegisterLog.append`; its number is their offset. The
+driver that writes the next register owns the log. A driver that finds its next register taken is fenced and stops. Two rules
+make this safe:
 
-* After a write with an unknown outcome, the driver reads the register back. A write carries its own id, so equal bytes prove
-  the write. If the directory's sync has failed, they prove nothing, because the name may vanish in a power failure. A driver
-  acts on the records that it reads only once its own record is in the directory, and synced.
-* While a driver was paused, others may have written its next register *and deleted it*, so that the register looks
-  free. The truncation record is durable before the first register is deleted, and the newest register is never deleted.
-  So a driver compares a register that it has just written with the newer ones, and removes it if it lies below a truncation.
+* After a write with an unknown outcome, the driver reads the register back. Each write contains a unique id, so equal bytes
+  prove the write. But if syncing the directory failed, equal bytes prove nothing, because the name may vanish in a power
+  failure. A driver acts on the records that it has read only after its own record is in the directory and synced.
+* While a driver was paused, other drivers may have written *and deleted* its next register, so that the register looks free.
+  A truncation record is durable before any register is deleted, and the newest register is never deleted. So after a driver
+  has written a register, it reads all newer registers. If one of them records a truncation that covers the new register, the
+  driver removes that register.
 """
 
 from __future__ import annotations
@@ -35,22 +36,22 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-#: A claimant tries this many registers, one after another. The driver that it fences may keep appending, so the number is far
-#: above the number of registers that a query writes in that time. Only a file system that refuses every name exhausts it.
+#: A claimant tries this many registers in a row, because the driver that it fences may keep appending. No query writes that many
+#: registers in the meantime, so the tries run out only if the file system refuses every name.
 _CLAIMS: Final = 100
 
 
 def require_atomic(files: Files) -> None:
-    """Check that these files can hold the decisions: only put-if-absent decides between two drivers.
+    """Check that these files can keep the decisions, which requires an atomic put-if-absent.
 
     Raises:
-        ConfigurationError: the files cannot hold them.
+        ConfigurationError: two drivers could both decide.
     """
     if not files.is_atomic:
         raise ConfigurationError(
-            f"{files.location}: no sink of this query keeps the decisions, so they would be kept in the checkpoint. But its file "
-            "system cannot create a file only where none exists, so two drivers could both decide. Nothing was written. Add a "
-            "Kafka sink to the query, whose ledger keeps the decisions, or use a checkpoint on a local or shared POSIX path or "
+            f"{files.location}: no sink of this query keeps the decisions, so the checkpoint would have to keep them. But the "
+            "checkpoint's file system may overwrite an existing file, so two drivers could both decide. Nothing was written. Add "
+            "a Kafka sink to the query, whose ledger keeps the decisions, or use a checkpoint on a local or shared POSIX path or "
             "on HDFS"
         )
 
@@ -58,7 +59,7 @@ def require_atomic(files: Files) -> None:
 class RegisterLog(DecisionLog):
     """Keeps decisions in write-once registers, on any file system with put-if-absent.
 
-    The log fences drivers of the same checkpoint. A *copied* checkpoint has its own registers; the fence in the sinks stops
+    The log fences drivers that use the same checkpoint. A *copied* checkpoint has its own registers, so only the sinks can fence
     its driver (see ``docs/protocol.md``).
     """
 
@@ -82,7 +83,7 @@ class RegisterLog(DecisionLog):
         return self._reader.contents(None)
 
     def acquire(self, claim: Claim) -> int:
-        """See :class:`DecisionLog`. The first free register gets this driver's record."""
+        """See :class:`DecisionLog`. Writes this driver's record to the first free register."""
         if self._own is not None and self._own.run == claim.run:
             return self._own.driver_epoch
         record = Acquired.by_this_process(claim, int(time.time() * 1000))
@@ -91,10 +92,10 @@ class RegisterLog(DecisionLog):
             try:
                 won = self._put(number, [record])
             except DecisionInDoubtError as error:
-                # If the record was written after all, it only fences and decides nothing, so no batch is in doubt.
+                # Even if the record was written, it only fences and decides nothing, so no batch is in doubt.
                 raise RetriableError(f"acquiring the decision log failed: {error}") from error
             if won:
-                # After the register: an id without registers is damage, not a new log.
+                # The register comes first, because an id without registers means a damaged log rather than a new one.
                 register_id.create_id(self._files)
                 self._own = Own(claim.run, number, number)
                 return number
@@ -117,21 +118,21 @@ class RegisterLog(DecisionLog):
         return number
 
     def truncate(self, log_start: int) -> None:
-        """See :class:`DecisionLog`. Deletes in ascending order, so that the newest registers always remain."""
+        """See :class:`DecisionLog`. Deletes the oldest registers first, so that the newest always remain."""
         try:
             for number in self._reader.numbers():
                 if number < log_start:
                     self._files.remove(file_of(number))
         except Exception as error:  # noqa: BLE001 - a file system may raise anything; the next truncation retries
             logger.warning(
-                "%s: the registers below %d could not be deleted; the next truncation retries: %s",
+                "%s: the registers below %d could not be deleted; the next truncation will try again: %s",
                 self._reader.where(),
                 log_start,
                 error,
             )
 
     def close(self) -> None:
-        """See :class:`DecisionLog`. Has nothing to release."""
+        """See :class:`DecisionLog`. This log keeps no connection open."""
 
     def _put(self, number: int, records: Sequence[Record]) -> bool:
         """Write a register. Returns False if another driver has it.
@@ -144,24 +145,24 @@ class RegisterLog(DecisionLog):
         failure: Exception | None = None
         try:
             written = self._files.put_if_absent(file_of(number), data)
-        except FatalError:  # the files themselves say that nothing was written
+        except FatalError:  # this error proves that nothing was written
             raise
         except Exception as error:  # noqa: BLE001 - a file system may raise anything, and the outcome is unknown
             written, failure = False, error
         try:
-            # The name may be taken by our own first try, if a client library has retried.
+            # If a client library retried, our own first try may have taken the name.
             found = data if written else self._files.read(file_of(number))
             dropped = found == data and self._reader.is_dropped(number)
         except Exception as error:
             raise DecisionInDoubtError(
-                f"{self._reader.where(number)}: it is not known whether this decision was written ({failure or error}). No data "
-                "is lost. Restart the query when the file system answers; it reads the outcome"
+                f"{self._reader.where(number)}: this decision may or may not have been written ({failure or error}). No data is "
+                "lost. Restart the query when the file system answers; the restart reads the outcome"
             ) from error
         if found == data and isinstance(failure, NotDurableError):
             raise DecisionInDoubtError(
                 f"{self._reader.where(number)} was written but could not be made durable ({failure}). A power failure may "
-                "remove it, so nothing was committed. No data is lost. Restart the query when the file system is healthy; it "
-                "reads the outcome"
+                "remove it, so nothing was committed. No data is lost. Restart the query when the file system is healthy; the "
+                "restart reads the outcome"
             ) from failure
         if found is None and failure is not None:
             raise RetriableError(f"{self._reader.where(number)} could not be written: {failure}") from failure

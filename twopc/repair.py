@@ -1,4 +1,4 @@
-"""Rule 9: a decided transaction that is proven lost is written again, with only the rows that were decided."""
+"""Rule 9: if a decided transaction is proven lost, write exactly its decided rows again."""
 
 from __future__ import annotations
 
@@ -21,18 +21,18 @@ def match_rows(
 ) -> dict[Place, Place] | None:
     """For each decided partition of the plan, find the partition of the replay that has its rows.
 
-    The replay must yield the decided rows for *all* partitions; otherwise the lost rows may now belong to other partitions. A
-    partition may be in another task now. The order may differ: Spark plans the partitions of a source with few
-    partitions in a different order when it reads their offsets back from the checkpoint.
+    The replay must yield the decided rows for *all* partitions; otherwise the lost rows may now be in other partitions. A
+    partition may now be in another task. The order may also differ: if a source has few partitions, Spark plans them in a
+    different order when it reads their offsets back from the checkpoint.
 
     Args:
         decision: the decision.
-        replayed: the reports of all tasks of the replay.
-        expected: the result of an earlier call. If the rows of a decided place fit several replayed places, the place given here
-            is preferred; for a decided place that is absent here, its own place.
+        replayed: the reports from all tasks of the replay.
+        expected: the result of an earlier call. If a decided place's rows fit several replayed places, the place given here is
+            preferred, or the decided place itself if it is absent here.
 
     Returns:
-        decided place -> replayed place; None if the replay yields different rows.
+        the replayed place for each decided place; None if the replay yields different rows.
     """
     fitting: dict[tuple[str, int, int], list[Place]] = {}
     for place, rows in _rows_by_place(replayed).items():
@@ -58,19 +58,18 @@ def _rows_by_place(tasks: Iterable[TaskReport]) -> dict[Place, tuple[str, int, i
 
 
 def _places(task: TaskReport) -> list[Place]:
-    """List the places whose rows the task has."""
     return [(task.frame_name, part.index) for part in task.by_part]
 
 
 def lost_places(
     decision: Decision, lost: Collection[TaskKey], found: Mapping[Place, Place]
 ) -> dict[str, frozenset[Place]]:
-    """Find, by sink, the places in the replay whose rows were in lost transactions.
+    """Find the places in the replay whose rows were in lost transactions, by sink.
 
     Args:
         decision: the decision.
         lost: the lost transactions.
-        found: decided place -> replayed place; the same place where absent.
+        found: the replayed place for each decided place; a place that is absent here has not changed.
     """
     places: dict[str, set[Place]] = {}
     for task in decision.tasks:
@@ -81,17 +80,17 @@ def lost_places(
 
 
 def first_task(decision: Decision) -> int:
-    """Return the first number above the numbers of the decision's tasks."""
+    """Return the lowest number above those of the decision's tasks."""
     return max((task.partition for task in decision.tasks), default=-1) + 1
 
 
 def as_decided(
     decision: Decision, lost: Collection[TaskKey], replayed: Sequence[TaskReport], found: Mapping[Place, Place]
 ) -> tuple[TaskReport, ...] | None:
-    """Turn the tasks of a replay into tasks of the decision: one for each new transaction, with the decided partitions in it.
+    """Turn a replay's tasks into tasks of the decision: one for each new transaction, with that transaction's decided partitions.
 
     Returns:
-        None if a lost transaction has no successor, because the sink now takes none of its rows.
+        None if nothing replaces a lost transaction, because the sink now takes none of its rows.
     """
     decided = {there: here for here, there in found.items()}
     first, places = first_task(decision), lost_places(decision, lost, {})

@@ -1,7 +1,7 @@
-"""The envelope of every file that this toolkit writes: a JSON object that contains its checksum.
+"""Seal every file that this toolkit writes as a JSON object that contains its own checksum.
 
 A torn or altered object is never mistaken for a valid one, and an object in any other format is refused. Two kinds of data
-have other envelopes: a record of the ledger, which is cut into frames (``twopc.codec``), and staged rows, which are a stream.
+are sealed differently: ledger records, which are split into frames (``twopc.codec``), and staged rows, which are a stream.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ def seal(record: msgspec.Struct) -> bytes:
 
 
 def with_check(body: bytes) -> bytes:
-    """Add its checksum to a JSON object."""
+    """Add a checksum to a JSON object, as its last field."""
     return body[:-1] + f',"check":"{hashlib.sha256(body).hexdigest()}"}}'.encode()
 
 
@@ -46,7 +46,7 @@ def unseal(data: bytes, kind: type[_T], *, of_format: int | str | None = None) -
     Args:
         data: the result of :func:`seal`.
         kind: the record's class.
-        of_format: the value that its field ``format`` must have; None if it has no such field.
+        of_format: the value that the record's field ``format`` must have; None if the record has no such field.
 
     Raises:
         AlteredError: the record is torn or altered.
@@ -55,9 +55,9 @@ def unseal(data: bytes, kind: type[_T], *, of_format: int | str | None = None) -
     """
     found = _SEAL.search(data)
     if found is None:
-        raise AlteredError("it has no checksum: it is torn or was altered")
+        raise AlteredError("it has no checksum, so it is torn or was altered")
     if hashlib.sha256(data[: found.start()] + b"}").hexdigest().encode() != found[1]:
-        raise AlteredError("it does not match its checksum: it is torn or was altered")
+        raise AlteredError("it does not match its checksum, so it is torn or was altered")
     if of_format is not None:
         written = msgspec.json.decode(data, type=_Versioned).format
         if written != of_format:
@@ -74,8 +74,8 @@ def unseal_file(where: str, data: bytes, kind: type[_T], *, of_format: int | str
         where: the file, for the message.
         data: the file's content.
         kind: the record's class.
-        of_format: the value that its field ``format`` must have.
-        remedy: what to do if the file is damaged, as a sentence without its full stop.
+        of_format: the value that the record's field ``format`` must have.
+        remedy: what to do if the file is damaged, as a sentence without the final period.
 
     Raises:
         ConfigurationError: the file is torn or altered, or has a different format.

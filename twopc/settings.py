@@ -1,4 +1,4 @@
-"""The arguments of a coordinator: the user's settings, and the coordinator's parts."""
+"""Define a coordinator's arguments: the user's settings, and the coordinator's parts."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Settings:
-    """The settings of a coordinator.
+    """The user's settings for a coordinator.
 
     Attributes:
-        overrides: the user's permissions for things that would otherwise be refused.
+        overrides: the user's permissions for actions that would otherwise be refused.
         max_attempts: how many times a batch is prepared before its error stops the query.
-        keep_batches: how many decisions are kept, including the last; at least as many as the engine keeps batches.
+        keep_batches: how many decisions are kept, including the last; no fewer than the batches that the engine keeps.
 
     Raises:
         ConfigurationError: a count is below 1.
@@ -33,7 +33,6 @@ class Settings:
     keep_batches: int = 100
 
     def __post_init__(self) -> None:
-        """Check the counts."""
         for name in ("max_attempts", "keep_batches"):
             if getattr(self, name) < 1:
                 raise ConfigurationError(f"{name} must be 1 or more, got {getattr(self, name)}")
@@ -41,12 +40,12 @@ class Settings:
 
 @dataclass(frozen=True, kw_only=True)
 class Setup:
-    """The parts of a driver that are the same before and after its recovery.
+    """A driver's parts, which stay the same before and after its recovery.
 
     Attributes:
-        log: the log that holds the decisions.
+        log: the log that keeps the decisions.
         staging: the store for rows that tasks keep until their transactions are proven; None if tasks keep no rows.
-        driver_run_id: one id for all attempts of this driver, so that acquiring twice does not fence a newer driver.
+        driver_run_id: the id that this driver uses for every acquisition, so that acquiring twice does not fence a newer driver.
     """
 
     participants: Participants

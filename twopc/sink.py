@@ -1,12 +1,13 @@
-"""The contract of a sink that takes part in a two-phase commit.
+"""The contract for a sink that takes part in a two-phase commit.
 
-The contract has three roles, each in its own place:
+The contract defines three roles:
 
-* :class:`TwoPhaseCommitSink` is the description: small, picklable, without a connection. Driver and tasks each have a copy.
-* :class:`SinkWriter` lives in one task attempt on an executor: *begin, write, pre-commit*, or *abort*.
-* :class:`SinkCommitter` lives in the driver, one for a run: *commit*, *abort*, *recover*, and the evidence of outcomes.
+* :class:`TwoPhaseCommitSink` describes the sink. It is small and picklable, and has no connection. The driver and each task
+  have a copy.
+* :class:`SinkWriter` serves one task attempt on an executor: *begin, write, pre-commit*, or *abort*.
+* :class:`SinkCommitter` serves one run in the driver: *commit*, *abort*, *recover*, and prove outcomes.
 
-A batch's life cycle has Flink's names: :meth:`SinkWriter.snapshot_state` (pre-commit, returns the handle),
+The steps of a batch have Flink's names: :meth:`SinkWriter.snapshot_state` (pre-commit, returns the handle),
 :meth:`SinkCommitter.notify_checkpoint_complete` (commit), :meth:`SinkCommitter.initialize_state` (recovery: commit
 again, as the first step after a restart).
 """
@@ -38,12 +39,12 @@ TYPE_NAME: Final = b"twopc.type"
 
 
 class Form(Enum):
-    """The conversion of a column's values on their way to the sink; nulls stay nulls."""
+    """How a column's values are converted for the sink. Nulls stay nulls."""
 
     AS_IS = "as it is"
     BINARY = "binary"  #: a string as its UTF-8 bytes
     EPOCH_MILLIS = "epoch milliseconds"  #: a timestamp as int64, milliseconds since 1970 UTC
-    TEXT = "text"  #: as the engine shows it to people
+    TEXT = "text"  #: the text that the engine displays for the value
 
 
 @dataclass(frozen=True)
@@ -62,10 +63,10 @@ class SinkColumn:
 
 
 class TwoPhaseCommitSink(ABC, Generic[HandleT]):
-    """A sink as its user describes it. It is frozen, picklable and cheap, and opens no connection by itself.
+    """A sink, as the user describes it. The object is frozen, picklable and cheap to create, and opens no connection.
 
     Attributes:
-        name: the sink's name across restarts; part of every id that the sink leaves outside this process.
+        name: the sink's name, which must stay the same across restarts; part of every id that the sink writes to its store.
     """
 
     name: str
@@ -77,17 +78,17 @@ class TwoPhaseCommitSink(ABC, Generic[HandleT]):
 
     @property
     def prepare_timeout_ms(self) -> float | None:
-        """How long pre-commit may take in total before the sink's transactions expire; None if they never expire."""
+        """How long pre-commit may take in total before the sink's transactions expire, in ms; None if they never expire."""
         return None
 
     @property
     def columns(self) -> Collection[str] | None:
-        """The columns that the sink's rows need, in any order; None if it takes every column."""
+        """The columns that the sink needs, in any order; None if it takes every column."""
         return None
 
     @property
     def takes_dead_letters(self) -> bool:
-        """Whether it can store the rows that other sinks reject, each as a ``value`` (bytes) with ``headers``."""
+        """Whether this sink can store the rows that other sinks reject, each as a ``value`` (bytes) with ``headers``."""
         return False
 
     def beside(self, others: Iterable[TwoPhaseCommitSink[Any]]) -> TwoPhaseCommitSink[HandleT]:
@@ -105,9 +106,9 @@ class TwoPhaseCommitSink(ABC, Generic[HandleT]):
         return self
 
     def choose_columns(self, schema: pa.Schema) -> Sequence[SinkColumn]:
-        """Choose the columns of this sink's rows from those of a batch, before the batch is evaluated (driver).
+        """Choose this sink's columns from the batch's columns, before the batch is evaluated (driver).
 
-        The default is all of :attr:`columns`, unchanged and in the batch's order; :meth:`check_schema` checks their types.
+        By default, take all of :attr:`columns` unchanged, in the batch's order, and check their types with :meth:`check_schema`.
 
         Args:
             schema: the batch's schema; :func:`twopc.sink.type_name` names a field's type as users know it.
@@ -125,7 +126,7 @@ class TwoPhaseCommitSink(ABC, Generic[HandleT]):
         return tuple(SinkColumn(name, name) for name in taken.names)
 
     def check_schema(self, schema: pa.Schema) -> None:
-        """Check the types of the sink's columns, before a batch is evaluated (driver). Contacts no store.
+        """Check the types of the sink's columns before a batch is evaluated (driver). Contacts no store.
 
         Raises:
             SchemaError: a column has a type that the sink cannot take.
@@ -135,7 +136,7 @@ class TwoPhaseCommitSink(ABC, Generic[HandleT]):
     def check_rows(self, rows: pa.RecordBatch) -> None:
         """Check whether a writer of this sink could ever write these rows. Looks only at the rows; contacts no store.
 
-        Called if bad records become dead letters, before the rows of a task are written.
+        Called before a task writes its rows, if bad records become dead letters.
 
         Raises:
             BadRecordError: at least one of the rows can never be written.
@@ -147,7 +148,7 @@ class TwoPhaseCommitSink(ABC, Generic[HandleT]):
         """Create the writer for one task attempt, on an executor."""
 
     def release(self, driver_epoch: int) -> None:
-        """Release resources that this process keeps for a driver's later writers, as no more will come. Ends no transaction.
+        """Release what this process keeps for a driver's next writers, because none will come. Ends no transaction.
 
         Args:
             driver_epoch: see :class:`TaskAttempt`.
@@ -166,32 +167,32 @@ class TwoPhaseCommitSink(ABC, Generic[HandleT]):
         """Decode the result of :meth:`encode_handle`.
 
         Raises:
-            msgspec.ValidationError: these are not the fields of this sink's handles.
+            msgspec.ValidationError: the fields do not match this sink's handles.
         """
         return msgspec.convert(encoded, self.handle_type)
 
 
 def type_name(field: pa.Field[pa.DataType]) -> str:
-    """Return a column's type as the engine's users write it; Arrow's name if the engine supplies none."""
+    """Return a column's type as the engine's users write it, or Arrow's name if the engine supplies no other."""
     return (field.metadata or {}).get(TYPE_NAME, str(field.type).encode()).decode()
 
 
 def require_one(name: str, names: Sequence[str]) -> None:
-    """Check that exactly one column has this name; case matters.
+    """Check that exactly one column has this name. Names are case-sensitive.
 
     Raises:
-        SchemaError: no column has it, or several do, so that it is unclear which one is meant.
+        SchemaError: no column or more than one column has the name.
     """
     found = names.count(name)
     if not found:
         raise SchemaError(f"the DataFrame has no column {name!r} (it has {listed(names)}): select it")
     if found > 1:
         raise SchemaError(
-            f"the DataFrame has {found} columns {name!r} (it has {listed(names)}), so it is unclear which one is meant. "
-            "Nothing was written. Drop or rename the others; a join keeps the columns of both sides"
+            f"the DataFrame has {found} columns named {name!r} (it has {listed(names)}), so it is unclear which one to write. "
+            "Nothing was written. Drop or rename the other columns; a join keeps the columns of both sides"
         )
 
 
 def listed(names: Iterable[str]) -> str:
-    """List the existing columns, for messages."""
+    """Join column names for a message."""
     return ", ".join(map(repr, names)) or "none"

@@ -1,6 +1,6 @@
 """Start a driver: check, fence the previous driver, complete its last decision, and end undecided transactions (rule 1).
 
-A sink must not change hands unnoticed, neither to another query nor to an older copy of the same query.
+A sink must never pass unnoticed to another query, or to an older copy of the same query.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from twopc.records import LogContents
     from twopc.settings import Setup
 
-    #: By sink name, the query that owned the sink last; None if no query did, or if the sink's own log records it.
+    #: By sink name, the query that last owned the sink; None if no query has owned it, or if the sink's own log names the owner.
     Owners = Mapping[str, str | None]
 
 
@@ -41,7 +41,7 @@ def recover(setup: Setup, batch: Batch, pending: Pending) -> DriverRun:
     try:
         return _recover(setup, batch, pending)
     except RefusedStartError as error:
-        # If the checkpoint is older than the sink, the log has no decision for it.
+        # If the checkpoint is older than the sink, no transaction of this query is decided, so none can expire.
         if setup.participants.prepare_timeout_ms is None or error.case == Position.UNADOPTED.value:
             raise
         raise RefusedStartError(f"{error}. {DEADLINE}", case=error.case) from None
@@ -56,7 +56,7 @@ def _recover(setup: Setup, batch: Batch, pending: Pending) -> DriverRun:
     claim = Claim(query_id=batch.query_id, run=setup.driver_run_id, deciding_log=setup.log.name)
     log_epoch = setup.log.acquire(claim)  # the previous driver can decide nothing after this
     driver_epochs = setup.participants.acquire(claim)
-    view = _view_of(setup.log, setup.log.read)  # up to this driver's own record: so nothing can be missing
+    view = _view_of(setup.log, setup.log.read)  # up to this driver's own record, so nothing is missing
     crash_point("driver.acquired")
 
     pending.enter("recover")
@@ -74,7 +74,7 @@ def _recover(setup: Setup, batch: Batch, pending: Pending) -> DriverRun:
 
 
 def _check_read_only(setup: Setup, batch: Batch) -> Owners:
-    """Make every check that is possible before a healthy driver is fenced; return the last owner of each sink."""
+    """Run every check that does not require fencing a possibly healthy driver; return each sink's last owner."""
     owners = setup.participants.inspect()
     require_same_owner(setup, owners, batch)
     if setup.binding.is_listed_at_once:
@@ -90,7 +90,7 @@ def _check_read_only(setup: Setup, batch: Batch) -> Owners:
 
 
 def _view_of(log: DecisionLog, read: Callable[[], LogContents]) -> LogView:
-    """Fold a log. If the log is too damaged to read, the error says what to do, as for any other damage."""
+    """Fold a log. If it is too damaged to read, raise the same error as for any other damage, which says what to do."""
     try:
         return fold(read())
     except DecisionLogDamagedError as error:
@@ -98,7 +98,7 @@ def _view_of(log: DecisionLog, read: Callable[[], LogContents]) -> LogView:
 
 
 def _startable(setup: Setup, view: LogView, batch: Batch, owners: Owners) -> LogView:
-    """Require that the query may start, and return the view that proves this.
+    """Check that the query may start, and return the view that proves it.
 
     The previous driver may still be deciding. If it decides after the log was read but before a sink is read, the sink shows
     a decision that the view does not have. So a refusal counts only if the log has no newer decision.
@@ -116,10 +116,10 @@ def _startable(setup: Setup, view: LogView, batch: Batch, owners: Owners) -> Log
 
 
 def _require_still_startable(setup: Setup, view: LogView, batch: Batch, owners: Owners) -> None:
-    """Check again after this driver has acquired everything. If it is refused now, another driver may have replaced it.
+    """Check again after this driver has acquired everything. If it is refused now, another driver may have fenced it.
 
     Raises:
-        FencedError: another driver has replaced this one.
+        FencedError: another driver has fenced this one.
         RefusedStartError: this query must not start.
     """
     try:
@@ -155,7 +155,7 @@ def _check_binding(setup: Setup, decided: int) -> Bound:
 
 
 def require_same_owner(setup: Setup, owners: Owners, batch: Batch) -> None:
-    """Check the sinks that have no log, where the last decision of another query may still be incomplete.
+    """Check each sink without a log, because another query's last decision there may still be incomplete.
 
     Raises:
         RefusedStartError: another query owned a sink last, and no override names that query.
@@ -166,7 +166,7 @@ def require_same_owner(setup: Setup, owners: Owners, batch: Batch) -> None:
 
 
 def _require_newest(setup: Setup, owners: Owners, view: LogView, batch: Batch) -> None:
-    """Refuse the start if a sink and the log have different decisions of this query, as one of them is then an older copy.
+    """Refuse the start if a sink and the log have different decisions from this query: one of the two is an older copy.
 
     ``owners`` was read before the sinks were acquired.
 
@@ -174,7 +174,7 @@ def _require_newest(setup: Setup, owners: Owners, view: LogView, batch: Batch) -
         RefusedStartError: a sink shows a decision that the log does not have, or the log has one that a sink lacks.
     """
     mine = batch.query_id
-    is_own = view.begin is not None and view.begin.query_id == mine  # of an ended query, no sink need have a decision
+    is_own = view.begin is not None and view.begin.query_id == mine  # a sink need not keep an ended query's decisions
     for name, committer in setup.participants.committers.items():
         # A sink that is not in the newest decision was added later.
         scan_start = view.scan_start.get(name) if view.kept else {}
@@ -183,7 +183,7 @@ def _require_newest(setup: Setup, owners: Owners, view: LogView, batch: Batch) -
         if committer.has_newer_decision(scan_start):
             raise RefusedStartError(
                 f"older copy: sink {name!r} shows a decision that this checkpoint (at batch {batch.batch_id}) does not have. "
-                "The checkpoint was restored or is a copy, and another run continued from it. Continuing would write batches "
+                "The checkpoint was copied or restored, and another run continued from it. Continuing would write batches "
                 "twice. Use the checkpoint of the run that wrote last; or start with a new checkpoint and "
                 f"override=EndQuery({mine!r}). Nothing was written",
                 case="older copy",
@@ -200,7 +200,7 @@ def _require_newest(setup: Setup, owners: Owners, view: LogView, batch: Batch) -
 
 
 def _require_unwritten(setup: Setup, batch: Batch) -> None:
-    """Refuse a batch that the writer which used this checkpoint before has made visible, but which Spark has not recorded.
+    """Refuse a batch that the checkpoint's previous writer has made visible, but that Spark has not recorded.
 
     Raises:
         RefusedStartError: a sink's store has the batch.
@@ -210,15 +210,15 @@ def _require_unwritten(setup: Setup, batch: Batch) -> None:
         if newest is not None and newest >= batch.batch_id:
             raise RefusedStartError(
                 f"written already: another writer of query {batch.query_id} has written batch {newest} to the store of sink "
-                f"{name!r}, and this start is at batch {batch.batch_id}. Writing it again would double its rows. Nothing was "
-                "written. Start the previous version of the query once more with this checkpoint, and stop it when it is "
-                "idle: it records the batch without writing it again. Then start this version",
+                f"{name!r}, and this start is at batch {batch.batch_id}. Writing the batch again would duplicate its rows. "
+                "Nothing was written. Start the previous version of the query once more with this checkpoint, which records the "
+                "batch without writing it again. Stop that version when it is idle, then start this one",
                 case="written already",
             )
 
 
 def require_same_log_owner(setup: Setup, decided: LogView, batch: Batch) -> None:
-    """Check every sink's own log for the query that owned it last. Read-only.
+    """Check the last owner in every sink's own log. Read-only.
 
     ``decided`` is the view of the deciding log.
 

@@ -1,4 +1,4 @@
-"""The states of a transaction in its writer, and the allowed moves between them.
+"""The states of a writer's transaction, and the allowed transitions between them.
 
 An illegal move is a bug in this toolkit, so it raises ``AssertionError`` before it can do harm.
 The design (enum, relation, one mutator) follows aiokafka's ``producer/transaction_manager.py``.
@@ -11,12 +11,12 @@ from typing import Final
 
 
 class TransactionState(Enum):
-    """The state of a transaction, as the process that owns it sees it."""
+    """The state of a transaction, as its own process sees it."""
 
     EMPTY = "empty"  #: not begun; an empty task stays here (rule 8)
     OPEN = "open"  #: begun on the executor; rows may be written
     PREPARED = "prepared"  #: pre-committed: complete and invisible; another process may end it
-    HANDED_OVER = "handed over"  #: the driver has the handle; the executor must not end it (rule 6)
+    HANDED_OVER = "handed over"  #: the driver has the handle; the executor must not end the transaction (rule 6)
     ABORTED = "aborted"  #: ended by its own writer before it handed over the handle
 
 

@@ -1,4 +1,4 @@
-"""A writer: one transaction of one task attempt, on an executor. It begins, writes and pre-commits, or it aborts."""
+"""A writer handles one task attempt's transaction on an executor: it begins, writes and pre-commits, or it aborts."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 class SinkWriter(ABC, Generic[HandleT]):
-    """One transaction of one task attempt. Used by one thread, once.
+    """One task attempt's transaction. Used by one thread, once.
 
     A sink implements the four hooks. Callers use :meth:`write_rows`, :meth:`snapshot_state`, :meth:`hand_over` and
     :meth:`close`, which enforce the order (see ``twopc.state``) and pass the crash points between the hooks.
@@ -26,11 +26,11 @@ class SinkWriter(ABC, Generic[HandleT]):
 
     @abstractmethod
     def begin_transaction(self) -> None:
-        """Open the transaction. Called before the first row, never for an empty task. May fail; is never repeated."""
+        """Open the transaction. Called before the first row, never for an empty task. May fail; is never retried."""
 
     @abstractmethod
     def write(self, rows: pa.RecordBatch) -> None:
-        """Write rows into the open transaction, invisibly. May fail or block. Memory must not grow with the task.
+        """Write rows into the open transaction, invisibly. May fail or block. Memory use must not grow with the task.
 
         Raises:
             RetriableError: the task may be retried.
@@ -41,7 +41,7 @@ class SinkWriter(ABC, Generic[HandleT]):
     def pre_commit(self) -> HandleT | None:
         """Make all rows durable but still invisible, so that another process can commit them without this one.
 
-        This is the vote: returning means "yes". It may fail with the errors of :meth:`write`, and it is never repeated. None
+        This is the vote: returning means "yes". It may raise the same errors as :meth:`write`, and it is never retried. None
         means that the rows are already visible, because the user asked for a weaker guarantee, so nothing remains to commit.
         """
 
@@ -58,7 +58,7 @@ class SinkWriter(ABC, Generic[HandleT]):
             self.state = move(self.state, TransactionState.OPEN)
             crash_point("task.began")
         elif self.state is not TransactionState.OPEN:
-            raise AssertionError(f"no row can be added to a transaction that is {self.state.value}")
+            raise AssertionError(f"rows cannot be added to a transaction that is {self.state.value}")
         self.write(rows)
         self.rows += rows.num_rows
 

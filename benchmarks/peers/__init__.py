@@ -1,1 +1,1 @@
-"""The systems with which the sinks are compared, one file each. If a system cannot be set up here, its file reports why."""
+"""The systems with which the benchmarks compare the sinks. If a system cannot be set up here, its module reports why."""

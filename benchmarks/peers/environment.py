@@ -1,4 +1,4 @@
-"""Create a separate Python environment for a peer, once, in ``.bench`` at the root of the repository."""
+"""Create a separate Python environment for each peer, once, in ``.bench`` at the root of the repository."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _RUN_TIMEOUT_S: Final = 600
 
 
 def python_with(*requirements: str) -> Path:
-    """Return the interpreter of an environment with these packages, each given as ``name==version``.
+    """Return the Python interpreter from an environment with these packages, each given as ``name==version``.
 
     Raises:
         MissingError: the packages cannot be installed.
@@ -48,10 +48,10 @@ def python_with(*requirements: str) -> Path:
 
 
 def run_query(python: Path, script: Path, *arguments: str) -> None:
-    """Run a peer's query, with this machine's Java, until it ends.
+    """Run a peer's query with this machine's Java until the query ends.
 
     Raises:
-        MissingError: the query failed. The message has the end of its output.
+        MissingError: the query failed. The message contains the end of its output.
     """
     _checked([str(python), str(script), *arguments], script.name, _RUN_TIMEOUT_S)
 

@@ -14,7 +14,7 @@ _SCRIPT: Final = Path(__file__).with_name("flink_query.py")
 
 
 def run(bootstrap_servers: str, source: str, output: str) -> None:
-    """Copy the whole topic.
+    """Copy all of the topic's records.
 
     Raises:
         MissingError: Flink cannot be installed or run.

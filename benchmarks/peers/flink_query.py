@@ -1,4 +1,4 @@
-"""The query of ``benchmarks.peers.flink``. It runs in an environment with apache-flink, and without this project."""
+"""Run the query for ``benchmarks.peers.flink``, in an environment with apache-flink and without this project."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _SINK = (
 
 
 def main(servers: str, source: str, output: str, connector: str) -> None:
-    """Copy the topic's records, with two tasks and a checkpoint each second. The last checkpoint commits."""
+    """Copy the topic's records with two tasks and a checkpoint every second. The last checkpoint commits the rest."""
     settings = Configuration()
     settings.set_string("pipeline.jars", Path(connector).as_uri())
     settings.set_string("parallelism.default", "2")

@@ -1,6 +1,6 @@
-"""Download the peers' jars, and verify them against ``jars.lock.json``, as for the local servers.
+"""Download the peers' jars and verify them against ``jars.lock.json``, as for the local servers.
 
-``python -m benchmarks.peers.jars`` resolves them again and rewrites that file.
+``python -m benchmarks.peers.jars`` resolves the jars again and rewrites that file.
 """
 
 from __future__ import annotations
@@ -15,14 +15,14 @@ from twopc.integration.services.jar_sets import DEFAULT_KAFKA_VERSION, JarSet
 from twopc.integration.services.jars import fetch
 
 _LOCK: Final = Path(__file__).with_name("jars.lock.json")
-#: The connector for the newest Flink that has a connector. It also runs on later releases of Flink 2.
+#: The connector for the newest Flink release that has one. It also runs on later Flink 2 releases.
 FLINK_CONNECTOR: Final = JarSet(
     "flink-sql-connector-kafka-5.0.0-2.2",
     "Flink's Kafka connector",
     ("org.apache.flink:flink-sql-connector-kafka:5.0.0-2.2",),
     transitive=False,
 )
-#: The jars that ``ProducerPerformance`` needs in addition to a broker's.
+#: The jars that ``ProducerPerformance`` needs in addition to the broker's jars.
 KAFKA_TOOLS: Final = JarSet(
     f"kafka-tools-{DEFAULT_KAFKA_VERSION}",
     "Kafka's tools",
@@ -32,7 +32,7 @@ KAFKA_TOOLS: Final = JarSet(
 
 
 def peer_jars(wanted: JarSet) -> list[Path]:
-    """Return the files of a set.
+    """Return the files in a set of jars.
 
     Raises:
         MissingError: the files cannot be downloaded.
@@ -44,7 +44,7 @@ def peer_jars(wanted: JarSet) -> list[Path]:
 
 
 def write_lock() -> None:
-    """Download the sets, and write their checksums to the lock file."""
+    """Download the sets of jars, and write their checksums to the lock file."""
     _LOCK.unlink(missing_ok=True)
     sums = {}
     for wanted in (FLINK_CONNECTOR, KAFKA_TOOLS):

@@ -1,4 +1,4 @@
-"""Run Kafka's own ``ProducerPerformance`` (Java), with all records in one transaction."""
+"""Run Kafka's own ``ProducerPerformance`` tool (Java), with all records in one transaction."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from twopc.integration.services.jars import kafka_jars
 from twopc.integration.services.java import java_command
 
 NAME: Final = "Kafka's ProducerPerformance, transactional"
-#: The same with librdkafka's default batch.size; Java's default is 16 KiB.
+#: The same tool with librdkafka's default batch.size; Java's default is 16 KiB.
 LARGE_BATCHES: Final = f"{NAME}, batch.size=1000000"
 _MAIN: Final = "org.apache.kafka.tools.ProducerPerformance"
 _ONE_TRANSACTION_MS: Final = "600000"
@@ -22,14 +22,14 @@ _TIMEOUT_S: Final = 600
 
 
 def run(bootstrap_servers: str, topic: str, rows: int, value_bytes: int, *properties: str) -> float:
-    """Write records of random letters. Return the records per second that the tool reports, without the JVM's start.
+    """Write records of random letters. Return the records per second that the tool reports, which excludes the JVM's start.
 
     Args:
         bootstrap_servers: the broker's address.
         topic: an empty topic.
         rows: the number of records.
         value_bytes: the size of each value, in bytes.
-        properties: properties of its producer, as ``name=value``. All others are Kafka's defaults.
+        properties: properties for the tool's producer, as ``name=value``. All others have Kafka's defaults.
 
     Raises:
         MissingError: the tool cannot be downloaded or run.

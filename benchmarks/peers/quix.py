@@ -1,4 +1,4 @@
-"""Copy a topic to another with an ``Application`` of Quix Streams, exactly once, in its own environment."""
+"""Copy a topic to another with a Quix Streams ``Application``, exactly once, in its own environment."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The query of ``benchmarks.peers.quix``. It runs in an environment with quixstreams, and without this project."""
+"""Run the query for ``benchmarks.peers.quix``, in an environment with quixstreams and without this project."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ _IDLE_S = 60
 
 
 def main(servers: str, source: str, output: str, rows: int) -> None:
-    """Copy ``rows`` records as bytes, then end. The last checkpoint commits."""
+    """Copy ``rows`` records as bytes, then end. The last checkpoint commits the rest."""
     app = Application(
         broker_address=servers,
         consumer_group=uuid.uuid4().hex,

@@ -54,7 +54,7 @@ def test_binding_the_same_again_writes_nothing(bound: LocalFiles) -> None:
     [
         (msgspec.structs.replace(BOUND, sinks={}), "Pass k again"),
         (msgspec.structs.replace(BOUND, sinks={"renamed": {"cluster": "c1"}}), "Pass k again"),
-        (msgspec.structs.replace(BOUND, sinks={"k": {"cluster": "c2"}}), "Point it back"),
+        (msgspec.structs.replace(BOUND, sinks={"k": {"cluster": "c2"}}), "Point the sink back"),
         (msgspec.structs.replace(BOUND, log="other"), "a new checkpoint and a new sink name"),
         (msgspec.structs.replace(BOUND, log_identity="id-2"), "a new checkpoint and a new sink name"),
         (WITH_REDIS, r"override=AddSink\('r'\)"),

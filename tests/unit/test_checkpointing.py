@@ -75,7 +75,7 @@ def test_one_failure_more_than_is_tolerated_stops_the_query(cluster: Cluster, se
     query = tolerant(cluster, seen, 1)
     query.engine.failures = [away(), away()]
     with pytest.raises(
-        RetriableError, match=r"Earlier failures of this batch: 1, see CheckpointConfig.tolerable_failures"
+        RetriableError, match=r"This batch had already failed 1 time \(CheckpointConfig.tolerable_failures\)"
     ):
         query.run(0)
     assert ended(seen) == [(0, "failed", 0), (0, "failed", 1)]

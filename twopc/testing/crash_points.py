@@ -1,6 +1,7 @@
 """Crash points for tests: their actions, and functions that arm this process from text or from the environment.
 
-``point[@passage]=action[,…]``, for example ``driver.decided@3=kill``. A passage counts from the moment of arming.
+The text has the form ``point[@passage]=action[,…]``, for example ``driver.decided@3=kill``. Passages are counted from the moment
+of arming.
 
 ========== =============================================================================
 action     effect at the point
@@ -8,7 +9,7 @@ action     effect at the point
 kill       SIGKILL to this process
 stop       SIGSTOP to this process, until it receives SIGCONT
 raise      :class:`InjectedFault`, an error that the product does not expect
-drop       :class:`InjectedLoss`, an error that may be retried, as if an answer was lost
+drop       :class:`InjectedLoss`, a retriable error, as if an answer were lost
 delay:MS   a pause of this many milliseconds
 ========== =============================================================================
 
@@ -47,7 +48,7 @@ __all__ = [
 
 #: The environment variable that :func:`arm_from_environment` reads.
 VARIABLE: Final = "TWOPC_CRASH_POINTS"
-#: The value of Spark's ``spark.python.daemon.module`` with which Python workers arm themselves from :data:`VARIABLE`.
+#: With this value of ``spark.python.daemon.module``, Spark's Python workers arm themselves from :data:`VARIABLE`.
 DAEMON_MODULE: Final = "twopc.testing.spark_daemon"
 
 
@@ -69,7 +70,7 @@ def _drop() -> None:
 
 _ACTIONS: Final[dict[str, Callable[[], None]]] = {
     "kill": lambda: os.kill(os.getpid(), signal.SIGKILL),
-    # Signal this thread. The main thread would take a signal to the process, and this thread would run on for milliseconds.
+    # Signal this thread. A signal to the process would reach the main thread, and this thread would run on for milliseconds.
     "stop": lambda: signal.pthread_kill(threading.get_ident(), signal.SIGSTOP),
     "raise": _fail,
     "drop": _drop,
@@ -86,7 +87,7 @@ def _action_of(text: str) -> Callable[[], None] | None:
 
 
 def arm_from(text: str) -> None:
-    """Arm the points of ``point[@passage]=action[,…]``. Points that are already armed stay armed.
+    """Arm the points that ``text`` names, as ``point[@passage]=action[,…]``. Points that are already armed stay armed.
 
     Raises:
         ConfigurationError: a point or an action is unknown, or a passage is not a number.

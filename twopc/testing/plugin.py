@@ -17,25 +17,28 @@ if TYPE_CHECKING:
 
     from twopc.testing.kill_loop import Outcome
 
-# pytest explains the suite's assertions like those of a test module.
+# With this, pytest explains a failed assertion in the suite as it does in a test module.
 pytest.register_assert_rewrite("twopc.testing.contract")
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """Add the options of the ``kill_loop`` fixture."""
+    """Add the options for the ``kill_loop`` fixture."""
     group = parser.getgroup("twopc", "twopc.testing")
     group.addoption("--twopc-seed", type=int, metavar="N", help="the seed of kill_loop's kills; default: random")
     group.addoption(
-        "--twopc-kills", type=int, metavar="N", help="how many times kill_loop kills; default: the number in the test"
+        "--twopc-kills",
+        type=int,
+        metavar="N",
+        help="how many times kill_loop kills the query; default: the test's number",
     )
     group.addoption(
-        "--twopc-connect", action="store_const", const=True, help="run the queries of kill_loop under Spark Connect"
+        "--twopc-connect", action="store_const", const=True, help="run kill_loop's queries under Spark Connect"
     )
 
 
 @pytest.fixture
 def crash_points() -> Iterator[ModuleType]:
-    """Return the module :mod:`twopc.testing.crash_points`, and disarm every point after the test."""
+    """Yield the module :mod:`twopc.testing.crash_points`, and disarm every point after the test."""
     from twopc.testing import crash_points as module  # noqa: PLC0415 - see the module
 
     module.disarm()
@@ -47,7 +50,7 @@ def crash_points() -> Iterator[ModuleType]:
 def kill_loop(
     request: pytest.FixtureRequest, tmp_path: Path, record_property: Callable[[str, object], None]
 ) -> Callable[..., Outcome]:
-    """Return :func:`twopc.testing.kill_loop.kill_loop` for a directory of this test, with the command line's options."""
+    """Return :func:`twopc.testing.kill_loop.kill_loop` with a directory for this test and the options from the command line."""
     from twopc.testing.kill_loop import kill_loop as loop  # noqa: PLC0415 - see the module
 
     options = {name: request.config.getoption(f"twopc_{name}") for name in ("seed", "kills", "connect")}
@@ -57,7 +60,7 @@ def kill_loop(
     def run(*arguments: Any, **settings: Any) -> Outcome:
         outcome = loop(*arguments, **{"directory": tmp_path / "kill_loop", **settings, **chosen})
         record_property("twopc_kill_loop", str(outcome))
-        print(f"kill_loop: {outcome}")  # noqa: T201 - pytest shows it with a failure
+        print(f"kill_loop: {outcome}")  # noqa: T201 - pytest shows this output if the test fails
         return outcome
 
     return run

@@ -1,4 +1,4 @@
-"""Spark's Python worker daemon with armed crash points. Set ``spark.python.daemon.module`` to this module's name.
+"""Run Spark's Python worker daemon with armed crash points. Set ``spark.python.daemon.module`` to this module's name.
 
 Spark starts ``python -m MODULE pyspark.worker`` and reads the daemon's port from its standard output
 (PythonWorkerFactory.scala, pyspark/daemon.py in Spark 4.0). Each worker is a fork of the daemon, so every point is armed again

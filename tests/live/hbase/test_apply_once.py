@@ -326,7 +326,7 @@ def test_an_emptied_table_is_not_mistaken_for_a_new_one(
     query.run(0)
     rows = [f"{case.sink.name}/{name}".encode() for name in ("control", "fence")]
     store.client.execute([Op("twopc", row, mutations=(delete(row, up_to_ms=2**62),)) for row in rows])
-    with pytest.raises(RefusedStartError, match="Point it back"):
+    with pytest.raises(RefusedStartError, match="Point the sink back"):
         query.run(1)
 
 

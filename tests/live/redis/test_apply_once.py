@@ -311,7 +311,7 @@ def test_an_emptied_server_is_not_mistaken_for_a_new_one(
     query = Query(case, tmp_path)
     query.run(0)
     client.delete(*client.scan_iter(f"twopc:{case.sink.name}:*", count=1000))
-    with pytest.raises(RefusedStartError, match="Point it back"):
+    with pytest.raises(RefusedStartError, match="Point the sink back"):
         query.run(1)
     assert case.visible() == all_rows(0)
 
