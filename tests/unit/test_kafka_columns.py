@@ -35,8 +35,8 @@ def test_of_two_columns_that_differ_in_letter_case_the_one_of_sparks_own_writer_
     [
         (("value", "Key", "KEY"), "'Key', 'KEY' differ only in case.*Select the right one AS key"),
         (("VALUE", "Value"), "'VALUE', 'Value' differ only in case"),
-        (("value", "key", "key"), "has 2 columns 'key'"),
-        (("Value", "Value"), "has 2 columns 'Value'"),
+        (("value", "key", "key"), "has 2 columns named 'key'"),
+        (("Value", "Value"), "has 2 columns named 'Value'"),
     ],
 )
 def test_which_of_several_columns_is_meant_is_not_guessed(names: tuple[str, ...], named: str) -> None:
