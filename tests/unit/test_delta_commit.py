@@ -375,7 +375,7 @@ def test_a_field_that_is_added_to_a_struct_after_the_decision_does_no_harm(
             pa.struct([("a", pa.int64()), pa.field("b", pa.int64(), nullable=False)]),
             "the column 's.b' was added as NOT",
         ),
-        (pa.list_(NESTED), "the column 's' is list"),
+        (pa.list_(NESTED), "the column 's' is now list"),
     ],
     ids=str,
 )
