@@ -247,7 +247,7 @@ def test_a_driver_without_describe_on_its_transactional_ids_is_refused_before_it
         healthy.process(play.batch(0), Tasks(play, [["zero"]]))
         allow_all(guarded, (ResourceType.TOPIC, "*"), (ResourceType.TRANSACTIONAL_ID, f"{play.name}.driver"))
         play.sink = dataclasses.replace(play.sink, bootstrap_servers=guarded.address("SECURED"), options=AS_ANN)
-        with pytest.raises(ConfigurationError, match="allow Describe and Write on transactional ids with the prefix"):
+        with pytest.raises(ConfigurationError, match="Allow Describe and Write on transactional ids with the prefix"):
             play.driver().process(play.batch(1), Tasks(play, [["refused"]]))
         play.sink = dataclasses.replace(play.sink, bootstrap_servers=guarded.bootstrap_servers, options={})
         healthy.process(play.batch(1), Tasks(play, ROWS))
