@@ -37,7 +37,7 @@ def chosen(only: Sequence[str], *, whole: bool = False) -> list[tuple[Group, tup
     wanted: dict[str, list[str]] = {}
     for one in only:
         group, _, part = one.partition(":")
-        wanted.setdefault(group, []).extend([part] if part else [])
+        wanted.setdefault(group, []).extend([part.replace(" ", "")] if part else [])
     unknown = sorted(set(wanted) - {group.name for group in GROUPS})
     if unknown:
         raise ValueError(f"no group {unknown[0]!r}: the groups are {', '.join(group.name for group in GROUPS)}")

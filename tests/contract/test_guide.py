@@ -114,7 +114,7 @@ def test_a_damaged_transaction_is_not_confirmed(harm: str, guide: Case) -> None:
     driver = Driver(guide.sink)
     handle = driver.prepare(guide.rows(ROWS))
     _execute(guide, harm)
-    with pytest.raises(RetriableError, match="no longer whole"):
+    with pytest.raises(RetriableError, match="no longer complete"):
         driver.committer.confirm([handle], 0)
 
 

@@ -184,7 +184,7 @@ def test_the_rows_of_a_fenced_task_that_comes_late_are_never_visible_and_swept(
     assert left_behind(database)["slice"] == 1
     driver.committer.recover_and_abort([])
     assert left_behind(database) == {"stages": 0, "slice": 0, "marker": 1}
-    with pytest.raises(RetriableError, match="no longer whole"):
+    with pytest.raises(RetriableError, match="no longer complete"):
         driver.committer.confirm([handle], 0)
     assert values(database) == []
 
@@ -205,7 +205,7 @@ def test_what_was_given_up_is_not_confirmed(sink: PostgresSink) -> None:
     committer = committer_of(driver)
     with committer.driving() as step:
         committer.roll_back(step, handle.transaction, 1)
-    with pytest.raises(RetriableError, match="no longer whole"):
+    with pytest.raises(RetriableError, match="no longer complete"):
         driver.committer.confirm([handle], 0)
 
 
