@@ -96,11 +96,11 @@ def _of_log(state: StoreState, seen: Observation, checkpoint: CheckpointState) -
         what = f"the decisions in {checkpoint.log} could not be read, so they were not compared with the store"
         action = "Add --bootstrap-servers, or include the query's Kafka sinks in --sinks."
         return Advice(Urgency.WATCH, what, action, "the-stores-of-sinks")
-    newest = "no batch" if state.batch is None else f"batch {state.batch}"
+    ends = "has none" if state.batch is None else f"ends with batch {state.batch}"
     if seen.is_ahead:
         what = (
-            f"the store has a decision that the query's log lacks (the newest one there is for {newest}): the checkpoint is an "
-            "older copy, or was restored from a backup"
+            f"the store shows a newer decision than the query's log, which {ends}: the checkpoint is an older copy, or was "
+            "restored from a backup"
         )
         action = (
             "Do not start the query with this checkpoint; the start is refused. Use the checkpoint that wrote last."
@@ -108,8 +108,8 @@ def _of_log(state: StoreState, seen: Observation, checkpoint: CheckpointState) -
         return Advice(Urgency.ACT, what, action, "the-start-is-refused")
     if seen.is_behind:
         what = (
-            f"the store lacks decisions that the query's log has (up to {newest}): the store was restored from a backup, or a "
-            "failover lost writes"
+            f"the store lacks decisions from the query's log, which {ends}: the store was restored from a backup, or a failover "
+            "lost writes"
         )
         action = "Do not start the query; the start is refused. Restore a newer state of the store."
         return Advice(Urgency.ACT, what, action, "the-start-is-refused")

@@ -69,7 +69,8 @@ class StoreState:
 
         A batch is decided only after its predecessor is published.
         """
-        if self.batch is None or self.seen is None or self.seen.is_ahead or self.seen.is_behind:
+        seen = self.seen
+        if self.batch is None or seen is None or not seen.record.id or seen.is_ahead or seen.is_behind:
             return None
         newest = self.batch - 1 if self.lost or self.waiting else self.batch
         return newest if newest >= self.first_batch else None

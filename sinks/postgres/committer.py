@@ -183,7 +183,7 @@ class PostgresCommitter(FencedCommitter[PostgresHandle, "Connection"]):
             found,
             bound={**found.bound, "server": server, "table": table},
             leftovers=(*found.leftovers, *(vote for vote in votes if vote not in spared)),
-            facts={"prepared transactions": ", ".join(votes) or "none"},
+            facts={"prepared transactions": ", ".join(votes)} if votes else {},
         )
 
     def acquire(self, claim: Claim, seen: Owner | None) -> int:

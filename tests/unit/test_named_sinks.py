@@ -10,17 +10,19 @@ import pytest
 from tests.live.operate.support import command
 from twopc.errors import ConfigurationError
 from twopc.integration.operate.named_sinks import load_sinks
+from twopc.integration.operate.subject import Connection
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
 _CODE = """
-from twopc import DeltaSink
+from twopc import DeltaSink, KafkaSink
 
 ONE = DeltaSink(name="one", table_uri="/none/one")
 SEVERAL = [ONE, DeltaSink(name="two", table_uri="/none/two")]
 NUMBER, NOTHING = 5, []
+KAFKA = [KafkaSink(name="k", bootstrap_servers="there:1", topic="out"), ONE]
 
 def made():
     return ONE
@@ -56,7 +58,7 @@ def test_a_sink_several_sinks_or_a_function_are_imported_from_the_current_direct
         ("missing", "has no attribute 'missing'"),
         ("NUMBER", "must be a sink, a list of sinks"),
         ("NOTHING", "must be a sink, a list of sinks"),
-        ("broken", r"ValueError in .*shop_sinks\.py, line 12"),
+        ("broken", r"ValueError in .*shop_sinks\.py, line 13"),
         ("wrong", r"DeltaSink\(name='a b'\)"),
         ("", "not in the form module:name"),
     ],
@@ -65,6 +67,18 @@ def test_what_is_wrong_is_named_without_the_text_of_the_users_error(module: str,
     with pytest.raises(ConfigurationError, match=words) as raised:
         load_sinks(f"{module}:{name}")
     assert "top-secret" not in str(raised.value)
+
+
+def test_a_kafka_sink_among_them_needs_no_other_address(module: str) -> None:
+    bound = {"k": {"ledger": "twopc-ledger-k"}, "l": {"ledger": "twopc-ledger-l"}, "one": {"id": "i"}}
+
+    def found(servers: str | None) -> list[tuple[str, str]]:
+        sinks = Connection(servers, sinks=f"{module}:KAFKA").bound_sinks(bound)
+        return [(sink.name, sink.bootstrap_servers) for sink in sinks]
+
+    assert found(None) == [("k", "there:1")]
+    assert found("here:1") == [("k", "there:1"), ("l", "here:1")]
+    assert Connection(None, sinks=f"{module}:KAFKA").bound_sinks({}) == ()
 
 
 def test_a_module_that_does_not_exist_is_named() -> None:

@@ -145,6 +145,7 @@ def test_a_batch_that_waits_while_others_are_staged_has_two_findings() -> None:
         (replace(STATE, batch=None), None),
         (seen(is_ahead=True), None),
         (seen(is_behind=True), None),
+        (replace(STATE, seen=EMPTY), None),
         (unseen(), None),
     ],
 )

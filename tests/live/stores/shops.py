@@ -49,7 +49,7 @@ class Shop:
     miscount: Callable[[], object] | None = None
 
 
-def postgres(request: pytest.FixtureRequest, directory: Path) -> Shop:
+def postgres(request: pytest.FixtureRequest, directory: Path, **how: Any) -> Shop:
     del directory
     server: PostgresService = request.getfixturevalue("postgres_server")
     stack = contextlib.ExitStack()
@@ -63,7 +63,7 @@ def postgres(request: pytest.FixtureRequest, directory: Path) -> Shop:
             return cursor.fetchall() if cursor.description else []
 
     ask("CREATE TABLE target (value bigint, note text)")
-    sink = PostgresSink(name="orders", dsn=dsn, table="target", timeout_ms=2_000)
+    sink = PostgresSink(name="orders", dsn=dsn, table="target", timeout_ms=2_000, **how)
     stages = "SELECT tablename FROM pg_tables WHERE schemaname = 'twopc' AND tablename LIKE 'stage%'"
 
     def content() -> object:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Final
 import pytest
 
 from tests.live.stores.query import Checkpointed
-from tests.live.stores.shops import SHOPS, Shop
+from tests.live.stores.shops import SHOPS, Shop, postgres
 from twopc import PostgresSink, RedisSink
 from twopc.sinks.redis.mappings import IncrBy
 from twopc.testing import crash_points
@@ -160,6 +160,21 @@ def test_a_store_that_does_not_answer_is_named(query: Checkpointed, shop: Shop) 
         status, _, advice = query.look()
     assert status == 1
     assert advice in ([("act", "a-store-does-not-answer")], [("act", "the-control-record-is-lost")])
+
+
+def test_a_prepared_transaction_of_no_decision_is_listed(request: pytest.FixtureRequest, tmp_path: Path) -> None:
+    """It holds locks in the table."""
+    shop = postgres(request, tmp_path, vote="prepared")
+    query = Checkpointed(shop.case, tmp_path / "checkpoint")
+    looks: list[Any] = []
+    for point in ("driver.confirmed", "driver.decided"):
+        crash_points.arm(point, lambda: looks.append(query.look()))
+    query.run(0)
+    undecided, decided = ((store["leftovers"], store["store"]["prepared transactions"]) for _, store, _ in looks)
+    assert undecided[1] in undecided[0]
+    assert decided == ([], undecided[1])
+    assert (query.look()[1]["store"], query.look()[2]) == ({}, HEALTHY)
+    assert shop.case.visible() == all_rows(0)
 
 
 @pytest.mark.parametrize(
