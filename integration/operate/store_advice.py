@@ -51,7 +51,7 @@ def _unseen(state: StoreState) -> Advice:
             Urgency.ACT, what, "Restore the store or its network, and check again.", "a-store-does-not-answer"
         )
     action = "Do not start the query, and do not write to the store, before you have read this entry."
-    return Advice(Urgency.ACT, state.problem, action, "the-control-record-is-lost")
+    return Advice(Urgency.ACT, state.problem, action, "the-control-record-is-missing-or-unreadable")
 
 
 def _misfit(state: StoreState, seen: Observation, checkpoint: CheckpointState) -> Advice | None:
@@ -71,7 +71,7 @@ def _of_binding(state: StoreState, seen: Observation, checkpoint: CheckpointStat
             "now leads to another store"
         )
         action = "Do not start the query; the start is refused. Correct the address, or restore the store."
-        return Advice(Urgency.ACT, what, action, "the-control-record-is-lost")
+        return Advice(Urgency.ACT, what, action, "the-control-record-is-missing-or-unreadable")
     if bound is not None and (changed := {name for name, value in seen.bound.items() if bound.get(name) != value}):
         was = ", ".join(f"{name} {bound.get(name)}" for name in sorted(changed))
         now = ", ".join(f"{name} {seen.bound[name]}" for name in sorted(changed))
@@ -122,7 +122,8 @@ def _of_decision(state: StoreState, seen: Observation) -> Iterator[Advice]:
         action = "Start the query: it repairs as much as it can, or says what to restore."
         yield Advice(Urgency.ACT, what, action, "a-decided-transaction-is-lost")
     elif state.waiting:
-        what = f"batch {state.batch} is decided, but {_of(state.waiting)} of it {_are(state.waiting)} not published"
+        waiting = counted(len(state.waiting), "of its transactions is", "of its transactions are")
+        what = f"batch {state.batch} is decided, but {waiting} not published"
         action = "The running query publishes the batch. If the query is not running, start it: it publishes the batch first."
         yield Advice(Urgency.WATCH, what, action, "decided-and-not-published")
     if state.differing:

@@ -36,7 +36,7 @@ OF_ANOTHER = msgspec.structs.replace(RECORD, query_id="other")
 
 HEALTHY = (Urgency.NONE, "healthy")
 REFUSED = (Urgency.ACT, "the-start-is-refused")
-GONE = (Urgency.ACT, "the-control-record-is-lost")
+GONE = (Urgency.ACT, "the-control-record-is-missing-or-unreadable")
 DIFFERS = (Urgency.ACT, "the-rows-of-a-batch-differ")
 UNKNOWN = (Urgency.WATCH, "the-stores-of-sinks")
 
@@ -55,7 +55,11 @@ def unseen(**changes: Any) -> StoreState:
         (STATE, HEALTHY, "batch 4 is decided and published"),
         (seen(evidence={}), HEALTHY, "batch 4 is decided and published"),  # the batch had no rows for this sink
         (replace(seen(evidence={}), batch=None), HEALTHY, "no batch is decided yet"),
-        (seen(evidence=WAITING), (Urgency.WATCH, "decided-and-not-published"), "1 transaction of it is not published"),
+        (
+            seen(evidence=WAITING),
+            (Urgency.WATCH, "decided-and-not-published"),
+            "1 of its transactions is not published",
+        ),
         (
             seen(evidence=LOST),
             (Urgency.ACT, "a-decided-transaction-is-lost"),

@@ -169,7 +169,7 @@ def test_decisions_that_cannot_be_read_are_not_compared(sink: Sink, owner: Marke
     ("error", "anchor"),
     [
         (UnavailableError("no answer"), "a-store-does-not-answer"),
-        (ConfigurationError("somebody else's"), "the-control-record-is-lost"),
+        (ConfigurationError("somebody else's"), "the-control-record-is-missing-or-unreadable"),
     ],
 )
 def test_a_store_that_cannot_be_read_is_looked_at_once(
@@ -196,7 +196,7 @@ def test_a_handle_of_another_kind_is_named(sink: Sink, owner: Markers) -> None:
             return msgspec.convert({"file": encoded}, Prepared)
 
     state, [advice] = observe_store(Strict(sink.store), checkpoint(sink.store), log.read)  # type: ignore[arg-type]
-    assert advice.anchor == "the-control-record-is-lost" and "another version" in str(state.problem)
+    assert advice.anchor == "the-control-record-is-missing-or-unreadable" and "another version" in str(state.problem)
 
 
 class Ledger:

@@ -34,7 +34,7 @@ class Shop:
         case: the sink.
         content: returns everything in the store that concerns the sink, and shows each write and each lock.
         lose_record: deletes the control record.
-        lose_rows: deletes the rows that are staged and not published.
+        lose_rows: deletes the rows that are staged and not published, of at most as many tasks.
         backup: returns a function that sets the store back to this moment.
         roll_back: sets only the table back, by the means of its format; None if the format has none.
         miscount: alters the number of rows of batch 1 in the table's history to 9; None if the store has no history.
@@ -43,7 +43,7 @@ class Shop:
     case: Case
     content: Callable[[], object]
     lose_record: Callable[[], object]
-    lose_rows: Callable[[], object]
+    lose_rows: Callable[[int], object]
     backup: Callable[[], Callable[[], object]]
     roll_back: Callable[[], object] | None = None
     miscount: Callable[[], object] | None = None
@@ -72,8 +72,8 @@ def postgres(request: pytest.FixtureRequest, directory: Path, **how: Any) -> Sho
         rows = [ask(f"SELECT t.*, xmin::text, xmax::text FROM {name} t ORDER BY ctid") for name in tables]  # noqa: S608 - our own
         return rows, sorted(ask(stages))
 
-    def lose_rows() -> None:
-        ask(*(f'DROP TABLE twopc."{name}"' for (name,) in ask(stages)))
+    def lose_rows(tasks: int) -> None:
+        ask(*(f'DROP TABLE twopc."{name}"' for (name,) in ask(stages)[:tasks]))
 
     def backup() -> Callable[[], object]:
         [(record,)] = ask("SELECT encode(record, 'hex') FROM twopc.control")
@@ -107,7 +107,7 @@ def redis_counters(request: pytest.FixtureRequest, directory: Path) -> Shop:
         Case(sink, numbers, visible),
         lambda: [(key, client.dump(key)) for key in (*keys(f"twopc:{name}:*"), *keys(f"{name}:*"))],
         lambda: client.delete(record),
-        lambda: client.delete(*keys(f"twopc:{name}:*:slice:*")),
+        lambda tasks: client.delete(*keys(f"twopc:{name}:*:slice:*")[:tasks]),
         backup,
     )
 
@@ -145,10 +145,10 @@ def delta(request: pytest.FixtureRequest, directory: Path) -> Shop:
 
 
 def _lake(shop: Any, root: Path, lose_record: Callable[[], object], visible: Callable[[], list[int]]) -> Shop:
-    def lose_rows() -> None:
-        for path in shop.files():
-            if path.name not in shop.named_files():
-                path.unlink()
+    def lose_rows(tasks: int) -> None:
+        named = shop.named_files()
+        for path in [path for path in shop.files() if path.name not in named][:tasks]:
+            path.unlink()
 
     def backup() -> Callable[[], object]:
         kept = shop.backup()

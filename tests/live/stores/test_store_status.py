@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any, Final
 
 import pytest
 
 from tests.live.stores.query import Checkpointed
 from tests.live.stores.shops import SHOPS, Shop, postgres
-from twopc import PostgresSink, RedisSink
+from twopc import IcebergSink, PostgresSink, RedisSink
 from twopc.sinks.redis.mappings import IncrBy
 from twopc.testing import crash_points
 from twopc.testing.contract import Case, Crash, numbers
@@ -67,6 +68,25 @@ def test_a_look_fences_nobody_and_writes_nothing(query: Checkpointed, shop: Shop
     assert shop.case.visible() == all_rows(0, 1, 2)
 
 
+def test_a_query_that_writes_batch_after_batch_never_needs_somebody(query: Checkpointed, shop: Shop) -> None:
+    """Each look comes at some moment of a batch."""
+    if isinstance(shop.case.sink, IcebergSink):
+        pytest.skip("the catalog of these tests is a SQLite file, whose lock may take longer than its timeout")
+    batches = range(1, 25)
+    running = query.start()
+    query.continue_with(running, 0)
+    looks = 0
+    with ThreadPoolExecutor(1) as pool:
+        writing = pool.submit(query.continue_with, running, *batches)
+        while not writing.done():
+            status, _, advice = query.look()
+            assert status == 0, advice
+            looks += 1
+        writing.result()
+    assert looks
+    assert shop.case.visible() == all_rows(0, *batches)
+
+
 def test_a_look_at_a_batch_between_decision_and_commit_writes_nothing(query: Checkpointed, shop: Shop) -> None:
     crash(query, 0, "driver.decided")
     before = shop.content()
@@ -120,16 +140,29 @@ def test_a_lost_control_record_is_noticed(query: Checkpointed, shop: Shop) -> No
     query.run(0)
     shop.lose_record()
     status, _, advice = query.look()
-    assert (status, advice) == (1, [("act", "the-control-record-is-lost")])
+    assert (status, advice) == (1, [("act", "the-control-record-is-missing-or-unreadable")])
 
 
 def test_lost_rows_of_a_decided_batch_are_noticed(query: Checkpointed, shop: Shop) -> None:
     query.run(0)
     crash(query, 1, "driver.decided")
-    shop.lose_rows()
+    shop.lose_rows(2)
     status, store, advice = query.look()
     assert (status, store["last_published"], len(store["lost"])) == (1, 0, 2)
     assert advice == [("act", "a-decided-transaction-is-lost")]
+
+
+def test_a_batch_that_was_repaired_is_healthy(query: Checkpointed, shop: Shop) -> None:
+    """In the history of a table, its rows are in two commits."""
+    query.run(0)
+    crash(query, 1, "driver.decided")
+    shop.lose_rows(1)
+    _, store, advice = query.look()
+    assert (len(store["lost"]), len(store["not_published"])) == (1, 1)
+    assert advice == [("act", "a-decided-transaction-is-lost")]
+    query.run(1)
+    assert shop.case.visible() == all_rows(0, 1)
+    assert query.look()[2] == HEALTHY
 
 
 def test_a_table_that_was_rolled_back_is_noticed(query: Checkpointed, shop: Shop) -> None:
@@ -159,7 +192,7 @@ def test_a_store_that_does_not_answer_is_named(query: Checkpointed, shop: Shop) 
     with shop.case.silence():
         status, _, advice = query.look()
     assert status == 1
-    assert advice in ([("act", "a-store-does-not-answer")], [("act", "the-control-record-is-lost")])
+    assert advice in ([("act", "a-store-does-not-answer")], [("act", "the-control-record-is-missing-or-unreadable")])
 
 
 def test_a_prepared_transaction_of_no_decision_is_listed(request: pytest.FixtureRequest, tmp_path: Path) -> None:
