@@ -12,6 +12,7 @@ if TYPE_CHECKING:
 
     from twopc.attempt import Claim, Owner
     from twopc.decision_log import DecisionLog
+    from twopc.observation import Observation
 
     JsonObject = Mapping[str, Any]
 
@@ -68,6 +69,23 @@ class SinkCommitter(ABC, Generic[HandleT]):
         before. Return None for a store in which other writers record no batches.
         """
         del query_id
+        return None
+
+    def observe(self, decided: Sequence[HandleT], scan_start: JsonObject) -> Observation | None:
+        """Read the state of the sink's store, for ``twopc status``. Needs no :meth:`acquire`, fences nobody and writes nothing.
+
+        Args:
+            decided: all handles of the newest decision in the log.
+            scan_start: the result of :meth:`begin_attempt` for that decision; empty if the log has no decision.
+
+        Returns:
+            the state; None if the sink cannot read it in this way, as by default.
+
+        Raises:
+            UnavailableError: the store did not answer.
+            FatalError: the store has something else in place of the sink's record.
+        """
+        del decided, scan_start
         return None
 
     @abstractmethod

@@ -19,6 +19,7 @@ from twopc.committer import SinkCommitter
 from twopc.control import Control, fenced
 from twopc.crash_points import crash_point
 from twopc.errors import FencedError, UnavailableError
+from twopc.observation import Observation
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -94,6 +95,14 @@ class ControlCommitter(SinkCommitter[HandleT], Generic[HandleT, StepT]):
         had nothing to lock, so another driver's record may be there by now.
         """
 
+    def observing(self) -> AbstractContextManager[StepT]:
+        """Open a step that only reads. By default, it is the same as :meth:`step`."""
+        return self.step()
+
+    def peek(self, step: StepT) -> bytes | None:
+        """Read the control record without a lock, for :meth:`observe`. By default, it is the same as :meth:`load`."""
+        return self.load(step)
+
     def check_store(self, step: StepT) -> None:
         """Check that the store can be used: its settings, its rights, and every table that the sink needs. Changes nothing.
 
@@ -125,16 +134,23 @@ class ControlCommitter(SinkCommitter[HandleT], Generic[HandleT, StepT]):
 
     def has_newer_decision(self, scan_start: Mapping[str, Any]) -> bool:
         """See :class:`SinkCommitter`."""
-        known = scan_start or NO_ATTEMPT
-        decided = self._read("reading its newest decision").decided
-        # A higher version is not required: if two copies have both decided, the one that began first may commit first.
-        return decided != version_of(known) and decided > decided_before(known)
+        return is_ahead(self._read("reading its newest decision"), scan_start)
 
     def lacks_decisions(self, scan_start: Mapping[str, Any]) -> bool:
         """See :class:`SinkCommitter`. A version never decreases, so a store that lacks one was restored from an older state."""
-        known = scan_start or NO_ATTEMPT
-        record = self._read("reading its newest decision")
-        return record.version < version_of(known) and record.decided < int(known.get(_AFTER, 0))
+        return is_behind(self._read("reading its newest decision"), scan_start)
+
+    def observe(self, decided: Sequence[HandleT], scan_start: Mapping[str, Any]) -> Observation:
+        """See :class:`SinkCommitter`. A subclass adds to :meth:`observed`."""
+        try:
+            with self.observing() as step:
+                record = control.decode(self.peek(step))
+                if not record.id:
+                    return Observation(record=record, bound={"id": ""})
+                return self.observed(step, record, decided, scan_start or NO_ATTEMPT)
+        except self.failures as error:
+            kind = type(self.explain(error, ""))  # the text is about an attempt, and nobody makes one
+            raise kind(self.reason(error)) from error
 
     def acquire(self, claim: Claim, seen: Owner | None) -> int:
         """See :class:`SinkCommitter`."""
@@ -169,6 +185,18 @@ class ControlCommitter(SinkCommitter[HandleT], Generic[HandleT, StepT]):
         return self._orphans_ended
 
     # -- for subclasses -------------------------------------------------------------------------------------------------
+
+    def observed(
+        self, step: StepT, record: Control, decided: Sequence[HandleT], scan_start: Mapping[str, Any]
+    ) -> Observation:
+        """Describe the store for :meth:`observe`. Called only if the store has a control record."""
+        del step, decided
+        return Observation(
+            record=record,
+            bound={"id": record.id},
+            is_ahead=is_ahead(record, scan_start),
+            is_behind=is_behind(record, scan_start),
+        )
 
     @contextmanager
     def driving(self) -> Iterator[StepT]:
@@ -257,6 +285,19 @@ class ControlCommitter(SinkCommitter[HandleT], Generic[HandleT, StepT]):
 def text_of(error: Exception) -> str:
     """Return the error's message, or the name of its class if the message is empty."""
     return str(error) or type(error).__name__
+
+
+def is_ahead(record: Control, scan_start: Mapping[str, Any]) -> bool:
+    """Tell whether a record has a newer decision than the attempt for which ``begin_attempt`` returned ``scan_start``."""
+    known = scan_start or NO_ATTEMPT
+    # A higher version is not required: if two copies have both decided, the one that began first may commit first.
+    return record.decided != version_of(known) and record.decided > decided_before(known)
+
+
+def is_behind(record: Control, scan_start: Mapping[str, Any]) -> bool:
+    """Tell whether a record lacks decisions that came before that attempt's decision."""
+    known = scan_start or NO_ATTEMPT
+    return record.version < version_of(known) and record.decided < int(known.get(_AFTER, 0))
 
 
 def version_of(scan_start: Mapping[str, Any]) -> int:

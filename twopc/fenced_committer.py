@@ -9,7 +9,7 @@ import logging
 import re
 import uuid
 from abc import abstractmethod
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final, Generic
 
 from twopc.attempt import Evidence, HandleT
@@ -21,6 +21,8 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 
     from twopc.attempt import TaskAttempt
+    from twopc.control import Control
+    from twopc.observation import Observation
 
 
 logger = logging.getLogger(__name__)
@@ -150,6 +152,15 @@ class StepCommitter(ControlCommitter[HandleT, StepT], Generic[HandleT, StepT]):
     def close(self) -> None:
         """See :class:`SinkCommitter`. By default, a committer keeps no connection open."""
 
+    def observed(
+        self, step: StepT, record: Control, decided: Sequence[HandleT], scan_start: Mapping[str, Any]
+    ) -> Observation:
+        """See :class:`ControlCommitter`."""
+        named = {handle.transaction for handle in decided}
+        staged = {name for name in self.pending(step) if driver_epoch_of(name, self.name) is not None}
+        found = super().observed(step, record, decided, scan_start)
+        return replace(found, leftovers=tuple(sorted(staged - named)))
+
     def _may_sweep(self, transaction: str) -> bool:
         # In a store without atomic steps, only this check protects a successor's transactions.
         epoch = driver_epoch_of(transaction, self.name)
@@ -226,3 +237,16 @@ class FencedCommitter(StepCommitter[HandleT, StepT], Generic[HandleT, StepT]):
         """See :class:`SinkCommitter`."""
         with self._tidy("forgetting"), self.driving() as step:
             self.forget_before(step, version_of(kept_scan_start or NO_ATTEMPT))
+
+    def observed(
+        self, step: StepT, record: Control, decided: Sequence[HandleT], scan_start: Mapping[str, Any]
+    ) -> Observation:
+        """See :class:`ControlCommitter`. A transaction without a marker is lost if it is no longer prepared."""
+        found = super().observed(step, record, decided, scan_start)
+        evidence = {handle: self.outcome(step, handle) for handle in decided}
+        lost = (
+            handle
+            for handle, proof in evidence.items()
+            if proof is Evidence.UNKNOWN and not self.is_prepared(step, handle)
+        )
+        return replace(found, evidence=evidence | dict.fromkeys(lost, Evidence.ABORTED))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -35,6 +36,14 @@ _ServersOrNone = Annotated[
 ]
 _Ledger = Annotated[str | None, connection(help="The sink's ledger. Default: twopc-ledger-<sink>.")]
 _Checkpoint = Annotated[Path | None, typer.Option(help="The query's checkpoint, in addition to a sink's name.")]
+_Sinks = Annotated[
+    str | None,
+    typer.Option(
+        metavar="MODULE:NAME",
+        help="The query's sinks in your own code: a sink, a list, or a function that returns them. The command then compares "
+        "the stores of these sinks with the decisions.",
+    ),
+]
 _Yes = Annotated[bool, _force("--yes", help="Do not ask for confirmation.")]
 _Forced = Annotated[
     bool, _force("--force", help="Also act on transactions about which the decision record says nothing.")
@@ -66,12 +75,15 @@ def status(  # noqa: PLR0913 - options of a command line
     config_file: ConfigFile = None,
     timeout: Timeout = 30,
     checkpoint: _Checkpoint = None,
+    sinks: _Sinks = None,
     watch: Annotated[bool, typer.Option("--watch", help="Keep checking until Ctrl-C.")] = False,
     interval: Annotated[float, typer.Option(min=0.1, help="Seconds between checks.")] = 5.0,
     seconds: Annotated[float | None, typer.Option(min=0, help="End --watch after this time.")] = None,
     as_json: Json = False,
 ) -> None:
     """Show a sink's owner, its progress, its open transactions, the transactions that hold readers back, and what to do.
+
+    With --sinks, the command also compares PostgreSQL, Redis, HBase, Iceberg and Delta stores with the checkpoint's decisions.
 
     The command only reads, and the query may be running or dead. Ages depend on this machine's clock and the brokers' clocks.
 
@@ -83,7 +95,7 @@ def status(  # noqa: PLR0913 - options of a command line
     from twopc.integration.operate.printing import run  # noqa: PLC0415
     from twopc.integration.verify.command import Pace  # noqa: PLC0415
 
-    connection = _connect(bootstrap_servers, ledger_topic, config, config_file, timeout)
+    connection = replace(_connect(bootstrap_servers, ledger_topic, config, config_file, timeout), sinks=sinks)
     if watch:
         pace = Pace(is_online=True, every_s=interval, for_s=seconds)
         done = command.watch(what, connection, pace, checkpoint=checkpoint, as_json=as_json)

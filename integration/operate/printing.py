@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from twopc.integration.operate.advice import Advice
     from twopc.integration.operate.observe import SinkState
     from twopc.integration.operate.opened import OpenTransaction
+    from twopc.integration.operate.store_state import StoreState
 
 #: The exit statuses of all these commands.
 DONE: Final = 0
@@ -102,6 +103,20 @@ def show_state(state: SinkState, advice: Sequence[Advice], console: Console) -> 
             f"by {by}"
         )
         console.print(text, markup=False, soft_wrap=True)
+    show_advice(advice, console)
+
+
+def show_store(state: StoreState, advice: Sequence[Advice], console: Console) -> None:
+    """Print one sink whose store was compared with the decisions: its owner and progress, and what to do."""
+    console.print(f"[bold]sink {escape(state.sink)}[/], {escape(state.kind)}", soft_wrap=True)
+    if state.seen is not None:
+        record = state.seen.record
+        owner = f"query {record.query_id or '-'}; driver epoch {record.driver_epoch or '-'}"
+        lines = [
+            f"  {owner}; last decided batch {_or_none(state.batch)}, last published {_or_none(state.published)}",
+            *(f"  {name}: {value}" for name, value in state.seen.facts.items()),
+        ]
+        console.print("\n".join(lines), markup=False, soft_wrap=True)
     show_advice(advice, console)
 
 

@@ -62,7 +62,9 @@ def resolve(what: str, connection: Connection, *, checkpoint: Path | None, is_su
         TwoPhaseCommitError: no broker answers.
     """
     subject = subject_of(what, connection, checkpoint=checkpoint)
-    found = [_resolve(sink, subject.checkpoint, is_sure=is_sure, may_ask=may_ask) for sink in subject.sinks]
+    found = [
+        _resolve(sink, subject.checkpoint, is_sure=is_sure, may_ask=may_ask) for sink in subject.with_transactions()
+    ]
     is_clear = all(facts["step"] in {Step.WRITE.value, Step.FINISH.value} for _, facts in found)
     return Answer(
         DONE if is_clear else ATTENTION,

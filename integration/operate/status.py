@@ -11,16 +11,21 @@ from twopc.errors import RetriableError
 from twopc.integration.history.reader import HistoryError, read
 from twopc.integration.operate.advice import Advice, Urgency, advise
 from twopc.integration.operate.observe import observe, observe_all
-from twopc.integration.operate.printing import ATTENTION, DONE, Answer, run, show_advice, show_state
+from twopc.integration.operate.printing import ATTENTION, DONE, Answer, run, show_advice, show_state, show_store
+from twopc.integration.operate.store_advice import not_examined
+from twopc.integration.operate.stores import log_of, observe_store
 from twopc.integration.operate.subject import subject_of
 from twopc.progress import utc
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from rich.console import Console
 
     from twopc.integration.operate.checkpoint import CheckpointState
     from twopc.integration.operate.observe import SinkState
-    from twopc.integration.operate.subject import Connection
+    from twopc.integration.operate.store_state import StoreState
+    from twopc.integration.operate.subject import Connection, Subject
     from twopc.integration.verify.command import Pace
 
 
@@ -29,14 +34,16 @@ class Look(NamedTuple):
 
     Attributes:
         checkpoint: the facts and findings from the checkpoint alone; None if no checkpoint was named.
-        sinks: each sink with its findings.
+        sinks: each Kafka sink with its findings.
         strangers: see :class:`~twopc.integration.operate.subject.Subject`.
+        stores: each other sink that the user has named, with the findings about its store.
     """
 
     checkpoint: CheckpointState | None
     own: list[Advice]
     sinks: list[tuple[SinkState, list[Advice]]]
     strangers: tuple[str, ...] = ()
+    stores: Sequence[tuple[StoreState, list[Advice]]] = ()
 
 
 def look(what: str | None, connection: Connection, *, checkpoint: Path | None = None) -> Look:
@@ -48,10 +55,14 @@ def look(what: str | None, connection: Connection, *, checkpoint: Path | None = 
     subject = subject_of(what, connection, checkpoint=checkpoint)
     states = observe_all(subject.sinks) if what is None else [observe(sink) for sink in subject.sinks]
     found = [(state, advise(state, subject.checkpoint)) for state in states]
-    own = [] if subject.checkpoint is None else _of_checkpoint(subject.checkpoint, has_sinks=bool(found))
+    stores = _stores(subject)
+    own = [] if subject.checkpoint is None else _of_checkpoint(subject.checkpoint, has_sinks=bool(found or stores))
+    if subject.checkpoint is not None:
+        left = not_examined(subject.checkpoint, frozenset(state.sink for state, _ in stores))
+        own += [] if left is None else [left]
     if subject.checkpoint is not None and (failure := _of_history(Path(subject.checkpoint.location))):
         own = [failure, *(one for one in own if one.urgency is not Urgency.NONE)]
-    return Look(subject.checkpoint, own, found, subject.strangers)
+    return Look(subject.checkpoint, own, found, subject.strangers, stores)
 
 
 def status(what: str | None, connection: Connection, *, checkpoint: Path | None = None) -> Answer:
@@ -60,8 +71,8 @@ def status(what: str | None, connection: Connection, *, checkpoint: Path | None 
     Raises:
         TwoPhaseCommitError: the checkpoint does not exist, or no broker answers.
     """
-    seen, own, found, strangers = look(what, connection, checkpoint=checkpoint)
-    everything = [*own, *(one for _, advice in found for one in advice)]
+    seen, own, found, strangers, stores = look(what, connection, checkpoint=checkpoint)
+    everything = [*own, *(one for _, advice in (*found, *stores) for one in advice)]
     is_quiet = all(one.urgency is not Urgency.ACT for one in everything)
     facts: dict[str, Any] = {
         "at_ms": int(time.time() * 1000),
@@ -69,6 +80,7 @@ def status(what: str | None, connection: Connection, *, checkpoint: Path | None 
         "checkpoint": None if seen is None else seen.facts(),
         "advice": [one.facts() for one in own],
         "sinks": [{**state.facts(), "advice": [one.facts() for one in advice]} for state, advice in found],
+        "stores": [{**state.facts(), "advice": [one.facts() for one in advice]} for state, advice in stores],
         "not_ledgers": list(strangers),
     }
 
@@ -78,6 +90,8 @@ def status(what: str | None, connection: Connection, *, checkpoint: Path | None 
             show_advice(own, console)
         for state, advice in found:
             show_state(state, advice, console)
+        for store, advice in stores:
+            show_store(store, advice, console)
         for topic in strangers:
             text = f"{topic} is not a ledger: no sink can have its name. It is a copy, or a killed preflight left it behind"
             console.print(text, markup=False, soft_wrap=True)
@@ -119,6 +133,14 @@ def watch(what: str | None, connection: Connection, pace: Pace, *, checkpoint: P
             time.sleep(pace.every_s)
     except KeyboardInterrupt:
         return last
+
+
+def _stores(subject: Subject) -> list[tuple[StoreState, list[Advice]]]:
+    """Observe the stores of the other sinks, one after another, so that a slow one delays the answer but hides nothing."""
+    if subject.checkpoint is None:
+        return []
+    read = log_of(subject.checkpoint, subject.sinks)
+    return [observe_store(sink, subject.checkpoint, read) for sink in subject.stores]
 
 
 def _of_history(checkpoint: Path) -> Advice | None:

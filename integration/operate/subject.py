@@ -4,14 +4,17 @@ from __future__ import annotations
 
 from contextlib import closing
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from confluent_kafka.admin import AdminClient
 
 from twopc.errors import ConfigurationError
 from twopc.integration.connection_options import describing
 from twopc.integration.operate.checkpoint import CheckpointState, read_checkpoint
+from twopc.integration.operate.named_sinks import load_sinks
+from twopc.sinks.kafka import KafkaSink
 from twopc.sinks.kafka.errors import translated
 from twopc.sinks.kafka.handle import driver_epoch_of
 from twopc.sinks.kafka.settings import LEDGERS
@@ -21,7 +24,7 @@ from twopc.sinks.sink_names import is_sink_name
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from twopc.sinks.kafka import KafkaSink
+    from twopc.sink import TwoPhaseCommitSink
 
 #: A sink name for requests that concern no sink.
 _NOBODY: Final = "twopc-operate"
@@ -29,13 +32,28 @@ _NOBODY: Final = "twopc-operate"
 
 @dataclass(frozen=True)
 class Connection:
-    """How to reach the cluster. ``bootstrap_servers`` may be None if the command does not need a broker."""
+    """How to reach the cluster and the other stores.
+
+    Attributes:
+        bootstrap_servers: None if the command does not need a broker.
+        sinks: where the query's sinks are in the user's code, as ``module:name``.
+    """
 
     bootstrap_servers: str | None
     ledger_topic: str | None = None
     config: Sequence[str] | None = None
     config_file: Path | None = None
     timeout_s: int = 30
+    sinks: str | None = None
+
+    @cached_property
+    def named(self) -> tuple[TwoPhaseCommitSink[Any], ...]:
+        """The sinks that the user's code describes.
+
+        Raises:
+            ConfigurationError: they cannot be imported.
+        """
+        return () if self.sinks is None else load_sinks(self.sinks)
 
     def sink(self, name: str, ledger_topic: str | None = None) -> KafkaSink:
         """Build the sink of this name.
@@ -49,11 +67,12 @@ class Connection:
         return describing(self.bootstrap_servers, name, topic, self.config, self.config_file, self.timeout_s)()
 
     def bound_sinks(self, bound: Mapping[str, Mapping[str, str]]) -> tuple[KafkaSink, ...]:
-        """Build the Kafka sinks to which a checkpoint is bound. Without a broker, build none."""
-        if self.bootstrap_servers is None:
-            return ()
+        """Return the Kafka sinks to which a checkpoint is bound, as far as their cluster is known."""
         of_kafka = {name: facts["ledger"] for name, facts in bound.items() if "ledger" in facts}
-        return tuple(self.sink(name, ledger) for name, ledger in sorted(of_kafka.items()))
+        described = {one.name: one for one in self.named if isinstance(one, KafkaSink) and one.name in of_kafka}
+        if self.bootstrap_servers is not None:
+            described = {name: self.sink(name, ledger) for name, ledger in of_kafka.items()} | described
+        return tuple(described[name] for name in sorted(described))
 
 
 @dataclass(frozen=True)
@@ -63,6 +82,7 @@ class Subject:
     Attributes:
         sinks: the Kafka sinks; empty for a checkpoint without any, or without a connection.
         checkpoint: the facts of the checkpoint, if one was named.
+        stores: the sinks without a ledger of their own that the user has named.
         strangers: topics that have a ledger's name but cannot belong to a sink: copies, or topics that a killed preflight
             left behind.
     """
@@ -70,6 +90,21 @@ class Subject:
     sinks: tuple[KafkaSink, ...]
     checkpoint: CheckpointState | None = None
     strangers: tuple[str, ...] = ()
+    stores: tuple[TwoPhaseCommitSink[Any], ...] = ()
+
+    def with_transactions(self) -> tuple[KafkaSink, ...]:
+        """Return :attr:`sinks`, for a command about Kafka's transactions.
+
+        Raises:
+            ConfigurationError: none of the checkpoint's sinks is a Kafka sink.
+        """
+        if self.checkpoint is not None and self.checkpoint.sinks and not self.sinks:
+            raise ConfigurationError(
+                f"no sink of this checkpoint ({', '.join(sorted(self.checkpoint.sinks))}) is a Kafka sink, and only those have "
+                f"transactions to list, prove or end. Run `twopc status {self.checkpoint.location} --sinks module:name`: it "
+                "compares the stores of the other sinks with the decisions"
+            )
+        return self.sinks
 
 
 def subject_of(what: str | None, connection: Connection, *, checkpoint: Path | None = None) -> Subject:
@@ -81,16 +116,22 @@ def subject_of(what: str | None, connection: Connection, *, checkpoint: Path | N
         checkpoint: the query's checkpoint, if ``what`` is a sink's name.
 
     Raises:
-        ConfigurationError: the checkpoint does not exist or cannot be read, or no broker was named.
+        ConfigurationError: the checkpoint does not exist or cannot be read, no broker was named, or the user's sinks cannot be
+            imported or have no checkpoint to compare with.
         TwoPhaseCommitError: no broker answers.
     """
+    if connection.sinks is not None and checkpoint is None and (what is None or not is_path(what)):
+        raise ConfigurationError(
+            "--sinks needs the query's checkpoint, whose decisions are compared with the stores: name it"
+        )
+    stores = tuple(one for one in connection.named if not isinstance(one, KafkaSink))
     if what is None:
         return _all_sinks(connection)
     if not is_path(what):
         beside = None if checkpoint is None else read_checkpoint(checkpoint)
-        return Subject((connection.sink(what),), beside)
+        return Subject((connection.sink(what),), beside, stores=stores)
     found = read_checkpoint(Path(what))
-    return Subject(connection.bound_sinks(found.sinks), found)
+    return Subject(connection.bound_sinks(found.sinks), found, stores=stores)
 
 
 def is_path(what: str) -> bool:

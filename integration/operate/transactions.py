@@ -34,9 +34,9 @@ def list_open(what: str | None, connection: Connection) -> Answer:
     """List every open transaction of the sinks.
 
     Raises:
-        TwoPhaseCommitError: no broker answers.
+        TwoPhaseCommitError: no broker answers, or the checkpoint has no Kafka sink.
     """
-    sinks = subject_of(what, connection).sinks
+    sinks = subject_of(what, connection).with_transactions()
     states = observe_all(sinks) if what is None else [observe(sink) for sink in sinks]
     facts = [
         {
@@ -68,7 +68,7 @@ def prove(what: str, connection: Connection) -> Answer:
     Raises:
         TwoPhaseCommitError: no broker answers.
     """
-    states = [_judged(observe(sink)) for sink in subject_of(what, connection).sinks]
+    states = [_judged(observe(sink)) for sink in subject_of(what, connection).with_transactions()]
     facts = [
         {"sink": state.sink, "batch": state.last_decided, "transactions": [one.facts() for one in state.proofs]}
         for state in states
@@ -160,7 +160,7 @@ def abort(what: str, ids: Collection[str], connection: Connection, by_hand: ByHa
 def _one_sink(what: str, connection: Connection, checkpoint: Path | None) -> tuple[KafkaSink, Path]:
     """Find the sink, and the directory for the reason: in the checkpoint, or else the current directory."""
     subject = subject_of(what, connection, checkpoint=checkpoint)
-    if len(subject.sinks) != 1:
+    if len(subject.with_transactions()) != 1:
         names = ", ".join(sink.name for sink in subject.sinks) or "none"
         raise ConfigurationError(f"{what} has these Kafka sinks: {names}. Name one, and add --checkpoint {what}")
     here = Path.cwd() if subject.checkpoint is None else Path(subject.checkpoint.location) / "twopc"

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, Final
 
 from twopc.errors import CheckpointExpiredError, ConfigurationError
 from twopc.sinks.delta.entries import Entry
 from twopc.sinks.delta.handle import DeltaHandle
+from twopc.sinks.delta.history import read_history, rows_by_version, version_of_batch
 from twopc.sinks.delta.objections import find_objections, retention_ms
 from twopc.sinks.delta.prepared import find_misfit, require_whole
 from twopc.sinks.delta.record import newest_transaction
@@ -16,10 +18,12 @@ from twopc.sinks.lake.committer import LakeCommitter, Words
 from twopc.sinks.lake.errors import StoreError
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
     from deltalake import DeltaTable
 
+    from twopc.control import Control
+    from twopc.observation import Observation
     from twopc.sinks.delta.settings import DeltaSettings
     from twopc.sinks.delta.store import Store
 
@@ -69,6 +73,28 @@ class DeltaCommitter(LakeCommitter[DeltaHandle, Step, Entry]):
         step.require_fit = lambda table: self._require_fit(table, kept)
         step.require_whole = lambda: require_whole(self._store, list(kept))
         return found
+
+    def observed(
+        self, step: Step, record: Control, decided: Sequence[DeltaHandle], scan_start: Mapping[str, Any]
+    ) -> Observation:
+        """See :class:`LakeCommitter`."""
+        found = super().observed(step, record, decided, scan_start)
+        history, batch = read_history(step.view.table), step.view.outcome.batch
+        added = version_of_batch(history, self.name, batch)
+        if added is None:
+            return found
+        rolled_back = None
+        if added.restored is not None:
+            rolled_back = (
+                f"version {added.version} added batch {batch} to {self._table}, but version {added.restored} restored the table "
+                "to an earlier state"
+            )
+        return replace(
+            found,
+            rows=rows_by_version(history, self.name),
+            facts={"version": f"{added.version} added batch {batch}"},
+            rolled_back=rolled_back,
+        )
 
     def newest_batch_of_others(self, query_id: str) -> int | None:
         """See :class:`SinkCommitter`. Spark's writer records each batch as an application transaction (``DeltaSink.scala``)."""

@@ -57,13 +57,13 @@ class Step(LakeStep[DeltaView, "tuple[DeltaTable, int | None]"]):
             record = self._record
             self.require_whole()
         self.require_fit(self._table)
-        table, batch = self._table, self.published.batch if self.published else -1
+        table = self._table
         properties = CommitProperties(
             app_transactions=[Transaction(app_id(self.sink), record.pointer)],
             custom_metadata={
                 "isBlindAppend": True,  # the commit reads no rows, so other writers' deletes and updates do not conflict with it
                 "twopc.sink": self.sink,
-                **({"twopc.batch": batch} if batch >= 0 else {}),
+                **self._said(),
             },
         )
         try:
@@ -102,6 +102,13 @@ class Step(LakeStep[DeltaView, "tuple[DeltaTable, int | None]"]):
         """See :class:`LakeStep`. Delete the record before the replaced record."""
         if self._before is not None and self._before.before is not None:
             self._forget(self._before.before)
+
+    def _said(self) -> dict[str, int]:
+        """What the table's history says about a batch, for people and for :mod:`twopc.sinks.delta.history`."""
+        if self.published is None or self.published.batch < 0:
+            return {}
+        rows = sum(entry.rows for entry in self.additions)
+        return {"twopc.batch": self.published.batch, "twopc.version": self.published.version, "twopc.rows": rows}
 
     def _new_record(self) -> Record:
         before = self._before

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, Final
 
 from twopc.errors import CheckpointExpiredError
 from twopc.fenced_committer import driver_epoch_of
 from twopc.sinks.iceberg.entries import Entry
 from twopc.sinks.iceberg.files import TableFiles
 from twopc.sinks.iceberg.handle import IcebergHandle
+from twopc.sinks.iceberg.history import is_in_main, rows_by_version, snapshot_of
 from twopc.sinks.iceberg.prepared import added_already
 from twopc.sinks.iceberg.proposal import has_definitions
 from twopc.sinks.iceberg.spark_writer import newest_batch
@@ -16,8 +18,10 @@ from twopc.sinks.iceberg.step import Step
 from twopc.sinks.lake.committer import LakeCommitter, Words
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
+    from twopc.control import Control
+    from twopc.observation import Observation
     from twopc.sinks.iceberg.settings import IcebergSettings
 
 #: A batch must be committed long before maintenance may delete its files as orphans.
@@ -76,6 +80,28 @@ class IcebergCommitter(LakeCommitter[IcebergHandle, Step, Entry]):
             if missing := [entry for entry in entries or () if entry.path not in added]:
                 step.additions.setdefault((handle.schema_id, handle.spec_id), []).extend(missing)
         return found
+
+    def observed(
+        self, step: Step, record: Control, decided: Sequence[IcebergHandle], scan_start: Mapping[str, Any]
+    ) -> Observation:
+        """See :class:`LakeCommitter`."""
+        found = super().observed(step, record, decided, scan_start)
+        metadata, batch = step.view.table.metadata, step.view.outcome.batch
+        added = snapshot_of(metadata, self.name, batch)
+        if added is None:
+            return found
+        rolled_back = None
+        if is_in_main(metadata, added) is False:
+            rolled_back = (
+                f"snapshot {added.snapshot_id} added batch {batch} to {self._table}, but the branch main no longer includes it: "
+                "somebody has rolled the table back or replaced the branch"
+            )
+        return replace(
+            found,
+            rows=rows_by_version(metadata, self.name),
+            facts={"snapshot": f"{added.snapshot_id} added batch {batch}"},
+            rolled_back=rolled_back,
+        )
 
     def newest_batch_of_others(self, query_id: str) -> int | None:
         """See :class:`SinkCommitter`. Spark's own streaming writer records its batches in the snapshots."""

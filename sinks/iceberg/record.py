@@ -66,7 +66,7 @@ def read_tag(metadata: TableMetadata, sink: str) -> Tagged | None:
             )
         return None
     found = metadata.snapshot_by_id(reference.snapshot_id)
-    summary = _summary(found)
+    summary = summary_of_snapshot(found)
     if found is None or summary.get(SINK) != sink or CONTROL not in summary:
         left = _newest_of(metadata, sink)
         raise StoreError(
@@ -96,9 +96,10 @@ def read_tag(metadata: TableMetadata, sink: str) -> Tagged | None:
 
 
 def _newest_of(metadata: TableMetadata, sink: str) -> int | None:
-    own = [found for found in metadata.snapshots if _summary(found).get(SINK) == sink]
+    own = [found for found in metadata.snapshots if summary_of_snapshot(found).get(SINK) == sink]
     return max(own, key=lambda found: found.sequence_number or 0).snapshot_id if own else None
 
 
-def _summary(snapshot: Any) -> Mapping[str, str]:
+def summary_of_snapshot(snapshot: Any) -> Mapping[str, str]:
+    """Return the application's part of a snapshot's summary; nothing if there is no snapshot or no summary."""
     return {} if snapshot is None or snapshot.summary is None else snapshot.summary.additional_properties

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import logging
 from abc import abstractmethod
 from typing import TYPE_CHECKING, Any, ClassVar, Final, Generic, NamedTuple, TypeVar
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
 
     from twopc.control import Control
     from twopc.errors import TwoPhaseCommitError
+    from twopc.observation import Observation
     from twopc.sinks.lake.files import Files
 
 logger = logging.getLogger(__name__)
@@ -174,8 +176,11 @@ class LakeCommitter(StepCommitter[HandleT, StepT], Generic[HandleT, StepT, Entry
         """See :class:`StepCommitter`."""
         if step.view.stored is None:
             return []
-        root = step.view.root(control.decode(step.view.stored).id)
-        return self._orphans.find(step.view.files, root, step.view.outcome, self._driver_epoch)
+        record = control.decode(step.view.stored)
+        own_epoch = (
+            self._driver_epoch if self._run else record.driver_epoch
+        )  # a committer that only observes owns nothing
+        return self._orphans.find(step.view.files, step.view.root(record.id), step.view.outcome, own_epoch)
 
     # -- for callers ----------------------------------------------------------------------------------------------------
 
@@ -193,8 +198,8 @@ class LakeCommitter(StepCommitter[HandleT, StepT], Generic[HandleT, StepT, Entry
         known = scan_start or NO_ATTEMPT
         with self._try("reading its newest decision"), self.step() as step:
             record = control.decode(self.load(step))
-            newest = max(record.decided, step.view.outcome.version)
-        if newest < decided_before(known) or record.driver_epoch < version_of(known) >> _VERSIONS_OF_A_DRIVER:
+            is_older = _is_older(record, step.view.outcome, known)
+        if is_older:
             raise RefusedStartError(
                 f"sink {self.name!r}: {self._table} is older than this checkpoint: {self.words.lost}. Nothing was written. "
                 "Restore the table's newer state, or use a new checkpoint and a new sink name",
@@ -253,6 +258,23 @@ class LakeCommitter(StepCommitter[HandleT, StepT], Generic[HandleT, StepT, Entry
         self._orphans.spare((driver_epoch_of(handle.transaction, self.name), handle.batch) for handle in decided)
         super().recover_and_abort(decided)
 
+    def observed(
+        self, step: StepT, record: Control, decided: Sequence[HandleT], scan_start: Mapping[str, Any]
+    ) -> Observation:
+        """See :class:`StepCommitter`."""
+        found = super().observed(step, record, decided, scan_start)
+        view, published = step.view, step.view.outcome
+        is_published = published.version == version_of(scan_start)
+        evidence = evidence_of(published if is_published else Published(), decided)
+        waiting = [handle for handle, proof in evidence.items() if proof is Evidence.UNKNOWN]
+        lost = [handle for handle, entries in whole(view.files, waiting, self._entry).items() if entries is None]
+        return dataclasses.replace(
+            found,
+            bound={**found.bound, "table": view.table_id},
+            is_behind=found.is_behind or _is_older(record, published, scan_start),
+            evidence=evidence | dict.fromkeys(lost, Evidence.ABORTED),
+        )
+
     # -- helpers --------------------------------------------------------------------------------------------------------
 
     def _reserve(self, above: int) -> Control:
@@ -278,3 +300,9 @@ class LakeCommitter(StepCommitter[HandleT, StepT], Generic[HandleT, StepT, Entry
         if handles:
             found = self.stage(step, whole(step.view.files, handles, self._entry))
             step.published = settle(published, found)
+
+
+def _is_older(record: Control, published: Published, known: Mapping[str, Any]) -> bool:
+    """Tell whether a table lacks commits that came before the log's newest decision."""
+    newest = max(record.decided, published.version)
+    return newest < decided_before(known) or record.driver_epoch < version_of(known) >> _VERSIONS_OF_A_DRIVER

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 
 from twopc import control
@@ -23,7 +25,9 @@ if TYPE_CHECKING:
     import psycopg
 
     from twopc.attempt import Claim, Owner
+    from twopc.control import Control
     from twopc.errors import TwoPhaseCommitError
+    from twopc.observation import Observation
     from twopc.sinks.postgres.settings import PostgresSettings
 
     Connection = psycopg.Connection[Any]
@@ -97,12 +101,18 @@ class PostgresCommitter(FencedCommitter[PostgresHandle, "Connection"]):
 
     def load(self, step: Connection) -> bytes | None:
         """See :class:`FencedCommitter`. Return None if the sink's own tables do not exist yet."""
-        if not self._has_objects:
-            self._has_objects = bool(_one(step, self._statements.find_objects()))
-        if not self._has_objects:
-            return None
-        found: bytes | None = _one(step, self._statements.load_control(locked=True))
-        return found
+        return self._load(step, locked=True)
+
+    def peek(self, step: Connection) -> bytes | None:
+        """See :class:`FencedCommitter`."""
+        return self._load(step, locked=False)
+
+    @contextlib.contextmanager
+    def observing(self) -> Iterator[Connection]:
+        """See :class:`FencedCommitter`. The server refuses every write."""
+        with self.step() as step:
+            step.execute("SET TRANSACTION READ ONLY")
+            yield step
 
     def swap(self, step: Connection, old: bytes | None, new: bytes) -> bool:
         """See :class:`FencedCommitter`."""
@@ -163,6 +173,22 @@ class PostgresCommitter(FencedCommitter[PostgresHandle, "Connection"]):
             _, server, _, _ = self._facts(step)
             self._transfer.oid = read_table(step, self._settings.table, locked=False).oid
         return {**super().binding(), "server": server, "table": str(self._transfer.oid)}
+
+    def observed(
+        self, step: Connection, record: Control, decided: Sequence[PostgresHandle], scan_start: Mapping[str, Any]
+    ) -> Observation:
+        """See :class:`FencedCommitter`. Votes of no decision are also leftovers, and they hold locks."""
+        found = super().observed(step, record, decided, scan_start)
+        _, server, _, _ = self._facts(step)
+        table = str(read_table(step, self._settings.table, locked=False).oid)
+        votes = find_votes(step, self.name, record)
+        spared = _votes_of(decided)
+        return replace(
+            found,
+            bound={**found.bound, "server": server, "table": table},
+            leftovers=(*found.leftovers, *(vote for vote in votes if vote not in spared)),
+            facts={"prepared transactions": ", ".join(votes)} if votes else {},
+        )
 
     def acquire(self, claim: Claim, seen: Owner | None) -> int:
         """See :class:`FencedCommitter`. Create the sink's own tables if they do not exist."""
@@ -233,6 +259,14 @@ class PostgresCommitter(FencedCommitter[PostgresHandle, "Connection"]):
         self._database.close()
 
     # -- the small parts ------------------------------------------------------------------------------------------------
+
+    def _load(self, step: Connection, *, locked: bool) -> bytes | None:
+        if not self._has_objects:
+            self._has_objects = bool(_one(step, self._statements.find_objects()))
+        if not self._has_objects:
+            return None
+        found: bytes | None = _one(step, self._statements.load_control(locked=locked))
+        return found
 
     def _vote(self, vote: str, handles: Sequence[PostgresHandle]) -> None:
         """Publish slices in a prepared transaction. Do not lock the control record, because a new driver needs it."""

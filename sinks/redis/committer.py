@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 
 from twopc import control
@@ -16,8 +17,10 @@ from twopc.sinks.staged.committer import StagedCommitter
 from twopc.sinks.staged.slices import SliceState, combine
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
 
+    from twopc.control import Control
+    from twopc.observation import Observation
     from twopc.sinks.redis.client import RedisClient
     from twopc.sinks.redis.scripts import Script
     from twopc.sinks.redis.settings import RedisSettings
@@ -46,6 +49,13 @@ class RedisCommitter(StagedCommitter[RedisHandle]):
     def binding(self) -> dict[str, str]:
         """See :class:`StagedCommitter`."""
         return {**super().binding(), "cluster": str(self._is_cluster).lower()}
+
+    def observed(
+        self, step: StoreClient[Call], record: Control, decided: Sequence[RedisHandle], scan_start: Mapping[str, Any]
+    ) -> Observation:
+        """See :class:`StagedCommitter`."""
+        found = super().observed(step, record, decided, scan_start)
+        return replace(found, bound={**found.bound, "cluster": str(self._is_cluster).lower()})
 
     def load(self, step: StoreClient[Call]) -> bytes | None:
         """See :class:`ControlCommitter`."""
@@ -131,6 +141,9 @@ class RedisCommitter(StagedCommitter[RedisHandle]):
     def _entries(self) -> dict[str, str]:
         listed = self._client.execute_one(Call(keys.slot_of_control(self.name), ("HGETALL", keys.slices(self.name))))
         return {entry.decode(): value.decode() for entry, value in listed.items()}
+
+    def _unswept(self) -> Iterable[str]:
+        return [entry for entry, value in self._entries().items() if _SWEPT_AT not in value]
 
     def _sweep(self, orphans: Mapping[str, str]) -> int:
         self._execute([call for entry, value in orphans.items() for call in self._sweep_one(entry, value)])

@@ -4,22 +4,33 @@ from __future__ import annotations
 
 import contextlib
 from abc import abstractmethod
-from typing import TYPE_CHECKING, Any
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, Final
 
 from twopc import control
 from twopc.attempt import Evidence
 from twopc.control_committer import NO_ATTEMPT, ControlCommitter, version_of
 from twopc.crash_points import crash_point
-from twopc.errors import ConfigurationError, RetriableError
+from twopc.errors import ConfigurationError, RetriableError, UnavailableError
 from twopc.sinks.staged.slices import APPLICABLE, SliceState, StagedHandleT, epoch_of
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Generator, Iterable, Mapping, Sequence
     from contextlib import AbstractContextManager
 
+    from twopc.control import Control
     from twopc.errors import TwoPhaseCommitError
+    from twopc.observation import Observation
     from twopc.sinks.staged.client import StoreClient
     from twopc.sinks.staged.settings import StagedSettings
+
+
+#: What a slice's state says about its rows. In the other states, they can still be applied.
+_OBSERVED: Final = {
+    SliceState.COMMITTED: Evidence.COMMITTED,
+    SliceState.LOST: Evidence.ABORTED,
+    SliceState.TORN: Evidence.ABORTED,
+}
 
 
 class StagedCommitter(ControlCommitter[StagedHandleT, "StoreClient[Any]"]):
@@ -34,6 +45,24 @@ class StagedCommitter(ControlCommitter[StagedHandleT, "StoreClient[Any]"]):
         self._settings = settings
         self._client = client
         self.failures = client.failures
+
+    def observed(
+        self,
+        step: StoreClient[Any],
+        record: Control,
+        decided: Sequence[StagedHandleT],
+        scan_start: Mapping[str, Any],
+    ) -> Observation:
+        """See :class:`ControlCommitter`."""
+        states = self._look(decided, version_of(scan_start), durable=False)
+        if SliceState.UNANSWERED in states.values():
+            raise UnavailableError(f"{self._client.system} does not answer")
+        named = {handle.entry for handle in decided}
+        return replace(
+            super().observed(step, record, decided, scan_start),
+            evidence={handle: _OBSERVED.get(state, Evidence.UNKNOWN) for handle, state in states.items()},
+            leftovers=tuple(sorted(entry for entry in self._unswept() if entry not in named)),
+        )
 
     def step(self) -> AbstractContextManager[StoreClient[Any]]:
         """See :class:`ControlCommitter`."""
@@ -211,6 +240,10 @@ class StagedCommitter(ControlCommitter[StagedHandleT, "StoreClient[Any]"]):
     @abstractmethod
     def _entries(self) -> Mapping[str, str]:
         """List every slice's entry, with the data that :meth:`_sweep` needs."""
+
+    def _unswept(self) -> Iterable[str]:
+        """List the entries of slices that no sweep has removed yet."""
+        return self._entries()
 
     @abstractmethod
     def _sweep(self, orphans: Mapping[str, str]) -> int:

@@ -17,6 +17,7 @@ from tests.planted.lake_bugs import LAKE_BUGS
 from tests.planted.operate_bugs import OPERATE_BUGS
 from tests.planted.proof_bugs import PROOF_BUGS
 from tests.planted.sink_bugs import SINK_BUGS
+from tests.planted.store_bugs import STORE_BUGS
 
 __all__ = ["BUGS", "QUICK", "Bug", "Edit"]
 
@@ -813,6 +814,7 @@ BUGS: Final = (
     *ICEBERG_BUGS,
     *DELTA_BUGS,
     *OPERATE_BUGS,
+    *STORE_BUGS,
     *CHECKPOINTING_BUGS,
     *CONNECT_BUGS,
 )

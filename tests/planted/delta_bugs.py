@@ -21,8 +21,8 @@ DELTA_BUGS: Final[tuple[Bug, ...]] = (
     _bug(
         "a commit goes to a later version than the one that was looked at",
         "step.py",
-        "        table, batch = self._table, self.published.batch if self.published else -1\n",
-        "        batch = self.published.batch if self.published else -1\n        table = self._store.load()\n",
+        "        table = self._table\n",
+        "        table = self._store.load()\n",
         f"{_COMMIT} -k its_look_and_its_commit",
     ),
     _bug(

@@ -100,8 +100,8 @@ LAKE_BUGS: Final[tuple[Bug, ...]] = tuple(
         _bugs(
             "an older table is believed at a start",
             "committer.py",
-            "        if newest < decided_before(known) or record.driver_epoch < version_of(known) >> _VERSIONS_OF_A_DRIVER:\n",
-            "        if False:\n",
+            "    return newest < decided_before(known) or record.driver_epoch < version_of(known) >> _VERSIONS_OF_A_DRIVER\n",
+            "    return False\n",
             **_both("restored.py::test_a_start_on_an_older_table_is_refused", "1"),
         ),
         _bugs(

@@ -1,0 +1,44 @@
+"""Import the sinks that a user's own code describes, because only this code has their credentials."""
+
+from __future__ import annotations
+
+import pkgutil
+import sys
+import traceback
+from collections.abc import Iterable
+from typing import Any
+
+from twopc.errors import ConfigurationError
+from twopc.sink import TwoPhaseCommitSink
+
+
+def load_sinks(place: str) -> tuple[TwoPhaseCommitSink[Any], ...]:
+    """Import ``module:name``: a sink, several sinks, or a function that returns them. The current directory is searched, too.
+
+    Raises:
+        ConfigurationError: this fails. The message does not quote an error of the user's code, which may hold a password.
+    """
+    if "" not in sys.path:
+        sys.path.insert(0, "")  # as for `python -m`; the script `twopc` has its own directory there instead
+    module, separator, name = place.partition(":")
+    if not (module and separator and name):
+        raise ConfigurationError(f"--sinks {place} is not in the form module:name")
+    try:
+        found = pkgutil.resolve_name(place)
+        given = found() if callable(found) else found
+    except ConfigurationError as error:
+        raise ConfigurationError(f"--sinks {place}: {error}") from error
+    except (ModuleNotFoundError, AttributeError) as error:
+        raise ConfigurationError(
+            f"--sinks {place} cannot be imported: {error}. Name a module and a name in it"
+        ) from error
+    except Exception as error:
+        where = traceback.extract_tb(error.__traceback__)[-1]
+        raise ConfigurationError(
+            f"--sinks {place}: {type(error).__name__} in {where.filename}, line {where.lineno}. Its text may hold a password, so "
+            "it is not shown. Import the module in Python to see it"
+        ) from error
+    sinks = tuple(given) if isinstance(given, Iterable) else (given,)
+    if not sinks or not all(isinstance(one, TwoPhaseCommitSink) for one in sinks):
+        raise ConfigurationError(f"--sinks {place} must be a sink, a list of sinks, or a function that returns them")
+    return sinks

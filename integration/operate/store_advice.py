@@ -1,0 +1,152 @@
+"""Explain the state of a sink's store and the next action, as :mod:`twopc.integration.operate.advice` does for Kafka's sinks."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from twopc.counted import counted
+from twopc.integration.operate.advice import Advice, Urgency
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from twopc.integration.operate.checkpoint import CheckpointState
+    from twopc.integration.operate.store_state import StoreState
+    from twopc.observation import Observation
+
+
+def advise_store(state: StoreState, checkpoint: CheckpointState) -> list[Advice]:
+    """List the findings about a store; never empty. If the store and the checkpoint do not fit together, that is the only one."""
+    if state.seen is None:
+        return [_unseen(state)]
+    if misfit := _misfit(state, state.seen, checkpoint):
+        return [misfit]
+    if found := [*_of_decision(state, state.seen), *_of_leftovers(state.seen)]:
+        return found
+    what = "no batch is decided yet" if state.batch is None else f"batch {state.batch} is decided and published"
+    return [Advice(Urgency.NONE, what, "Nothing to do.", "healthy")]
+
+
+def not_examined(checkpoint: CheckpointState, named: frozenset[str]) -> Advice | None:
+    """Name the sinks whose stores were not compared, because the user has not named these sinks."""
+    left = sorted(name for name, facts in checkpoint.sinks.items() if "ledger" not in facts and name not in named)
+    if not left:
+        return None
+    what = f"not compared with {'its store' if len(left) == 1 else 'their stores'}: {', '.join(left)}"
+    return Advice(
+        Urgency.WATCH,
+        what,
+        "Add --sinks module:name, the place of the query's sinks in your code.",
+        "the-stores-of-sinks",
+    )
+
+
+def _unseen(state: StoreState) -> Advice:
+    if state.problem is None:
+        what = f"a {state.kind} does not show the state of its store, so it was not compared with the decisions"
+        return Advice(Urgency.WATCH, what, "Compare its output with the source.", "the-stores-of-sinks")
+    if not state.answers:
+        what = f"the store did not answer: {state.problem}"
+        return Advice(
+            Urgency.ACT, what, "Restore the store or its network, and check again.", "a-store-does-not-answer"
+        )
+    action = "Do not start the query, and do not write to the store, before you have read this entry."
+    return Advice(Urgency.ACT, state.problem, action, "the-control-record-is-missing-or-unreadable")
+
+
+def _misfit(state: StoreState, seen: Observation, checkpoint: CheckpointState) -> Advice | None:
+    """Say why the store and the checkpoint do not fit together; None if they do. The order is that of a start's checks."""
+    found = _of_binding(state, seen, checkpoint) or _of_owner(seen, checkpoint)
+    return found or _of_log(state, seen, checkpoint)
+
+
+def _of_binding(state: StoreState, seen: Observation, checkpoint: CheckpointState) -> Advice | None:
+    record, bound = seen.record, state.bound
+    if bound is None and checkpoint.log is not None:
+        action = "If override=AddSink has just added it, its first batch binds it. Otherwise correct --sinks."
+        return Advice(Urgency.WATCH, "the checkpoint is not bound to this sink", action, "the-stores-of-sinks")
+    if bound is not None and not record.id:
+        what = (
+            "the checkpoint is bound to this sink, but the store has no control record: somebody has deleted it, or the address "
+            "now leads to another store"
+        )
+        action = "Do not start the query; the start is refused. Correct the address, or restore the store."
+        return Advice(Urgency.ACT, what, action, "the-control-record-is-missing-or-unreadable")
+    if bound is not None and (changed := {name for name, value in seen.bound.items() if bound.get(name) != value}):
+        was = ", ".join(f"{name} {bound.get(name)}" for name in sorted(changed))
+        now = ", ".join(f"{name} {seen.bound[name]}" for name in sorted(changed))
+        what = f"the checkpoint is bound to {was}, but the store has {now}: this is another store, or a recreated table"
+        return Advice(
+            Urgency.ACT, what, "Point the sink to the original store. The start is refused.", "the-start-is-refused"
+        )
+    return None
+
+
+def _of_owner(seen: Observation, checkpoint: CheckpointState) -> Advice | None:
+    last = seen.record.query_id
+    if last in {"", checkpoint.query_id}:
+        return None
+    what = f"the checkpoint belongs to query {checkpoint.query_id}, but query {last} used the sink last"
+    action = f"Use the checkpoint of query {last}. If that query is over, start this one with override=EndQuery(…)."
+    return Advice(Urgency.ACT, what, action, "the-start-is-refused")
+
+
+def _of_log(state: StoreState, seen: Observation, checkpoint: CheckpointState) -> Advice | None:
+    if not state.is_known:
+        what = f"the decisions in {checkpoint.log} could not be read, so they were not compared with the store"
+        action = "Add --bootstrap-servers, or include the query's Kafka sinks in --sinks."
+        return Advice(Urgency.WATCH, what, action, "the-stores-of-sinks")
+    ends = "has none" if state.batch is None else f"ends with batch {state.batch}"
+    if seen.is_ahead:
+        what = (
+            f"the store shows a newer decision than the query's log, which {ends}: the checkpoint is an older copy, or was "
+            "restored from a backup"
+        )
+        action = (
+            "Do not start the query with this checkpoint; the start is refused. Use the checkpoint that wrote last."
+        )
+        return Advice(Urgency.ACT, what, action, "the-start-is-refused")
+    if seen.is_behind:
+        what = (
+            f"the store lacks decisions from the query's log, which {ends}: the store was restored from a backup, or a failover "
+            "lost writes"
+        )
+        action = "Do not start the query; the start is refused. Restore a newer state of the store."
+        return Advice(Urgency.ACT, what, action, "the-start-is-refused")
+    return None
+
+
+def _of_decision(state: StoreState, seen: Observation) -> Iterator[Advice]:
+    if state.lost:
+        what = f"{_of(state.lost)} of batch {state.batch} {'is' if len(state.lost) == 1 else 'are'} decided and lost"
+        action = "Start the query: it repairs as much as it can, or says what to restore."
+        yield Advice(Urgency.ACT, what, action, "a-decided-transaction-is-lost")
+    elif state.waiting:
+        waiting = counted(len(state.waiting), "of its transactions is", "of its transactions are")
+        what = f"batch {state.batch} is decided, but {waiting} not published"
+        action = "The running query publishes the batch. If the query is not running, start it: it publishes the batch first."
+        yield Advice(Urgency.WATCH, what, action, "decided-and-not-published")
+    if state.differing:
+        action = "Stop the query. Keep the checkpoint and the table unchanged until you know the cause."
+        yield Advice(Urgency.ACT, "; ".join(state.differing), action, "the-rows-of-a-batch-differ")
+    if seen.rolled_back is not None:
+        action = "If this was on purpose, do nothing: the sink does not add the batch again. Otherwise restore the newer state."
+        yield Advice(Urgency.ACT, seen.rolled_back, action, "the-table-was-rolled-back")
+
+
+def _of_leftovers(seen: Observation) -> Iterator[Advice]:
+    if left := seen.leftovers:
+        what = (
+            f"{_of(left)} {_are(left)} staged and undecided: the newest driver (epoch {seen.record.driver_epoch}) is writing its "
+            "batch, or has died"
+        )
+        action = "If the driver is alive, do nothing. If it is dead, start the query, which removes them."
+        yield Advice(Urgency.WATCH, what, action, "a-batch-is-being-written")
+
+
+def _of(names: list[str] | tuple[str, ...]) -> str:
+    return counted(len(names), "transaction")
+
+
+def _are(names: list[str] | tuple[str, ...]) -> str:
+    return "is" if len(names) == 1 else "are"

@@ -1,0 +1,99 @@
+"""The state of a sink's store, beside the decisions in the query's log. This module does no I/O."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from twopc.attempt import Evidence
+from twopc.counted import counted
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from twopc.observation import Observation
+
+
+@dataclass(frozen=True, kw_only=True)
+class StoreState:
+    """See above.
+
+    Attributes:
+        kind: the sink's class.
+        bound: the facts about the sink in the checkpoint's binding; None if the binding does not name the sink.
+        problem: why the store could not be observed; None if it was.
+        answers: False if the store did not answer.
+        is_known: whether the decisions could be read.
+        batch: the newest decided batch; None if none is decided.
+        first_batch: the first batch that the query could decide.
+        decided: the batch and the number of rows of each kept decision, by the decision's version.
+        seen: the observed state; None if the sink cannot be observed.
+    """
+
+    sink: str
+    kind: str
+    bound: Mapping[str, str] | None = None
+    problem: str | None = None
+    answers: bool = True
+    is_known: bool = True
+    batch: int | None = None
+    first_batch: int = 0
+    decided: Mapping[int, tuple[int, int]] = field(default_factory=dict)
+    seen: Observation | None = None
+
+    @property
+    def lost(self) -> list[str]:
+        """The decided transactions whose rows are lost."""
+        return self._with(Evidence.ABORTED)
+
+    @property
+    def waiting(self) -> list[str]:
+        """The decided transactions that are not published yet."""
+        return self._with(Evidence.UNKNOWN)
+
+    @property
+    def differing(self) -> list[str]:
+        """The published batches for which the store's history records another number of rows than their decision."""
+        stored = {} if self.seen is None else self.seen.rows
+        return [
+            f"batch {batch}: {counted(rows, 'row')} decided, {stored[version]:,} in the table's history"
+            for version, (batch, rows) in self.decided.items()
+            if version in stored
+            and stored[version] != rows
+            and not (batch == self.batch and (self.lost or self.waiting))
+        ]
+
+    @property
+    def published(self) -> int | None:
+        """The newest published batch; None if there is none, or if it is unknown.
+
+        A batch is decided only after its predecessor is published.
+        """
+        seen = self.seen
+        if self.batch is None or seen is None or not seen.record.id or seen.is_ahead or seen.is_behind:
+            return None
+        newest = self.batch - 1 if self.lost or self.waiting else self.batch
+        return newest if newest >= self.first_batch else None
+
+    def facts(self) -> dict[str, Any]:
+        """As a JSON object."""
+        seen = self.seen
+        return {
+            "sink": self.sink,
+            "kind": self.kind,
+            "problem": self.problem,
+            "answers": self.answers,
+            "query_id": None if seen is None else seen.record.query_id or None,
+            "driver_epoch": None if seen is None else seen.record.driver_epoch,
+            "last_decided": self.batch,
+            "last_published": self.published,
+            "not_published": self.waiting,
+            "lost": self.lost,
+            "differing": self.differing,
+            "leftovers": [] if seen is None else list(seen.leftovers),
+            "store": {} if seen is None else dict(seen.facts),
+        }
+
+    def _with(self, proof: Evidence) -> list[str]:
+        found = {} if self.seen is None else self.seen.evidence
+        return [str(handle.transaction) for handle, evidence in found.items() if evidence is proof]

@@ -1,0 +1,121 @@
+"""Observe a sink without a ledger: compare its store with the decisions. The module only reads, and fences nobody."""
+
+from __future__ import annotations
+
+from contextlib import closing
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+import msgspec
+
+from twopc.control_committer import version_of
+from twopc.errors import DecisionLogDamagedError, RetriableError, TwoPhaseCommitError
+from twopc.files import LocalFiles
+from twopc.integration.operate.advice import Urgency
+from twopc.integration.operate.store_advice import advise_store
+from twopc.integration.operate.store_state import StoreState
+from twopc.integration.verify.history import History, history_of
+from twopc.log_view import LogView
+from twopc.registers import RegisterLog
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from twopc.decision_log import DecisionLog
+    from twopc.integration.operate.advice import Advice
+    from twopc.integration.operate.checkpoint import CheckpointState
+    from twopc.observation import Observation
+    from twopc.sink import TwoPhaseCommitSink
+    from twopc.sinks.kafka import KafkaSink
+
+    ReadLog = Callable[[], History]
+
+
+_NOTHING: Final = History(LogView(), {}, {}, is_complete=True)
+
+
+def log_of(checkpoint: CheckpointState, kafka: Sequence[KafkaSink]) -> ReadLog | None:
+    """Return a function that reads the query's decisions; None if they are in the ledger of a sink that is not given."""
+    if checkpoint.log is None:
+        return lambda: _NOTHING  # nothing is decided before the checkpoint is bound
+    if checkpoint.registers is not None:
+        return lambda: _read(RegisterLog(LocalFiles(Path(checkpoint.location) / "twopc")))
+    sink = next((one for one in kafka if one.ledger == checkpoint.log), None)
+    return None if sink is None else lambda: _read(sink.create_decision_log())
+
+
+def observe_store(
+    sink: TwoPhaseCommitSink[Any], checkpoint: CheckpointState, read: ReadLog | None
+) -> tuple[StoreState, list[Advice]]:
+    """Observe one store, and advise.
+
+    A running query changes its log and its store between the two looks at them. So a finding that calls for somebody counts
+    only if a second look confirms it.
+    """
+    before: list[str] | None = None
+    while True:
+        state = _look(sink, checkpoint, read)
+        advice = advise_store(state, checkpoint)
+        urgent = [one.what for one in advice if one.urgency is Urgency.ACT]
+        if not urgent or urgent == before or state.problem is not None:
+            return state, advice
+        before = urgent
+
+
+def _look(sink: TwoPhaseCommitSink[Any], checkpoint: CheckpointState, read: ReadLog | None) -> StoreState:
+    state = StoreState(sink=sink.name, kind=type(sink).__name__, bound=checkpoint.sinks.get(sink.name))
+    try:
+        history = None if read is None else read()
+        if history is None or history.view.damage is not None:
+            return replace(state, is_known=False, seen=_observed(sink, LogView(), checkpoint.query_id))
+        view = history.view
+        if view.begin is not None and view.begin.query_id == checkpoint.query_id:
+            batch = None if view.decision is None else view.decision.batch_id
+            state = replace(state, batch=batch, first_batch=view.begin.first_batch)
+        seen = _observed(sink, view, checkpoint.query_id)
+        decided = _decided_rows(sink, history) if seen is not None and seen.rows else {}
+        return replace(state, seen=seen, decided=decided)
+    except RetriableError as error:
+        return replace(state, problem=str(error), answers=False)
+    except TwoPhaseCommitError as error:
+        return replace(state, problem=str(error))
+    except msgspec.ValidationError as error:
+        return replace(state, problem=f"another version, or another kind of sink, has written its decision: {error}")
+
+
+def _observed(sink: TwoPhaseCommitSink[Any], view: LogView, query_id: str) -> Observation | None:
+    decision = view.decision if view.decision is not None and view.decision.query_id == query_id else None
+    tasks = () if decision is None else decision.tasks
+    decided = [sink.decode_handle(task.handles[sink.name]) for task in tasks if sink.name in task.handles]
+    # As at a start: a sink that is not in the newest decision was added later.
+    scan_start = view.scan_start.get(sink.name) if view.kept else {}
+    with closing(sink.create_committer()) as committer:
+        seen = committer.observe(decided, scan_start or {})
+    if seen is None:
+        return None
+    is_comparable = seen.record.query_id == query_id and scan_start is not None
+    is_own = view.begin is not None and view.begin.query_id == query_id
+    return replace(
+        seen, is_ahead=seen.is_ahead and is_comparable, is_behind=seen.is_behind and is_comparable and is_own
+    )
+
+
+def _decided_rows(sink: TwoPhaseCommitSink[Any], history: History) -> dict[int, tuple[int, int]]:
+    """Count the rows of each kept decision, by its version. Abandoned rows are not expected in the store."""
+    found = {}
+    for key, batch in history.batches.items():
+        scan_start = batch.decision.scan_start.get(sink.name)
+        if scan_start and not batch.abandoned:
+            rows = sum(sink.decode_handle(encoded).rows for _, encoded in batch.handles(sink.name))
+            found[version_of(scan_start)] = (key.batch, rows)
+    return found
+
+
+def _read(log: DecisionLog) -> History:
+    with closing(log):
+        try:
+            contents = log.inspect()
+            return history_of(contents, contents)
+        except DecisionLogDamagedError as error:
+            return replace(_NOTHING, view=LogView(damage=str(error)))

@@ -1,0 +1,64 @@
+"""Find the snapshot that added a batch, and tell whether readers of the table still see it."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import TYPE_CHECKING
+
+import msgspec
+from pyiceberg.table.refs import MAIN_BRANCH
+
+from twopc.sinks.iceberg.record import BATCH, PUBLISHED, SINK, summary_of_snapshot
+from twopc.sinks.lake.published import Published
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+    from pyiceberg.table.metadata import TableMetadata
+    from pyiceberg.table.snapshots import Snapshot
+
+
+def snapshot_of(metadata: TableMetadata, sink: str, batch: int) -> Snapshot | None:
+    """Return the newest snapshot that added rows of this batch; None if maintenance has expired it."""
+    own = [found for found, summary in _added(metadata, sink) if summary[BATCH] == str(batch)]
+    return max(own, key=_sequence_number) if own else None
+
+
+def rows_by_version(metadata: TableMetadata, sink: str) -> Mapping[int, int]:
+    """Count the rows that the sink's snapshots added, for each decision. A repaired decision has several snapshots."""
+    rows: Counter[int] = Counter()
+    for _, summary in _added(metadata, sink):
+        published = msgspec.json.decode(summary.get(PUBLISHED, "{}"), type=Published)
+        rows[published.version] += int(summary.get("added-records", 0))
+    return rows
+
+
+def is_in_main(metadata: TableMetadata, snapshot: Snapshot) -> bool | None:
+    """Tell whether the main branch was built on this snapshot; None if the snapshots in between have expired."""
+    main = metadata.refs.get(MAIN_BRANCH)
+    if main is None:
+        return False
+    at: int | None = main.snapshot_id
+    while at is not None:
+        found = metadata.snapshot_by_id(at)
+        if found is None:
+            return None
+        if at == snapshot.snapshot_id:
+            return True
+        # A parent's number is lower than its child's, so the snapshot cannot come later on this path.
+        if _sequence_number(found) < _sequence_number(snapshot):
+            return False
+        at = found.parent_snapshot_id
+    return False
+
+
+def _added(metadata: TableMetadata, sink: str) -> Iterator[tuple[Snapshot, Mapping[str, str]]]:
+    """Yield the snapshots that added rows of this sink, each with its summary."""
+    for found in metadata.snapshots:
+        summary = summary_of_snapshot(found)
+        if summary.get(SINK) == sink and BATCH in summary:
+            yield found, summary
+
+
+def _sequence_number(snapshot: Snapshot) -> int:
+    return snapshot.sequence_number or 0

@@ -1,0 +1,226 @@
+"""``twopc status --sinks`` compares the stores of sinks without a ledger with the decisions of the checkpoint."""
+
+from __future__ import annotations
+
+from concurrent.futures import ThreadPoolExecutor
+from typing import TYPE_CHECKING, Any, Final
+
+import pytest
+
+from tests.live.stores.query import Checkpointed
+from tests.live.stores.shops import SHOPS, Shop, postgres
+from twopc import IcebergSink, PostgresSink, RedisSink
+from twopc.sinks.redis.mappings import IncrBy
+from twopc.testing import crash_points
+from twopc.testing.contract import Case, Crash, numbers
+from twopc.testing.contract.drivers import all_rows
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+HEALTHY: Final = [("ok", "healthy")]
+
+
+@pytest.fixture(autouse=True)
+def _disarmed() -> Iterator[None]:
+    crash_points.disarm()
+    yield
+    crash_points.disarm()
+
+
+@pytest.fixture(params=SHOPS, ids=lambda shop: shop.__name__)
+def shop(request: pytest.FixtureRequest, tmp_path: Path) -> Shop:
+    (tmp_path / "store").mkdir()
+    made: Shop = request.param(request, tmp_path / "store")
+    return made
+
+
+@pytest.fixture
+def query(shop: Shop, tmp_path: Path) -> Checkpointed:
+    return Checkpointed(shop.case, tmp_path / "checkpoint")
+
+
+def crash(query: Checkpointed, batch: int, point: str) -> None:
+    crash_points.arm(point, query._case.crash)
+    with pytest.raises(Crash):
+        query.run(batch)
+    crash_points.disarm()
+
+
+def test_a_published_batch_is_healthy(query: Checkpointed) -> None:
+    assert query.look()[2] == HEALTHY  # no driver has used the sink yet
+    query.run(0, 1)
+    status, store, advice = query.look()
+    assert (status, store["last_decided"], store["last_published"], store["driver_epoch"]) == (0, 1, 1, 1)
+    assert (store["not_published"], store["lost"], store["leftovers"], advice) == ([], [], [], HEALTHY)
+    assert "batch 1 is decided and published" in query.status().out
+
+
+def test_a_look_fences_nobody_and_writes_nothing(query: Checkpointed, shop: Shop) -> None:
+    running = query.start()
+    query.continue_with(running, 0, 1)
+    before = shop.content()
+    for _ in range(2):
+        assert query.look()[0] == 0
+    assert shop.content() == before
+    query.continue_with(running, 2)
+    assert shop.case.visible() == all_rows(0, 1, 2)
+
+
+def test_a_query_that_writes_batch_after_batch_never_needs_somebody(query: Checkpointed, shop: Shop) -> None:
+    """Each look comes at some moment of a batch."""
+    if isinstance(shop.case.sink, IcebergSink):
+        pytest.skip("the catalog of these tests is a SQLite file, whose lock may take longer than its timeout")
+    batches = range(1, 25)
+    running = query.start()
+    query.continue_with(running, 0)
+    looks = 0
+    with ThreadPoolExecutor(1) as pool:
+        writing = pool.submit(query.continue_with, running, *batches)
+        while not writing.done():
+            status, _, advice = query.look()
+            assert status == 0, advice
+            looks += 1
+        writing.result()
+    assert looks
+    assert shop.case.visible() == all_rows(0, *batches)
+
+
+def test_a_look_at_a_batch_between_decision_and_commit_writes_nothing(query: Checkpointed, shop: Shop) -> None:
+    crash(query, 0, "driver.decided")
+    before = shop.content()
+    assert query.look()[0] == 0
+    assert shop.content() == before
+
+
+def test_a_decided_batch_that_is_not_published_is_reported_until_the_next_start(query: Checkpointed) -> None:
+    query.run(0)
+    crash(query, 1, "driver.decided")
+    status, store, advice = query.look()
+    assert (status, store["last_decided"], store["last_published"]) == (0, 1, 0)
+    assert (len(store["not_published"]), advice) == (2, [("watch", "decided-and-not-published")])
+    query.run(1)
+    assert query.look()[2] == HEALTHY
+
+
+def test_an_undecided_batch_is_told_from_a_decided_one_and_continues(query: Checkpointed, shop: Shop) -> None:
+    query.run(0)
+    looks: list[Any] = []
+    crash_points.arm("driver.prepared", lambda: looks.append(query.look()))
+    query.run(1)
+    [(status, store, advice)] = looks
+    assert (status, store["last_decided"], store["last_published"]) == (0, 0, 0)
+    assert (len(store["leftovers"]), advice) == (2, [("watch", "a-batch-is-being-written")])
+    assert shop.case.visible() == all_rows(0, 1)
+
+
+@pytest.mark.parametrize("before", [0, 2])
+def test_an_older_copy_of_the_checkpoint_is_noticed(query: Checkpointed, tmp_path: Path, before: int) -> None:
+    running = query.start()
+    query.continue_with(running, *range(before))
+    copy = query.copied(tmp_path / "copy")
+    query.continue_with(running, before)
+    status, store, advice = copy.look()
+    assert (status, store["last_published"], advice) == (1, None, [("act", "the-start-is-refused")])
+    assert "older copy" in copy.status().out
+
+
+def test_a_store_that_was_set_back_is_noticed(query: Checkpointed, shop: Shop) -> None:
+    query.run(0)
+    restore = shop.backup()
+    query.run(1, 2)
+    restore()
+    status, _, advice = query.look()
+    assert (status, advice) == (1, [("act", "the-start-is-refused")])
+    assert "the store lacks decisions" in query.status().out
+
+
+def test_a_lost_control_record_is_noticed(query: Checkpointed, shop: Shop) -> None:
+    query.run(0)
+    shop.lose_record()
+    status, _, advice = query.look()
+    assert (status, advice) == (1, [("act", "the-control-record-is-missing-or-unreadable")])
+
+
+def test_lost_rows_of_a_decided_batch_are_noticed(query: Checkpointed, shop: Shop) -> None:
+    query.run(0)
+    crash(query, 1, "driver.decided")
+    shop.lose_rows(2)
+    status, store, advice = query.look()
+    assert (status, store["last_published"], len(store["lost"])) == (1, 0, 2)
+    assert advice == [("act", "a-decided-transaction-is-lost")]
+
+
+def test_a_batch_that_was_repaired_is_healthy(query: Checkpointed, shop: Shop) -> None:
+    """In the history of a table, its rows are in two commits."""
+    query.run(0)
+    crash(query, 1, "driver.decided")
+    shop.lose_rows(1)
+    _, store, advice = query.look()
+    assert (len(store["lost"]), len(store["not_published"])) == (1, 1)
+    assert advice == [("act", "a-decided-transaction-is-lost")]
+    query.run(1)
+    assert shop.case.visible() == all_rows(0, 1)
+    assert query.look()[2] == HEALTHY
+
+
+def test_a_table_that_was_rolled_back_is_noticed(query: Checkpointed, shop: Shop) -> None:
+    if shop.roll_back is None:
+        pytest.skip("this store has no history")
+    query.run(0, 1)
+    shop.roll_back()
+    status, _, advice = query.look()
+    assert (status, advice) == (1, [("act", "the-table-was-rolled-back")])
+
+
+def test_a_batch_with_other_rows_than_decided_is_noticed(query: Checkpointed, shop: Shop) -> None:
+    if shop.miscount is None:
+        pytest.skip("this store has no history")
+    query.run(0, 1, 2)
+    assert query.look()[2] == HEALTHY
+    shop.miscount()
+    status, store, advice = query.look()
+    assert (status, advice) == (1, [("act", "the-rows-of-a-batch-differ")])
+    assert store["differing"] == ["batch 1: 10 rows decided, 9 in the table's history"]
+
+
+def test_a_store_that_does_not_answer_is_named(query: Checkpointed, shop: Shop) -> None:
+    if shop.case.silence is None:
+        pytest.skip("see the sinks with a server below")
+    query.run(0)
+    with shop.case.silence():
+        status, _, advice = query.look()
+    assert status == 1
+    assert advice in ([("act", "a-store-does-not-answer")], [("act", "the-control-record-is-missing-or-unreadable")])
+
+
+def test_a_prepared_transaction_of_no_decision_is_listed(request: pytest.FixtureRequest, tmp_path: Path) -> None:
+    """It holds locks in the table."""
+    shop = postgres(request, tmp_path, vote="prepared")
+    query = Checkpointed(shop.case, tmp_path / "checkpoint")
+    looks: list[Any] = []
+    for point in ("driver.confirmed", "driver.decided"):
+        crash_points.arm(point, lambda: looks.append(query.look()))
+    query.run(0)
+    undecided, decided = ((store["leftovers"], store["store"]["prepared transactions"]) for _, store, _ in looks)
+    assert undecided[1] in undecided[0]
+    assert decided == ([], undecided[1])
+    assert (query.look()[1]["store"], query.look()[2]) == ({}, HEALTHY)
+    assert shop.case.visible() == all_rows(0)
+
+
+@pytest.mark.parametrize(
+    "sink",
+    [
+        PostgresSink(name="s", dsn="postgresql://me:top-secret@127.0.0.1:1/shop", table="t", timeout_ms=500),
+        RedisSink(name="s", url="redis://me:top-secret@127.0.0.1:1", mapping=IncrBy("n:{value}"), timeout_ms=500),
+    ],
+    ids=lambda sink: type(sink).__name__,
+)
+def test_an_unreachable_server_is_named_without_its_password(sink: Any, tmp_path: Path) -> None:
+    query = Checkpointed(Case(sink, numbers, list), tmp_path / "checkpoint")
+    status, _, advice = query.look()
+    assert (status, advice) == (1, [("act", "a-store-does-not-answer")])
+    for said in (query.status(), query.status("--json")):
+        assert "top-secret" not in said.out + said.error

@@ -1,0 +1,149 @@
+"""Mistakes in what `twopc status --sinks` says about the stores of sinks."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from tests.planted.bug import one_edit
+
+if TYPE_CHECKING:
+    from tests.planted.bug import Bug
+
+_STORES: Final = "integration/operate/stores.py"
+_ADVICE: Final = "integration/operate/store_advice.py"
+_RULES: Final = "tests/unit/test_store_advice.py"
+_LIVE: Final = "tests/live/stores/test_store_status.py"
+
+
+def _bug(name: str, path: str, old: str, new: str, caught_by: str) -> Bug:
+    return one_edit(f"status: {name}", 0, path, old, new, model=False, protocol=caught_by)
+
+
+STORE_BUGS: Final[tuple[Bug, ...]] = (
+    _bug(
+        "a batch that is only staged counts as published",
+        "integration/operate/store_state.py",
+        "self.batch - 1 if self.lost or self.waiting else self.batch",
+        "self.batch",
+        _RULES,
+    ),
+    _bug(
+        "an older copy of the checkpoint is healthy",
+        _STORES,
+        "is_ahead=seen.is_ahead and is_comparable",
+        "is_ahead=False",
+        "tests/unit/test_stores.py -k stays_ahead",
+    ),
+    _bug(
+        "a store that was set back is healthy",
+        _STORES,
+        "is_behind=seen.is_behind and is_comparable and is_own",
+        "is_behind=False",
+        f"{_LIVE}::test_a_store_that_was_set_back_is_noticed[delta]",
+    ),
+    _bug(
+        "a running query is judged by a single look",
+        _STORES,
+        "if not urgent or urgent == before or state.problem is not None:",
+        "if urgent is not None:",
+        "tests/unit/test_stores.py -k between_two_looks",
+    ),
+    _bug(
+        "a sink that joined later is compared with decisions that do not name it",
+        _STORES,
+        "seen.record.query_id == query_id and scan_start is not None",
+        "seen.record.query_id == query_id",
+        "tests/unit/test_stores.py -k joined_after",
+    ),
+    _bug(
+        "a store without its control record is one that is ahead or behind",
+        _ADVICE,
+        "    if bound is not None and not record.id:\n",
+        "    if record is None:\n",
+        _RULES,
+    ),
+    _bug(
+        "a recreated table is not noticed",
+        _ADVICE,
+        "if bound.get(name) != value}",
+        "if bound.get(name) is value is None}",
+        _RULES,
+    ),
+    _bug(
+        "the transactions of another history are called lost",
+        _ADVICE,
+        "        return [misfit]\n",
+        "        return [misfit, *_of_decision(state, state.seen)]\n",
+        _RULES,
+    ),
+    _bug(
+        "rows that the table's history lacks are not noticed",
+        "integration/operate/store_state.py",
+        "and stored[version] != rows\n",
+        "and stored[version] > rows\n",
+        f"{_LIVE}::test_a_batch_with_other_rows_than_decided_is_noticed[delta]",
+    ),
+    _bug(
+        "Delta: the table's history does not name the decision",
+        "sinks/delta/step.py",
+        '"twopc.version": self.published.version',
+        '"twopc.version": self.published.epoch',
+        f"{_LIVE}::test_a_batch_with_other_rows_than_decided_is_noticed[delta]",
+    ),
+    _bug(
+        "an error of the user's code is quoted with its password",
+        "integration/operate/named_sinks.py",
+        "{type(error).__name__} in {where.filename}",
+        "{error!r} in {where.filename}",
+        "tests/unit/test_named_sinks.py",
+    ),
+    _bug(
+        "PostgreSQL: a look locks the control record",
+        "sinks/postgres/committer.py",
+        "return self._load(step, locked=False)",
+        "return self._load(step, locked=True)",
+        f"{_LIVE}::test_a_look_fences_nobody_and_writes_nothing[postgres]",
+    ),
+    _bug(
+        "PostgreSQL: lost rows of a decided batch count as staged",
+        "twopc/fenced_committer.py",
+        "evidence=evidence | dict.fromkeys(lost, Evidence.ABORTED)",
+        "evidence=evidence",
+        f"{_LIVE}::test_lost_rows_of_a_decided_batch_are_noticed[postgres]",
+    ),
+    _bug(
+        "Redis: lost rows of a decided batch count as staged",
+        "sinks/staged/committer.py",
+        "    SliceState.LOST: Evidence.ABORTED,\n",
+        "",
+        f"{_LIVE}::test_lost_rows_of_a_decided_batch_are_noticed[redis_counters]",
+    ),
+    _bug(
+        "a lakehouse table: lost files of a decided batch count as staged",
+        "sinks/lake/committer.py",
+        "evidence=evidence | dict.fromkeys(lost, Evidence.ABORTED)",
+        "evidence=evidence",
+        f"{_LIVE}::test_lost_rows_of_a_decided_batch_are_noticed[iceberg]",
+    ),
+    _bug(
+        "a lakehouse table: an observer overlooks staged files",
+        "sinks/lake/committer.py",
+        "self._driver_epoch if self._run else record.driver_epoch",
+        "self._driver_epoch",
+        f"{_LIVE}::test_an_undecided_batch_is_told_from_a_decided_one_and_continues[delta]",
+    ),
+    _bug(
+        "Iceberg: a rolled-back branch is not noticed",
+        "sinks/iceberg/history.py",
+        "            return False\n        at = ",
+        "            return None\n        at = ",
+        f"{_LIVE}::test_a_table_that_was_rolled_back_is_noticed[iceberg]",
+    ),
+    _bug(
+        "Delta: a restored table is not noticed",
+        "sinks/delta/history.py",
+        "if _target(one) < version)",
+        "if _target(one) > version)",
+        f"{_LIVE}::test_a_table_that_was_rolled_back_is_noticed[delta]",
+    ),
+)

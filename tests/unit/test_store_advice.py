@@ -1,0 +1,167 @@
+"""What the state of a sink's store means beside the decisions: every row of the comparison. These tests need no server."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+import msgspec
+import pytest
+
+from twopc.attempt import Evidence
+from twopc.control import Control
+from twopc.integration.operate.advice import Urgency
+from twopc.integration.operate.checkpoint import CheckpointState
+from twopc.integration.operate.store_advice import advise_store, not_examined
+from twopc.integration.operate.store_state import StoreState
+from twopc.observation import Observation
+
+
+@dataclass(frozen=True)
+class Named:
+    transaction: str
+
+
+ONE, OTHER = Named("one"), Named("other")
+RECORD = Control(id="i", run="r", query_id="q", driver_epoch=3, version=9, decided=9)
+SEEN = Observation(record=RECORD, bound={"id": "i", "table": "7"}, evidence={ONE: Evidence.COMMITTED})
+STATE = StoreState(sink="s", kind="PostgresSink", bound={"id": "i", "table": "7"}, batch=4, seen=SEEN)
+SINKS = {"s": {"id": "i", "table": "7"}}
+CHECKPOINT = CheckpointState(location="c", query_id="q", planned=4, finished=4, log="registers", sinks=SINKS)
+UNBOUND = replace(CHECKPOINT, log=None, sinks={})
+EMPTY = Observation(record=Control(), bound={"id": ""})
+WAITING = {ONE: Evidence.COMMITTED, OTHER: Evidence.UNKNOWN}
+LOST = {ONE: Evidence.UNKNOWN, OTHER: Evidence.ABORTED}
+OF_ANOTHER = msgspec.structs.replace(RECORD, query_id="other")
+
+HEALTHY = (Urgency.NONE, "healthy")
+REFUSED = (Urgency.ACT, "the-start-is-refused")
+GONE = (Urgency.ACT, "the-control-record-is-missing-or-unreadable")
+DIFFERS = (Urgency.ACT, "the-rows-of-a-batch-differ")
+UNKNOWN = (Urgency.WATCH, "the-stores-of-sinks")
+
+
+def seen(**changes: Any) -> StoreState:
+    return replace(STATE, seen=replace(SEEN, **changes))
+
+
+def unseen(**changes: Any) -> StoreState:
+    return replace(STATE, seen=None, **changes)
+
+
+@pytest.mark.parametrize(
+    ("state", "expected", "words"),
+    [
+        (STATE, HEALTHY, "batch 4 is decided and published"),
+        (seen(evidence={}), HEALTHY, "batch 4 is decided and published"),  # the batch had no rows for this sink
+        (replace(seen(evidence={}), batch=None), HEALTHY, "no batch is decided yet"),
+        (
+            seen(evidence=WAITING),
+            (Urgency.WATCH, "decided-and-not-published"),
+            "1 of its transactions is not published",
+        ),
+        (
+            seen(evidence=LOST),
+            (Urgency.ACT, "a-decided-transaction-is-lost"),
+            "1 transaction of batch 4 is decided and lost",
+        ),
+        (seen(leftovers=("a", "b")), (Urgency.WATCH, "a-batch-is-being-written"), "2 transactions are staged"),
+        (
+            seen(rolled_back="version 3 was restored"),
+            (Urgency.ACT, "the-table-was-rolled-back"),
+            "version 3 was restored",
+        ),
+        (
+            replace(seen(rows={9: 90}), decided={9: (4, 100)}),
+            DIFFERS,
+            "batch 4: 100 rows decided, 90 in the table's history",
+        ),
+        (replace(seen(rows={9: 100}), decided={9: (4, 100)}), HEALTHY, "published"),
+        (replace(seen(rows={8: 90}), decided={9: (4, 100)}), HEALTHY, "published"),  # its snapshot has expired
+        (seen(is_ahead=True), REFUSED, "older copy"),
+        (seen(is_behind=True), REFUSED, "the store lacks decisions"),
+        (seen(bound={"id": "i", "table": "8"}), REFUSED, "bound to table 7, but the store has table 8"),
+        (seen(bound={"id": "j"}), REFUSED, "bound to id i, but the store has id j"),
+        (seen(record=OF_ANOTHER), REFUSED, "query other used the sink last"),
+        (replace(STATE, seen=EMPTY), GONE, "the store has no control record"),
+        (unseen(problem="the tag is missing"), GONE, "the tag is missing"),
+        (unseen(problem="timed out", answers=False), (Urgency.ACT, "a-store-does-not-answer"), "timed out"),
+        (unseen(), UNKNOWN, "a PostgresSink does not show the state of its store"),
+        (replace(STATE, is_known=False), UNKNOWN, "could not be read"),
+        (replace(STATE, bound=None), UNKNOWN, "not bound to this sink"),
+    ],
+)
+def test_each_state_has_its_advice(state: StoreState, expected: tuple[Urgency, str], words: str) -> None:
+    [advice] = advise_store(state, CHECKPOINT)
+    assert (advice.urgency, advice.anchor) == expected
+    assert words in advice.what
+
+
+@pytest.mark.parametrize(
+    ("state", "expected"),
+    [
+        (replace(STATE, bound=None, batch=None, seen=EMPTY), HEALTHY),
+        (replace(seen(evidence={}), bound=None, batch=None), HEALTHY),  # a driver has acquired the sink, and died
+        (replace(seen(is_ahead=True), bound=None, batch=None), REFUSED),
+        (replace(seen(record=OF_ANOTHER), bound=None, batch=None), REFUSED),
+    ],
+)
+def test_a_checkpoint_that_has_decided_nothing_is_compared_too(
+    state: StoreState, expected: tuple[Urgency, str]
+) -> None:
+    [advice] = advise_store(state, UNBOUND)
+    assert (advice.urgency, advice.anchor) == expected
+
+
+@pytest.mark.parametrize(
+    "worse",
+    [
+        {"record": OF_ANOTHER},
+        {"bound": {"id": "j"}},
+        {"is_ahead": True},
+        {"is_behind": True},
+    ],
+)
+def test_a_store_that_does_not_fit_says_nothing_about_the_batch(worse: dict[str, Any]) -> None:
+    """The transactions of another history always look lost."""
+    [advice] = advise_store(seen(evidence=LOST, leftovers=("a",), **worse), CHECKPOINT)
+    assert advice.anchor == "the-start-is-refused"
+
+
+def test_the_rows_of_a_batch_that_is_not_complete_are_not_counted() -> None:
+    for evidence, anchor in ((WAITING, "decided-and-not-published"), (LOST, "a-decided-transaction-is-lost")):
+        [advice] = advise_store(replace(seen(evidence=evidence, rows={9: 90}), decided={9: (4, 100)}), CHECKPOINT)
+        assert advice.anchor == anchor
+
+
+def test_a_batch_that_waits_while_others_are_staged_has_two_findings() -> None:
+    found = advise_store(seen(evidence=WAITING, leftovers=("a",)), CHECKPOINT)
+    assert [one.anchor for one in found] == ["decided-and-not-published", "a-batch-is-being-written"]
+
+
+@pytest.mark.parametrize(
+    ("state", "published"),
+    [
+        (STATE, 4),
+        (seen(evidence=WAITING), 3),
+        (seen(evidence=LOST), 3),
+        (replace(seen(evidence=WAITING), first_batch=4), None),
+        (replace(STATE, batch=None), None),
+        (seen(is_ahead=True), None),
+        (seen(is_behind=True), None),
+        (replace(STATE, seen=EMPTY), None),
+        (unseen(), None),
+    ],
+)
+def test_the_newest_published_batch(state: StoreState, published: int | None) -> None:
+    assert state.published == published
+    assert state.facts()["last_published"] == published
+
+
+def test_sinks_that_were_not_named_are_listed_and_kafkas_are_not() -> None:
+    bound = replace(CHECKPOINT, sinks={"k": {"ledger": "l"}, **SINKS, "t": {"id": "j"}})
+    found = not_examined(bound, frozenset())
+    assert found is not None and found.what.endswith("their stores: s, t")
+    found = not_examined(bound, frozenset({"t"}))
+    assert found is not None and found.what.endswith("its store: s")
+    assert not_examined(bound, frozenset({"s", "t"})) is None

@@ -1,0 +1,40 @@
+"""The state of a sink's store, read for an operator. Reading it fences nobody and changes nothing."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from twopc.attempt import Evidence
+    from twopc.control import Control
+
+
+@dataclass(frozen=True, kw_only=True)
+class Observation:
+    """See above.
+
+    Attributes:
+        record: the sink's control record; empty if the store has none.
+        bound: the facts that :meth:`SinkCommitter.binding` would return.
+        is_ahead: whether the store has a decision that the log lacks, see :meth:`SinkCommitter.has_newer_decision`.
+        is_behind: whether the store has lost decisions, see :meth:`SinkCommitter.lacks_decisions`.
+        evidence: the outcome of each transaction in the newest decision. ABORTED means that the rows are lost, even if no
+            driver has proven it yet.
+        leftovers: the names of staged transactions that the newest decision does not name.
+        rows: how many rows the store's history records for each decision, by the decision's version; empty without a history.
+        facts: more facts about the store, for people.
+        rolled_back: why the table no longer shows the newest published batch; None if nothing says so.
+    """
+
+    record: Control
+    bound: Mapping[str, str]
+    is_ahead: bool = False
+    is_behind: bool = False
+    evidence: Mapping[Any, Evidence] = field(default_factory=dict)
+    leftovers: tuple[str, ...] = ()
+    rows: Mapping[int, int] = field(default_factory=dict)
+    facts: Mapping[str, str] = field(default_factory=dict)
+    rolled_back: str | None = None
