@@ -206,7 +206,7 @@ def test_a_checkpoint_that_was_restored_is_noticed(pipeline: OldPipeline, spark:
     for directory in ("offsets", "commits"):
         for name in ("1", ".1.crc", "0", ".0.crc"):
             (pipeline.checkpoint / directory / name).unlink(missing_ok=True)
-    assert "The checkpoint was restored" in pipeline.fail_new(spark, max_offsets=30)
+    assert "the checkpoint was restored" in pipeline.fail_new(spark, max_offsets=30)
 
 
 def test_after_a_finished_batch_nothing_is_left_out(pipeline: OldPipeline, spark: SparkSession) -> None:
