@@ -17,6 +17,7 @@ from bisect import bisect_right
 from collections import OrderedDict
 from typing import TYPE_CHECKING, Final, TypeVar
 
+from msgspec import structs
 from py4j.protocol import Py4JError
 
 from twopc.errors import FatalError
@@ -147,7 +148,15 @@ class JobHistory:
 
     def _attempts(self, stage: int) -> list[StageAttempt]:
         last = self.store.last_attempt(stage)
-        return [last] if last is not None and last.attempt_id == 0 else self.store.attempts(stage)
+        found = [last] if last is not None and last.attempt_id == 0 else self.store.attempts(stage)
+        numbers = [one.attempt_id for one in found]
+        if numbers != list(range(len(numbers))):
+            raise UnreportedError(f"an earlier attempt at stage {stage} than {numbers[0]}")
+        # Assume the worst of a stage whose report was lost.
+        return [
+            structs.replace(one, shuffle_read_records=1, shuffle_write_records=1) if one.is_overwritten else one
+            for one in found
+        ]
 
     def record(self, attempts: Iterable[StageAttempt]) -> None:
         """Remember the stages that have run."""
@@ -182,10 +191,15 @@ def _has_skipped(job: Job | None, found: Mapping[int, Sequence[StageAttempt]]) -
     """Whether Spark skipped all stages of a job that were not found."""
     if job is None or job.ended_ms is None:
         return False
-    last = [attempts[-1] for attempts in found.values() if attempts]
-    # If a later job ran a stage that this job skipped, the two counts would not be about the same stages.
-    has_run_later = any(one.has_run and (one.submission_time or 0) >= job.ended_ms for one in last)
-    return not has_run_later and job.skipped == len(found) - len(last) + sum(one.is_skipped for one in last)
+    kept = [attempts for attempts in found.values() if attempts]
+    skipped = sum(all(one.is_skipped for one in attempts) for attempts in kept)
+    # A stage that was skipped and has run, here or in another job, leaves open which stages the job's count is about.
+    ran = sum(all(_ran_before(job.ended_ms, one) for one in attempts) for attempts in kept)
+    return skipped + ran == len(kept) and job.skipped == len(found) - len(kept) + skipped
+
+
+def _ran_before(ended_ms: int, attempt: StageAttempt) -> bool:
+    return attempt.has_run and not attempt.is_overwritten and (attempt.submission_time or 0) < ended_ms
 
 
 def _dropped(rdd: int) -> FatalError:

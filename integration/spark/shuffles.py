@@ -160,7 +160,8 @@ class Shuffles:
             if not attempts:
                 raise RetriableError(
                     f"Spark's status store has just dropped stage {stage}, which this batch's job skipped. So the toolkit cannot "
-                    "check the shuffle that the stage stands for. No part of the batch is decided or visible"
+                    "check the stage's shuffle. No part of the batch is decided or visible. If this happens often, raise "
+                    "spark.ui.retainedStages (default: 1000)"
                 )
         return found
 
@@ -169,13 +170,23 @@ class Shuffles:
         shared = self._shared(seen, own)
         for attempts in seen.attempts.values():
             history.record(attempts)
-        elsewhere = history.examine(shared, own)
+        elsewhere = history.examine(shared | self._unwritten(seen).keys(), own)
+        for stage in self._unwritten(seen).values():
+            raise UnreportedError(f"the job that wrote the shuffle of stage {stage}")
         history.examined(own)
         try:
             judge(seen.stages, history.of(seen.lineage), elsewhere, self._store.cached_rdds)
         except FatalError as error:
             self._mixed = str(error)
             raise
+
+    def _unwritten(self, seen: _Seen) -> dict[int, int]:
+        """Return the stages that the attempt's jobs skipped, and that no known job has run, by their last RDD."""
+        return {
+            max(last.rdd_ids): stage
+            for stage, last in seen.stages.items()
+            if not last.has_run and last.num_tasks and not self._history.of(last.rdd_ids)
+        }
 
     def _shared(self, seen: _Seen, own: Collection[int]) -> set[int]:
         """Return the RDDs in the rows' lineage that another job may have kept, as shuffle files or in a cache."""

@@ -45,16 +45,29 @@ class StageAttempt(msgspec.Struct, frozen=True, rename="camel"):
     shuffle_read_records: int
     shuffle_write_records: int
     submission_time: int | None = None
+    num_tasks: int = 1
+
+    @property
+    def has_run(self) -> bool:
+        """Whether any of its tasks have run. A job skips a stage if an earlier job has left the stage's output.
+
+        Spark sets the time only for a stage that has tasks to run (``DAGScheduler.submitMissingTasks``).
+        """
+        return self.status not in _IDLE or self.submission_time is not None
 
     @property
     def is_skipped(self) -> bool:
         """Whether Spark skipped the stage in a job that is over."""
-        return self.status == "SKIPPED"
+        return self.status == "SKIPPED" and not self.has_run
 
     @property
-    def has_run(self) -> bool:
-        """Whether any of its tasks have run. A job skips a stage if an earlier job has left the stage's output."""
-        return self.status not in _IDLE
+    def is_overwritten(self) -> bool:
+        """Whether it has run, and its report was lost.
+
+        If a job starts that shares the stage with a running job, Spark reports the stage as new
+        (``AppStatusListener.onJobStart``).
+        """
+        return self.status in _IDLE and self.has_run
 
     @property
     def is_written(self) -> bool:

@@ -198,7 +198,9 @@ def test_two_columns_of_one_name_are_an_error_that_says_what_to_do(
     taker: TwoPhaseCommitSink[Any], spark: SparkSession
 ) -> None:
     frame = spark.range(1).selectExpr("'a' AS value", "'b' AS value")
-    with pytest.raises(SchemaError, match=rf"sink {taker.name}.* has 2 columns named 'value'.*Nothing was written. Drop or"):
+    with pytest.raises(
+        SchemaError, match=rf"sink {taker.name}.* has 2 columns named 'value'.*Nothing was written. Drop or"
+    ):
         arranged(frame, {}, taker)
     frame = spark.range(1).selectExpr("'a' AS value", "'b' AS other", "'c' AS other")
     if taker.name == "taker" and not isinstance(taker, FakeSink):

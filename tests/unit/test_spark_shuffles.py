@@ -48,6 +48,11 @@ def result(stage: int, rdd: int, *, reads: int = 9, attempts: int = 1) -> list[S
     return [StageAttempt("COMPLETE", stage, number, (rdd,), reads, 0, 10 * stage) for number in range(attempts)]
 
 
+def attempt_of(stage: int, number: int, *rdds: int) -> StageAttempt:
+    """A completed attempt that wrote a shuffle."""
+    return StageAttempt("COMPLETE", stage, number, rdds, 0, 9, 80)
+
+
 @dataclass
 class Store:
     """Spark's status store, with the jobs of each tag, and those of others under the tag ``""``."""
@@ -383,8 +388,9 @@ def test_a_job_of_somebody_else_that_is_just_beginning_is_awaited() -> None:
                 self.stages[stage] = [StageAttempt("PENDING", stage, 0, RDDS[M1], 0, 0)]
             return found
 
-    jobs = {"": [Job(0, (9,), is_over=False)], "a": [Job(1, (M1, M2, RESULT), is_over=True)]}
-    store = Beginning(jobs, {**plain(), M1: attempts_at(M1, status="SKIPPED")})
+    others = [Job(0, (8,), is_over=True), Job(1, (9,), is_over=False)]
+    jobs = {"": others, "a": [Job(2, (M1, M2, RESULT), is_over=True)]}
+    store = Beginning(jobs, {**plain(), M1: attempts_at(M1, status="SKIPPED"), 8: attempts_at(8, of=M1)})
     watching(store).check("a", {RESULT})
     assert 9 in store.stages
 
@@ -400,11 +406,11 @@ def test_a_stage_that_spark_has_forgotten_stops_the_query_and_names_the_settings
 def of_somebody_else(skipped: int, *, ended_ms: int | None = 95) -> Store:
     """A batch that another job may have computed: stages 6 and 7 of that job were not found, and stage 8 was skipped."""
     jobs = {
-        "": [Job(0, (6, 7, 8, 9), is_over=True, skipped=skipped, ended_ms=ended_ms)],
-        "a": [Job(1, (M1, M2, RESULT), is_over=True)],
+        "": [Job(0, (5,), is_over=True), Job(1, (6, 7, 8, 9), is_over=True, skipped=skipped, ended_ms=ended_ms)],
+        "a": [Job(2, (M1, M2, RESULT), is_over=True)],
     }
-    stages = {**plain(), M1: attempts_at(M1, status="SKIPPED"), 8: attempts_at(8, of=M1, status="SKIPPED")}
-    return Store(jobs, stages | {9: result(9, 90)})
+    stages = {**plain(), M1: attempts_at(M1, status="SKIPPED"), 5: attempts_at(5, of=M1)}
+    return Store(jobs, stages | {8: attempts_at(8, of=M1, status="SKIPPED"), 9: result(9, 90)})
 
 
 def test_a_skipped_stage_of_somebody_else_that_spark_has_dropped_is_not_missed() -> None:
@@ -425,6 +431,62 @@ def test_a_stage_that_spark_has_dropped_counts_as_skipped_only_if_the_job_accoun
     monkeypatch.setattr(job_history, "_LATE_S", 0.01)
     with pytest.raises(FatalError, match="does not have stage 6"):
         watching(of_somebody_else(skipped, ended_ms=ended_ms)).check("a", {RESULT})
+
+
+@pytest.mark.parametrize(
+    "shared",
+    [
+        pytest.param([StageAttempt("SKIPPED", 8, 0, (21,), 0, 0), attempt_of(8, 1, 21)], id="skipped, then run again"),
+        pytest.param([StageAttempt("PENDING", 8, 0, (21,), 0, 0)], id="a running job shares it"),
+        pytest.param([StageAttempt("SKIPPED", 8, 0, (21,), 0, 0, 60)], id="run, then reported as new"),
+    ],
+)
+def test_a_stage_about_which_the_job_may_count_another_does_not_account_for_one_that_is_dropped(
+    monkeypatch: pytest.MonkeyPatch, shared: list[StageAttempt]
+) -> None:
+    monkeypatch.setattr(job_history, "_LATE_S", 0.01)
+    store = of_somebody_else(skipped=2)
+    store.stages[8] = shared
+    with pytest.raises(FatalError, match="does not have stage 6"):
+        watching(store).check("a", {RESULT})
+
+
+def test_a_rerun_whose_first_attempt_spark_has_dropped_stops_the_query() -> None:
+    store = Store(ONE_JOB, {**plain(), M2: attempts_at(M2, 2)[1:]})
+    with pytest.raises(FatalError, match="an earlier attempt at stage 1 than 1"):
+        watching(store).check("a", {RESULT})
+
+
+@pytest.mark.parametrize(
+    ("others", "missed"),
+    [([], "job 0"), ([Job(0, (6,), is_over=True)], "the job that wrote the shuffle of stage 3")],
+    ids=["no other job is known", "the known job wrote no shuffle"],
+)
+def test_a_job_of_the_batch_that_spark_has_dropped_is_missed_if_another_has_read_its_shuffle(
+    monkeypatch: pytest.MonkeyPatch, others: list[Job], missed: str
+) -> None:
+    """Adaptive execution writes a shuffle in one job and reads it in another."""
+    monkeypatch.setattr(job_history, "_LATE_S", 0.01)
+    skipped = {stage: attempts_at(stage, of=kind, status="SKIPPED") for stage, kind in ((3, M1), (4, M2))}
+    stages = {**skipped, 5: result(5, 6), 6: result(6, 90)}
+    store = Store({"": others, "b": [Job(1, (3, 4, 5), is_over=True)]}, stages, moment=NEW)
+    with pytest.raises(FatalError, match=f"does not have {missed}"):
+        watching(store).check("b", {5})
+
+
+def test_a_shuffle_without_tasks_needs_no_job_that_wrote_it() -> None:
+    empty = StageAttempt("SKIPPED", 3, 0, (3,), 0, 0, num_tasks=0)
+    store = Store({"b": [Job(0, (3, 5), is_over=True)]}, {3: [empty], 5: result(5, 6)}, moment=NEW)
+    watching(store).check("b", {5})
+
+
+def test_a_rerun_of_a_shared_stage_that_spark_has_reported_as_new_is_noticed() -> None:
+    """Another thread counts the batch. Spark loses its report of the stage once our job, which shares the stage, starts."""
+    lost = StageAttempt("SKIPPED", M1, 0, RDDS[M1], 0, 0, 5)
+    jobs = {"": [Job(0, (M1, RESULT), is_over=True)], "b": [Job(1, (M1, 5), is_over=True)]}
+    store = Store(jobs, {M1: [lost, attempt_of(M1, 1, *RDDS[M1])], RESULT: attempts_at(RESULT), 5: result(5, 6)})
+    with pytest.raises(FatalError, match="Spark ran stage 0 again"):
+        watching(store).check("b", {5})
 
 
 def test_a_skipped_stage_of_the_batch_that_spark_has_dropped_is_read_again_by_a_retry() -> None:
