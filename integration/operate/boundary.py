@@ -244,13 +244,23 @@ def request_savepoint(
             f"the request for a savepoint cannot be written to {files.location}: {error}. The query continues, and nothing "
             "has changed. Free some space, or correct the directory's permissions. Then repeat the request"
         ) from error
-    deadline, ended = time.monotonic() + timeout_s, False
+    deadline, ended, data = time.monotonic() + timeout_s, False, None
     try:
-        while files.read(_ANSWERS + name) is None and time.monotonic() < deadline and not (ended := is_over()):
+        while (
+            (data := files.read(_ANSWERS + name)) is None and time.monotonic() < deadline and not (ended := is_over())
+        ):
+            time.sleep(_POLL_S)
+        # After its answer, the query checks that somebody still waits, and removes the request; see `_tell`.
+        while (
+            data is not None
+            and files.read(_REQUESTS + name) is not None
+            and time.monotonic() < deadline
+            and not is_over()
+        ):
             time.sleep(_POLL_S)
     finally:
-        files.remove(_REQUESTS + name)  # from here on, the query no longer answers; see `_tell`
-        data = files.read(_ANSWERS + name)
+        files.remove(_REQUESTS + name)  # from here on, the query no longer answers
+        data = data or files.read(_ANSWERS + name)
         files.remove(_ANSWERS + name)
     if data is None:
         if ended:

@@ -42,6 +42,15 @@ OPERATE_BUGS: Final[tuple[Bug, ...]] = (
         protocol="tests/live/operate/test_transactions.py -k notices",
     ),
     one_edit(
+        "a requester that has its answer does not wait for the query",
+        0,
+        "integration/operate/boundary.py",
+        "            data is not None\n            and files.read(_REQUESTS",
+        "            False\n            and files.read(_REQUESTS",
+        model=False,
+        protocol=_SAVEPOINT,
+    ),
+    one_edit(
         "a savepoint has state beyond its batch",
         0,
         "integration/operate/savepoint.py",

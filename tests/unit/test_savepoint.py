@@ -7,7 +7,9 @@ import os
 import shutil
 import subprocess
 import sys
+import threading
 import time
+from concurrent.futures import ThreadPoolExecutor, wait
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -319,6 +321,35 @@ def test_a_request_that_is_withdrawn_while_it_is_served_stops_nothing_and_leaves
     monkeypatch.setattr(_Run, "_take", take_for_long)
     assert request_savepoint(checkpoint, tmp_path / "kept", stop=True, timeout_s=10, is_over=go_on) is None
     assert written == [4, 5]
+    assert not list((checkpoint / "twopc").glob("savepoint-request*"))
+
+
+def test_a_requester_that_has_its_answer_waits_until_the_query_has_looked_for_it(
+    checkpoint: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The query answers, and is slow to look whether somebody still waits. Then it must stop, as the answer says."""
+    each = saving(lambda *_: None, checkpoint)
+    put(checkpoint / "commits/4", "v1\n{}")
+    query, read, has_read = threading.current_thread(), LocalFiles.read, threading.Event()
+
+    def observed(files: LocalFiles, name: str) -> bytes | None:
+        is_request = name.startswith("savepoint-request-") and not name.startswith("savepoint-request-answer")
+        if threading.current_thread() is query and is_request and list((checkpoint / "twopc").glob("*answer*")):
+            assert has_read.wait(10)
+            wait((requester,), timeout=1)  # a requester that does not wait for the query is over by then
+        found = read(files, name)
+        if threading.current_thread() is not query and "answer" in name and found is not None:
+            has_read.set()
+        return found
+
+    monkeypatch.setattr(LocalFiles, "read", observed)
+    with ThreadPoolExecutor(1) as pool:
+        requester = pool.submit(request_savepoint, checkpoint, tmp_path / "kept", stop=True, timeout_s=10)
+        wait_until(lambda: list((checkpoint / "twopc").glob("savepoint-request-*")) != [], 10)
+        each(4)
+        with pytest.raises(StoppedWithSavepointError):
+            each(5)
+        assert requester.result() is not None
     assert not list((checkpoint / "twopc").glob("savepoint-request*"))
 
 
