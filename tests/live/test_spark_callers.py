@@ -187,7 +187,7 @@ def test_another_number_than_that_of_spark_is_refused_with_both_numbers_and_noth
     query.function = lambda each: lambda batch, number: each(batch, wrong(number))
     query.feed(*BATCHES[1])
     message = query.refused()
-    assert f"names batch {wrong(1)!r}" in message and "processing batch 1" in message and "unchanged" in message
+    assert f"passes batch {wrong(1)!r}" in message and "processing batch 1" in message and "unchanged" in message
     query.function = lambda each: each
     query.feed(*BATCHES[2])
     query.run()
