@@ -55,7 +55,7 @@ class SinkCommitter(ABC, Generic[HandleT]):
         return False
 
     def lacks_decisions(self, scan_start: JsonObject) -> bool:
-        """Whether this sink has lost decisions that came before the newest one, because its store was set back in time.
+        """Whether this sink has lost decisions older than its newest decision, because its store was set back in time.
 
         Read-only. Called whenever :meth:`has_newer_decision` is. If only the newest decision is lost, recovery detects the loss.
         """
@@ -63,7 +63,7 @@ class SinkCommitter(ABC, Generic[HandleT]):
         return False
 
     def newest_batch_of_others(self, query_id: str) -> int | None:
-        """The newest batch of this query that another writer has recorded in the store; None if no other writer has.
+        """The newest batch of this query that another writer has recorded in the store; None if there is no such batch.
 
         Read-only. Called after :meth:`inspect` if the batch is not decided: another writer may have used the query's checkpoint
         before. Return None for a store in which other writers record no batches.
@@ -79,7 +79,7 @@ class SinkCommitter(ABC, Generic[HandleT]):
             scan_start: the result of :meth:`begin_attempt` for that decision; empty if the log has no decision.
 
         Returns:
-            the state; None if the sink cannot read it in this way, as by default.
+            the store's state; None if the sink cannot observe its store, which is the default.
 
         Raises:
             UnavailableError: the store did not answer.

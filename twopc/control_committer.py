@@ -89,7 +89,7 @@ class ControlCommitter(SinkCommitter[HandleT], Generic[HandleT, StepT]):
 
     @abstractmethod
     def swap(self, step: StepT, old: bytes | None, new: bytes) -> bool:
-        """Durably replace ``old`` with ``new`` if the store still has ``old``; return whether it had.
+        """Durably replace ``old`` with ``new`` if the store still has ``old``; return whether the store had it.
 
         If a retry after a lost answer finds ``new`` already there, that counts as written. If ``old`` is None, :meth:`load`
         had nothing to lock, so another driver's record may be there by now.
@@ -295,7 +295,7 @@ def is_ahead(record: Control, scan_start: Mapping[str, Any]) -> bool:
 
 
 def is_behind(record: Control, scan_start: Mapping[str, Any]) -> bool:
-    """Tell whether a record lacks decisions that came before that attempt's decision."""
+    """Tell whether a record lacks decisions from before the attempt whose ``begin_attempt`` returned ``scan_start``."""
     known = scan_start or NO_ATTEMPT
     return record.version < version_of(known) and record.decided < int(known.get(_AFTER, 0))
 
@@ -306,5 +306,5 @@ def version_of(scan_start: Mapping[str, Any]) -> int:
 
 
 def decided_before(scan_start: Mapping[str, Any]) -> int:
-    """Return the version of the newest decision at the time when the attempt began."""
+    """Return the version of the decision that was the newest when the attempt began."""
     return int(scan_start.get(_AFTER, version_of(scan_start)))

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class Observation:
-    """See above.
+    """The state of a sink's store.
 
     Attributes:
         record: the sink's control record; empty if the store has none.

@@ -80,7 +80,7 @@ class Cause(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class Checkpoint(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag=FORMAT, tag_field="format"):
-    """A checkpoint that has ended. Each line of the history contains one.
+    """A checkpoint that has ended. Each line of the history contains one checkpoint.
 
     Attributes:
         batch_id: the batch's id, which is also the checkpoint's.

@@ -128,7 +128,7 @@ class DuckDbSink(TwoPhaseCommitSink[Prepared]):
 
 
 def move(db: duckdb.DuckDBPyConnection, name: str, before: str, after: str, version: int = 0) -> bool:
-    """Move a transaction to its next state. Return False and change nothing if it is not in the state ``before``."""
+    """Move a transaction to its next state. Return False and change nothing if the transaction is not in the state ``before``."""
     change = "UPDATE twopc_transactions SET state = ?, version = ? WHERE name = ? AND state = ? RETURNING name"
     return run(db, change, after, version, name, before) != []
 

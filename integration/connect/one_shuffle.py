@@ -36,7 +36,7 @@ class Checksums:
     """Whether Spark's own checksums are in effect.
 
     Attributes:
-        missing: the settings to change, each with its value.
+        missing: the settings to change, each with the required value.
     """
 
     missing: tuple[str, ...]

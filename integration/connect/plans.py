@@ -85,8 +85,8 @@ class Plan:
 
     Attributes:
         analyzed: the analysed plan, as text.
-        forms: the nodes of its physical form, each with the rest of its line. An adaptive plan that has run has two forms, the
-            final and the initial one.
+        forms: the nodes of the physical plan, each with the rest of its line. An adaptive plan that has run has two
+            forms, the final and the initial one.
         is_cut: whether Spark has left out a part.
     """
 

@@ -76,7 +76,7 @@ class ConnectState:
         self._batch.write.format("noop").mode("append").save()
 
     def _missing(self) -> str:
-        """Return the first partition of the state without a version of this batch; empty if all partitions have one."""
+        """Return the first state partition without a version for this batch; empty if every partition has a version."""
         version = self._batch_id + 1
         for operator in self._numbers("state"):
             for partition in range(self._partitions(operator)):

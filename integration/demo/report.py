@@ -38,7 +38,7 @@ def facts(outcome: Outcome, unfinished: int) -> Facts:
 
 
 def sums(outputs: Mapping[str, Facts]) -> Facts:
-    """Return the result for one query with several outputs: the sums over all of them.
+    """Return the result for one query with several outputs: the sums over all outputs.
 
     Args:
         outputs: the facts of each output, by its title.

@@ -58,11 +58,11 @@ class Handover(msgspec.Struct, frozen=True, kw_only=True):
         query_id: the query id in the checkpoint.
         batch_id: the batch to hand over; -1 if no batch was begun.
         offsets: the batch's source offsets, as the protocol compares them.
-        kind: see :class:`Kind`.
+        kind: which part of the batch is in the output.
         topics: the bounds of the rows, by topic and partition.
         key: the expression that identifies a record, as in ``twopc verify --key``; None: the record's full content.
         planned_ms: when Spark planned the batch, in ms since 1970 UTC.
-        clock_skew_ms: how far a producer's clock may be behind the driver's, in ms.
+        clock_skew_ms: how far a producer's clock may be behind the driver's clock, in ms.
         other_writers: whether the topics have records within the bounds that this query did not write.
         is_back: whether the old sink gets the checkpoint back. No record shows which rows that sink writes afterwards.
     """

@@ -36,9 +36,9 @@ class Tally:
 
     Attributes:
         exact: records at or after the time when Spark planned the batch.
-        before: records in the ``clock_skew_ms`` before that time.
+        before: records in the ``clock_skew_ms`` before Spark planned the batch.
         repeated: records in ``exact`` that duplicate an earlier record.
-        undated: records in ``exact`` whose own time is before the planned time minus the skew.
+        undated: records in ``exact`` whose own time is before the planned time minus ``clock_skew_ms``.
         unidentified: records in ``exact`` in which the key expression finds nothing.
     """
 
@@ -58,7 +58,7 @@ def bounds_of(
         sink: describes the cluster.
         topic: the topic.
         since_ms: when the batch was planned, in ms since 1970 UTC.
-        clock_skew_ms: see :class:`Handover`.
+        clock_skew_ms: how far a producer's clock may be behind the driver's clock, in ms.
         starts: the first offsets that the user gave, by partition. None: find them by time.
 
     Raises:

@@ -295,6 +295,6 @@ def stop_with_savepoint(
     if found is None:
         query.stop()
         return create_savepoint(checkpoint, kept, sinks=sinks)
-    with contextlib.suppress(Exception):  # it ends with StoppedWithSavepointError
+    with contextlib.suppress(Exception):  # the query ends with StoppedWithSavepointError
         query.awaitTermination(timeout_s)  # type: ignore[arg-type]
     return found

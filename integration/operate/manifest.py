@@ -59,9 +59,10 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
         at_ms: when the savepoint was taken, in ms since 1970 UTC.
         log: the decision log of the checkpoint; None if the query had none.
         sinks: the sinks that the checkpoint was bound to.
-        positions: by sink, the position of its log, if the log could be read.
-        files: the files, by their names below :data:`TREE`.
-        is_periodic: whether the query took the savepoint automatically, and deletes it once it has enough newer ones.
+        positions: for each sink, the position of its decision log, if the log could be read.
+        files: the savepoint's files, by their names below :data:`TREE`.
+        is_periodic: whether the query took the savepoint automatically, and deletes it once enough newer savepoints
+            exist.
     """
 
     format: str = FORMAT

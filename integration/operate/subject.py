@@ -35,7 +35,7 @@ class Connection:
     """How to reach the cluster and the other stores.
 
     Attributes:
-        bootstrap_servers: None if the command does not need a broker.
+        bootstrap_servers: the brokers' addresses; None if the command does not need a broker.
         sinks: where the query's sinks are in the user's code, as ``module:name``.
     """
 
@@ -80,7 +80,7 @@ class Subject:
     """The subject of a command.
 
     Attributes:
-        sinks: the Kafka sinks; empty for a checkpoint without any, or without a connection.
+        sinks: the Kafka sinks; empty without a connection, or if the checkpoint has no Kafka sinks.
         checkpoint: the facts of the checkpoint, if one was named.
         stores: the sinks without a ledger of their own that the user has named.
         strangers: topics that have a ledger's name but cannot belong to a sink: copies, or topics that a killed preflight

@@ -80,7 +80,7 @@ class Rows:
     Attributes:
         name: the DataFrame's name in the batch; empty if the batch has only one.
         source: the DataFrame.
-        sinks: the sinks that take the DataFrame, including the one for dead letters.
+        sinks: the sinks that take the DataFrame, including the dead-letter sink.
         base: the DataFrame with the columns that the user's expressions make; see :class:`Offers`.
         columns: the columns of :meth:`frame`, named ``0``, ``1``, …, before :data:`CHECKSUM`.
         views: by sink name, the columns that the sink receives.

@@ -119,7 +119,7 @@ class JobHistory:
                 continue
             job = self._reported(number) if number < last else self.store.job(number)
             if job is None:
-                continue  # it began after the run's own jobs were over
+                continue  # this job began after the run's own jobs were over
             stages.update(job.stages)
             for attempts in self.stages_of(job).values():
                 self.record(attempts)

@@ -119,7 +119,7 @@ class Mode(Protocol):
 
     @property
     def is_stateless(self) -> bool:
-        """See above."""
+        """Whether the query is known to keep no state."""
 
     def open_files(self, location: str) -> Files:
         """Open the directory ``location``, as Spark resolves it.

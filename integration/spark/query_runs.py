@@ -35,7 +35,7 @@ class QueryRun:
         query: Spark's view of the run.
         shuffles: checks the run's jobs for rule 6.
         last_call: the last call for one of the run's batches.
-        writer: the object that took that call.
+        writer: the object that took the last call.
     """
 
     query: Query

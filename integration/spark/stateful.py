@@ -189,7 +189,7 @@ class BatchState:
         nodes = _NODE.findall(text)
         if (
             nodes.count(_BATCH) != 1 or any(map(_REPEATING.match, nodes)) or text.endswith("characters")
-        ):  # Spark cut it short
+        ):  # Spark has shortened the plan's text
             return False
         leaves, batch = plan.collectLeaves(), self._execution.toRdd().id()
         found = map(leaves.apply, range(leaves.size()))

@@ -19,8 +19,8 @@ class Job(msgspec.Struct, frozen=True):
 
     Attributes:
         is_over: whether Spark has reported the job's end. Spark has then sent all earlier reports, too.
-        skipped: how many of its stages Spark skipped; 0 while the job runs.
-        ended_ms: when it ended, in milliseconds since 1970; None while it runs.
+        skipped: how many of the job's stages Spark skipped; 0 while the job runs.
+        ended_ms: when the job ended, in milliseconds since 1970; None while the job runs.
     """
 
     job_id: int
@@ -34,7 +34,7 @@ class StageAttempt(msgspec.Struct, frozen=True, rename="camel"):
     """An attempt at a stage: the fields of Spark's ``StageData`` (``status/api/v1/api.scala``) that matter here.
 
     Attributes:
-        rdd_ids: the RDDs that its tasks compute or read from a cache; the same for the same shuffle in every job.
+        rdd_ids: the RDDs that the stage's tasks compute or read from a cache. A shuffle has the same RDDs in every job.
         submission_time: when the attempt began, in milliseconds since 1970; None if it did not begin.
     """
 
@@ -53,7 +53,7 @@ class StageAttempt(msgspec.Struct, frozen=True, rename="camel"):
 
     @property
     def has_run(self) -> bool:
-        """Whether any of its tasks have run. A job skips a stage if an earlier job has left the stage's output."""
+        """Whether any of the stage's tasks have run. A job skips a stage if an earlier job has left the stage's output."""
         return self.status not in _IDLE
 
     @property

@@ -79,7 +79,7 @@ class PrepareTask:
         first_task: the number of the DataFrame's first task in the batch.
         first_number: the number by which the sinks know the transactions of the batch's first task; see
             :meth:`Work.number_of`.
-        staging: where the rows are kept until they are proven; None if none are kept.
+        staging: where the rows are staged until their transactions are proven; None if no rows are staged.
         views: each sink's columns, by sink name.
         is_direct: whether the driver itself runs the work, on all rows of the DataFrame.
         ends_at: the deadline for the vote of a task that runs in the driver, on the driver's clock (see :class:`TaskAttempt`).
@@ -250,7 +250,7 @@ class _Input:
     """Iterates over a task's Arrow batches, with timestamps in UTC. Adds up the batches' bytes and the time spent waiting.
 
     Attributes:
-        read_s: the time spent waiting, in seconds.
+        read_s: the time spent waiting for rows, in seconds.
         flush_at: when all rows were written and pre-commit began.
     """
 

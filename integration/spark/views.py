@@ -72,8 +72,8 @@ def screen(rows: pa.RecordBatch, sinks: Iterable[TwoPhaseCommitSink[Any]], views
     """Append the column :data:`CAUSE`.
 
     Args:
-        rows: the batch without that column.
-        sinks: all sinks; the one for dead letters checks nothing.
+        rows: the batch, without the column :data:`CAUSE`.
+        sinks: all sinks; the dead-letter sink checks nothing.
         views: each sink's view, by sink name.
     """
     causes: list[str | None] = [None] * rows.num_rows

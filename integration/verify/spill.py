@@ -96,8 +96,8 @@ class Spill:
         """Find the numbers that are missing between the smallest and the largest number of each identity.
 
         Returns:
-            The count of missing numbers, and examples: the number before a gap, the number after it, and the place of the
-            latter.
+            The count of missing numbers, and examples: the numbers before and after a gap, and the place of the second
+            number.
         """
         missing, examples = 0, list[tuple[int, int, Place]]()
         for path in self._files():

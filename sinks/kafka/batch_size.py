@@ -129,7 +129,10 @@ def _ask(settings: KafkaSettings, topics: Collection[str]) -> dict[str, Limit | 
             except KafkaException as error:
                 if error.args[0].code() != KafkaError.UNKNOWN_TOPIC_OR_PART:
                     found[resource.name] = None
-    except (KafkaException, TwoPhaseCommitError):  # the producer gets the same error, and its report is better
+    except (
+        KafkaException,
+        TwoPhaseCommitError,
+    ):  # the producer gets the same error, and the producer's report is better
         return dict.fromkeys(topics)
     return found
 

@@ -163,7 +163,7 @@ class LedgerTopic:
         """
         try:
             found = describe(self._admin, TRANSACTION_LOG, timeout_ms=self._timeout_s * 1000)
-        except ConfigurationError:  # the client may not describe it
+        except ConfigurationError:  # the client has no permission to describe the topic
             found = None
         return min([_REPLICAS, *(len(partition.replicas) for partition in (found.partitions if found else ()))])
 

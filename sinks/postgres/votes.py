@@ -60,9 +60,9 @@ def finish_votes(database: Database, names: Collection[str], how: Literal["COMMI
     rejected: psycopg.Error | None = None
     for name in listed:
         try:
-            with contextlib.suppress(psycopg.errors.UndefinedObject):  # another driver has just ended it
+            with contextlib.suppress(psycopg.errors.UndefinedObject):  # another driver has just ended this transaction
                 database.execute_alone(sql.SQL(how) + sql.SQL(" PREPARED {}").format(sql.Literal(name)))
-        except psycopg.ProgrammingError as error:  # for example, it belongs to another role
+        except psycopg.ProgrammingError as error:  # for example, the transaction belongs to another role
             rejected = error
         else:
             yield name
