@@ -118,7 +118,7 @@ class SinkCommitter(ABC, Generic[HandleT]):
 
         Args:
             handles: the tasks' votes.
-            age_ms: the age of the oldest transaction on the driver's clock, measured from before it began.
+            age_ms: the oldest transaction's age on the driver's clock, measured from before that transaction began.
 
         Raises:
             RetriableError: a transaction fails the check. The attempt is void; a new one may succeed.

@@ -71,11 +71,11 @@ class ControlCommitter(SinkCommitter[HandleT], Generic[HandleT, StepT]):
 
     @abstractmethod
     def step(self) -> AbstractContextManager[StepT]:
-        """Open one step of the store. It takes effect durably when the body ends. If the body raises, nothing has happened.
+        """Open one of the store's steps. A step takes effect durably when the body ends, and has no effect if the body raises.
 
         Values that an atomic step has read do not change before it ends. If the store's transactions do not lock the values
-        that they read, the hooks must lock or write them: :meth:`load` does so for the control record, and a writer for the
-        state of its transaction.
+        that they read, the hooks must lock or write these values. :meth:`load` does so for the
+        control record, and a writer does so for its transaction's state.
 
         May raise one of ``failures``, on entry or at its end.
         """
@@ -283,7 +283,7 @@ class ControlCommitter(SinkCommitter[HandleT], Generic[HandleT, StepT]):
 
 
 def text_of(error: Exception) -> str:
-    """Return the error's message, or the name of its class if the message is empty."""
+    """Return the error's message, or its class name if the message is empty."""
     return str(error) or type(error).__name__
 
 

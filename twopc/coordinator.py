@@ -68,7 +68,7 @@ class Coordinator:
 
     @property
     def log_epoch(self) -> int:
-        """This driver's epoch in the decision log, once it has recovered; part of every attempt's name."""
+        """This driver's epoch in the decision log, once the driver has recovered; part of every attempt's name."""
         if self._run is None:
             raise AssertionError("recover comes first")
         return self._run.log_epoch

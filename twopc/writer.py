@@ -41,8 +41,9 @@ class SinkWriter(ABC, Generic[HandleT]):
     def pre_commit(self) -> HandleT | None:
         """Make all rows durable but still invisible, so that another process can commit them without this one.
 
-        This is the vote: returning means "yes". It may raise the same errors as :meth:`write`, and it is never retried. None
-        means that the rows are already visible, because the user asked for a weaker guarantee, so nothing remains to commit.
+        This call is the task's vote: returning means "yes". The call may raise the same errors as :meth:`write`, and is
+        never retried. None means that the rows are already visible, because the user asked for a weaker guarantee, so
+        nothing remains to commit.
         """
 
     @abstractmethod

@@ -1,4 +1,4 @@
-"""An exactly-once sink for DuckDB. It writes each row of a query once into the table ``events``.
+"""An exactly-once sink for DuckDB. It writes each of a query's rows once into the table ``events``.
 
 DuckDB keeps a database in one file, and only one process at a time can open this file for writing. So every step opens the
 file, runs one transaction and closes the file. During a step, no other thread or process can write.

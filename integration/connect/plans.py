@@ -147,7 +147,7 @@ def parsed(text: str) -> Plan:
 
 
 def plan_of_frame(frame: DataFrame) -> Plan:
-    """Return the plan of a DataFrame. Evaluates nothing."""
+    """Return a DataFrame's plan. Evaluates nothing."""
     connect: Any = frame
     return parsed(connect._explain_string(extended=True))  # noqa: SLF001 - the public function prints it
 

@@ -1,6 +1,6 @@
 """Check through Spark Connect that Spark has written all of a batch's state.
 
-A stateful operator commits a partition of its state when the last row of the partition has been read (see
+A stateful operator commits a state partition when the partition's last row has been read (see
 ``twopc.integration.spark.stateful``). Spark Connect does not show how many partitions a job has committed. So the driver
 evaluates the complete batch itself, unless the tasks have already read exactly the batch's rows. After that, the checkpoint must
 contain a new version of each partition.

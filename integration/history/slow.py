@@ -122,7 +122,7 @@ def _near(window: Window) -> Evidence | None:
 
 
 def _large_state(window: Window) -> Evidence | None:
-    """Find a large state. A batch's record has the state's size from the end of the previous batch."""
+    """Find a large state. A batch's record has the state size from the end of the previous batch."""
     judged = [
         (one, after.state)
         for one, after in pairwise(window.checkpoints)

@@ -32,7 +32,7 @@ _NONE_AT_THAT_TIME = -1
 
 @dataclass
 class Tally:
-    """The counts of the records within a hand-over's bounds.
+    """The record counts within a hand-over's bounds.
 
     Attributes:
         exact: records at or after the time when Spark planned the batch.
@@ -148,7 +148,7 @@ def written_since(sink: KafkaSink, handover: Handover) -> int:
 
 
 def _at_time(admin: AdminClient, topic: str, ends: Mapping[int, int], at_ms: int, timeout_ms: float) -> dict[int, int]:
-    """Return the offset of each partition's first record from ``at_ms`` or later; the partition's end if all are earlier."""
+    """Return the offset of each partition's first record from ``at_ms`` or later; the end offset if all records are earlier."""
     wanted = {TopicPartition(topic, number): OffsetSpec.for_timestamp(at_ms) for number in ends}
     found = {}
     with translated(f"looking up the offsets of {topic} by time"):

@@ -38,7 +38,7 @@ _AGAIN: Final = "Nothing was written. Run `twopc migrate cutover` again"
 
 
 class DryRunError(FatalError):
-    """The dry run of a hand-over has ended. The message contains its numbers. Nothing was written."""
+    """The dry run of a hand-over has ended. The message contains the record counts. Nothing was written."""
 
 
 class TakeOver(Interceptor):

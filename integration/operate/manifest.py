@@ -57,7 +57,7 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
         offsets: the batch's source offsets, as the protocol compares them.
         taken_from: the checkpoint's location, for information only, because a savepoint may be moved.
         at_ms: when the savepoint was taken, in ms since 1970 UTC.
-        log: the decision log of the checkpoint; None if the query had none.
+        log: the checkpoint's decision log; None if the query had no decision log.
         sinks: the sinks that the checkpoint was bound to.
         positions: for each sink, the position of its decision log, if the log could be read.
         files: the savepoint's files, by their names below :data:`TREE`.
@@ -86,7 +86,7 @@ class Savepoint(NamedTuple):
 
     @property
     def size(self) -> int:
-        """The size of its files, in bytes."""
+        """The total size of the savepoint's files, in bytes."""
         return sum(copied.size for copied in self.manifest.files.values())
 
 
@@ -123,7 +123,7 @@ def check(savepoint: Savepoint) -> None:
 
 
 def contents(savepoint: Savepoint) -> Iterator[tuple[str, bytes]]:
-    """Yield every file of a savepoint after comparing it with its checksum.
+    """Yield every file of a savepoint after comparing the file with its checksum.
 
     Raises:
         ConfigurationError: a file is missing or altered.

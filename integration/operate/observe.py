@@ -41,7 +41,7 @@ _OPEN: Final = frozenset({"Ongoing", "PrepareCommit"})
 
 @dataclass(frozen=True, kw_only=True)
 class Proof:
-    """The evidence for one decided transaction of the last batch."""
+    """The evidence for one of the last batch's decided transactions."""
 
     batch: int
     task: int

@@ -165,7 +165,7 @@ def _belongs(name: str, batch: int) -> bool:
 
 
 def _version(name: str) -> tuple[int, str] | None:
-    """Parse the version and kind from the path of a state store's file, or of its checksum."""
+    """Parse the version and kind from the path of a state store file, or from the path of its checksum."""
     return version_of(name.rpartition("/")[2].removesuffix(".crc")) if name.startswith("state/") else None
 
 

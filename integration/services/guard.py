@@ -33,7 +33,7 @@ class GuardedProcess:
     """A running child process in its own session, so that Ctrl-C in a terminal does not reach it.
 
     Attributes:
-        pid: process id of the child, not of the guard.
+        pid: the child's process id, not the guard's.
     """
 
     def __init__(

@@ -43,7 +43,7 @@ def pyspark_jars() -> Path:
 def ivy_file(
     coordinates: Iterable[str], *, transitive: bool = False, excluded: Iterable[str] = (), forced: Iterable[str] = ()
 ) -> str:
-    """Return the text of an ivy.xml.
+    """Return the content of an ivy.xml file.
 
     Args:
         coordinates: the artifacts to download, each "organisation:module:revision", or with a classifier as the fourth part.

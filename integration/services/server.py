@@ -120,7 +120,7 @@ class LocalServer(Startable):
 
     @property
     def pid(self) -> int:
-        """Process id of the server, not of its guard. Raises ServiceError if it is not running."""
+        """The server's process id, not its guard's. Raises ServiceError if it is not running."""
         return self._running().pid
 
     @property

@@ -92,7 +92,7 @@ class Stream:
 
     Attributes:
         batches: in their original order; none if they exceed the limit.
-        size_bytes: the size of all batches that arrived.
+        size_bytes: the total size of all batches that arrived.
     """
 
     def __init__(self, max_bytes: int | None, cancel: Callable[[], None]) -> None:

@@ -110,8 +110,8 @@ def exactly_once(  # noqa: PLR0913 - settings, each with a default
 class ExactlyOnce:
     """Writes each batch that Spark passes to it. Spark waits for each call.
 
-    Spark calls the object in the driver or, under Spark Connect, in a process of the server. The object opens no connection
-    before its first call. A pickled copy, such as the one that Spark Connect makes, acts as a separate driver.
+    Spark calls the object in the driver or, under Spark Connect, in one of the server's processes. The object opens no
+    connection before its first call. A pickled copy, such as the one that Spark Connect makes, acts as a separate driver.
     """
 
     def __init__(

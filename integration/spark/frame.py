@@ -41,7 +41,7 @@ class TakenColumn:
 
     Attributes:
         sql: the expression for the original column.
-        kind: the type of the original column.
+        kind: the original column's type.
         form: the form in which the sinks take the column.
     """
 

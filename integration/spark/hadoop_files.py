@@ -1,4 +1,4 @@
-"""Access the checkpoint's files through Hadoop, on any of its file systems."""
+"""Access the checkpoint's files through Hadoop, on any file system that Hadoop supports."""
 
 from __future__ import annotations
 

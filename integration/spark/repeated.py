@@ -29,7 +29,7 @@ _SHOWN_COLUMNS: Final = 8
 class Repeated:
     """Checks the DataFrames of one run of a query.
 
-    Each set of DataFrames is examined once, because that takes several calls to the JVM.
+    Each set of DataFrames is examined once, because an examination takes several calls to the JVM.
     """
 
     def __init__(self) -> None:

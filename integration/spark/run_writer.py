@@ -1,4 +1,4 @@
-"""Write the batches of one run of a query. The writer and its connections live as long as the run."""
+"""Write the batches in one run of a query. The writer and its connections live as long as the run."""
 
 from __future__ import annotations
 

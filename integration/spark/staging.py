@@ -117,7 +117,7 @@ class Staging:
         return is_there
 
     def require_visible(self, names: Iterable[str]) -> None:
-        """Check with one listing that this process sees the staged files of an attempt. A repair needs them (rule 9).
+        """Check with one listing that this process sees an attempt's staged files. A repair needs these files (rule 9).
 
         Raises:
             ConfigurationError: the process does not see one of the files.
@@ -136,7 +136,7 @@ class Staging:
             )
 
     def read(self, name: str, sink: str) -> Iterator[pa.RecordBatch]:
-        """Yield the rows of a staged file in the form that the sink's writer takes. Memory use does not grow with the file.
+        """Yield a staged file's rows in the form that the sink's writer takes. Memory use does not grow with the file's size.
 
         Raises:
             FatalError: the staged file is missing, is torn, or was altered. None of its rows was returned.

@@ -131,7 +131,7 @@ class StatusStore:
         return int(self._spark.newRddId())
 
     def job(self, number: int) -> Job | None:
-        """Return any job of the application; None if the store does not have it."""
+        """Return any of the application's jobs; None if the store does not have the job."""
         try:
             data = self._store.job(number)
         except Py4JError:

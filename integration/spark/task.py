@@ -51,14 +51,14 @@ _OURS: Final = (CHECKSUM, PARTITION)
 class TaskResult(msgspec.Struct, frozen=True, kw_only=True):
     """The result that a task sends to the driver.
 
-    A permanent error is a result, not a failure of the task, because Spark would retry the task in vain and lose the error's
+    A permanent error is a result, not a task failure, because Spark would retry the task in vain and lose the error's
     class.
 
     Attributes:
         stage: Spark's id for the stage that the task ran in; None in the driver.
         report: the task's report; None if the task cannot write.
         size_bytes: the size of the task's rows as Arrow data.
-        error: why the task cannot write, as the name of the error's class (see ``jobs.named_error``) and the message.
+        error: why the task cannot write, as the error's class name (see ``jobs.named_error``) and message.
         acknowledgement: how long the task's steps took.
     """
 

@@ -1,7 +1,7 @@
 """Give each sink its rows and columns. One Arrow batch contains the columns for all sinks, and a view of it copies no data.
 
-With ``dead_letter``, a row that one sink can never take reaches no other sink. The sink for dead letters takes
-part in the same decision, so a letter is readable exactly once, together with the rest of its batch.
+With ``dead_letter``, a row that one sink can never take reaches no other sink. The dead-letter sink takes part in the same
+decision, so a dead letter is readable exactly once, together with the rest of its batch.
 """
 
 from __future__ import annotations

@@ -71,8 +71,8 @@ def check_checkpoint(files: Files, finished: Collection[int], history: History, 
     Args:
         files: the checkpoint.
         finished: the result of :func:`finished_batches`, called before the decision log was read.
-        history: the history of the decision log.
-        ledger: the name of the decision log.
+        history: the decision log's history.
+        ledger: the decision log's name.
 
     Raises:
         ConfigurationError: the checkpoint does not exist or cannot be read.

@@ -134,7 +134,7 @@ class Spill:
 
 
 def _by_number(path: Path) -> Iterator[npt.NDArray[Any]]:
-    """Yield a file's entries in parts that fit into memory. The numbers of each part are above those of the previous part.
+    """Yield a file's entries in parts that fit into memory. Each part's numbers are above the previous part's numbers.
 
     A long sequence has a single identity, so all its entries are in one file. Parts are cut at the quantiles of a sample. To
     select a part, the file is read again, because that costs less than writing it sorted.

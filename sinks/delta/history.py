@@ -48,7 +48,7 @@ def rows_by_version(history: Sequence[Commit], sink: str) -> Mapping[int, int]:
 
 
 def version_of_batch(history: Sequence[Commit], sink: str, batch: int) -> Found | None:
-    """Find the newest version that added rows of this batch; None if the history does not have it."""
+    """Find the newest version that added rows of this batch; None if the history has no such version."""
     restored: list[Commit] = []
     for commit in history:
         if commit.get("operation") == "RESTORE":

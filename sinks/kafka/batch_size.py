@@ -144,7 +144,7 @@ _known: dict[tuple[int, str], tuple[int, BatchSize]] = {}
 
 
 def batch_size_of(settings: KafkaSettings, driver_epoch: int) -> BatchSize:
-    """Return the limits that this process has learned in one run of a sink."""
+    """Return the batch size limits that this process has learned in one run of a sink."""
     key = (os.getpid(), settings.name)
     known = _known.get(key)
     if known is None or known[0] != driver_epoch:

@@ -156,7 +156,7 @@ class LedgerTopic:
                 raise translate(error, f"creating the ledger {self._name}", right) from error
 
     def _replicas(self) -> int:
-        """Return three, or the transaction log's number of replicas if lower, because decisions depend on both topics.
+        """Return three, or the transaction log's number of replicas if lower: decisions depend on the ledger and on that log.
 
         The number of running brokers does not matter here. Otherwise, a first start during a rolling restart would create a
         permanently weak ledger.

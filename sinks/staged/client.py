@@ -161,7 +161,7 @@ class StoreClient(ABC, Generic[CallT]):
 
     @abstractmethod
     def _sizes(self, call: CallT) -> Sequence[int]:
-        """Return a call's size in the unit of each of ``limits``."""
+        """Return a call's size in the unit of each limit in ``limits``."""
 
     @abstractmethod
     def _find(self, call: CallT, last: Any) -> tuple[Any, Any]:

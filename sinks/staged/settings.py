@@ -54,7 +54,7 @@ class StagedSettings(ABC):
 
     @abstractmethod
     def create_client(self) -> StoreClient[Any]:
-        """Create a client, which the caller must close. It is not connected yet."""
+        """Create a client, which the caller must close. The client is not connected yet."""
 
     @abstractmethod
     def objections(self, found: Any) -> Iterator[tuple[bool, str]]:

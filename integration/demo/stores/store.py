@@ -101,7 +101,7 @@ class Store(ABC):
 
     @abstractmethod
     def output(self, name: str, partitions: int) -> Output:
-        """Return the output of a query.
+        """Return a query's output.
 
         Args:
             name: the query's name.
