@@ -84,7 +84,7 @@ class ControlCommitter(SinkCommitter[HandleT], Generic[HandleT, StepT]):
     def load(self, step: StepT) -> bytes | None:
         """Read the control record; None if there is none. A store with locks locks the record here until the step ends.
 
-        Called in every step of a driver, even in steps that only read.
+        This method is called in every step of a driver, even in steps that only read.
         """
 
     @abstractmethod
@@ -106,7 +106,7 @@ class ControlCommitter(SinkCommitter[HandleT], Generic[HandleT, StepT]):
     def check_store(self, step: StepT) -> None:
         """Check that the store can be used: its settings, its rights, and every table that the sink needs. Changes nothing.
 
-        Called first, before :meth:`load`.
+        This method is called first, before :meth:`load`.
 
         Raises:
             FatalError: the store cannot be used; the message says what to do.

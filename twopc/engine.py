@@ -42,7 +42,7 @@ class Repair:
     direct: frozenset[str]
 
     def includes(self, transaction: TaskKey) -> bool:
-        """Whether the attempt writes this transaction. Valid only for one DataFrame whose tasks are numbered like partitions."""
+        """Whether the attempt writes this transaction. Only for one DataFrame whose tasks have the numbers of its partitions."""
         sink, partition = transaction
         return ("", partition) in self.lost.get(sink, ())
 

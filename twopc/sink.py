@@ -136,7 +136,7 @@ class TwoPhaseCommitSink(ABC, Generic[HandleT]):
     def check_rows(self, rows: pa.RecordBatch) -> None:
         """Check whether a writer of this sink could ever write these rows. Looks only at the rows; contacts no store.
 
-        Called before a task writes its rows, if bad records become dead letters.
+        This method is called before a task writes its rows, if bad records become dead letters.
 
         Raises:
             BadRecordError: at least one of the rows can never be written.

@@ -218,7 +218,7 @@ def _require_unwritten(setup: Setup, batch: Batch) -> None:
 
 
 def require_same_log_owner(setup: Setup, decided: LogView, batch: Batch) -> None:
-    """Check the last owner in every sink's own log. Read-only.
+    """Check the last owner in every sink's own log. This check only reads.
 
     ``decided`` is the view of the deciding log.
 

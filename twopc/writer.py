@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 class SinkWriter(ABC, Generic[HandleT]):
-    """One task attempt's transaction. Used by one thread, once.
+    """One task attempt's transaction. One thread uses each writer once.
 
     A sink implements the four hooks. Callers use :meth:`write_rows`, :meth:`snapshot_state`, :meth:`hand_over` and
     :meth:`close`, which enforce the order (see ``twopc.state``) and pass the crash points between the hooks.
@@ -26,7 +26,7 @@ class SinkWriter(ABC, Generic[HandleT]):
 
     @abstractmethod
     def begin_transaction(self) -> None:
-        """Open the transaction. Called before the first row, never for an empty task. May fail; is never retried."""
+        """Open the transaction, before the first row; an empty task opens none. The call may fail, and is never retried."""
 
     @abstractmethod
     def write(self, rows: pa.RecordBatch) -> None:

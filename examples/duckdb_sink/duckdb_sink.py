@@ -57,7 +57,7 @@ def create_tables(path: Path) -> None:
 
 
 def connect(path: str, timeout_ms: int = 30_000, *, read_only: bool = False) -> duckdb.DuckDBPyConnection:
-    """Wait until nobody else has the file open, then open it. Readers must also use this function; the sink waits for them."""
+    """Wait until nobody else has the file open, then open it. Readers must also use this function; the sink waits for readers."""
     ends_at = time.monotonic() + timeout_ms / 1000
     while True:
         if not Path(path).is_file():

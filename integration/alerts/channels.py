@@ -42,7 +42,7 @@ class _NoRedirection(urllib.request.HTTPRedirectHandler):
     """Refuses redirects. A redirected POST becomes a GET without the alert, and sends the headers to the new address."""
 
     def redirect_request(self, *_: object) -> None:
-        """Do not follow the redirect, so that the caller gets its status."""
+        """Do not follow the redirect, so that the caller gets the redirect's status."""
 
 
 _OPENER: Final = urllib.request.build_opener(_NoRedirection)
@@ -154,7 +154,7 @@ class Post:
         return self._waiting.unfinished_tasks > 0
 
     def put(self, alert: Alert) -> None:
-        """Hand over an alert. If too many alerts are already waiting, log this one and drop it."""
+        """Hand over an alert. If too many alerts are already waiting, log this alert and drop it."""
         with self._starting:
             try:
                 self._waiting.put_nowait(alert)

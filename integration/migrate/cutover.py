@@ -30,7 +30,8 @@ class Cutover:
     Attributes:
         topics: the output topics.
         key, clock_skew_ms, other_writers: see :class:`Handover`.
-        starts: by topic and partition, the first offset that may be a row of the batch. Empty: find the offsets by time.
+        starts: by topic and partition, the first offset that may be a row of the batch. Empty: find the first offsets by
+            time.
     """
 
     topics: Sequence[str]

@@ -59,7 +59,7 @@ def bounds_of(
         topic: the topic.
         since_ms: when the batch was planned, in ms since 1970 UTC.
         clock_skew_ms: how far a producer's clock may be behind the driver's clock, in ms.
-        starts: the first offsets that the user gave, by partition. None: find them by time.
+        starts: the first offsets that the user gave, by partition. None: find the first offsets by time.
 
     Raises:
         ConfigurationError: the topic or a partition does not exist, or a transaction is open in the topic.

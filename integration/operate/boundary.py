@@ -70,7 +70,7 @@ class Savepoints(Interceptor):
 
     Args:
         directory: where periodic savepoints are kept.
-        every: the number of batches between two savepoints. None: take them only on request.
+        every: the number of batches between two savepoints. None: take savepoints only on request.
         num_retained: how many of this query's newest good periodic savepoints to keep. None: keep all. Requested savepoints
             always stay.
         sinks: Kafka sinks. Each savepoint records the positions of their decision logs.

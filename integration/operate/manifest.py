@@ -53,7 +53,7 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         query_id: the query whose checkpoint was copied.
-        batch_id: the last batch in the savepoint. Spark has finished it, so it is visible in every sink.
+        batch_id: the last batch in the savepoint. Spark has finished this batch, so the batch is visible in every sink.
         offsets: the batch's source offsets, as the protocol compares them.
         taken_from: the checkpoint's location, for information only, because a savepoint may be moved.
         at_ms: when the savepoint was taken, in ms since 1970 UTC.
@@ -159,7 +159,7 @@ def savepoints_in(directory: Path) -> tuple[list[Savepoint], list[str]]:
 
 
 def choose(path: Path) -> Savepoint:
-    """Open a savepoint or, in a directory of savepoints, the newest good one.
+    """Open a savepoint or, in a directory of savepoints, the newest good savepoint.
 
     Raises:
         ConfigurationError: the path is not a savepoint and contains no good savepoint.

@@ -74,7 +74,7 @@ class SinkState:
         staged: whether the last batch's rows are staged.
         held: the partitions whose readers stop before the end.
         is_complete: False if a broker did not list its open transactions.
-        history: the decisions in the log; None if they cannot be read.
+        history: the decisions in the log; None if the log cannot be read.
     """
 
     sink: str

@@ -65,7 +65,7 @@ class StoreState:
 
     @property
     def published(self) -> int | None:
-        """The newest published batch; None if there is none, or if it is unknown.
+        """The newest published batch; None if no batch is published, or if the batch is unknown.
 
         A batch is decided only after its predecessor is published.
         """

@@ -49,7 +49,7 @@ def ivy_file(
         coordinates: the artifacts to download, each "organisation:module:revision", or with a classifier as the fourth part.
         transitive: also download dependencies.
         excluded: names of modules to leave out.
-        forced: coordinates of dependencies, whose revisions replace those that the dependants ask for.
+        forced: coordinates of dependencies, whose revisions replace the revisions that the dependants ask for.
     """
     ET.register_namespace("m", _MAVEN)
     root = ET.Element("ivy-module", version="2.0")

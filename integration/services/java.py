@@ -183,7 +183,7 @@ def _key_store(certificates: list[bytes]) -> bytes:
 
 
 def _write_atomically(path: Path, content: bytes, *, mode: int) -> None:
-    """Write a file so that no process ever sees a partial one. Create its directory if necessary."""
+    """Write a file so that no process ever sees a partial file. Create the file's directory if necessary."""
     path.parent.mkdir(parents=True, exist_ok=True)
     descriptor, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}-")
     with os.fdopen(descriptor, "wb") as file:

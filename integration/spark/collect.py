@@ -91,7 +91,7 @@ class Stream:
     """Reads Arrow batches in arrival order, then the indices that restore their original order.
 
     Attributes:
-        batches: in their original order; none if they exceed the limit.
+        batches: the Arrow batches in their original order; empty if they exceed the limit.
         size_bytes: the total size of all batches that arrived.
     """
 

@@ -70,8 +70,8 @@ class SparkEngine:
         staging: where the tasks stage their rows; None if the tasks stage no rows.
         way: chooses whether the driver or the tasks write a DataFrame.
         budget: limits the tasks to the amount that the driver may collect.
-        timeout_ms: the limit for an attempt, if the user has set one.
-        max_writers: the maximum number of tasks that write a DataFrame, if the user has set one.
+        timeout_ms: the limit for an attempt, if the user has set a limit.
+        max_writers: the maximum number of tasks that write a DataFrame, if the user has set a maximum.
         state: the part of the query's state that the batch writes, if the query keeps any.
     """
 

@@ -78,7 +78,7 @@ class Rows:
     """One DataFrame of a batch, and the columns that are written from it.
 
     Attributes:
-        name: the DataFrame's name in the batch; empty if the batch has only one.
+        name: the DataFrame's name in the batch; empty if the batch has only one DataFrame.
         source: the DataFrame.
         sinks: the sinks that take the DataFrame, including the dead-letter sink.
         base: the DataFrame with the columns that the user's expressions make; see :class:`Offers`.

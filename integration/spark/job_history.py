@@ -86,7 +86,7 @@ class JobHistory:
         """Whether all stages that may have computed any of the RDDs are known.
 
         Args:
-            rdds: the numbers of RDDs, at least one.
+            rdds: the numbers of one or more RDDs.
             own: the numbers of the run's own jobs.
         """
         first = self.first_job(min(rdds))

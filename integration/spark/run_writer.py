@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 
 
 class RunWriter:
-    """Writes the batches of one run. Used only in the query's own thread.
+    """Writes the batches of one run. Only the query's own thread uses this object.
 
     Attributes:
         run: the run.

@@ -27,7 +27,7 @@ class SinkFrame(NamedTuple):
         name: identifies the DataFrame in every replay. The name is the alphabetically first of its sinks' names, or empty if
             one DataFrame is for all sinks.
         frame: the DataFrame.
-        sinks: at least one.
+        sinks: one or more sinks.
     """
 
     name: str

@@ -117,7 +117,7 @@ class BatchState:
     Args:
         batch_id: the batch.
         execution: Spark's own plan for the batch (``IncrementalExecution``).
-        operators: the stateful operators; at least one.
+        operators: one or more stateful operators.
         tell: reports an extra evaluation that only writes state.
     """
 

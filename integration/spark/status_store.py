@@ -151,7 +151,7 @@ class StatusStore:
         return msgspec.json.decode(self._json.writeValueAsString(data), type=StageAttempt)
 
     def attempts(self, stage: int) -> list[StageAttempt]:
-        """Return all attempts at a stage; empty if the store does not have them."""
+        """Return all attempts at a stage; empty if the store has no attempts."""
         jvm = self._gateway.jvm
         no_tasks, no_quantiles = jvm.java.util.Collections.emptyList(), self._gateway.new_array(jvm.double, 0)
         try:

@@ -106,7 +106,7 @@ def bad_rows(rows: pa.RecordBatch, check: Callable[[pa.RecordBatch], None]) -> d
 
 
 def _letters(rows: pa.RecordBatch, causes: pa.Array[Any]) -> pa.RecordBatch:
-    """Build one record for each bad row: ``value`` is the row as JSON, and the ``twopc.cause`` header says why it is bad.
+    """Build one record for each bad row. ``value`` is the row as JSON; the header ``twopc.cause`` says why the row is bad.
 
     Bytes become text if they are UTF-8, else ``{"base64": …}``. The same applies to text, because Spark's strings may contain
     any bytes. A date or a time outside Python's years 1 to 9999 becomes ``{"days": …}`` or ``{"microseconds": …}`` since
@@ -136,7 +136,7 @@ def _letter(row: dict[str, Any]) -> bytes:
 
 
 def _readable(value: Any, most: int | None = None) -> Any:
-    """Convert a value to one that JSON can represent.
+    """Convert a value to a value that JSON can represent.
 
     With ``most``, cut longer text and bytes to that length, and add the original length.
     """

@@ -36,7 +36,7 @@ def initial_offsets(files: Files) -> dict[str, tuple[str, ...]]:
     """Read the query's first source offsets, as Spark's Kafka source wrote them to ``sources/<i>/0``.
 
     Returns:
-        The offsets, by query id; empty if a source did not write them.
+        The offsets, by query id; empty if a source did not write its offsets.
 
     Raises:
         ConfigurationError: the checkpoint cannot be read.

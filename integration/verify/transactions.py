@@ -1,4 +1,4 @@
-"""Check that all decided transactions are visible, and no others. This module does no I/O."""
+"""Check that all decided transactions are visible, and no other transactions. This module does no I/O."""
 
 from __future__ import annotations
 
