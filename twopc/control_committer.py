@@ -74,8 +74,8 @@ class ControlCommitter(SinkCommitter[HandleT], Generic[HandleT, StepT]):
         """Open one of the store's steps. A step takes effect durably when the body ends, and has no effect if the body raises.
 
         Values that an atomic step has read do not change before it ends. If the store's transactions do not lock the values
-        that they read, the hooks must lock or write these values. :meth:`load` does so for the
-        control record, and a writer does so for its transaction's state.
+        that they read, the hooks must lock or write these values. :meth:`load` does so for the control
+        record, and a writer does so for its transaction's state.
 
         May raise one of ``failures``, on entry or at its end.
         """

@@ -42,7 +42,10 @@ class Repair:
     direct: frozenset[str]
 
     def includes(self, transaction: TaskKey) -> bool:
-        """Whether the attempt writes this transaction. Only for one DataFrame whose tasks have the numbers of its partitions."""
+        """Whether the attempt writes this transaction.
+
+        Call this only if the batch has one DataFrame, and if its tasks have the numbers of the partitions.
+        """
         sink, partition = transaction
         return ("", partition) in self.lost.get(sink, ())
 

@@ -148,7 +148,7 @@ class TwoPhaseCommitSink(ABC, Generic[HandleT]):
         """Create the writer for one task attempt, on an executor."""
 
     def release(self, driver_epoch: int) -> None:
-        """Release the resources that this process keeps for a driver's next writers. No writer will come. Ends no transaction.
+        """Release the resources that this process keeps for a driver's next writers, as none will come. Ends no transaction.
 
         Args:
             driver_epoch: see :class:`TaskAttempt`.

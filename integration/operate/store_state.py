@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class StoreState:
-    """What is known about a sink's store and the decisions in the query's log.
+    """The state of a sink's store, with the decisions from the query's log.
 
     Attributes:
         kind: the sink's class.

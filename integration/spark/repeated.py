@@ -1,4 +1,4 @@
-"""Warn if a batch's DataFrames may disagree. Spark evaluates each separately, and they may not be deterministic.
+"""Warn if a batch's DataFrames may disagree: Spark evaluates each DataFrame separately, and one is not deterministic.
 
 If a batch is split in two by ``rand()`` or a function that is ``asNondeterministic()``, a row may be in both parts or in
 neither. Spark also marks stable functions (``monotonically_increasing_id()``) and random ids within one part as not
