@@ -27,7 +27,7 @@ _WITH_PRODUCERS: Final = 2
 
 @dataclass(frozen=True)
 class OldBatch:
-    """One or more records in the format of brokers before 0.11, which has no producer and no transaction.
+    """One or more records in the format before Kafka 0.11, which has no producer and no transaction.
 
     Upgraded brokers keep these records in their logs. This class has only the members of kafka-python's batches that callers use.
     """

@@ -27,10 +27,11 @@ def show_table(
 
     Args:
         console: a terminal, a file or a pipe. A file and a pipe get every column, even if the table is very wide.
-        titles: the titles of the columns.
+        titles: the column titles.
         rows: the cells of each row.
         left: the titles of the columns that contain text; the other columns contain numbers.
-        first_to_go: the columns to leave out, in this order, if the terminal is too narrow. The last line names those left out.
+        first_to_go: the columns to leave out, in this order, if the terminal is too narrow. The last line names the
+            columns that are left out.
     """
     widths = {title: max(map(_width, [title, *cells])) for title, *cells in zip(titles, *rows, strict=True)}
     gone = []

@@ -35,8 +35,8 @@ class TaskAttempt:
         driver_epoch: the fencing token that this driver acquired for the sink (:meth:`SinkCommitter.acquire`).
         committed_through: the highest batch for which this driver has proven every transaction; -1 if none.
         is_repair: whether the task rewrites lost transactions of a decision and therefore needs a handle (rule 9).
-        ends_at: the deadline for the task's vote, by ``time.monotonic()`` of this process. A writer should not wait past it.
-            Infinite if the engine itself cancels the task.
+        ends_at: the deadline for the task's vote, by ``time.monotonic()`` of this process. A writer should not wait
+            past this deadline. The deadline is infinite if the engine itself cancels the task.
     """
 
     query_id: str

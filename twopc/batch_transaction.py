@@ -90,8 +90,8 @@ class BatchTransaction:
     def ending_what_is_open(self) -> Iterator[None]:
         """If the body fails, end every open transaction of the batch that cannot have been decided.
 
-        An open transaction would block every reader of the output until the next start. Decided transactions, and those that
-        may be decided, are left alone.
+        An open transaction would block every reader of the output until the next start. Transactions that are decided, or
+        may be decided, stay open.
         """
         try:
             yield

@@ -114,7 +114,7 @@ class Binding:
             )
 
     def bind(self, current: Bound, log_epoch: int) -> None:
-        """Write the binding file. Called no earlier than the first decision, so that a refused start leaves no trace.
+        """Write the binding file, but no earlier than the first decision, so that a refused start leaves no trace.
 
         Args:
             current: the query's current log and sinks.

@@ -7,7 +7,8 @@ failed checkpoint, Flink continues with newer rows. Spark hands over each batch 
 again.
 
 Flink's ``min-pause`` counts from the end of one checkpoint to the trigger of the next (``CheckpointRequestDecider.
-nextTriggerDelayMillis``). The pause here counts in the same way. After a failed checkpoint, it serves as the backoff.
+nextTriggerDelayMillis``). The pause here also counts from the end of one checkpoint. After a failed checkpoint, the pause
+serves as the backoff.
 """
 
 from __future__ import annotations

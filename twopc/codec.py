@@ -1,6 +1,7 @@
 """Encode records as bytes, with a version and a checksum. Split them into frames, because a store may limit an entry's size.
 
-All frames of a record are written in one atomic step. An incomplete or altered record is never mistaken for an absent one.
+All frames of a record are written in one atomic step. An incomplete or altered record is never mistaken for an absent
+record.
 """
 
 from __future__ import annotations
@@ -54,9 +55,9 @@ def decode(frames: Iterable[tuple[int, bytes]]) -> list[LogEntry]:
 def decoding(frames: Iterable[tuple[int, bytes]]) -> Iterator[LogEntry]:
     """Decode ``(offset, frame)`` pairs in order as they arrive. A record has the offset of its first frame.
 
-    A record without its last frames does not count. All of a record's frames are in one transaction, so nobody has acted on an
-    incomplete record. A late EndTxn for the previous record can leave one behind (KAFKA-17754). A record without its first frame
-    is damaged.
+    A record without its last frames does not count. All of a record's frames are in one transaction, so nobody has acted on
+    an incomplete record. A late EndTxn for the previous record can leave an incomplete record behind (KAFKA-17754). A
+    record without its first frame is damaged.
 
     Raises:
         DecisionLogDamagedError: a frame is missing, foreign, altered, or of an unknown format.

@@ -18,13 +18,13 @@ if TYPE_CHECKING:
 
 
 class SinkCommitter(ABC, Generic[HandleT]):
-    """The driver's side of a sink, for one run of a query. Used by one thread at a time."""
+    """The driver's side of a sink, for one run of a query. Only one thread at a time uses a committer."""
 
     @abstractmethod
     def binding(self) -> Mapping[str, str]:
         """Return the facts that must not change during a checkpoint's lifetime (rule 11), such as the cluster's id.
 
-        Read-only, but may connect to the store.
+        This method only reads, but may connect to the store.
         """
 
     def decision_log(self) -> DecisionLog | None:
@@ -35,7 +35,7 @@ class SinkCommitter(ABC, Generic[HandleT]):
     def inspect(self) -> Owner | None:
         """Check that this sink can be used: its settings and rights. Changes nothing.
 
-        Called before :meth:`acquire`, so that a refused start does not fence a healthy driver.
+        This method is called before :meth:`acquire`, so that a refused start does not fence a healthy driver.
 
         Returns:
             the driver that owned this sink last, if the sink itself records the owner; None if its decision log does.
@@ -47,26 +47,27 @@ class SinkCommitter(ABC, Generic[HandleT]):
     def has_newer_decision(self, scan_start: JsonObject) -> bool:
         """Whether the query that owned this sink last has committed a decision here that its log does not have.
 
-        Read-only. Called before and after :meth:`acquire`: the checkpoint may be an older copy, or one of two copies that have
-        both decided. ``scan_start`` is the result of :meth:`begin_attempt` for the newest decision in the log; empty if the
-        log has no decision.
+        This method only reads. It is called before and after :meth:`acquire`: the checkpoint may be an older copy, or one
+        of two copies that have both decided. ``scan_start`` is the result of :meth:`begin_attempt` for the newest decision
+        in the log; empty if the log has no decision.
         """
         del scan_start  # a sink with a decision log need not check, because that log has no copies
         return False
 
     def lacks_decisions(self, scan_start: JsonObject) -> bool:
-        """Whether this sink has lost decisions that came before the newest one, because its store was set back in time.
+        """Whether this sink has lost decisions older than its newest decision, because its store was set back in time.
 
-        Read-only. Called whenever :meth:`has_newer_decision` is. If only the newest decision is lost, recovery detects the loss.
+        This method only reads. It is called whenever :meth:`has_newer_decision` is called. If only the newest decision is
+        lost, recovery detects the loss.
         """
         del scan_start
         return False
 
     def newest_batch_of_others(self, query_id: str) -> int | None:
-        """The newest batch of this query that another writer has recorded in the store; None if no other writer has.
+        """The newest batch of this query that another writer has recorded in the store; None if there is no such batch.
 
-        Read-only. Called after :meth:`inspect` if the batch is not decided: another writer may have used the query's checkpoint
-        before. Return None for a store in which other writers record no batches.
+        This method only reads. It is called after :meth:`inspect` if the batch is not decided: another writer may have used
+        the query's checkpoint before. Return None for a store in which other writers record no batches.
         """
         del query_id
         return None
@@ -79,7 +80,7 @@ class SinkCommitter(ABC, Generic[HandleT]):
             scan_start: the result of :meth:`begin_attempt` for that decision; empty if the log has no decision.
 
         Returns:
-            the state; None if the sink cannot read it in this way, as by default.
+            the store's state; None if the sink cannot observe its store, which is the default.
 
         Raises:
             UnavailableError: the store did not answer.
@@ -109,7 +110,8 @@ class SinkCommitter(ABC, Generic[HandleT]):
         """Prepare for an attempt, before its tasks start.
 
         Returns:
-            the position from which :meth:`prove` must search for this attempt's transactions. Stored with the decision.
+            the position from which :meth:`prove` must search for this attempt's transactions. The decision record stores
+            this position.
         """
 
     @abstractmethod
@@ -118,7 +120,7 @@ class SinkCommitter(ABC, Generic[HandleT]):
 
         Args:
             handles: the tasks' votes.
-            age_ms: the age of the oldest transaction on the driver's clock, measured from before it began.
+            age_ms: the oldest transaction's age on the driver's clock, measured from before that transaction began.
 
         Raises:
             RetriableError: a transaction fails the check. The attempt is void; a new one may succeed.
@@ -155,8 +157,8 @@ class SinkCommitter(ABC, Generic[HandleT]):
     def recover_and_abort(self, decided: Collection[HandleT]) -> None:
         """Sweep: end this sink's open transactions from this driver epoch and earlier ones, except those in ``decided``.
 
-        Called after :meth:`acquire` and after each decision. An incomplete sweep is logged and retried later. The sweep raises
-        nothing, because no decided batch depends on it.
+        This method is called after :meth:`acquire` and after each decision. An incomplete sweep is logged and retried
+        later. The sweep raises nothing, because no decided batch depends on it.
         """
 
     def orphans_ended(self) -> int:

@@ -27,7 +27,7 @@ class Control(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
         id: the sink's id in this store; it moves with the store's data.
         run: the owner's run, a UUID.
         query_id: the owner's query.
-        driver_epoch: how many times the sink was acquired.
+        driver_epoch: how many times the sink has been acquired.
         version: the highest version reserved so far. A version is an integer that grows with every attempt at a batch.
         decided: the version of the owner's newest decision.
         revision: how many times the record was written, so that no value is ever stored twice.

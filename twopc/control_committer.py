@@ -71,11 +71,11 @@ class ControlCommitter(SinkCommitter[HandleT], Generic[HandleT, StepT]):
 
     @abstractmethod
     def step(self) -> AbstractContextManager[StepT]:
-        """Open one step of the store. It takes effect durably when the body ends. If the body raises, nothing has happened.
+        """Open one of the store's steps. A step takes effect durably when the body ends, and has no effect if the body raises.
 
         Values that an atomic step has read do not change before it ends. If the store's transactions do not lock the values
-        that they read, the hooks must lock or write them: :meth:`load` does so for the control record, and a writer for the
-        state of its transaction.
+        that they read, the hooks must lock or write these values. :meth:`load` does so for the control
+        record, and a writer does so for its transaction's state.
 
         May raise one of ``failures``, on entry or at its end.
         """
@@ -84,12 +84,12 @@ class ControlCommitter(SinkCommitter[HandleT], Generic[HandleT, StepT]):
     def load(self, step: StepT) -> bytes | None:
         """Read the control record; None if there is none. A store with locks locks the record here until the step ends.
 
-        Called in every step of a driver, even in steps that only read.
+        This method is called in every step of a driver, even in steps that only read.
         """
 
     @abstractmethod
     def swap(self, step: StepT, old: bytes | None, new: bytes) -> bool:
-        """Durably replace ``old`` with ``new`` if the store still has ``old``; return whether it had.
+        """Durably replace ``old`` with ``new`` if the store still has ``old``; return whether the store had it.
 
         If a retry after a lost answer finds ``new`` already there, that counts as written. If ``old`` is None, :meth:`load`
         had nothing to lock, so another driver's record may be there by now.
@@ -106,7 +106,7 @@ class ControlCommitter(SinkCommitter[HandleT], Generic[HandleT, StepT]):
     def check_store(self, step: StepT) -> None:
         """Check that the store can be used: its settings, its rights, and every table that the sink needs. Changes nothing.
 
-        Called first, before :meth:`load`.
+        This method is called first, before :meth:`load`.
 
         Raises:
             FatalError: the store cannot be used; the message says what to do.
@@ -283,7 +283,7 @@ class ControlCommitter(SinkCommitter[HandleT], Generic[HandleT, StepT]):
 
 
 def text_of(error: Exception) -> str:
-    """Return the error's message, or the name of its class if the message is empty."""
+    """Return the error's message, or its class name if the message is empty."""
     return str(error) or type(error).__name__
 
 
@@ -295,7 +295,7 @@ def is_ahead(record: Control, scan_start: Mapping[str, Any]) -> bool:
 
 
 def is_behind(record: Control, scan_start: Mapping[str, Any]) -> bool:
-    """Tell whether a record lacks decisions that came before that attempt's decision."""
+    """Tell whether a record lacks decisions from before the attempt whose ``begin_attempt`` returned ``scan_start``."""
     known = scan_start or NO_ATTEMPT
     return record.version < version_of(known) and record.decided < int(known.get(_AFTER, 0))
 
@@ -306,5 +306,5 @@ def version_of(scan_start: Mapping[str, Any]) -> int:
 
 
 def decided_before(scan_start: Mapping[str, Any]) -> int:
-    """Return the version of the newest decision at the time when the attempt began."""
+    """Return the version of the decision that was the newest when the attempt began."""
     return int(scan_start.get(_AFTER, version_of(scan_start)))

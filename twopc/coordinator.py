@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 
 class Coordinator:
-    """Drives one run of one query over all its sinks. Used by one thread.
+    """Drives one run of one query over all its sinks. Only one thread uses a coordinator.
 
     Args:
         sinks: the query's sinks. Every batch becomes visible in all of them or in none.
@@ -68,7 +68,7 @@ class Coordinator:
 
     @property
     def log_epoch(self) -> int:
-        """This driver's epoch in the decision log, once it has recovered; part of every attempt's name."""
+        """This driver's epoch in the decision log, once the driver has recovered; part of every attempt's name."""
         if self._run is None:
             raise AssertionError("recover comes first")
         return self._run.log_epoch
@@ -110,7 +110,7 @@ class Coordinator:
     def recover(self, batch: Batch, pending: Pending | None = None) -> DriverRun:
         """Recover: fence the previous driver, read the log, commit the last decision again, and end every undecided transaction.
 
-        Called by :meth:`process` with the run's first batch.
+        :meth:`process` calls this method with the run's first batch.
 
         Raises:
             TwoPhaseCommitError: the start was refused or failed. A retry is safe.

@@ -19,7 +19,7 @@ class DecisionLog(ABC):
 
     @abstractmethod
     def identity(self) -> str:
-        """Return the store's id, which changes when the store is recreated (rule 11). Read-only."""
+        """Return the store's id, which changes when the store is recreated (rule 11). This method only reads."""
 
     @abstractmethod
     def inspect(self) -> LogContents:

@@ -35,8 +35,8 @@ class DriverRun:
         bound: the log and sinks that the checkpoint is, or will be, bound to.
         log_epoch: this driver's epoch in the decision log; part of every attempt's name.
         driver_epochs: the driver epochs, by sink name.
-        handles: the handle of every transaction of the last decision.
-        evidence: the evidence for each of these handles.
+        handles: the last decision's handles, one for each transaction.
+        evidence: the evidence for each handle in ``handles``.
         committed_through: the highest batch whose transactions are all proven, or -1.
         doubt: why the outcome of this run's last decision is unknown, or why the run can make no further decisions.
         undetermined: the handles of a decision that is being written, or whose outcome is unknown.

@@ -42,7 +42,10 @@ class Repair:
     direct: frozenset[str]
 
     def includes(self, transaction: TaskKey) -> bool:
-        """Whether the attempt writes this transaction. Valid only for one DataFrame whose tasks are numbered like partitions."""
+        """Whether the attempt writes this transaction.
+
+        Call this only if the batch has one DataFrame, and if its tasks have the numbers of the partitions.
+        """
         sink, partition = transaction
         return ("", partition) in self.lost.get(sink, ())
 

@@ -12,7 +12,7 @@ class Triggered:
     Attributes:
         batch_id: the batch's id, which is also the checkpoint's.
         query_id, run_id: Spark's ids for the query and for its current run.
-        triggered_ms: the time of the trigger, in ms since 1970 UTC.
+        triggered_ms: when the checkpoint was triggered, in ms since 1970 UTC.
     """
 
     batch_id: int

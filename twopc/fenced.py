@@ -27,7 +27,7 @@ def is_proven_absent(log: DecisionLog, records: Sequence[Record], *, driver_run_
     Args:
         log: the log, which another driver now owns.
         records: the records that this driver was about to write.
-        driver_run_id: the id of this driver's run.
+        driver_run_id: this driver's run id.
         after: the offset of a record that this driver wrote earlier. If the log has been truncated beyond it, nothing is proven.
     """
     attempts = {record.attempt for record in records if isinstance(record, (Decision, Repair))}

@@ -224,7 +224,7 @@ class FencedCommitter(StepCommitter[HandleT, StepT], Generic[HandleT, StepT]):
 
     def prove(self, handles: Sequence[HandleT], scan_start: Mapping[str, Any]) -> Mapping[HandleT, Evidence]:
         """See :class:`SinkCommitter`. Reads the markers."""
-        del scan_start  # a transaction is found by its name
+        del scan_start  # the transaction's name is enough to find it
         try:
             with self.step() as step:
                 self.load(step)  # if the store locks here, this waits for a step whose answer is still missing

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class Observation:
-    """See above.
+    """The state of a sink's store.
 
     Attributes:
         record: the sink's control record; empty if the store has none.
@@ -22,7 +22,7 @@ class Observation:
         is_ahead: whether the store has a decision that the log lacks, see :meth:`SinkCommitter.has_newer_decision`.
         is_behind: whether the store has lost decisions, see :meth:`SinkCommitter.lacks_decisions`.
         evidence: the outcome of each transaction in the newest decision. ABORTED means that the rows are lost, even if no
-            driver has proven it yet.
+            driver has proven the loss yet.
         leftovers: the names of staged transactions that the newest decision does not name.
         rows: how many rows the store's history records for each decision, by the decision's version; empty without a history.
         facts: more facts about the store, for people.

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 
 class Participants:
-    """All sinks of a query and their committers, by name. Every loop visits them in the same order."""
+    """All sinks of a query and their committers, by name. Every loop visits the sinks in the same order."""
 
     def __init__(self, sinks: Iterable[TwoPhaseCommitSink[Any]]) -> None:
         named = {sink.name: sink for sink in sinks}

@@ -33,7 +33,7 @@ class Pending:
         notify: called with each phase when the phase begins.
 
     Attributes:
-        triggered_ms: the time of the trigger, in ms since 1970 UTC.
+        triggered_ms: when the checkpoint was triggered, in ms since 1970 UTC.
     """
 
     def __init__(  # noqa: PLR0913 - the facts of a trigger

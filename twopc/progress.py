@@ -80,12 +80,12 @@ class Cause(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class Checkpoint(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag=FORMAT, tag_field="format"):
-    """A checkpoint that has ended. Each line of the history contains one.
+    """A checkpoint that has ended. Each line of the history contains one checkpoint.
 
     Attributes:
         batch_id: the batch's id, which is also the checkpoint's.
         status: ``completed`` or ``failed``.
-        triggered_ms: the time of the trigger, in ms since 1970 UTC.
+        triggered_ms: when the checkpoint was triggered, in ms since 1970 UTC.
         took_ms: the time from the trigger to the end.
         pause_ms: the time from the end of the run's last checkpoint to this trigger; None for the first checkpoint of a run.
         failed_before: how many checkpoints of this batch failed directly before this one and were tolerated.
@@ -99,11 +99,11 @@ class Checkpoint(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, 
         planned: how much input Spark had planned, in the source's own unit; None if the source does not report it.
         limit_ms: the time limit for preparing; None means no limit.
         limited_by: the settings that change ``limit_ms``.
-        median_ms: the median of the tasks' durations.
+        median_ms: the median task duration.
         slowest: the slowest tasks, slowest first.
         retried: the slowest of the acknowledged tasks that the engine had retried.
         failed_attempts: the last few attempts that failed and were retried in this process.
-        state: the size of the state at the trigger, that is, after the previous batch. Empty in a run's first checkpoint.
+        state: the state size at the trigger, that is, after the previous batch. Empty in a run's first checkpoint.
         cause: why the checkpoint failed; None if it completed.
     """
 

@@ -23,7 +23,7 @@ class Part(msgspec.Struct, frozen=True, array_like=True):
     Attributes:
         index: the partition's index in the plan of its DataFrame.
         rows: the number of rows.
-        checksum: see :class:`TaskReport`.
+        checksum: the checksum of these rows, computed as in :class:`TaskReport`.
     """
 
     index: int
@@ -100,7 +100,8 @@ class Begin(msgspec.Struct, frozen=True, kw_only=True, tag="begin"):
     """Opens the log for a query. Counts as the decision for batch ``first_batch - 1``.
 
     Attributes:
-        prior_offsets: the source offsets of that batch, from the checkpoint; empty if the checkpoint has none for it.
+        prior_offsets: the source offsets of batch ``first_batch - 1``, from the checkpoint; empty if the checkpoint
+            lacks them.
         ends: the id of the previously open query, if this query ends it.
         abandons: whether the user has given up the invisible part of batch ``first_batch - 1``, which was decided but could not
             be completed.
@@ -119,9 +120,9 @@ class Decision(msgspec.Struct, frozen=True, kw_only=True, tag="decision"):
     Attributes:
         offsets: the batch's source offsets, one canonical string per source.
         tasks: every accepted task, including tasks without rows.
-        scan_start: by sink, where the search for evidence of its transactions begins.
+        scan_start: for each sink, where the search for evidence of its transactions begins.
         kind: "write", or "rewrite" if every transaction of an earlier decision for the batch was lost.
-        binding: the number of the checkpoint's binding at the time; 0 if the record names no binding.
+        binding: the number of the checkpoint's binding when the batch was decided; 0 if the record names none.
     """
 
     query_id: str

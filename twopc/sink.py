@@ -97,7 +97,7 @@ class TwoPhaseCommitSink(ABC, Generic[HandleT]):
         The adapted sink may refuse rows that would damage another sink.
 
         Args:
-            others: all of the query's sinks; this one may be among them.
+            others: all of the query's sinks; this sink may be among them.
 
         Raises:
             ConfigurationError: this sink would damage another sink, regardless of the rows.
@@ -136,7 +136,7 @@ class TwoPhaseCommitSink(ABC, Generic[HandleT]):
     def check_rows(self, rows: pa.RecordBatch) -> None:
         """Check whether a writer of this sink could ever write these rows. Looks only at the rows; contacts no store.
 
-        Called before a task writes its rows, if bad records become dead letters.
+        This method is called before a task writes its rows, if bad records become dead letters.
 
         Raises:
             BadRecordError: at least one of the rows can never be written.
@@ -148,7 +148,7 @@ class TwoPhaseCommitSink(ABC, Generic[HandleT]):
         """Create the writer for one task attempt, on an executor."""
 
     def release(self, driver_epoch: int) -> None:
-        """Release what this process keeps for a driver's next writers, because none will come. Ends no transaction.
+        """Release the resources that this process keeps for a driver's next writers, as none will come. Ends no transaction.
 
         Args:
             driver_epoch: see :class:`TaskAttempt`.
@@ -173,7 +173,7 @@ class TwoPhaseCommitSink(ABC, Generic[HandleT]):
 
 
 def type_name(field: pa.Field[pa.DataType]) -> str:
-    """Return a column's type as the engine's users write it, or Arrow's name if the engine supplies no other."""
+    """Return a column's type as the engine's users write it, or Arrow's name if the engine supplies no other name."""
     return (field.metadata or {}).get(TYPE_NAME, str(field.type).encode()).decode()
 
 

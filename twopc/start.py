@@ -116,7 +116,7 @@ def _startable(setup: Setup, view: LogView, batch: Batch, owners: Owners) -> Log
 
 
 def _require_still_startable(setup: Setup, view: LogView, batch: Batch, owners: Owners) -> None:
-    """Check again after this driver has acquired everything. If it is refused now, another driver may have fenced it.
+    """Check again after this driver has acquired everything. A refusal may now mean that another driver has fenced it.
 
     Raises:
         FencedError: another driver has fenced this one.
@@ -155,7 +155,7 @@ def _check_binding(setup: Setup, decided: int) -> Bound:
 
 
 def require_same_owner(setup: Setup, owners: Owners, batch: Batch) -> None:
-    """Check each sink without a log, because another query's last decision there may still be incomplete.
+    """Check each sink without a log, because another query's last decision in that sink may still be incomplete.
 
     Raises:
         RefusedStartError: another query owned a sink last, and no override names that query.
@@ -218,7 +218,7 @@ def _require_unwritten(setup: Setup, batch: Batch) -> None:
 
 
 def require_same_log_owner(setup: Setup, decided: LogView, batch: Batch) -> None:
-    """Check the last owner in every sink's own log. Read-only.
+    """Check the last owner in every sink's own log. This check only reads.
 
     ``decided`` is the view of the deciding log.
 

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 class SinkWriter(ABC, Generic[HandleT]):
-    """One task attempt's transaction. Used by one thread, once.
+    """One task attempt's transaction. One thread uses each writer once.
 
     A sink implements the four hooks. Callers use :meth:`write_rows`, :meth:`snapshot_state`, :meth:`hand_over` and
     :meth:`close`, which enforce the order (see ``twopc.state``) and pass the crash points between the hooks.
@@ -26,7 +26,7 @@ class SinkWriter(ABC, Generic[HandleT]):
 
     @abstractmethod
     def begin_transaction(self) -> None:
-        """Open the transaction. Called before the first row, never for an empty task. May fail; is never retried."""
+        """Open the transaction, before the first row; an empty task opens none. The call may fail, and is never retried."""
 
     @abstractmethod
     def write(self, rows: pa.RecordBatch) -> None:
@@ -41,8 +41,9 @@ class SinkWriter(ABC, Generic[HandleT]):
     def pre_commit(self) -> HandleT | None:
         """Make all rows durable but still invisible, so that another process can commit them without this one.
 
-        This is the vote: returning means "yes". It may raise the same errors as :meth:`write`, and it is never retried. None
-        means that the rows are already visible, because the user asked for a weaker guarantee, so nothing remains to commit.
+        This call is the task's vote: returning means "yes". The call may raise the same errors as :meth:`write`, and is
+        never retried. None means that the rows are already visible, because the user asked for a weaker guarantee, so
+        nothing remains to commit.
         """
 
     @abstractmethod

@@ -1,4 +1,4 @@
-"""An exactly-once sink for DuckDB. It writes each row of a query once into the table ``events``.
+"""An exactly-once sink for DuckDB. It writes each of a query's rows once into the table ``events``.
 
 DuckDB keeps a database in one file, and only one process at a time can open this file for writing. So every step opens the
 file, runs one transaction and closes the file. During a step, no other thread or process can write.
@@ -57,7 +57,7 @@ def create_tables(path: Path) -> None:
 
 
 def connect(path: str, timeout_ms: int = 30_000, *, read_only: bool = False) -> duckdb.DuckDBPyConnection:
-    """Wait until nobody else has the file open, then open it. Readers must also use this function; the sink waits for them."""
+    """Wait until nobody else has the file open, then open it. Readers must also use this function; the sink waits for readers."""
     ends_at = time.monotonic() + timeout_ms / 1000
     while True:
         if not Path(path).is_file():
@@ -128,7 +128,7 @@ class DuckDbSink(TwoPhaseCommitSink[Prepared]):
 
 
 def move(db: duckdb.DuckDBPyConnection, name: str, before: str, after: str, version: int = 0) -> bool:
-    """Move a transaction to its next state. Return False and change nothing if it is not in the state ``before``."""
+    """Move a transaction to its next state. Return False and change nothing if the transaction is not in the state ``before``."""
     change = "UPDATE twopc_transactions SET state = ?, version = ? WHERE name = ? AND state = ? RETURNING name"
     return run(db, change, after, version, name, before) != []
 

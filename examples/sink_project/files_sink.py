@@ -59,7 +59,7 @@ class FilesSink(TwoPhaseCommitSink[Prepared]):
         return root
 
     def move(self, name: str, before: str, after: str) -> bool:
-        """Move a transaction to its next state, durably. Return False if it is not in the state ``before``."""
+        """Move a transaction to its next state, durably. Return False if the transaction is not in the state ``before``."""
         moved = True
         try:
             (self.root / before / name).rename(self.root / after / name)

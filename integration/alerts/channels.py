@@ -42,7 +42,7 @@ class _NoRedirection(urllib.request.HTTPRedirectHandler):
     """Refuses redirects. A redirected POST becomes a GET without the alert, and sends the headers to the new address."""
 
     def redirect_request(self, *_: object) -> None:
-        """Do not follow the redirect, so that the caller gets its status."""
+        """Do not follow the redirect, so that the caller gets the redirect's status."""
 
 
 _OPENER: Final = urllib.request.build_opener(_NoRedirection)
@@ -55,10 +55,10 @@ class Webhook:
     After ``attempts`` failed attempts, the alert is logged and dropped.
 
     Attributes:
-        url: http or https. The URL's path is not logged, because it may be private.
+        url: an http or https URL. The log never shows the URL's path, because the path may be private.
         headers: additional headers, such as ``Authorization``.
         timeout_s: the time limit for connecting and for each wait for a response, in seconds.
-        attempts: the maximum number of attempts.
+        attempts: the maximum number of attempts to deliver an alert.
         backoff: the pause between two attempts.
 
     Raises:
@@ -138,7 +138,7 @@ class Post:
 
     Args:
         channel: the channel.
-        when_idle: called in that thread when every alert has been delivered or dropped.
+        when_idle: called in the channel's thread when every alert has been delivered or dropped.
     """
 
     def __init__(self, channel: Channel, when_idle: Callable[[], None]) -> None:
@@ -154,7 +154,7 @@ class Post:
         return self._waiting.unfinished_tasks > 0
 
     def put(self, alert: Alert) -> None:
-        """Hand over an alert. If too many alerts are already waiting, log this one and drop it."""
+        """Hand over an alert. If too many alerts are already waiting, log this alert and drop it."""
         with self._starting:
             try:
                 self._waiting.put_nowait(alert)

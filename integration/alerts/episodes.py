@@ -23,13 +23,13 @@ _LINE: Final = 300
 
 
 class Alert(msgspec.Struct, frozen=True, kw_only=True, tag=FORMAT, tag_field="format"):
-    """The news that a rule has begun to hold, or no longer holds. As JSON, an alert is the body of a webhook's request.
+    """The news that a rule has begun to hold, or no longer holds. As JSON, an alert is the body of a webhook request.
 
     Attributes:
         rule: the rule's name.
         status: ``firing`` or ``over``.
         query: the name that the user gave to the query, or the query's id.
-        at_ms: when the check found this, in ms since 1970 UTC.
+        at_ms: when the check found that the rule holds or no longer holds, in ms since 1970 UTC.
         since_ms: when the episode began, in ms since 1970 UTC.
         text: the reason, in one or more sentences.
         runbook: the runbook entry for this rule.
@@ -62,7 +62,7 @@ class Episodes:
 
     Args:
         rules: the rules; each has a different name.
-        query: see :class:`Alert`. Empty: use the query's id, once a checkpoint shows it.
+        query: the query's name in alerts. Empty: use the query's id, once a checkpoint shows the id.
         watched_ms: when the watch began, in ms since 1970 UTC.
         state: the state that an earlier process left.
     """

@@ -36,7 +36,7 @@ class Rule(Protocol):
     """A condition that is worth an alert.
 
     Attributes:
-        name: a name that the team chooses.
+        name: the rule's name, which the team chooses.
         every_s: the time between two checks, in seconds; 0: check at every opportunity.
         keeps_s: how far back the rule looks at failures, in seconds.
         runbook: the anchor of the rule's entry in ``docs/operations.md``.
@@ -44,19 +44,19 @@ class Rule(Protocol):
 
     @property
     def name(self) -> str:
-        """See above."""
+        """The rule's name."""
 
     @property
     def every_s(self) -> float:
-        """See above."""
+        """The time between two checks, in seconds."""
 
     @property
     def keeps_s(self) -> float:
-        """See above."""
+        """How far back the rule looks at failures, in seconds."""
 
     @property
     def runbook(self) -> str:
-        """See above."""
+        """The anchor of the rule's entry in ``docs/operations.md``."""
 
     def holds(self, facts: Facts, now_ms: int) -> str | None:
         """Return a sentence that says why the rule holds; None if it does not hold."""
@@ -68,9 +68,9 @@ class FailedCheckpoints:
 
     Attributes:
         name: the rule's name.
-        total: the rule holds if more checkpoints than this number failed within ``window_s``. None: not judged.
-        growth: the rule holds if the failures within the last ``growth_window_s`` exceed those in the period before by more
-            than this number. None: not judged.
+        total: the rule holds if more than ``total`` checkpoints failed within ``window_s``. None: not judged.
+        growth: the rule holds if the failures within the last ``growth_window_s`` exceed the failures in the
+            ``growth_window_s`` before by more than ``growth``. None: not judged.
         every_s: the time between two checks, in seconds. An episode begins and ends at a check.
 
     Raises:
@@ -126,7 +126,7 @@ class ConsecutiveFailures:
 
     Attributes:
         name: the rule's name.
-        count: the rule holds from this number of failures on.
+        count: the number of failed checkpoints in a row from which the rule holds.
 
     Raises:
         ConfigurationError: a value is out of range.
@@ -154,7 +154,8 @@ class NoCheckpoint:
 
     Attributes:
         name: the rule's name.
-        for_s: that time, in seconds. Spark makes no checkpoint without new input, so choose more than the source's longest pause.
+        for_s: how long the query may go without a completed checkpoint, in seconds. Spark makes no checkpoint without
+            new input, so choose more than the source's longest pause.
         is_of_planned: whether to judge only while a planned checkpoint is not done, and to count from the time of its plan. Then
             the source may pause for any length of time, but the rule does not notice a driver that died between two checkpoints.
 

@@ -115,7 +115,7 @@ class ConnectMode:
 
 
 class ConnectSlots:
-    """The task slots of the server's cluster.
+    """The cluster's task slots.
 
     Args:
         session: the query's session.

@@ -36,7 +36,7 @@ class Checksums:
     """Whether Spark's own checksums are in effect.
 
     Attributes:
-        missing: the settings to change, each with its value.
+        missing: the settings to change, each with the required value.
     """
 
     missing: tuple[str, ...]
@@ -66,8 +66,8 @@ def require_one_shuffle(
     Args:
         batch_id: the batch.
         query: the query's plan.
-        frames: the plans of the DataFrames that are written.
-        batch: the columns of the batch itself.
+        frames: the plans for the DataFrames to write.
+        batch: the batch's own columns.
         checksums: returns Spark's settings just before the query started, and now.
 
     Raises:

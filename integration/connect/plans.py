@@ -85,8 +85,8 @@ class Plan:
 
     Attributes:
         analyzed: the analysed plan, as text.
-        forms: the nodes of its physical form, each with the rest of its line. An adaptive plan that has run has two forms, the
-            final and the initial one.
+        forms: the nodes of the physical plan, each with the rest of its line. An adaptive plan that has run has two
+            forms, the final and the initial one.
         is_cut: whether Spark has left out a part.
     """
 
@@ -147,7 +147,7 @@ def parsed(text: str) -> Plan:
 
 
 def plan_of_frame(frame: DataFrame) -> Plan:
-    """Return the plan of a DataFrame. Evaluates nothing."""
+    """Return a DataFrame's plan. Evaluates nothing."""
     connect: Any = frame
     return parsed(connect._explain_string(extended=True))  # noqa: SLF001 - the public function prints it
 

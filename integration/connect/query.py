@@ -130,6 +130,6 @@ def batch_columns() -> set[str]:
 
 
 def _is_of(frame: Any, query: ConnectQuery) -> bool:
-    """Whether a batch has the columns that the query's plan produces. Their numbers are unique in the server's JVM."""
+    """Whether a batch has the columns that the query's plan produces. Column numbers are unique in the server's JVM."""
     columns = set().union(*plan_of_frame(frame).batches)
     return bool(columns) and columns <= columns_of(query.plan().analyzed)

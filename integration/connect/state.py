@@ -1,6 +1,6 @@
 """Check through Spark Connect that Spark has written all of a batch's state.
 
-A stateful operator commits a partition of its state when the last row of the partition has been read (see
+A stateful operator commits a state partition when the partition's last row has been read (see
 ``twopc.integration.spark.stateful``). Spark Connect does not show how many partitions a job has committed. So the driver
 evaluates the complete batch itself, unless the tasks have already read exactly the batch's rows. After that, the checkpoint must
 contain a new version of each partition.
@@ -76,7 +76,7 @@ class ConnectState:
         self._batch.write.format("noop").mode("append").save()
 
     def _missing(self) -> str:
-        """Return the first partition of the state without a version of this batch; empty if all partitions have one."""
+        """Return the first state partition without a version for this batch; empty if every partition has a version."""
         version = self._batch_id + 1
         for operator in self._numbers("state"):
             for partition in range(self._partitions(operator)):

@@ -22,7 +22,7 @@ def outside_kills(seed: int, count: int) -> list[Kill]:
 
 
 def protocol_kills(seed: int, count: int) -> list[Kill]:
-    """Plan kills at steps of the protocol, and some kills from outside. Each step comes once before any is repeated."""
+    """Plan kills at steps of the protocol, and some kills from outside. Each step comes once before any step is repeated."""
     chance = random.Random(f"protocol {seed}")  # noqa: S311 - chaos, not cryptography
     kills = [_outside(chance) for _ in range(round(count * _OUTSIDE_SHARE))]
     while len(kills) < count:

@@ -23,8 +23,8 @@ def with_twopc(outputs: Sequence[Output], shuffle: int) -> Query:
     """Write to all outputs in one decision, with this toolkit.
 
     Args:
-        outputs: at least one.
-        shuffle: the number of tasks to repartition into by key; 0 for no shuffle.
+        outputs: one or more outputs.
+        shuffle: the number of partitions to repartition by key into; 0 for no shuffle.
     """
 
     def query(frame: DataFrame, checkpoint: str) -> DataStreamWriter:

@@ -20,7 +20,7 @@ def facts(outcome: Outcome, unfinished: int) -> Facts:
     """Return the result for one output of one query as a JSON object.
 
     Args:
-        outcome: the outcome of the kill loop, or of its judge.
+        outcome: the outcome from the kill loop or from its judge.
         unfinished: the number of offsets that open transactions keep from readers.
     """
     return {
@@ -38,10 +38,10 @@ def facts(outcome: Outcome, unfinished: int) -> Facts:
 
 
 def sums(outputs: Mapping[str, Facts]) -> Facts:
-    """Return the result for one query with several outputs: the sums over all of them.
+    """Return the result for one query with several outputs: the sums over all outputs.
 
     Args:
-        outputs: the facts of each output, by its title.
+        outputs: the facts about each output, by title.
     """
     first = next(iter(outputs.values()))
     if len(outputs) == 1:
@@ -64,8 +64,8 @@ def show(console: Console, ours: Facts, baseline: Facts | None) -> None:
 
     Args:
         console: where to print.
-        ours: the facts of the query with this toolkit.
-        baseline: the facts of the query with Spark's own writers; None if it was not run.
+        ours: the facts about the query with this toolkit.
+        baseline: the facts about the query with Spark's own writers; None if that query was not run.
     """
     results = [result for result in (ours, baseline) if result is not None]
     table = Table(title=f"twopc demo, seed {ours['seed']}", title_justify="left")

@@ -62,7 +62,7 @@ def main(options: DemoOptions, *, as_json: bool) -> int:
     """Run the demo and print its report; return the exit status.
 
     Args:
-        options: the options of the command line.
+        options: the command-line options.
         as_json: print one JSON object to stdout, everything else to stderr.
     """
     stderr = Console(stderr=True, highlight=False)

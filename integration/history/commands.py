@@ -46,7 +46,7 @@ def show(
     *,
     as_json: Json = False,
 ) -> None:
-    """Show the details of one checkpoint: its phases, slowest tasks and attempts, and the cause if it failed.
+    """Show the details of one checkpoint: its phases, slowest tasks and attempts, and the cause of a failure.
 
     Exit status: 0 shown; 2 the history is missing or unreadable, or has no such checkpoint.
     """

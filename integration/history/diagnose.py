@@ -21,7 +21,7 @@ class Diagnosis:
 
     Attributes:
         rule: the rule's name.
-        weight: how much of the problem it explains, from 0 to 1.
+        weight: how much of the problem the cause explains, from 0 to 1.
         cause: the cause, in a sentence.
         evidence: the figures.
         advice: what to change.

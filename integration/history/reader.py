@@ -29,7 +29,7 @@ _head: Final = msgspec.json.Decoder(_Head)
 
 @dataclass(frozen=True)
 class InProgress:
-    """A checkpoint that Spark has planned but not recorded as done: it is in progress, or its query ended first.
+    """A checkpoint that Spark has planned but not recorded as done: the checkpoint is in progress, or its query ended first.
 
     Attributes:
         batch_id: the checkpoint's id.

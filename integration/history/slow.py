@@ -71,7 +71,7 @@ def _reading(window: Window) -> Evidence | None:
 
 
 def _behind(window: Window, *, has_more_rows: bool) -> Evidence | None:
-    """Find one task that is far behind the others in most checkpoints, because it has more rows or for another reason."""
+    """Find one task that is far behind the other tasks in most checkpoints. The task may have more rows than the others."""
     judged = [one for one in window.by_tasks if one.tasks >= _LEAST_TASKS]
     found = []
     for one in judged:
@@ -122,7 +122,7 @@ def _near(window: Window) -> Evidence | None:
 
 
 def _large_state(window: Window) -> Evidence | None:
-    """Find a large state. A batch's record has the state's size from the end of the previous batch."""
+    """Find a large state. A batch's record has the state size from the end of the previous batch."""
     judged = [
         (one, after.state)
         for one, after in pairwise(window.checkpoints)
@@ -140,7 +140,7 @@ def _large_state(window: Window) -> Evidence | None:
 
 
 def _state_share(one: Checkpoint, state: tuple[StateSize, ...]) -> float:
-    """Estimate the share of the time that the state's commit takes.
+    """Estimate the state commit's share of the checkpoint's time.
 
     If all tasks run in parallel, the commit takes at least this share of the prepare phase. If the tasks run one after another,
     each waits this share of its time for rows. A short commit ends before a task's Python process is ready, so no task waits.

@@ -25,7 +25,7 @@ class Evidence:
     """Why a rule holds.
 
     Attributes:
-        weight: how much of the problem it explains, from 0 to 1. Failures weigh more than slowness.
+        weight: how much of the problem the cause explains, from 0 to 1. Failures weigh more than slowness.
         text: a sentence with the figures.
     """
 

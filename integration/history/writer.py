@@ -37,7 +37,7 @@ def writer_for(files: Files, *, is_wanted: bool | None) -> Listener | None:
 
     Args:
         files: the directory.
-        is_wanted: whether to keep a history. None: keep one on a local file system only.
+        is_wanted: whether to keep a history. None: keep a history only on a local file system.
     """
     is_local = isinstance(files, LocalFiles)
     if not (is_local if is_wanted is None else is_wanted):
@@ -73,7 +73,7 @@ class AppendingWriter(Listener):
         return self._descriptor
 
     def _open(self, length: int) -> None:
-        """Continue in the newest file, or begin another one and delete the oldest."""
+        """Continue in the newest file, or begin a new file and delete the oldest file."""
         self.close()
         self._directory.mkdir(parents=True, exist_ok=True)
         names = sorted(path.name for path in self._directory.iterdir() if path.suffix == SUFFIX)

@@ -1,4 +1,4 @@
-"""Compare a broker's clock with this machine's. This check creates a topic, and the broker adds its time to a record there."""
+"""Compare a broker's clock with this machine's clock. To read the broker's clock, create a topic and write a record to it."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def check_clock(target: Target) -> Iterator[Finding]:
 
 
 def _ahead_ms(target: Target) -> int:
-    """Return the minimum lead of the broker's clock, in ms; negative if it is behind, 0 if no difference is certain."""
+    """Return the minimum lead of the broker's clock, in ms; negative if that clock is behind, 0 if no difference is certain."""
     topic, timeout_s = f"{target.stand_in.ledger}-clock", target.sink.timeout_ms / 1000
     wanted = NewTopic(topic, 1, _DEFAULT_REPLICAS, config={"message.timestamp.type": "LogAppendTime"})
     with translated(f"creating the topic {topic}"):

@@ -30,7 +30,8 @@ class Cutover:
     Attributes:
         topics: the output topics.
         key, clock_skew_ms, other_writers: see :class:`Handover`.
-        starts: by topic and partition, the first offset that may be a row of the batch. Empty: find the offsets by time.
+        starts: by topic and partition, the first offset that may be a row of the batch. Empty: find the first offsets by
+            time.
     """
 
     topics: Sequence[str]
@@ -47,7 +48,7 @@ class Found:
     Attributes:
         handover: the hand-over to record.
         source_records: the number of the batch's records from Kafka sources; None if the query has other sources.
-        tally: the counts of the records within the hand-over's bounds.
+        tally: the record counts within the hand-over's bounds.
         was_recorded: whether this hand-over is already in effect.
     """
 
@@ -168,7 +169,7 @@ def _source_records(files: Files, batch_id: int) -> int | None:
 
 
 def _initial(files: Files, source: str) -> dict[str, dict[str, int]]:
-    """Return the first offsets of a Kafka source. Spark keeps them in ``sources/<source>/0``."""
+    """Return a Kafka source's first offsets. Spark keeps these offsets in ``sources/<source>/0``."""
     _, _, text = (files.read(f"sources/{source}/0") or b"").partition(b"\n")
     found: dict[str, dict[str, int]] = json.loads(text or b"{}")
     return found

@@ -12,10 +12,10 @@ multisets, and passes on the rest. Every other batch passes unchanged.
 The protocol itself stays the same. The bounds are fixed before the new sink writes its first row, so they never contain that
 sink's rows, and each replay of batch N leaves the same rest. ``exactly_once`` only sees a batch with fewer rows.
 
-The bounds come from Spark, which records in ``offsets/N`` when it planned the batch. At that time, every row of batch N - 1 was
-acknowledged, and no row of batch N was sent. ``exact`` is the first offset with that time or a later one. The clocks of the
-driver and the executors may differ, so ``start`` is placed up to ``clock_skew_ms`` before ``exact``.
-``end`` is the end of the partition when the hand-over was recorded.
+The bounds come from Spark, which records in ``offsets/N`` when it planned the batch. At that time, every row of batch N - 1
+was acknowledged, and no row of batch N was sent. ``exact`` is the offset of the first record from that time or later. The
+clocks of the driver and the executors may differ, so ``start`` is placed up to ``clock_skew_ms`` before ``exact``. ``end``
+is the partition's end offset when the hand-over was recorded.
 
 A rollback uses the same file with a different kind: ``whole`` if the transactional sink has made all of the batch visible.
 """
@@ -58,11 +58,11 @@ class Handover(msgspec.Struct, frozen=True, kw_only=True):
         query_id: the query id in the checkpoint.
         batch_id: the batch to hand over; -1 if no batch was begun.
         offsets: the batch's source offsets, as the protocol compares them.
-        kind: see :class:`Kind`.
+        kind: which part of the batch is in the output.
         topics: the bounds of the rows, by topic and partition.
         key: the expression that identifies a record, as in ``twopc verify --key``; None: the record's full content.
         planned_ms: when Spark planned the batch, in ms since 1970 UTC.
-        clock_skew_ms: how far a producer's clock may be behind the driver's, in ms.
+        clock_skew_ms: how far a producer's clock may be behind the driver's clock, in ms.
         other_writers: whether the topics have records within the bounds that this query did not write.
         is_back: whether the old sink gets the checkpoint back. No record shows which rows that sink writes afterwards.
     """

@@ -32,13 +32,13 @@ _NONE_AT_THAT_TIME = -1
 
 @dataclass
 class Tally:
-    """The counts of the records within a hand-over's bounds.
+    """The record counts within a hand-over's bounds.
 
     Attributes:
         exact: records at or after the time when Spark planned the batch.
-        before: records in the ``clock_skew_ms`` before that time.
+        before: records in the ``clock_skew_ms`` before Spark planned the batch.
         repeated: records in ``exact`` that duplicate an earlier record.
-        undated: records in ``exact`` whose own time is before the planned time minus the skew.
+        undated: records in ``exact`` whose own time is before the planned time minus ``clock_skew_ms``.
         unidentified: records in ``exact`` in which the key expression finds nothing.
     """
 
@@ -58,8 +58,8 @@ def bounds_of(
         sink: describes the cluster.
         topic: the topic.
         since_ms: when the batch was planned, in ms since 1970 UTC.
-        clock_skew_ms: see :class:`Handover`.
-        starts: the first offsets that the user gave, by partition. None: find them by time.
+        clock_skew_ms: how far a producer's clock may be behind the driver's clock, in ms.
+        starts: the first offsets that the user gave, by partition. None: find the first offsets by time.
 
     Raises:
         ConfigurationError: the topic or a partition does not exist, or a transaction is open in the topic.
@@ -148,7 +148,7 @@ def written_since(sink: KafkaSink, handover: Handover) -> int:
 
 
 def _at_time(admin: AdminClient, topic: str, ends: Mapping[int, int], at_ms: int, timeout_ms: float) -> dict[int, int]:
-    """Return the offset of each partition's first record from ``at_ms`` or later; the partition's end if all are earlier."""
+    """Return the offset of each partition's first record from ``at_ms`` or later; the end offset if all records are earlier."""
     wanted = {TopicPartition(topic, number): OffsetSpec.for_timestamp(at_ms) for number in ends}
     found = {}
     with translated(f"looking up the offsets of {topic} by time"):

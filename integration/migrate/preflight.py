@@ -54,7 +54,7 @@ class Source:
 
 
 def further_checks(source: Source | None) -> tuple[Check, ...]:
-    """Return the checks in the order of the table."""
+    """Return the checks in table order."""
     own = (
         Check("readers", check_groups, tries=False),
         Check("partitioner", check_partitioner, tries=False),
@@ -128,7 +128,7 @@ def check_partitioner(target: Target) -> Iterator[Finding]:
     ours = _PARTITIONERS.get(_UNASSIGNED.get(chosen, ""))
     for topic in target.topics:
         found = describe(target.admin, topic, timeout_ms=target.sink.timeout_ms)
-        if found is None:  # the check "output topic" reports it
+        if found is None:  # the check "output topic" reports the missing topic
             continue
         count = len(found.partitions)
         sample = list(_sampled(target, topic, [partition.id for partition in found.partitions]))

@@ -195,7 +195,7 @@ def _identified(
 
 
 def _read(batches: Iterable[pa.RecordBatch], *, sink: KafkaSink, handover: Handover) -> Iterator[pa.RecordBatch]:
-    """Read some partitions of the output within their bounds. This runs in a task."""
+    """Read some partitions of the output within their bounds. This function runs in a task."""
     key: Expression | None = None if handover.key is None else parse(handover.key)
     for batch in batches:
         for each in batch.to_pylist():

@@ -38,7 +38,7 @@ _AGAIN: Final = "Nothing was written. Run `twopc migrate cutover` again"
 
 
 class DryRunError(FatalError):
-    """The dry run of a hand-over has ended. The message contains its numbers. Nothing was written."""
+    """The dry run of a hand-over has ended. The message contains the record counts. Nothing was written."""
 
 
 class TakeOver(Interceptor):
@@ -89,7 +89,7 @@ class TakeOver(Interceptor):
             proceed(batch.frames)
 
     def _write_first(self, batch: InterceptedBatch, frame: DataFrame, proceed: Callable[[Frames], None]) -> None:
-        """Write the first batch of a run, which may be the handed-over one."""
+        """Write the first batch of a run, which may be the handed-over batch."""
         batch_id, location = batch.batch_id, batch.checkpoint_location
         files = open_files(batch.context, location)
         handover = Handovers(open_files(batch.context, f"{location}/twopc")).newest()

@@ -111,7 +111,7 @@ def require_abortable(wanted: Sequence[OpenTransaction], *, is_forced: bool) -> 
 
 
 def commit(sink: KafkaSink, wanted: Sequence[OpenTransaction]) -> list[Ended]:
-    """Commit decided transactions, and check whether readers see them.
+    """Commit decided transactions, and check whether readers see the transactions' rows.
 
     Raises:
         TwoPhaseCommitError: no broker answers.
@@ -142,7 +142,7 @@ def commit(sink: KafkaSink, wanted: Sequence[OpenTransaction]) -> list[Ended]:
 def abort(
     sink: KafkaSink, wanted: Sequence[OpenTransaction], *, before: Callable[[], object] = lambda: None
 ) -> list[Ended]:
-    """Abort undecided transactions. Call ``before`` just before the first abort, when no driver can decide them any more.
+    """Abort undecided transactions. Call ``before`` just before the first abort, when no driver can still decide them.
 
     Raises:
         ForbiddenError: a driver has decided one of them in the meantime.

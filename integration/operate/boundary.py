@@ -70,7 +70,7 @@ class Savepoints(Interceptor):
 
     Args:
         directory: where periodic savepoints are kept.
-        every: the number of batches between two savepoints. None: take them only on request.
+        every: the number of batches between two savepoints. None: take savepoints only on request.
         num_retained: how many of this query's newest good periodic savepoints to keep. None: keep all. Requested savepoints
             always stay.
         sinks: Kafka sinks. Each savepoint records the positions of their decision logs.
@@ -305,6 +305,6 @@ def stop_with_savepoint(
     if found is None:
         query.stop()
         return create_savepoint(checkpoint, kept, sinks=sinks)
-    with contextlib.suppress(Exception):  # it ends with StoppedWithSavepointError
+    with contextlib.suppress(Exception):  # the query ends with StoppedWithSavepointError
         query.awaitTermination(timeout_s)  # type: ignore[arg-type]
     return found

@@ -25,8 +25,8 @@ class HeldPartition:
     Attributes:
         stable: the last stable offset, where the readers stop.
         end: the end of the log.
-        producer_id: the producer of the transaction that begins there; -1 if the leader did not answer.
-        transactional_id: that producer's transactional id; None if no open transaction on the cluster has it.
+        producer_id: the producer whose open transaction begins at ``stable``; -1 if the leader did not answer.
+        transactional_id: the producer's transactional id; None if no open transaction on the cluster has this producer.
     """
 
     topic: str

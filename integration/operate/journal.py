@@ -30,8 +30,8 @@ class Act(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         command: ``commit`` or ``abort``.
         transactions: the transactional ids, each with the evidence from the decision record.
-        at_ms: the time, in ms since 1970 UTC.
-        by: user and host.
+        at_ms: when the operator forced the command, in ms since 1970 UTC.
+        by: the operator's user name and host.
     """
 
     format: int = FORMAT

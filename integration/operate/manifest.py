@@ -53,15 +53,16 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         query_id: the query whose checkpoint was copied.
-        batch_id: the last batch in the savepoint. Spark has finished it, so it is visible in every sink.
+        batch_id: the last batch in the savepoint. Spark has finished this batch, so the batch is visible in every sink.
         offsets: the batch's source offsets, as the protocol compares them.
         taken_from: the checkpoint's location, for information only, because a savepoint may be moved.
         at_ms: when the savepoint was taken, in ms since 1970 UTC.
-        log: the decision log of the checkpoint; None if the query had none.
+        log: the checkpoint's decision log; None if the query had no decision log.
         sinks: the sinks that the checkpoint was bound to.
-        positions: by sink, the position of its log, if the log could be read.
-        files: the files, by their names below :data:`TREE`.
-        is_periodic: whether the query took the savepoint automatically, and deletes it once it has enough newer ones.
+        positions: for each sink, the position of its decision log, if the log could be read.
+        files: the savepoint's files, by their names below :data:`TREE`.
+        is_periodic: whether the query took the savepoint automatically, and deletes it once enough newer savepoints
+            exist.
     """
 
     format: str = FORMAT
@@ -85,7 +86,7 @@ class Savepoint(NamedTuple):
 
     @property
     def size(self) -> int:
-        """The size of its files, in bytes."""
+        """The total size of the savepoint's files, in bytes."""
         return sum(copied.size for copied in self.manifest.files.values())
 
 
@@ -122,7 +123,7 @@ def check(savepoint: Savepoint) -> None:
 
 
 def contents(savepoint: Savepoint) -> Iterator[tuple[str, bytes]]:
-    """Yield every file of a savepoint after comparing it with its checksum.
+    """Yield every file of a savepoint after comparing the file with its checksum.
 
     Raises:
         ConfigurationError: a file is missing or altered.
@@ -158,7 +159,7 @@ def savepoints_in(directory: Path) -> tuple[list[Savepoint], list[str]]:
 
 
 def choose(path: Path) -> Savepoint:
-    """Open a savepoint or, in a directory of savepoints, the newest good one.
+    """Open a savepoint or, in a directory of savepoints, the newest good savepoint.
 
     Raises:
         ConfigurationError: the path is not a savepoint and contains no good savepoint.

@@ -19,7 +19,7 @@ def load_sinks(place: str) -> tuple[TwoPhaseCommitSink[Any], ...]:
         ConfigurationError: this fails. The message does not quote an error of the user's code, which may hold a password.
     """
     if "" not in sys.path:
-        sys.path.insert(0, "")  # as for `python -m`; the script `twopc` has its own directory there instead
+        sys.path.insert(0, "")  # as for `python -m`; the script `twopc` puts its own directory there
     module, separator, name = place.partition(":")
     if not (module and separator and name):
         raise ConfigurationError(f"--sinks {place} is not in the form module:name")

@@ -41,7 +41,7 @@ _OPEN: Final = frozenset({"Ongoing", "PrepareCommit"})
 
 @dataclass(frozen=True, kw_only=True)
 class Proof:
-    """The evidence for one decided transaction of the last batch."""
+    """The evidence for one of the last batch's decided transactions."""
 
     batch: int
     task: int
@@ -63,18 +63,18 @@ class SinkState:
         problem: why the decision log cannot be used; None if it can be.
         query_id: the query for which the log is open.
         driver: the newest driver's host and process.
-        driver_epoch: that driver's epoch.
-        producer_id: the producer that may decide. It owns the transactional id of the drivers.
-        producer_epoch: that producer's epoch.
+        driver_epoch: the newest driver's epoch.
+        producer_id: the id of the producer that may decide, which owns the drivers' transactional id.
+        producer_epoch: the epoch of the producer that may decide.
         last_decided: the highest decided batch; None if no batch is decided.
         last_committed: the highest batch that is proven visible.
         transactions: the open transactions.
-        proofs: the evidence for every decided transaction of the last batch, and for those of earlier batches that are not
-            visible.
+        proofs: the evidence for every decided transaction of the last batch, and for every transaction of earlier
+            batches that is not visible.
         staged: whether the last batch's rows are staged.
         held: the partitions whose readers stop before the end.
         is_complete: False if a broker did not list its open transactions.
-        history: the decisions in the log; None if they cannot be read.
+        history: the decisions in the log; None if the log cannot be read.
     """
 
     sink: str

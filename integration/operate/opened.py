@@ -105,7 +105,7 @@ def opened(
     Args:
         sink: the sink's name.
         described: the coordinators' descriptions, by transactional id. Transactions that have since ended are left out.
-        decided: the decisions in the log; None if it cannot be read.
+        decided: the decisions in the log; None if the log cannot be read.
         driver_epoch: the epoch of the newest driver in the log.
         now_ms: the time, in ms since 1970 UTC. Ages are differences between this time and the coordinators' clocks.
     """

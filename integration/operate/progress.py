@@ -55,7 +55,7 @@ class SourceProgress(Interceptor):
         Raises:
             TwoPhaseCommitError: the batch failed. If only the progress cannot be published, a warning is logged.
         """
-        proceed(batch.frames)  # it returns when the batch is visible
+        proceed(batch.frames)  # ``proceed`` returns when the batch is visible
         batch_id = batch.batch_id
         try:
             self._look_back()

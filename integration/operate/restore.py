@@ -48,7 +48,7 @@ class Repeated(NamedTuple):
         last: the last batch that was decided after the savepoint.
         rows: the number of rows in those batches whose decisions the ledger still has.
         is_exact: whether the ledger still has all of these decisions.
-        text: the same facts in a sentence.
+        text: a sentence about the duplicated output.
     """
 
     sink: str

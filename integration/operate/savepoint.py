@@ -55,7 +55,7 @@ def create_savepoint(
         checkpoint: the query's checkpoint; the query may be running.
         directory: where savepoints are kept. The new savepoint is a subdirectory.
         sinks: Kafka sinks whose positions in their decision logs are also recorded. The sinks are only read.
-        is_periodic: whether the query takes the savepoint by itself, and may delete it once it has newer ones.
+        is_periodic: whether the query takes the savepoint by itself, and may delete it once newer savepoints exist.
 
     Raises:
         ConfigurationError: the checkpoint does not exist or has no finished batch, or a file cannot be read or written.
@@ -165,7 +165,7 @@ def _belongs(name: str, batch: int) -> bool:
 
 
 def _version(name: str) -> tuple[int, str] | None:
-    """Parse the version and kind from the path of a state store's file, or of its checksum."""
+    """Parse the version and kind from the path of a state store file, or from the path of its checksum."""
     return version_of(name.rpartition("/")[2].removesuffix(".crc")) if name.startswith("state/") else None
 
 

@@ -35,8 +35,8 @@ class Look(NamedTuple):
     Attributes:
         checkpoint: the facts and findings from the checkpoint alone; None if no checkpoint was named.
         sinks: each Kafka sink with its findings.
-        strangers: see :class:`~twopc.integration.operate.subject.Subject`.
-        stores: each other sink that the user has named, with the findings about its store.
+        strangers: topics that have a ledger's name but cannot belong to a sink.
+        stores: each sink without a ledger that the user has named, with the findings about its store.
     """
 
     checkpoint: CheckpointState | None
@@ -136,7 +136,7 @@ def watch(what: str | None, connection: Connection, pace: Pace, *, checkpoint: P
 
 
 def _stores(subject: Subject) -> list[tuple[StoreState, list[Advice]]]:
-    """Observe the stores of the other sinks, one after another, so that a slow one delays the answer but hides nothing."""
+    """Observe the stores of sinks without a ledger, one after another. A slow store delays the answer but hides nothing."""
     if subject.checkpoint is None:
         return []
     read = log_of(subject.checkpoint, subject.sinks)

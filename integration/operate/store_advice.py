@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 def advise_store(state: StoreState, checkpoint: CheckpointState) -> list[Advice]:
-    """List the findings about a store; never empty. If the store and the checkpoint do not fit together, that is the only one."""
+    """List the findings about a store; never empty. A mismatch between the store and the checkpoint is the only finding."""
     if state.seen is None:
         return [_unseen(state)]
     if misfit := _misfit(state, state.seen, checkpoint):
@@ -55,7 +55,7 @@ def _unseen(state: StoreState) -> Advice:
 
 
 def _misfit(state: StoreState, seen: Observation, checkpoint: CheckpointState) -> Advice | None:
-    """Say why the store and the checkpoint do not fit together; None if they do. The order is that of a start's checks."""
+    """Say why the store and the checkpoint do not fit together; None if they fit. Check in the same order as a start."""
     found = _of_binding(state, seen, checkpoint) or _of_owner(seen, checkpoint)
     return found or _of_log(state, seen, checkpoint)
 

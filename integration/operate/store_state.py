@@ -16,17 +16,17 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class StoreState:
-    """See above.
+    """The state of a sink's store, with the decisions from the query's log.
 
     Attributes:
         kind: the sink's class.
         bound: the facts about the sink in the checkpoint's binding; None if the binding does not name the sink.
         problem: why the store could not be observed; None if it was.
-        answers: False if the store did not answer.
+        answers: whether the store answered.
         is_known: whether the decisions could be read.
         batch: the newest decided batch; None if none is decided.
         first_batch: the first batch that the query could decide.
-        decided: the batch and the number of rows of each kept decision, by the decision's version.
+        decided: for each kept decision, by its version, the batch and the number of rows.
         seen: the observed state; None if the sink cannot be observed.
     """
 
@@ -65,7 +65,7 @@ class StoreState:
 
     @property
     def published(self) -> int | None:
-        """The newest published batch; None if there is none, or if it is unknown.
+        """The newest published batch; None if no batch is published, or if the batch is unknown.
 
         A batch is decided only after its predecessor is published.
         """

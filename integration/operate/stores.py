@@ -36,7 +36,7 @@ _NOTHING: Final = History(LogView(), {}, {}, is_complete=True)
 
 
 def log_of(checkpoint: CheckpointState, kafka: Sequence[KafkaSink]) -> ReadLog | None:
-    """Return a function that reads the query's decisions; None if they are in the ledger of a sink that is not given."""
+    """Return a function that reads the query's decisions; None if a sink that the user has not named has them in its ledger."""
     if checkpoint.log is None:
         return lambda: _NOTHING  # nothing is decided before the checkpoint is bound
     if checkpoint.registers is not None:

@@ -35,7 +35,7 @@ class Connection:
     """How to reach the cluster and the other stores.
 
     Attributes:
-        bootstrap_servers: None if the command does not need a broker.
+        bootstrap_servers: the brokers' addresses; None if the command does not need a broker.
         sinks: where the query's sinks are in the user's code, as ``module:name``.
     """
 
@@ -56,7 +56,7 @@ class Connection:
         return () if self.sinks is None else load_sinks(self.sinks)
 
     def sink(self, name: str, ledger_topic: str | None = None) -> KafkaSink:
-        """Build the sink of this name.
+        """Build the sink with this name.
 
         Raises:
             ConfigurationError: no broker was named, or an argument is wrong.
@@ -80,8 +80,8 @@ class Subject:
     """The subject of a command.
 
     Attributes:
-        sinks: the Kafka sinks; empty for a checkpoint without any, or without a connection.
-        checkpoint: the facts of the checkpoint, if one was named.
+        sinks: the Kafka sinks; empty without a connection, or if the checkpoint has no Kafka sinks.
+        checkpoint: the facts from the checkpoint, if a checkpoint was named.
         stores: the sinks without a ledger of their own that the user has named.
         strangers: topics that have a ledger's name but cannot belong to a sink: copies, or topics that a killed preflight
             left behind.
@@ -111,7 +111,7 @@ def subject_of(what: str | None, connection: Connection, *, checkpoint: Path | N
     """Find the subject.
 
     Args:
-        what: a sink's name, or the path of a query's checkpoint. None: all sinks on the cluster.
+        what: a sink's name, or the path of a checkpoint. None: all sinks on the cluster.
         connection: the connection to the cluster.
         checkpoint: the query's checkpoint, if ``what`` is a sink's name.
 

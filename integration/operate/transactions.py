@@ -91,9 +91,9 @@ class ByHand:
 
     Attributes:
         checkpoint: the query's checkpoint, where the reason is stored.
-        is_forced: ``--force``.
-        reason: ``--reason``.
-        is_sure: ``--yes``.
+        is_forced: the value of the option ``--force``.
+        reason: the value of the option ``--reason``.
+        is_sure: the value of the option ``--yes``.
     """
 
     checkpoint: Path | None = None

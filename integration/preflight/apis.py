@@ -19,7 +19,7 @@ _ANY: Final = 32_767
 
 
 class Need(NamedTuple):
-    """A request, and a range of its versions. A broker must accept at least one of these versions."""
+    """A request, and a range of its versions. A broker must accept at least one version in the range."""
 
     api: ApiKey
     lowest: int

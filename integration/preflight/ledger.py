@@ -84,7 +84,7 @@ def check_transaction_log(target: Target) -> Iterator[Finding]:
 
 
 def _broker_settings(target: Target) -> dict[str, int]:
-    """Return one broker's settings, since all brokers have the same ones. Empty if the right to read them is missing."""
+    """Return one broker's settings, since all brokers have the same settings. Empty without the right to read the settings."""
     broker = ConfigResource(ResourceType.BROKER, str(target.brokers.nodes[0]))
     timeout_s = target.sink.timeout_ms / 1000
     try:

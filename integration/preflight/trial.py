@@ -112,7 +112,7 @@ class Trial:
         return handle
 
     def row_partition(self, task: int) -> int:
-        """Return the partition of the task's row."""
+        """Return the partition to which the task writes its row."""
         return _FIRST_ROW_PARTITION + task
 
     def is_visible(self, task: int) -> bool:

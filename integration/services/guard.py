@@ -33,7 +33,7 @@ class GuardedProcess:
     """A running child process in its own session, so that Ctrl-C in a terminal does not reach it.
 
     Attributes:
-        pid: process id of the child, not of the guard.
+        pid: the child's process id, not the guard's.
     """
 
     def __init__(
@@ -43,9 +43,9 @@ class GuardedProcess:
 
         Args:
             command: the program and its arguments.
-            log: the file for its output.
-            cwd: its working directory.
-            user: the id of the user that runs it, and of its only group; None: this process's own user and groups.
+            log: the file for the program's output.
+            cwd: the program's working directory.
+            user: the user id and only group id of the program; None: this process's own user and groups.
             ends_family: whether the child's own children are killed once the child has ended (on Linux). Paused children would
                 never end by themselves. The child counts as ended only once its children have ended, too.
 

@@ -43,13 +43,13 @@ def pyspark_jars() -> Path:
 def ivy_file(
     coordinates: Iterable[str], *, transitive: bool = False, excluded: Iterable[str] = (), forced: Iterable[str] = ()
 ) -> str:
-    """Return the text of an ivy.xml.
+    """Return the content of an ivy.xml file.
 
     Args:
         coordinates: the artifacts to download, each "organisation:module:revision", or with a classifier as the fourth part.
         transitive: also download dependencies.
         excluded: names of modules to leave out.
-        forced: coordinates of dependencies, whose revisions replace those that the dependants ask for.
+        forced: coordinates of dependencies, whose revisions replace the revisions that the dependants ask for.
     """
     ET.register_namespace("m", _MAVEN)
     root = ET.Element("ivy-module", version="2.0")

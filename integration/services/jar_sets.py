@@ -34,7 +34,7 @@ class JarSet:
         title: the set's name in messages.
         coordinates: the roots, each "organisation:module:revision".
         excluded: modules to leave out, because the user of the set already has them.
-        forced: dependencies whose revision differs from the one that their dependants ask for.
+        forced: dependencies whose revision differs from the revision that their dependants ask for.
         transitive: whether the set includes the roots' dependencies.
     """
 

@@ -93,7 +93,7 @@ def spark_delta_jars() -> list[Path]:
 
 
 def fetch(wanted: JarSet, lock: Path | None = None) -> list[Path]:
-    """Return the verified files of a set. Download them if they are missing or damaged.
+    """Return a set's verified files. Download missing or damaged files.
 
     Other processes may do the same, and any of them may be killed, so a set appears in the cache only once it is complete. A set
     without a lock is verified against the sums of its first download. For errors see `kafka_jars`.

@@ -20,7 +20,7 @@ from twopc.integration.services import ServiceError, cache_dir
 SUPPORTED_VERSIONS = (17, 21)
 """Spark 4 supports these long-term releases; Kafka 4 needs 17 or newer."""
 
-# Kafka, its format step included, started in 3.2 s with these and in 3.9 s without (three runs each, 2 cores).
+# Kafka, its format step included, started in 3.2 s with these flags and in 3.9 s without them (three runs each, 2 cores).
 FAST_START = ("-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-XX:-UsePerfData")
 """JVM flags for short runs: compile quickly, and skip work that pays off only in long runs."""
 
@@ -183,7 +183,7 @@ def _key_store(certificates: list[bytes]) -> bytes:
 
 
 def _write_atomically(path: Path, content: bytes, *, mode: int) -> None:
-    """Write a file so that no process ever sees a partial one. Create its directory if necessary."""
+    """Write a file so that no process ever sees a partial file. Create the file's directory if necessary."""
     path.parent.mkdir(parents=True, exist_ok=True)
     descriptor, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}-")
     with os.fdopen(descriptor, "wb") as file:

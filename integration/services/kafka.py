@@ -89,15 +89,16 @@ class LocalKafka(LocalServer):
         """Describe a broker; nothing is started yet.
 
         Args:
-            version: a Kafka version, 3.0 or newer; None: that of `TWOPC_KAFKA`, with its features, else the default.
+            version: a Kafka version, 3.0 or newer; None: the version in `TWOPC_KAFKA`, with its features, or else the
+                default version.
             features: the features of a new data directory, such as "transaction.version=1" (Kafka 4.0 or newer).
             data_dir: see `LocalServer`.
             properties: broker properties that override or add to the defaults, `listeners` included.
             listeners: listeners in addition to PLAINTEXT, name -> security protocol, such as {"SASL": "SASL_PLAINTEXT"}. Each
                 listener gets a port; see `address`. Put the protocol's settings into `properties`.
-            cluster_id: the id for a new data directory, a base64 UUID; None: a random one.
+            cluster_id: the id for a new data directory, a base64 UUID; None: a random id.
             heap: maximum Java heap (`-Xmx`).
-            jvm_flags: further JVM flags; None: those for a fast start. Use `()` to measure throughput.
+            jvm_flags: further JVM flags; None: the flags for a fast start. Use `()` to measure throughput.
         """
         if version is None:
             version, *chosen = os.environ.get(_CHOICE, DEFAULT_KAFKA_VERSION).split(",")

@@ -29,8 +29,8 @@ class QueryProcesses:
 
         Args:
             command: the program and its arguments.
-            log: the file for its output.
-            cwd: its working directory.
+            log: the file for the program's output.
+            cwd: the program's working directory.
             ends_family: see :class:`GuardedProcess`.
 
         Raises:

@@ -99,7 +99,8 @@ class LocalServer(Startable):
         Args:
             name: the server's name in messages.
             ports: a name for each port that the server listens on.
-            data_dir: a directory to keep, perhaps with data from an earlier run; None: a temporary one, which `close` removes.
+            data_dir: a directory to keep, perhaps with data from an earlier run; None: a temporary directory, which
+                `close` removes.
         """
         self._name = name
         self._port_names = tuple(ports)
@@ -119,7 +120,7 @@ class LocalServer(Startable):
 
     @property
     def pid(self) -> int:
-        """Process id of the server, not of its guard. Raises ServiceError if it is not running."""
+        """The server's process id, not its guard's. Raises ServiceError if it is not running."""
         return self._running().pid
 
     @property

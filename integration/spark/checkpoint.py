@@ -1,4 +1,4 @@
-"""Read Spark's checkpoint: the query's id, and the source offsets of each batch (rule 10)."""
+"""Read Spark's checkpoint: the query id, and each batch's source offsets (rule 10)."""
 
 from __future__ import annotations
 

@@ -91,8 +91,8 @@ class Stream:
     """Reads Arrow batches in arrival order, then the indices that restore their original order.
 
     Attributes:
-        batches: in their original order; none if they exceed the limit.
-        size_bytes: the size of all batches that arrived.
+        batches: the Arrow batches in their original order; empty if they exceed the limit.
+        size_bytes: the total size of all batches that arrived.
     """
 
     def __init__(self, max_bytes: int | None, cancel: Callable[[], None]) -> None:

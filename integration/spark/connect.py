@@ -1,4 +1,4 @@
-"""Tell a Spark Connect DataFrame from a classic one. An ``exactly_once`` object takes only one of the two kinds."""
+"""Tell Spark Connect DataFrames from classic DataFrames. An ``exactly_once`` object takes only one kind of DataFrame."""
 
 from __future__ import annotations
 

@@ -111,7 +111,7 @@ class Way:
         return None if each is None or self.input.size is None else self.input.size * each
 
     def learn(self, frame_name: str, size_bytes: int) -> None:
-        """Record the size of a DataFrame."""
+        """Record a DataFrame's size."""
         if self.input.size is not None:
             self.direct.seen[frame_name].append(size_bytes / max(1, self.input.size))
 
@@ -124,7 +124,7 @@ class BatchInput:
     """The input that Spark has planned for a batch, in the sources' own units: records, or batches of files.
 
     Attributes:
-        size: the growth of the offsets; None if it is unknown.
+        size: how far the offsets have grown; None if unknown.
         counts_records: whether every source is Kafka.
     """
 

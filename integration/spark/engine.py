@@ -48,7 +48,7 @@ class _Limit:
 
     Attributes:
         timeout_ms: the limit; None for no limit.
-        setting: the setting that changes it.
+        setting: the setting that changes the limit.
         ends_at: when the time is up, in seconds on the monotonic clock.
     """
 
@@ -67,11 +67,11 @@ class SparkEngine:
         runs: this run of the query, and the driver's other runs.
         shuffles: the shuffles of this run.
         slots: the cluster's task slots.
-        staging: where the tasks keep their rows; None if they keep none.
+        staging: where the tasks stage their rows; None if the tasks stage no rows.
         way: chooses whether the driver or the tasks write a DataFrame.
         budget: limits the tasks to the amount that the driver may collect.
-        timeout_ms: the limit for an attempt, if the user has set one.
-        max_writers: the maximum number of tasks that write a DataFrame, if the user has set one.
+        timeout_ms: the limit for an attempt, if the user has set a limit.
+        max_writers: the maximum number of tasks that write a DataFrame, if the user has set a maximum.
         state: the part of the query's state that the batch writes, if the query keeps any.
     """
 

@@ -52,19 +52,19 @@ def exactly_once(  # noqa: PLR0913 - settings, each with a default
 
     Args:
         sinks: one or more; every batch becomes visible in all of them or in none.
-        checkpoint_location: the query's ``checkpointLocation``. None: that of the calling query.
+        checkpoint_location: the query's ``checkpointLocation``. None: the calling query's own location.
         checkpoints: timeouts, retries, retention and history of the query's checkpoints.
         dead_letter: a KafkaSink with a topic, for records about bad rows. If one sink can never take a row, no other sink
             gets the row either. None: a bad row stops the query, and no part of its batch is visible.
         select: by sink name, the SQL expressions that make the sink's columns, such as
             ``{"events": ["CAST(id AS STRING) AS key", "to_json(struct(*)) AS value"]}``; other sinks use the batch's own
             columns.
-        staging: keep each task's rows until its transactions are proven, so that a decided batch whose transactions timed out
-            can be completed under any plan (rule 9). True: beside the checkpoint. A path: in that directory. The driver and
-            every worker must share the directory.
-        write_by: who writes a batch. ``"auto"``: the driver if the batch is expected to fit into 16 MiB, else the tasks.
-            ``DriverUpTo(max_bytes)``: the same with another limit. ``"driver"``, ``"tasks"``: always the driver, or
-            always the tasks.
+        staging: keep each task's rows until its transactions are proven, so that a decided batch whose transactions
+            timed out can be completed under any plan (rule 9). True keeps the rows beside the checkpoint; a path keeps
+            them in that directory. The driver and every worker must share the directory.
+        write_by: who writes a batch. ``"auto"``: the driver if the batch is expected to fit into 16 MiB, else the
+            tasks. ``DriverUpTo(max_bytes)``: like ``"auto"``, but with another limit. ``"driver"``, ``"tasks"``: always
+            the driver, or always the tasks.
         listeners: objects that are notified of each checkpoint; see :class:`twopc.Listener`.
         interceptors: further actions for each batch, the first one outermost: :class:`~twopc.integration.operate.Savepoints`,
             :class:`~twopc.integration.operate.SourceProgress`, :class:`~twopc.integration.migrate.TakeOver`.
@@ -110,8 +110,8 @@ def exactly_once(  # noqa: PLR0913 - settings, each with a default
 class ExactlyOnce:
     """Writes each batch that Spark passes to it. Spark waits for each call.
 
-    Spark calls the object in the driver or, under Spark Connect, in a process of the server. The object opens no connection
-    before its first call. A pickled copy, such as the one that Spark Connect makes, acts as a separate driver.
+    Spark calls the object in the driver or, under Spark Connect, in one of the server's processes. The object opens no
+    connection before its first call. A pickled copy, such as the one that Spark Connect makes, acts as a separate driver.
     """
 
     def __init__(

@@ -41,7 +41,7 @@ class TakenColumn:
 
     Attributes:
         sql: the expression for the original column.
-        kind: the type of the original column.
+        kind: the original column's type.
         form: the form in which the sinks take the column.
     """
 
@@ -78,9 +78,9 @@ class Rows:
     """One DataFrame of a batch, and the columns that are written from it.
 
     Attributes:
-        name: the DataFrame's name in the batch; empty if the batch has only one.
+        name: the DataFrame's name in the batch; empty if the batch has only one DataFrame.
         source: the DataFrame.
-        sinks: the sinks that take the DataFrame, including the one for dead letters.
+        sinks: the sinks that take the DataFrame, including the dead-letter sink.
         base: the DataFrame with the columns that the user's expressions make; see :class:`Offers`.
         columns: the columns of :meth:`frame`, named ``0``, ``1``, …, before :data:`CHECKSUM`.
         views: by sink name, the columns that the sink receives.

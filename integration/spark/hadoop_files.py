@@ -1,4 +1,4 @@
-"""Access the checkpoint's files through Hadoop, on any of its file systems."""
+"""Access the checkpoint's files through Hadoop, on any file system that Hadoop supports."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def open_files(context: SparkContext, location: str) -> Files:
         ConfigurationError: the directory cannot be opened.
     """
     known = _local.setdefault(context, {})
-    if location in known:  # every batch opens it, which takes a dozen calls to the JVM
+    if location in known:  # every batch opens the directory, which takes a dozen calls to the JVM
         return known[location]
     # The public API does not expose PySpark's own gateway. Opening a second gateway would change the converters of this one.
     gateway: Any = context._gateway  # noqa: SLF001 - see above

@@ -57,7 +57,7 @@ def require_taken_over(files: Files, batch: Batch) -> None:
 
     Args:
         files: the directory ``<checkpoint>/twopc``.
-        batch: the first batch of a run; no later batch can be a handed-over one.
+        batch: the first batch of a run; no later batch can be handed over.
 
     Raises:
         ConfigurationError: rows of the batch may be in the output; or the checkpoint was returned to the other sink.

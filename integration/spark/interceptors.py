@@ -86,7 +86,7 @@ def intercepted(
 
     Args:
         function: writes a batch.
-        interceptors: the first one is the outermost.
+        interceptors: the interceptors, the outermost first.
     """
     from twopc.integration.spark.running import calling_query  # noqa: PLC0415 - needs the classic part of PySpark
 

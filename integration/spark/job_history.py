@@ -87,7 +87,7 @@ class JobHistory:
         """Whether all stages that may have computed any of the RDDs are known.
 
         Args:
-            rdds: the numbers of RDDs, at least one.
+            rdds: the numbers of one or more RDDs.
             own: the numbers of the run's own jobs.
         """
         first = self.first_job(min(rdds))
@@ -120,7 +120,7 @@ class JobHistory:
                 continue
             job = self._reported(number) if number < last else self.store.job(number)
             if job is None:
-                continue  # it began after the run's own jobs were over
+                continue  # this job began after the run's own jobs were over
             stages.update(job.stages)
             for attempts in self.stages_of(job).values():
                 self.record(attempts)

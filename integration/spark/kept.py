@@ -1,6 +1,6 @@
 """Release the resources that sinks keep in a Python worker for later tasks, once the query's run has ended.
 
-A worker outlives many queries and is not notified when one ends. So each task carries the list of its driver's runs.
+A worker outlives many queries and is not notified when a query ends. So each task carries the list of its driver's runs.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ class Runs:
     Attributes:
         mine: Spark's id for the task's run.
         running: the ids of all runs that may start more tasks, including ``mine``.
-        process: the id of the driver's process.
+        process: the driver's process id.
     """
 
     mine: str

@@ -47,7 +47,7 @@ def judge(
 
 
 class _Written:
-    """Groups the writes of each shuffle by the RDDs of its stage. These RDDs are the same in every job."""
+    """Groups each shuffle's writes by the RDDs of the shuffle's stage. These RDDs are the same in every job."""
 
     def __init__(self, ran: Sequence[StageAttempt]) -> None:
         writing = {one.stage_id for one in ran if one.shuffle_write_records}

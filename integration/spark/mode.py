@@ -119,7 +119,7 @@ class Mode(Protocol):
 
     @property
     def is_stateless(self) -> bool:
-        """See above."""
+        """Whether the query is known to keep no state."""
 
     def open_files(self, location: str) -> Files:
         """Open the directory ``location``, as Spark resolves it.
@@ -150,7 +150,7 @@ class Calls(Protocol):
     """Finds the run that calls an ``exactly_once`` object."""
 
     def open_writer(self, session: Any) -> Any:
-        """Return the ``RunWriter`` of the run that makes this call; open it if necessary. Close the writer of an earlier run.
+        """Return the ``RunWriter`` for the run that makes this call; create one if necessary. Close an earlier run's writer.
 
         Raises:
             ConfigurationError: the checkpoint or this object belongs to another query, or the call does not come from a query.

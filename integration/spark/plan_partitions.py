@@ -47,7 +47,7 @@ def stretches(batch: pa.RecordBatch) -> Iterator[Stretch]:
 
 
 class Counted:
-    """Adds up rows and checksums, by partition of the plan."""
+    """Adds up rows and checksums, by plan partition."""
 
     def __init__(self) -> None:
         self._found: dict[int, tuple[int, int]] = {}

@@ -29,13 +29,13 @@ class Closable(Protocol):
 
 @dataclass
 class QueryRun:
-    """One run of a query. Used only by the query's thread.
+    """One run of a query. Only the query's own thread uses this object.
 
     Attributes:
         query: Spark's view of the run.
         shuffles: checks the run's jobs for rule 6.
         last_call: the last call for one of the run's batches.
-        writer: the object that took that call.
+        writer: the object that took the last call.
     """
 
     query: Query

@@ -1,4 +1,4 @@
-"""Warn if a batch's DataFrames may disagree, because they are not deterministic and each is evaluated separately.
+"""Warn if a batch's DataFrames may disagree: Spark evaluates each DataFrame separately, and one is not deterministic.
 
 If a batch is split in two by ``rand()`` or a function that is ``asNondeterministic()``, a row may be in both parts or in
 neither. Spark also marks stable functions (``monotonically_increasing_id()``) and random ids within one part as not
@@ -29,7 +29,7 @@ _SHOWN_COLUMNS: Final = 8
 class Repeated:
     """Checks the DataFrames of one run of a query.
 
-    Each set of DataFrames is examined once, because that takes several calls to the JVM.
+    Each set of DataFrames is examined once, because an examination takes several calls to the JVM.
     """
 
     def __init__(self) -> None:

@@ -1,4 +1,4 @@
-"""Write the batches of one run of a query. The writer and its connections live as long as the run."""
+"""Write the batches in one run of a query. The writer and its connections live as long as the run."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 
 
 class RunWriter:
-    """Writes the batches of one run. Used only in the query's own thread.
+    """Writes the batches of one run. Only the query's own thread uses this object.
 
     Attributes:
         run: the run.

@@ -43,7 +43,7 @@ class RunningQuery:
         """Whether the run has not ended."""
         try:
             return bool(self._java.isActive())
-        except (Py4JError, OSError):  # its JVM has ended
+        except (Py4JError, OSError):  # the session's JVM has ended
             return False
 
     @property

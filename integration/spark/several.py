@@ -27,7 +27,7 @@ class SinkFrame(NamedTuple):
         name: identifies the DataFrame in every replay. The name is the alphabetically first of its sinks' names, or empty if
             one DataFrame is for all sinks.
         frame: the DataFrame.
-        sinks: at least one.
+        sinks: one or more sinks.
     """
 
     name: str
@@ -46,7 +46,7 @@ def by_frame(frames: Frames, sinks: Sequence[TwoPhaseCommitSink[Any]], batch_id:
 
     Args:
         frames: the user's argument.
-        sinks: all sinks except the one for dead letters, which takes the bad rows of every DataFrame.
+        sinks: all sinks except the dead-letter sink, which takes the bad rows of every DataFrame.
         batch_id: for messages.
 
     Raises:

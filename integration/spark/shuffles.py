@@ -38,7 +38,7 @@ class _Seen:
 
     Attributes:
         jobs: the jobs with the attempt's tag.
-        marks: the marker jobs after them; empty if no thread was watching.
+        marks: the marker jobs after the tagged jobs; empty if no thread was watching.
         attempts: all attempts at each stage of these jobs.
     """
 

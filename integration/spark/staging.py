@@ -117,7 +117,7 @@ class Staging:
         return is_there
 
     def require_visible(self, names: Iterable[str]) -> None:
-        """Check with one listing that this process sees the staged files of an attempt. A repair needs them (rule 9).
+        """Check with one listing that this process sees an attempt's staged files. A repair needs these files (rule 9).
 
         Raises:
             ConfigurationError: the process does not see one of the files.
@@ -136,13 +136,13 @@ class Staging:
             )
 
     def read(self, name: str, sink: str) -> Iterator[pa.RecordBatch]:
-        """Yield the rows of a staged file in the form that the sink's writer takes. Memory use does not grow with the file.
+        """Yield a staged file's rows in the form that the sink's writer takes. Memory use does not grow with the file's size.
 
         Raises:
             FatalError: the staged file is missing, is torn, or was altered. None of its rows was returned.
         """
         opened = self._opened(name)
-        if opened is None:  # it existed when the driver checked
+        if opened is None:  # the file existed when the driver checked
             raise FatalError(
                 f"the staged rows in {self.location}/{name} are missing. None of them was written. Perhaps this driver was "
                 "paused, and a newer driver has proven the batch and deleted them. Then no data is at risk, and the newer "
@@ -173,7 +173,7 @@ class Staging:
             logger.warning(text, batch, self.location, error)
 
     def _opened(self, name: str) -> pa.NativeFile | None:
-        with contextlib.suppress(FileNotFoundError):  # absent, or a newer driver has just deleted it
+        with contextlib.suppress(FileNotFoundError):  # the file is absent, or a newer driver has just deleted it
             return self._filesystem.open_input_file(f"{self._root}/{name}")
         return None
 

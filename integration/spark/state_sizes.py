@@ -1,4 +1,4 @@
-"""Read the size of a query's state.
+"""Read a query's state sizes.
 
 Spark reports the size after each batch. That is too late for the batch's own record, but in time for the next record.
 """

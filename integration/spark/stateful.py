@@ -1,6 +1,6 @@
 """Check that Spark has written all of a batch's state, because the next batch cannot load state that lacks a partition.
 
-A stateful operator commits a partition of its state when the last row of the partition has been read (``StateStoreWriter``
+A stateful operator commits a state partition when the partition's last row has been read (``StateStoreWriter``
 and its ``CompletionIterator`` in Spark's ``statefulOperators.scala``). So a ``limit``, a filter that is always false, a join
 with an empty side, or a DataFrame that is not made from the batch leaves partitions out (SPARK-52008). Spark up to 4.0
 accepts such a batch, and fails at every start afterwards. Newer versions fail once ``foreachBatch`` has returned.
@@ -98,8 +98,8 @@ class Operator:
 
     Attributes:
         name: Spark's name for the operator.
-        stores: the number of stores that its tasks commit if each task runs to its end exactly once.
-        metric: Spark's count of the stores that its tasks have committed.
+        stores: the number of stores that the operator's tasks commit if each task runs to its end exactly once.
+        metric: Spark's count of the stores that the operator's tasks have committed.
     """
 
     name: str
@@ -117,7 +117,7 @@ class BatchState:
     Args:
         batch_id: the batch.
         execution: Spark's own plan for the batch (``IncrementalExecution``).
-        operators: the stateful operators; at least one.
+        operators: one or more stateful operators.
         tell: reports an extra evaluation that only writes state.
     """
 
@@ -189,7 +189,7 @@ class BatchState:
         nodes = _NODE.findall(text)
         if (
             nodes.count(_BATCH) != 1 or any(map(_REPEATING.match, nodes)) or text.endswith("characters")
-        ):  # Spark cut it short
+        ):  # Spark has shortened the plan's text
             return False
         leaves, batch = plan.collectLeaves(), self._execution.toRdd().id()
         found = map(leaves.apply, range(leaves.size()))

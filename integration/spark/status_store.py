@@ -19,8 +19,8 @@ class Job(msgspec.Struct, frozen=True):
 
     Attributes:
         is_over: whether Spark has reported the job's end. Spark has then sent all earlier reports, too.
-        skipped: how many of its stages Spark skipped; 0 while the job runs.
-        ended_ms: when it ended, in milliseconds since 1970; None while it runs.
+        skipped: how many of the job's stages Spark skipped; 0 while the job runs.
+        ended_ms: when the job ended, in milliseconds since 1970; None while the job runs.
     """
 
     job_id: int
@@ -34,7 +34,7 @@ class StageAttempt(msgspec.Struct, frozen=True, rename="camel"):
     """An attempt at a stage: the fields of Spark's ``StageData`` (``status/api/v1/api.scala``) that matter here.
 
     Attributes:
-        rdd_ids: the RDDs that its tasks compute or read from a cache; the same for the same shuffle in every job.
+        rdd_ids: the RDDs that the stage's tasks compute or read from a cache. A shuffle has the same RDDs in every job.
         submission_time: when the attempt began, in milliseconds since 1970; None if it did not begin.
     """
 
@@ -144,7 +144,7 @@ class StatusStore:
         return int(self._spark.newRddId())
 
     def job(self, number: int) -> Job | None:
-        """Return any job of the application; None if the store does not have it."""
+        """Return any of the application's jobs; None if the store does not have the job."""
         try:
             data = self._store.job(number)
         except Py4JError:
@@ -164,7 +164,7 @@ class StatusStore:
         return msgspec.json.decode(self._json.writeValueAsString(data), type=StageAttempt)
 
     def attempts(self, stage: int) -> list[StageAttempt]:
-        """Return all attempts at a stage; empty if the store does not have them."""
+        """Return all attempts at a stage; empty if the store has no attempts."""
         jvm = self._gateway.jvm
         no_tasks, no_quantiles = jvm.java.util.Collections.emptyList(), self._gateway.new_array(jvm.double, 0)
         try:

@@ -51,14 +51,14 @@ _OURS: Final = (CHECKSUM, PARTITION)
 class TaskResult(msgspec.Struct, frozen=True, kw_only=True):
     """The result that a task sends to the driver.
 
-    A permanent error is a result, not a failure of the task, because Spark would retry the task in vain and lose the error's
+    A permanent error is a result, not a task failure, because Spark would retry the task in vain and lose the error's
     class.
 
     Attributes:
         stage: Spark's id for the stage that the task ran in; None in the driver.
         report: the task's report; None if the task cannot write.
         size_bytes: the size of the task's rows as Arrow data.
-        error: why the task cannot write, as the name of the error's class (see ``jobs.named_error``) and the message.
+        error: why the task cannot write, as the error's class name (see ``jobs.named_error``) and message.
         acknowledgement: how long the task's steps took.
     """
 
@@ -79,7 +79,7 @@ class PrepareTask:
         first_task: the number of the DataFrame's first task in the batch.
         first_number: the number by which the sinks know the transactions of the batch's first task; see
             :meth:`Work.number_of`.
-        staging: where the rows are kept until they are proven; None if none are kept.
+        staging: where the rows are staged until their transactions are proven; None if no rows are staged.
         views: each sink's columns, by sink name.
         is_direct: whether the driver itself runs the work, on all rows of the DataFrame.
         ends_at: the deadline for the vote of a task that runs in the driver, on the driver's clock (see :class:`TaskAttempt`).
@@ -250,7 +250,7 @@ class _Input:
     """Iterates over a task's Arrow batches, with timestamps in UTC. Adds up the batches' bytes and the time spent waiting.
 
     Attributes:
-        read_s: the time spent waiting, in seconds.
+        read_s: the time spent waiting for rows, in seconds.
         flush_at: when all rows were written and pre-commit began.
     """
 

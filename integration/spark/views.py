@@ -1,7 +1,7 @@
 """Give each sink its rows and columns. One Arrow batch contains the columns for all sinks, and a view of it copies no data.
 
-With ``dead_letter``, a row that one sink can never take reaches no other sink. The sink for dead letters takes
-part in the same decision, so a letter is readable exactly once, together with the rest of its batch.
+With ``dead_letter``, a row that one sink can never take reaches no other sink. The dead-letter sink takes part in the same
+decision, so a dead letter is readable exactly once, together with the rest of its batch.
 """
 
 from __future__ import annotations
@@ -72,8 +72,8 @@ def screen(rows: pa.RecordBatch, sinks: Iterable[TwoPhaseCommitSink[Any]], views
     """Append the column :data:`CAUSE`.
 
     Args:
-        rows: the batch without that column.
-        sinks: all sinks; the one for dead letters checks nothing.
+        rows: the batch, without the column :data:`CAUSE`.
+        sinks: all sinks; the dead-letter sink checks nothing.
         views: each sink's view, by sink name.
     """
     causes: list[str | None] = [None] * rows.num_rows
@@ -106,7 +106,7 @@ def bad_rows(rows: pa.RecordBatch, check: Callable[[pa.RecordBatch], None]) -> d
 
 
 def _letters(rows: pa.RecordBatch, causes: pa.Array[Any]) -> pa.RecordBatch:
-    """Build one record for each bad row: ``value`` is the row as JSON, and the ``twopc.cause`` header says why it is bad.
+    """Build one record for each bad row. ``value`` is the row as JSON; the header ``twopc.cause`` says why the row is bad.
 
     Bytes become text if they are UTF-8, else ``{"base64": …}``. The same applies to text, because Spark's strings may contain
     any bytes. A date or a time outside Python's years 1 to 9999 becomes ``{"days": …}`` or ``{"microseconds": …}`` since
@@ -136,7 +136,7 @@ def _letter(row: dict[str, Any]) -> bytes:
 
 
 def _readable(value: Any, most: int | None = None) -> Any:
-    """Convert a value to one that JSON can represent.
+    """Convert a value to a value that JSON can represent.
 
     With ``most``, cut longer text and bytes to that length, and add the original length.
     """

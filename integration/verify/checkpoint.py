@@ -36,7 +36,7 @@ def initial_offsets(files: Files) -> dict[str, tuple[str, ...]]:
     """Read the query's first source offsets, as Spark's Kafka source wrote them to ``sources/<i>/0``.
 
     Returns:
-        The offsets, by query id; empty if a source did not write them.
+        The offsets, by query id; empty if a source did not write its offsets.
 
     Raises:
         ConfigurationError: the checkpoint cannot be read.
@@ -71,8 +71,8 @@ def check_checkpoint(files: Files, finished: Collection[int], history: History, 
     Args:
         files: the checkpoint.
         finished: the result of :func:`finished_batches`, called before the decision log was read.
-        history: the history of the decision log.
-        ledger: the name of the decision log.
+        history: the decision log's history.
+        ledger: the decision log's name.
 
     Raises:
         ConfigurationError: the checkpoint does not exist or cannot be read.

@@ -93,7 +93,7 @@ class Cluster:
             self._deciding.close()
 
     def ledgers(self) -> Ledgers:
-        """Read the decisions. If a query has several sinks, they share the ledger of the first sink.
+        """Read the decisions. If a query has several sinks, all of them share the first sink's ledger.
 
         Raises:
             DecisionLogDamagedError: a record is torn or altered.

@@ -47,7 +47,7 @@ class Expression:
         return b"".join(b"%d:%s" % (len(one), one) for one in found if one is not None) if None not in found else None
 
     def number_of(self, message: Message) -> int | None:
-        """Return the part as a 64-bit integer, with or without the quotes of a JSON string. Return None if it is not one."""
+        """Return the part as a 64-bit integer, with or without a JSON string's quotes. Return None if the part is no integer."""
         found = self.bytes_of(message)
         try:
             number = None if found is None else int(found.removeprefix(b'"').removesuffix(b'"'))
@@ -94,7 +94,7 @@ def _json(steps: Sequence[Any], message: Message) -> bytes | None:
             if not isinstance(found, list if isinstance(step, int) else dict):
                 return None
             found = found[step]
-        # Keep it as JSON: 5 and "5" are different.
+        # Keep the value as JSON: 5 and "5" are different.
         return None if found is None else msgspec.json.encode(found, order="sorted")
     # Values are arbitrary bytes. They may be invalid UTF-8, or have thousands of brackets.
     except (msgspec.DecodeError, KeyError, IndexError, ValueError, RecursionError):

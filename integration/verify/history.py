@@ -62,8 +62,8 @@ def history_of(contents: LogContents, own: LogContents) -> History:
     """Derive the history. If the log is damaged, the history ends at the damage, and ``view`` describes it.
 
     Args:
-        contents: the contents of the decision log.
-        own: the contents of the sink's own ledger. The offset of an acquisition is the driver epoch in transactional ids.
+        contents: the decision log's contents.
+        own: the contents of the sink's own ledger. An acquired record's offset is the driver epoch in transactional ids.
     """
     log_start = _log_start(contents)
     view, batches = LogView(), dict[BatchId, Batch]()

@@ -65,7 +65,7 @@ def wait_for_commits(cluster: Cluster, decided: Mapping[str, Decided], last: Bat
     try:
         Retrying(retry=retry_if_result(bool), stop=stop_after_delay(_COMMIT_S), wait=wait_fixed(0.05))(is_committing)
     except RetryError:
-        return  # check_missing reports it as not committed
+        return  # check_missing reports the transaction as not committed
 
 
 def missing(cluster: Cluster, markers: Markers, decided: Mapping[str, Decided]) -> dict[str, Description]:

@@ -69,7 +69,7 @@ class Output:
             self.topics.setdefault(topic, Tail()).update(bounds)
 
     def unread(self) -> int:
-        """The number of unread offsets. Some of them have no record."""
+        """The number of unread offsets. Some offsets have no record."""
         return sum(tail.unread for tail in self.topics.values())
 
     def read_new(self, cluster: Cluster, on_progress: Callable[[int], object]) -> None:

@@ -31,7 +31,7 @@ def check_sources(
 
     Args:
         batches: kept batches, oldest first.
-        initial: the first source offsets by query id, if they are known.
+        initial: the first source offsets by query id, if known.
         one_to_one: whether each source record becomes one row.
     """
     uncounted = []

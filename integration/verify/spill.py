@@ -96,8 +96,8 @@ class Spill:
         """Find the numbers that are missing between the smallest and the largest number of each identity.
 
         Returns:
-            The count of missing numbers, and examples: the number before a gap, the number after it, and the place of the
-            latter.
+            The count of missing numbers, and examples: the numbers before and after a gap, and the place of the second
+            number.
         """
         missing, examples = 0, list[tuple[int, int, Place]]()
         for path in self._files():
@@ -134,7 +134,7 @@ class Spill:
 
 
 def _by_number(path: Path) -> Iterator[npt.NDArray[Any]]:
-    """Yield a file's entries in parts that fit into memory. The numbers of each part are above those of the previous part.
+    """Yield a file's entries in parts that fit into memory. Each part's numbers are above the previous part's numbers.
 
     A long sequence has a single identity, so all its entries are in one file. Parts are cut at the quantiles of a sample. To
     select a part, the file is read again, because that costs less than writing it sorted.

@@ -54,7 +54,7 @@ class Tally:
     _producers: set[tuple[int, int]] = field(default_factory=set)
 
     def record(self, before: History, after: History, sink: KafkaSink, visible: Collection[str]) -> None:
-        """Record a check, with the decisions from before and after it read the ends of the output."""
+        """Record a check, with the decisions from before and after the check read the output's end offsets."""
         for history in (before, after):
             self._incomplete = self._incomplete or self._why_incomplete(history)
             for key, batch in history.batches.items():
@@ -70,7 +70,7 @@ class Tally:
                     self._proven[key] = proven
 
     def _why_incomplete(self, history: History) -> str | None:
-        """Say why the tally may have missed a batch of the sink. Return None if it has every batch."""
+        """Say why the tally may have missed a batch of the sink. Return None if the tally has every batch."""
         if history.elsewhere:
             return f"earlier batches were decided in {', '.join(sorted(set(history.elsewhere.values())))}"
         oldest = next(iter(history.batches), None)

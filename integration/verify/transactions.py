@@ -1,4 +1,4 @@
-"""Check that all decided transactions are visible, and no others. This module does no I/O."""
+"""Check that all decided transactions are visible, and no other transactions. This module does no I/O."""
 
 from __future__ import annotations
 
@@ -130,7 +130,7 @@ def check_open(
         of = driver_epoch_of(tid)
         is_decided = tid in handles and description.is_of(handles[tid])
         if of is None or is_decided or description.state != "Ongoing":
-            continue  # it is the driver's own, or check_missing judges it, or it has meanwhile ended
+            continue  # the transaction is the driver's own, or check_missing judges it, or it has ended in the meantime
         if of < driver_epoch:
             text = "undecided, begun by an earlier driver; it holds readers back until the next driver aborts it"
             yield Finding(Kind.ORPHAN_OPEN, tid, text)

@@ -1,4 +1,4 @@
-"""Define a file's entry in a task's handle. It contains the fields of an ``add`` action in the table's log."""
+"""Define a file's entry in a task's handle. The entry contains the fields of an ``add`` action in the table's log."""
 
 from __future__ import annotations
 

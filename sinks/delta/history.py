@@ -1,4 +1,4 @@
-"""Find the version that added a batch, and tell whether somebody has restored the table to an earlier one."""
+"""Find the version that added a batch, and tell whether somebody has restored the table to an earlier version."""
 
 from __future__ import annotations
 
@@ -24,7 +24,8 @@ class Found(NamedTuple):
 
     Attributes:
         version: the version that added the batch's rows.
-        restored: a later version that restored the table to before this one, or to a time; None if there is none.
+        restored: a later version that restored the table to before ``version``, or to a point in time; None if no
+            version did.
     """
 
     version: int
@@ -47,7 +48,7 @@ def rows_by_version(history: Sequence[Commit], sink: str) -> Mapping[int, int]:
 
 
 def version_of_batch(history: Sequence[Commit], sink: str, batch: int) -> Found | None:
-    """Find the newest version that added rows of this batch; None if the history does not have it."""
+    """Find the newest version that added rows of this batch; None if the history has no such version."""
     restored: list[Commit] = []
     for commit in history:
         if commit.get("operation") == "RESTORE":
@@ -60,6 +61,6 @@ def version_of_batch(history: Sequence[Commit], sink: str, batch: int) -> Found 
 
 
 def _target(commit: Commit) -> int:
-    """The version to which a commit has restored the table; -1 if it names a time instead."""
+    """The version to which a commit has restored the table; -1 if the commit names a time instead."""
     target = commit.get("operationParameters", {}).get("version")
     return -1 if target in {None, "null"} else int(target)

@@ -3,7 +3,7 @@
 An application can set one entry in Delta's log that survives checkpoints and that a commit can depend on: the version of the
 application's last transaction (``txn``). This version is a number, so it can only point to a record. A record is a small file,
 written once under a unique name. The pointer moves in the same commit that adds the rows, and only if nobody else has moved it
-since the table was loaded. So every commit includes its own evidence, and no log clean-up removes this evidence.
+since the table was loaded. So every commit includes its own evidence, and no log clean-up removes the evidence.
 """
 
 from __future__ import annotations

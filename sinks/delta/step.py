@@ -104,7 +104,7 @@ class Step(LakeStep[DeltaView, "tuple[DeltaTable, int | None]"]):
             self._forget(self._before.before)
 
     def _said(self) -> dict[str, int]:
-        """What the table's history says about a batch, for people and for :mod:`twopc.sinks.delta.history`."""
+        """Describe the batch in the table's history, for people and for :mod:`twopc.sinks.delta.history`."""
         if self.published is None or self.published.batch < 0:
             return {}
         rows = sum(entry.rows for entry in self.additions)

@@ -27,7 +27,7 @@ class Store:
     Args:
         uri: the table's directory.
         options: deltalake's options for the storage.
-        timeout_ms: how long deltalake repeats a request that fails. Its own default is three minutes.
+        timeout_ms: how long deltalake repeats a request that fails. deltalake's own default is three minutes.
     """
 
     def __init__(self, uri: str, options: Mapping[str, str] | None, *, timeout_ms: int) -> None:

@@ -22,12 +22,12 @@ class Definition:
 
     Attributes:
         id: the table's id, which never changes.
-        schema_json: its columns, in Delta's JSON format.
-        partitions: its partition columns.
-        configuration: its properties.
+        schema_json: the table's columns, in Delta's JSON format.
+        partitions: the table's partition columns.
+        configuration: the table's properties.
         writer_version: the protocol version that a writer must support.
         features: the features that a reader or a writer must support.
-        schema: its columns as an Arrow schema.
+        schema: the table's columns, as an Arrow schema.
     """
 
     id: str

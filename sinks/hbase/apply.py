@@ -156,7 +156,7 @@ class Applier:
 
 
 def marker_qualifier(sink: str) -> bytes:
-    """Return the marker's qualifier. The marker is in the family of the mapping's first cell."""
+    """Return the marker's column qualifier. The marker is in the same family as the mapping's first cell."""
     return f"twopc:{sink}".encode()
 
 

@@ -43,7 +43,7 @@ class Region(NamedTuple):
 
 
 class Cluster:
-    """Keeps one process's connections and locations. Threads may share this object, because each call has its own connection.
+    """Keeps one process's connections and region locations. Threads may share it, because each call has its own connection.
 
     ``timeout_s`` limits the wait for one answer. :class:`HBaseSink` documents the other arguments.
     """
@@ -82,7 +82,7 @@ class Cluster:
         return found
 
     def forget(self, table: str) -> None:
-        """Forget a table's regions, because a known location was wrong or did not answer. The next call looks them up."""
+        """Forget a table's region locations, because one was wrong or its server did not answer. The next call looks them up."""
         with self._lock:
             self._regions.pop(table, None)
 

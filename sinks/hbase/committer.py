@@ -49,7 +49,7 @@ class HBaseCommitter(StagedCommitter[HBaseHandle]):
             return self._cell.load(step)
         except AbsentTableError:
             if self._run:
-                raise  # this driver has used the table, so somebody has dropped it since then
+                raise  # this driver has used the table, so somebody has dropped the table since then
             return None
 
     def swap(self, step: StoreClient[Any], old: bytes | None, new: bytes) -> bool:
@@ -146,7 +146,7 @@ class HBaseCommitter(StagedCommitter[HBaseHandle]):
     def _create_table(self) -> None:
         cluster = self._client.cluster
         if self._table not in cluster.describe([self._table]):
-            # Another driver may create the table at the same time. If both drivers fail, the check below reports it.
+            # Another driver may create the table at the same time. If both drivers fail, the check below reports the error.
             with contextlib.suppress(RemoteError):
                 cluster.call_master(lambda master: master.create_table(*name_parts(self._table), staging.families()))
         try:

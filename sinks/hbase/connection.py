@@ -24,10 +24,10 @@ _LENGTH: Final = struct.Struct(">IB")
 
 
 class _Sound(Connection):
-    """A mixin that repairs a class of the library, which must follow it in the list of bases.
+    """A mixin that repairs one of the library's classes. That class must follow the mixin in the list of bases.
 
-    Only one thread may use a connection. It connects on first use. ``timeout_s`` limits the wait for the connection, and for
-    each piece of an answer.
+    Only one thread may use a connection. The connection opens on first use. ``timeout_s`` limits the wait for the
+    connection, and for each piece of an answer.
     """
 
     def __init__(self, host: str, port: int, *, user: str, timeout_s: float) -> None:

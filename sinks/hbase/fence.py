@@ -30,8 +30,8 @@ class Progress(NamedTuple):
 
     Attributes:
         base: the version of the newest decision that a driver has begun to apply, or 0.
-        top: the highest timestamp that this decision may have used.
-        done: the number of applied chunks, for each of that decision's slices that a driver has begun.
+        top: the highest timestamp that the decision ``base`` may have used.
+        done: the number of applied chunks, for each slice of the decision ``base`` that a driver has begun.
         tombstones: the slices that no driver may apply.
     """
 

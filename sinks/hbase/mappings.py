@@ -41,7 +41,7 @@ class Mapping(ABC):
 
     Attributes:
         operation: HBase's name for the operation.
-        row: the row key's template.
+        row: the row key template.
         cells: each ``family:qualifier`` that the operation changes.
 
     Raises:

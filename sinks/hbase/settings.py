@@ -93,7 +93,7 @@ class HBaseSettings(StagedSettings):
                 ),
             )
         if self.staging_table not in found:
-            return  # the first driver creates it
+            return  # the first driver creates this table
         ttls = _ttls(found[self.staging_table])
         for family in (STATE, DATA):
             name = family.decode()

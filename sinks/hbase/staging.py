@@ -114,7 +114,7 @@ def fold(digests: Iterable[bytes]) -> str:
 
 
 def pack(actions: Iterable[bytes]) -> bytes:
-    """Encode a chunk as HBase's own message. It names the operation, so later versions of the sink apply it correctly."""
+    """Encode a chunk as HBase's own message. The message names the operation, so later versions apply the chunk correctly."""
     return _CHUNK + b"".join(actions)
 
 

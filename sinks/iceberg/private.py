@@ -46,7 +46,7 @@ class ParquetFile:
         with warnings.catch_warnings():
             warnings.simplefilter(
                 "ignore"
-            )  # it warns about options that only Java's writer supports, such as bloom filters
+            )  # pyiceberg warns about options that only Java's writer supports, such as bloom filters
             output = io.new_output(path)
             schema = sanitize_column_names(metadata.schema())
             self._ids = parquet_path_to_id_mapping(schema)

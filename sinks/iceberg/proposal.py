@@ -154,7 +154,7 @@ def _manifest(
 ) -> ManifestFile:
     schema_id, spec_id = ids
     schema, spec = table.metadata.schema_by_id(schema_id), table.metadata.specs().get(spec_id)
-    if schema is None or spec is None:  # somebody removed them after the step began; the next step finds out
+    if schema is None or spec is None:  # somebody removed the schema or spec after the step began
         raise StoreError(f"somebody has removed schema {schema_id} or partitioning {spec_id}, which the files need")
     with write_manifest(
         format_version=_FORMAT,

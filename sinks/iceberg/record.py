@@ -1,4 +1,4 @@
-"""Read and write the control record and the newest decision's outcome. They are in the summary of a tagged snapshot.
+"""Read and write the control record and the newest decision's outcome, in the summary of the sink's tagged snapshot.
 
 The tag moves only by compare-and-set. If a commit adds rows, the tag and the branch move together. So every commit includes its
 own evidence. While the tag exists, snapshot expiry does not remove this evidence.

@@ -129,7 +129,10 @@ def _ask(settings: KafkaSettings, topics: Collection[str]) -> dict[str, Limit | 
             except KafkaException as error:
                 if error.args[0].code() != KafkaError.UNKNOWN_TOPIC_OR_PART:
                     found[resource.name] = None
-    except (KafkaException, TwoPhaseCommitError):  # the producer gets the same error, and its report is better
+    except (
+        KafkaException,
+        TwoPhaseCommitError,
+    ):  # the producer gets the same error, and the producer's report is better
         return dict.fromkeys(topics)
     return found
 
@@ -141,7 +144,7 @@ _known: dict[tuple[int, str], tuple[int, BatchSize]] = {}
 
 
 def batch_size_of(settings: KafkaSettings, driver_epoch: int) -> BatchSize:
-    """Return the limits that this process has learned in one run of a sink."""
+    """Return the batch size limits that this process has learned in one run of a sink."""
     key = (os.getpid(), settings.name)
     known = _known.get(key)
     if known is None or known[0] != driver_epoch:

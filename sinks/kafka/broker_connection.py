@@ -96,7 +96,7 @@ class BrokerConnection:
 
     @property
     def broker_version(self) -> str:
-        """The Kafka version of the first broker that responded. kafka-python infers it from the protocol."""
+        """The Kafka version of the first broker that responded. kafka-python infers the version from the protocol."""
         return str(self._manager.broker_version_data.broker_version_str)
 
     def does_not_know(self, request: Any, *, min_version: int = 0) -> bool:

@@ -1,6 +1,6 @@
 """Read a producer's id and epoch from librdkafka's log or statistics.
 
-No librdkafka function returns both values. librdkafka logs them before ``init_transactions()`` returns
+No librdkafka function returns both values. librdkafka logs both before ``init_transactions()`` returns
 (``rd_kafka_idemp_pid_update`` in ``rdkafka_idempotence.c``). Its statistics also contain them, but each report lists every
 partition of every known topic, and a client cannot stop the reports. So this module uses statistics only if the log line has
 changed.

@@ -1,8 +1,8 @@
 """Send many requests concurrently over several connections to the same brokers.
 
-A broker handles one request at a time on each connection. It reads the next request after it has sent the response
-(``processNewResponses`` and ``mute`` in Kafka's ``SocketServer.scala``). It answers an EndTxn after the replicas of
-``__transaction_state`` have stored it. So on one connection, each EndTxn waits for the replication of all earlier ones.
+A broker handles one request at a time on each connection. The broker reads the next request after it has sent the response
+(``processNewResponses`` and ``mute`` in Kafka's ``SocketServer.scala``). The broker answers an EndTxn after the replicas of
+``__transaction_state`` have stored it. So on one connection, each EndTxn waits for the replication of all earlier EndTxns.
 """
 
 from __future__ import annotations

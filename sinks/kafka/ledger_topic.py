@@ -156,14 +156,14 @@ class LedgerTopic:
                 raise translate(error, f"creating the ledger {self._name}", right) from error
 
     def _replicas(self) -> int:
-        """Return three, or the transaction log's number of replicas if lower, because decisions depend on both topics.
+        """Return three, or the transaction log's number of replicas if lower: decisions depend on the ledger and on that log.
 
         The number of running brokers does not matter here. Otherwise, a first start during a rolling restart would create a
         permanently weak ledger.
         """
         try:
             found = describe(self._admin, TRANSACTION_LOG, timeout_ms=self._timeout_s * 1000)
-        except ConfigurationError:  # the client may not describe it
+        except ConfigurationError:  # the client has no permission to describe the topic
             found = None
         return min([_REPLICAS, *(len(partition.replicas) for partition in (found.partitions if found else ()))])
 

@@ -1,7 +1,8 @@
 """Declare librdkafka's own C interface, for the library that confluent-kafka's extension module is linked to.
 
-This module uses only the documented interface, ``rdkafka.h``. It accepts only versions 2.x, which keep these functions and
-structures. With any other version, the caller works without the library. The C library stays loaded until the process ends.
+This module uses only the documented interface, ``rdkafka.h``. The module accepts only versions 2.x, which keep these
+functions and structures. With any other version, the caller works without the library. The C library stays loaded until the
+process ends.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Write and search for markers. Each task transaction writes a marker to the ledger, which is evidence of its outcome (rule 4).
+"""Write and search for markers. Each task transaction writes a marker to the ledger, as evidence of its commit (rule 4).
 
 If a ``read_committed`` reader sees a marker, its transaction is committed. If the marker is absent, its transaction is lost only
 if the reader also sees a *barrier*, a record that the driver has written later. An open transaction hides the barrier, and a
@@ -66,8 +66,8 @@ def search(
     """Search the markers from ``scan_start`` on for evidence of each transaction. ``timeout_ms`` applies to each partition.
 
     Returns:
-        the evidence, and the reasons why partitions prove nothing. The search ends at the first unreadable partition, because
-        each of the others could take as long, and the batch is already unproven.
+        the evidence, and the reasons why partitions prove nothing. The search ends at the first unreadable partition,
+        because every other partition could take as long, and the batch is already unproven.
 
     Raises:
         FencedError: a newer driver has acquired the sink; nothing was proven.

@@ -45,7 +45,7 @@ class ReadyProducer:
     Attributes:
         sequence: the number at the end of the transactional id.
         failures: each topic's first delivery error. An error that names the cause replaces the error of a record that failed
-            because of another record. A task may vote only if this is empty (rule 2).
+            because of another record. A task may vote only if ``failures`` is empty (rule 2).
         markers: the number of marker partitions in the ledger.
         native: the same producer, if it accepts records that are not Python objects and reports each delivery; None if the
             producer is confluent-kafka's.

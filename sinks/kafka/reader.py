@@ -126,7 +126,7 @@ class CommittedReader:
 
         Args:
             topic: the topic.
-            partition: its partition.
+            partition: the partition.
             start: the first offset.
             last: tells whether to stop after a record. None stops at the last stable offset.
             timeout_ms: how long to wait for the next record, or for ``end``.

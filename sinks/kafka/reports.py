@@ -38,7 +38,8 @@ class Description:
         error: ``NONE``, ``NO_ANSWER`` or kafka-python's name for the error. Unless it is NONE, ignore the other fields.
         state: the transaction's state, such as ``Ongoing`` (``TransactionState`` in Kafka).
         partitions: the open transaction's partitions, as ``topic:partition``.
-        started_ms: when the transaction began, by the coordinator's clock, in ms since 1970 UTC; -1 if none is open.
+        started_ms: when the transaction began, by the coordinator's clock, in ms since 1970 UTC; -1 if no transaction
+            is open.
         timeout_ms: how long the coordinator lets the transaction stay open.
     """
 

@@ -1,8 +1,8 @@
 """Before an attempt's tasks start, record the start of the search for their markers, and the output's partition count.
 
-To avoid waiting for the brokers, an attempt uses the offsets that were requested at the end of the previous batch. Last stable
-offsets only grow, so the attempt's markers are at or above these offsets. A lagging leader may return a lower offset than the
-known one. Then the higher offset counts, because records below an older start may be deleted.
+To avoid waiting for the brokers, an attempt uses the offsets that were requested at the end of the previous batch. Last
+stable offsets only grow, so the attempt's markers are at or above these offsets. A lagging leader may return a lower offset
+than the known offset. Then the higher offset counts, because records below an older start may be deleted.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Parse ``bootstrap_servers`` for both clients, because they accept different forms."""
+"""Parse ``bootstrap_servers`` for both clients, which accept different forms."""
 
 from __future__ import annotations
 

@@ -26,8 +26,9 @@ _ROOM_S: Final = 0.05
 class AtLeastOnceKafkaSink:
     """A function like those that teams passed to ``foreachBatch`` before brokers had transactions (Kafka 0.10).
 
-    After a crash between the flush and Spark's record of the batch, Spark writes the batch again, and its rows are duplicated. A
-    crash during the flush duplicates the rows that were already sent. On these brokers, no client can prevent this.
+    After a crash between the flush and Spark's record of the batch, Spark writes the batch again, and its rows are
+    duplicated. A crash during the flush duplicates the rows that were already sent. On brokers without transactions, no
+    client can prevent these duplicates.
 
     Attributes:
         bootstrap_servers: a broker's host:port, or several separated by commas.

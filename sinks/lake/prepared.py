@@ -1,4 +1,4 @@
-"""Check that each of a task's files still exists and has the same size."""
+"""Check that each of a task's files still exists and still has the size from the handle."""
 
 from __future__ import annotations
 

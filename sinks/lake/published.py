@@ -21,7 +21,8 @@ class Published(msgspec.Struct, frozen=True, omit_defaults=True):
 
     Attributes:
         version: the decision's version.
-        epoch: the driver epoch in the files' paths. A repair has several drivers' files; then this is the last epoch.
+        epoch: the driver epoch in the files' paths. A repair has several drivers' files; ``epoch`` is then the last
+            driver's epoch.
         batch: the batch's id.
         attempts: the number of settled transactions for each attempt at the batch. A repair has several attempts.
         lost: the settled transactions that will never be in the table.

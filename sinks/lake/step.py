@@ -1,4 +1,4 @@
-"""Run one step of the driver. It reads the table once, and makes all changes in one atomic commit at its end."""
+"""Run one step of the driver. The step reads the table once, and makes all changes in one atomic commit at its end."""
 
 from __future__ import annotations
 

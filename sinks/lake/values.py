@@ -157,7 +157,7 @@ def _pair(source: Any, target: Any, path: str) -> list[tuple[int | None, pa.Fiel
 
 
 def _inner_problems(dense: Any, target: Any, path: str) -> Iterator[tuple[int, str]]:
-    """Find these values inside structs, lists or maps that are not null."""
+    """Find values that can never be stored, inside structs, lists or maps that are not null."""
     if pa.types.is_struct(target):
         for index, child in _pair(dense.type, target, path):
             if index is not None:
@@ -245,7 +245,7 @@ def _as_list(values: Any) -> Any:
 
 
 def _valid(values: Any) -> tuple[Sequence[int], Any]:
-    """Return the row numbers that are not null, and a dense array of their values."""
+    """Return the numbers of the rows that are not null, and a dense array of the values in these rows."""
     mask = values.is_valid()
     return true_rows(mask), values.filter(mask)
 

@@ -1,6 +1,6 @@
 """Create Arrow string arrays without ``pa.array`` and ``pa.scalar``.
 
-These two functions import pandas, which takes a second in every new Python worker.
+``pa.array`` and ``pa.scalar`` import pandas, which takes a second in every new Python worker.
 """
 
 from __future__ import annotations

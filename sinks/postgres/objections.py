@@ -190,7 +190,7 @@ def _check(constraint: Constraint, publishing: Publishing) -> str:
             f"the constraint {where} uses columns that an upsert changes and columns that it keeps, so the values may "
             "violate it after the decision: select all these columns, or drop the constraint"
         )
-    return ""  # the stage has it
+    return ""  # the stage has the same constraint
 
 
 def _computed(publishing: Publishing) -> Iterator[str]:

@@ -70,7 +70,7 @@ class Address:
 
         Args:
             name: the sink's name, for the server's own views.
-            timeout_ms: how long the attempt may take; at least 2 s.
+            timeout_ms: how long the connection attempt may take; at least 2 s.
 
         Raises:
             psycopg.OperationalError: the attempt failed. The message shows no password.

@@ -42,8 +42,8 @@ class Column:
     Attributes:
         number: the column's number in the catalog, which constraints and indexes use.
         is_nullable: whether the column may be null.
-        default: the default's expression; None without a default.
-        generated: how the table computes the value; empty if it does not.
+        default: the expression for the column's default; None without a default.
+        generated: how the table computes the column's value; empty if the table does not compute it.
         sources: the names of the columns in a generated column's expression.
     """
 
@@ -110,7 +110,7 @@ class Constraint:
             trigger.
         name: the constraint's name, quoted if needed.
         table: the name of the constraint's table, with the schema if it is not in the search path.
-        table_oid: the object id of that table.
+        table_oid: the object id of the constraint's table.
         columns: the names of the constraint's columns.
         definition: the SQL definition; empty if it was not read, see :func:`twopc.sinks.postgres.table.read_table`.
         is_enforced: whether the server enforces the constraint.
@@ -134,7 +134,7 @@ class Trigger:
     Attributes:
         name: the trigger's name, quoted if needed.
         table: the name of the trigger's table, with the schema.
-        events: the events that fire it: INSERT, UPDATE, DELETE or TRUNCATE.
+        events: the events that fire the trigger: INSERT, UPDATE, DELETE or TRUNCATE.
     """
 
     name: str
@@ -165,7 +165,7 @@ class Table:
         rejects_updates: whether every update fails, because updates are published and the table has no replica identity.
         has_row_security: whether row-level security applies to the current role.
         role: the current role.
-        missing_rights: which of the privileges INSERT, SELECT and UPDATE on the table the role lacks.
+        missing_rights: the privileges that the role lacks on the table, out of INSERT, SELECT and UPDATE.
     """
 
     oid: int

@@ -1,8 +1,8 @@
 """Handle votes with ``vote="prepared"``. A vote is a batch's publish, which the server prepares before the decision.
 
-A prepared transaction outlives its session and a server crash, keeps its locks, and can no longer be rejected by the table. The
-transaction contains its slices' markers. So they prove its commit, as for any other publish, and prevent another publish of the
-same slices.
+A prepared transaction outlives its session and a server crash, keeps its locks, and can no longer be rejected by the table.
+The transaction contains its slices' markers. So these markers prove the transaction's commit, as for any other publish, and
+prevent another publish of the same slices.
 
 Nobody prepares the same name twice. So a transaction that the server no longer lists is either committed, with visible markers,
 or permanently rolled back.
@@ -60,9 +60,9 @@ def finish_votes(database: Database, names: Collection[str], how: Literal["COMMI
     rejected: psycopg.Error | None = None
     for name in listed:
         try:
-            with contextlib.suppress(psycopg.errors.UndefinedObject):  # another driver has just ended it
+            with contextlib.suppress(psycopg.errors.UndefinedObject):  # another driver has just ended this transaction
                 database.execute_alone(sql.SQL(how) + sql.SQL(" PREPARED {}").format(sql.Literal(name)))
-        except psycopg.ProgrammingError as error:  # for example, it belongs to another role
+        except psycopg.ProgrammingError as error:  # for example, the transaction belongs to another role
             rejected = error
         else:
             yield name

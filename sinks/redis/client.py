@@ -56,7 +56,7 @@ class Safety:
     Attributes:
         replicas: the number of replicas that must have the write in memory (WAIT).
         aof: whether the primary must have the write on disk (WAITAOF).
-        timeout_ms: how long to wait for these copies.
+        timeout_ms: how long to wait for the replicas and the disk.
     """
 
     replicas: int = 0

@@ -48,17 +48,17 @@ def control(sink: str) -> str:
 
 
 def slices(sink: str) -> str:
-    """Return the key of the hash that the sweep searches. It maps ``<driver_epoch>:<uuid>`` to the slice's hash slots."""
+    """Return the key of the hash that the sweep searches. The hash maps ``<driver_epoch>:<uuid>`` to the slice's hash slots."""
     return f"{PREFIX}{sink}:{{{sink}}}:slices"
 
 
 def applied(sink: str, slot: int) -> str:
-    """Return the key of a hash in one hash slot. It contains the fence (``base``) and each slice's progress in this slot."""
+    """Return the key of the hash that contains the fence (``base``) and each slice's progress, in one hash slot."""
     return f"{PREFIX}{sink}:{{{_tag(sink, slot)}}}:applied"
 
 
 def staged(sink: str, slot: int, entry: str) -> str:
-    """Return the key of a hash in one hash slot. It maps chunk numbers to chunks. ``entry`` is a field of :func:`slices`."""
+    """Return the key of the hash that maps chunk numbers to chunks, in one hash slot. ``entry`` is a field in :func:`slices`."""
     return f"{PREFIX}{sink}:{{{_tag(sink, slot)}}}:slice:{entry}"
 
 
@@ -68,7 +68,7 @@ def scratch(sink: str, slot: int) -> str:
 
 
 def rehearsal(sink: str, slot: int) -> str:
-    """Return the key of a hash in one hash slot. It contains copies of counters, on which the rehearsal tries increments."""
+    """Return the key of the hash with copies of counters, on which the rehearsal tries increments, in one hash slot."""
     return f"{PREFIX}{sink}:{{{_tag(sink, slot)}}}:rehearsal"
 
 

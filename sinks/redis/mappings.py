@@ -74,7 +74,7 @@ class Mapping:
 
     Attributes:
         command: the command's name.
-        key: the key's template.
+        key: the key template.
 
     Raises:
         ConfigurationError: an argument is invalid.

@@ -38,7 +38,7 @@ class StoreClient(ABC, Generic[CallT]):
         system: the store's name, for error messages.
         oldest: the oldest supported versions, for error messages.
         failures: every error that a call may raise or receive as its answer.
-        remedies: the advice for these errors.
+        remedies: the advice for the errors in ``failures``.
         limits: the maximum total size of calls that are sent together, in the units of :meth:`_sizes`.
         backoff: the pauses between retries.
     """
@@ -161,11 +161,11 @@ class StoreClient(ABC, Generic[CallT]):
 
     @abstractmethod
     def _sizes(self, call: CallT) -> Sequence[int]:
-        """Return a call's size in the unit of each of ``limits``."""
+        """Return a call's size in the unit of each limit in ``limits``."""
 
     @abstractmethod
     def _find(self, call: CallT, last: Any) -> tuple[Any, Any]:
-        """Choose a call's server, and its place there. The call's last answer may name another server."""
+        """Choose a call's server, and the call's place on that server. The call's last answer may name another server."""
 
     @abstractmethod
     def _send(self, server: Any, calls: Sequence[CallT], mine: Sequence[tuple[int, Any]], answers: list[Any]) -> None:

@@ -54,7 +54,7 @@ class StagedSettings(ABC):
 
     @abstractmethod
     def create_client(self) -> StoreClient[Any]:
-        """Create a client, which the caller must close. It is not connected yet."""
+        """Create a client, which the caller must close. The client is not connected yet."""
 
     @abstractmethod
     def objections(self, found: Any) -> Iterator[tuple[bool, str]]:
@@ -66,5 +66,5 @@ class StagedSettings(ABC):
     def _require(self, is_valid: object, argument: str, advice: str) -> None:
         if not is_valid:
             field = self.__dataclass_fields__[argument]
-            shown = repr(getattr(self, argument)) if field.repr else "…"  # it may hold a password
+            shown = repr(getattr(self, argument)) if field.repr else "…"  # the value may contain a password
             raise ConfigurationError(f"{type(self).__name__}({argument}={shown}): {advice}")

@@ -168,10 +168,9 @@ def test_the_text_of_a_chart_says_what_it_measures_and_of_whom(tmp_path: Path) -
     kept.write(tmp_path)
     draw(kept, tmp_path)
     page = filled("<!-- bench:streaming -->\n<!-- /bench -->", tmp_path)
-    assert f"The chart plots T (ms) against the {kept.x_label} for {TWOPC} and {SPARK}.](results/streaming.svg)" in page
+    assert f"Chart for {TWOPC} and {SPARK}: T (ms) against the {kept.x_label}.](results/streaming.svg)" in page
     memory = (
-        f"The chart plots driver memory (MiB) against the {kept.x_label} for {TWOPC}."
-        "](results/streaming-driver-memory-mib.svg)"
+        f"Chart for {TWOPC}: driver memory (MiB) against the {kept.x_label}.](results/streaming-driver-memory-mib.svg)"
     )
     assert memory in page
 

@@ -37,11 +37,11 @@ _READ_TIMEOUT_S: Final = 300
 
 @dataclass(frozen=True)
 class IcebergStore(Store):
-    """A catalog.
+    """An Iceberg REST catalog.
 
     Attributes:
         uri: the catalog's address.
-        directory: a directory for its data and for scratch files.
+        directory: a directory for the catalog's data and for scratch files.
     """
 
     uri: str
@@ -74,11 +74,11 @@ class IcebergStore(Store):
 
 @dataclass(frozen=True)
 class IcebergOutput(TableOutput):
-    """A table.
+    """An Iceberg table.
 
     Attributes:
         uri: the catalog's address.
-        table: its name, with the namespace.
+        table: the table's name, with the namespace.
         directory: a directory for scratch files.
     """
 

@@ -55,12 +55,12 @@ class KafkaStore(Store):
 
 @dataclass(frozen=True)
 class KafkaOutput(Output):
-    """A topic.
+    """A Kafka topic.
 
     Attributes:
-        bootstrap_servers: the broker.
-        topic: its name.
-        partitions: the number of its partitions.
+        bootstrap_servers: the broker's address.
+        topic: the topic's name.
+        partitions: the number of partitions in the topic.
     """
 
     title = "Kafka"
@@ -111,7 +111,7 @@ class KafkaOutput(Output):
         return self.written() - sum(self._ends(IsolationLevel.READ_COMMITTED).values())
 
     def _ends(self, isolation_level: IsolationLevel) -> dict[int, int]:
-        admin = AdminClient(self._connection())  # must live until its requests are answered
+        admin = AdminClient(self._connection())  # the client must live until its requests are answered
         futures = admin.list_offsets(
             {TopicPartition(self.topic, partition): OffsetSpec.latest() for partition in range(self.partitions)},
             request_timeout=_TIMEOUT_S,
@@ -125,7 +125,7 @@ class KafkaOutput(Output):
 
 
 def _number(message: Message, rows: int) -> int:
-    """Return the number of a record, after comparing key and value with the source's."""
+    """Return a record's number, after comparing the record's key and value with those in the source."""
     key, value = message.key(), message.value() or b""
     number = int(value) if value.isdigit() else -1
     if not 0 <= number < rows or (key, value) != (b"key-%d" % (number % KEYS), b"%d" % number):

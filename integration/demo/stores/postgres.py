@@ -25,10 +25,10 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class PostgresStore(Store):
-    """A server.
+    """A PostgreSQL server.
 
     Attributes:
-        dsn: its connection string.
+        dsn: the server's connection string.
     """
 
     dsn: str
@@ -54,11 +54,11 @@ class PostgresStore(Store):
 
 @dataclass(frozen=True)
 class PostgresOutput(TableOutput):
-    """A table.
+    """A PostgreSQL table.
 
     Attributes:
-        dsn: the connection string of its server.
-        table: its name, not quoted.
+        dsn: the server's connection string.
+        table: the table's name, not quoted.
     """
 
     title = "PostgreSQL"

@@ -23,7 +23,7 @@ class Output(ABC):
     Attributes:
         title: the output's name in the report.
         has_order: whether the reader returns each key's records in the order in which they were written.
-        columns: the expressions that make the store's columns from those of Spark's Kafka source.
+        columns: the SQL expressions that make the store's columns from the columns of Spark's Kafka source.
     """
 
     title: ClassVar[str]
@@ -92,8 +92,8 @@ class Store(ABC):
         """Start a server, and end it with the context.
 
         Args:
-            directory: an empty directory for its data.
-            bootstrap_servers: the broker, which runs in any case.
+            directory: an empty directory for the server's data.
+            bootstrap_servers: the address of the demo's broker, which always runs.
 
         Raises:
             ServiceError: a part is missing, or the server did not start.
@@ -101,7 +101,7 @@ class Store(ABC):
 
     @abstractmethod
     def output(self, name: str, partitions: int) -> Output:
-        """Return the output of a query.
+        """Return a query's output.
 
         Args:
             name: the query's name.

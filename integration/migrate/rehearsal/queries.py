@@ -1,4 +1,4 @@
-"""Define a rehearsal's queries, which share one checkpoint. Each has its own imports, because it runs in its own process."""
+"""Define a rehearsal's queries, which share one checkpoint. Each query runs in its own process, and so has its own imports."""
 
 from __future__ import annotations
 

@@ -32,8 +32,8 @@ def main(names: Sequence[str], scale: Scale, *, as_json: bool) -> int:
     """Rehearse, and return the exit status.
 
     Args:
-        names: the names of the ways to rehearse.
-        scale: the scale of the rehearsal.
+        names: the ways to rehearse, by name.
+        scale: the seed, the number of kills and the batch size.
         as_json: whether to print one JSON object to stdout and everything else to stderr.
     """
     stderr = Console(stderr=True, highlight=False)

@@ -45,7 +45,7 @@ class Step:
         records: the number of records that readers get from the output; None if not counted.
         lost: the number of missing input records; None if not counted, because some must still be written.
         doubled: the number of records beyond the expected number.
-        problem: the checks that failed, in words; "" if all passed.
+        problem: the checks that failed, in words; "" if all checks passed.
         seconds: how long the step took, in seconds.
     """
 
@@ -266,7 +266,7 @@ class Rehearsal:
 
 
 def difference(expected: Counter[int], found: Counter[int]) -> tuple[int, int]:
-    """Count the missing numbers, and the surplus ones."""
+    """Count the missing numbers and the surplus numbers."""
     return (expected - found).total(), (found - expected).total()
 
 

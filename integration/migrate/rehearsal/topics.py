@@ -45,7 +45,7 @@ class Output:
     Attributes:
         servers: the addresses of the topic's cluster.
         topic: the topic's name.
-        partitions: the number of its partitions.
+        partitions: the number of partitions in the topic.
     """
 
     servers: str
@@ -90,7 +90,7 @@ class Output:
             return found
 
     def _ask(self, consumer: Consumer, found: dict[int, int]) -> bool:
-        """Fill in missing ends, and return whether all are known. The metadata may name a leader that does not lead yet."""
+        """Fill in missing ends, and return whether all ends are known. The metadata may name a leader that does not lead yet."""
         for number in set(range(self.partitions)) - found.keys():
             try:
                 found[number] = consumer.get_watermark_offsets(TopicPartition(self.topic, number), _TIMEOUT_S)[1]

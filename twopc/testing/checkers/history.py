@@ -14,9 +14,9 @@ class Violation:
     """A promise that a history breaks.
 
     Attributes:
-        checker: the checker that found it.
+        checker: the checker that found the violation.
         what: the broken promise, in a few words.
-        evidence: the rows, offsets or transactions that show it.
+        evidence: the rows, offsets or transactions that show the violation.
     """
 
     checker: str
@@ -39,7 +39,7 @@ class Row(NamedTuple):
 
 
 class Producer(NamedTuple):
-    """The writer of a record. A producer's epoch has one transaction (rule 5), so this also names a transaction."""
+    """The writer of a record. A producer's epoch has one transaction (rule 5), so a producer also names a transaction."""
 
     producer_id: int
     epoch: int
@@ -50,7 +50,7 @@ class Observation:
     """A record that a reader saw under ``read_committed``.
 
     Attributes:
-        at_s: when the reader saw it, by the watcher's monotonic clock, in s.
+        at_s: when the reader saw the record, by the watcher's monotonic clock, in s.
     """
 
     position: Position
@@ -82,9 +82,9 @@ class StableOffset:
     """The offset that readers could reach at a given moment.
 
     Attributes:
-        at_s: the moment, by the watcher's monotonic clock, in s.
+        at_s: when readers could reach the offset, by the watcher's monotonic clock, in s.
         stable: the last stable offset.
-        end: the high watermark. Open transactions hold back the records between the two.
+        end: the high watermark. Open transactions hold back the records between ``stable`` and ``end``.
     """
 
     at_s: float

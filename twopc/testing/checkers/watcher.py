@@ -32,7 +32,7 @@ class Watcher:
     Args:
         bootstrap_servers: the addresses of the cluster itself, not of a proxy with faults.
         topic: the topic to read; partitions that are added later are not read.
-        options: further options of the consumer, for example those of the connection.
+        options: more options for the consumer, for example connection options.
 
     Attributes:
         observed: every record that the watcher read, in order.
@@ -75,7 +75,7 @@ class Watcher:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """Stop reading; raise the error of the thread, if any."""
+        """Stop reading, and raise the thread's error, if any."""
         self._is_over.set()
         self._thread.join()
         self._consumer.close()

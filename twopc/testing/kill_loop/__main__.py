@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from pyspark.sql.streaming.readwriter import DataStreamWriter
 
     from twopc.testing.kill_loop.run import Run
-#: Spark Connect gives a function's process 10 s to start. A busy machine may need longer. A retry is safe: nothing has run yet.
+#: Spark Connect gives a ``foreachBatch`` worker process 10 s to start. A busy machine may need longer. A retry is safe.
 _START: Final = tenacity.Retrying(
     stop=tenacity.stop_after_attempt(5),
     retry=tenacity.retry_if_exception_message(match=".*Python worker failed to connect back"),

@@ -59,12 +59,12 @@ class Kill:
 
     Attributes:
         moment: when the kill comes.
-        victim: which processes it kills.
+        victim: which processes the kill ends.
         point: the crash point, with POINT.
         passage: the passage of the point with POINT, or the batch of the run with BEFORE and AFTER.
         delay_s: with RANDOM, the time from the beginning of the task to the kill, in s.
         progress: with OUTSIDE, the kill comes when the output has grown by this share of the run's first batches.
-        records: the same share in records; the loop computes it.
+        records: ``progress`` as a number of records, which the loop computes.
     """
 
     moment: Moment

@@ -32,8 +32,8 @@ class Server:
     """A server on 127.0.0.1, and all processes that it starts. It ends with its owner, even if SIGKILL ends the owner.
 
     Attributes:
-        url: its address.
-        log: the file with its output, including the function's errors.
+        url: the server's address.
+        log: the file with the server's output, including the function's errors.
     """
 
     def __init__(self, run: Run, directory: Path, name: str) -> None:
@@ -87,12 +87,12 @@ class Server:
 
 @dataclass
 class Zombie:
-    """A function's process that has outlived its server.
+    """A ``foreachBatch`` worker process that has outlived its Spark Connect server.
 
     Attributes:
-        server: the rest of the server.
-        processes: the process; empty if the query has no such process.
-        reached: the file of the moment at which the process is held.
+        server: the Spark Connect server without the worker process.
+        processes: the worker process; empty if the query has none.
+        reached: the file that appears when the worker process reaches the moment at which it is held.
     """
 
     server: Server

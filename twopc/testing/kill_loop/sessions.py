@@ -34,7 +34,7 @@ class Sessions(Protocol):
     """Starts the runs of the query, one after the other.
 
     Attributes:
-        zombies: for each process that outlived its server, how its call ended; see ``Outcome``.
+        zombies: for each worker process that outlived its server, how the function call ended; see ``Outcome``.
     """
 
     zombies: list[str]
