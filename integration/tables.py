@@ -30,7 +30,7 @@ def show_table(
         titles: the titles of the columns.
         rows: the cells of each row.
         left: the titles of the columns that contain text; the other columns contain numbers.
-        first_to_go: the columns to leave out, in this order, if the terminal is too narrow. The last line names those left out.
+        first_to_go: the columns to omit, in this order, if the terminal is too narrow. The last line lists those omitted.
     """
     widths = {title: max(map(_width, [title, *cells])) for title, *cells in zip(titles, *rows, strict=True)}
     gone = []

@@ -82,7 +82,7 @@ class SinkCommitter(ABC, Generic[HandleT]):
             the state; None if the sink cannot read it in this way, as by default.
 
         Raises:
-            UnavailableError: the store did not answer.
+            UnavailableError: the store did not respond.
             FatalError: the store has something else in place of the sink's record.
         """
         del decided, scan_start

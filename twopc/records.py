@@ -97,7 +97,7 @@ class Acquired(msgspec.Struct, frozen=True, kw_only=True, tag="acquired"):
 
 
 class Begin(msgspec.Struct, frozen=True, kw_only=True, tag="begin"):
-    """Opens the log for a query. Counts as the decision for batch ``first_batch - 1``.
+    """Opens the log for a query. Treated as the decision for batch ``first_batch - 1``.
 
     Attributes:
         prior_offsets: the source offsets of that batch, from the checkpoint; empty if the checkpoint has none for it.
@@ -121,7 +121,7 @@ class Decision(msgspec.Struct, frozen=True, kw_only=True, tag="decision"):
         tasks: every accepted task, including tasks without rows.
         scan_start: by sink, where the search for evidence of its transactions begins.
         kind: "write", or "rewrite" if every transaction of an earlier decision for the batch was lost.
-        binding: the number of the checkpoint's binding at the time; 0 if the record names no binding.
+        binding: the number of the checkpoint's binding at the time; 0 if the record refers to no binding.
     """
 
     query_id: str
@@ -178,7 +178,7 @@ class Entries:
 
 
 class LogContents(NamedTuple):
-    """The complete log as one reader saw it.
+    """The complete log as read by one reader.
 
     Attributes:
         start: the lowest offset that the store still has.

@@ -28,8 +28,8 @@ class Alert(msgspec.Struct, frozen=True, kw_only=True, tag=FORMAT, tag_field="fo
     Attributes:
         rule: the rule's name.
         status: ``firing`` or ``over``.
-        query: the name that the user gave to the query, or the query's id.
-        at_ms: when the check found this, in ms since 1970 UTC.
+        query: the query name that the user chose, or the query's id.
+        at_ms: when the check detected this, in ms since 1970 UTC.
         since_ms: when the episode began, in ms since 1970 UTC.
         text: the reason, in one or more sentences.
         runbook: the runbook entry for this rule.

@@ -1,7 +1,7 @@
 """Read Spark's plans as text, because Spark Connect shows them in no other form.
 
-Anything unknown counts as the worst case: a node with an unknown name may shuffle, and a plan that Spark cut short may contain
-any node.
+Anything unknown is treated as the worst case: a node with an unknown name may shuffle, and a plan that Spark cut short may
+contain any node.
 """
 
 from __future__ import annotations
@@ -84,10 +84,10 @@ class Plan:
     """A Spark plan.
 
     Attributes:
-        analyzed: the analysed plan, as text.
+        analysed: the analyzed plan, as text.
         forms: the nodes of its physical form, each with the rest of its line. An adaptive plan that has run has two forms, the
             final and the initial one.
-        is_cut: whether Spark has left out a part.
+        is_cut: whether Spark has omitted a part.
     """
 
     analyzed: str
@@ -105,12 +105,12 @@ class Plan:
 
     @property
     def reads_cache(self) -> bool:
-        """Whether the plan may read rows that Spark keeps."""
+        """Whether the plan may read rows that Spark has cached."""
         return self.is_cut or any(name.startswith("InMemory") for name, _ in self._nodes)
 
     @property
     def keeps_state(self) -> bool:
-        """Whether one of the plan's operators keeps state."""
+        """Whether one of the plan's operators is stateful."""
         return any(_STATE.search(name) for name, _ in self._nodes)
 
     @property

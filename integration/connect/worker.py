@@ -1,8 +1,8 @@
-"""Recognise the process in which Spark Connect calls the user's function.
+"""Recognize the process in which Spark Connect calls the user's function.
 
 Each start of a query has its own process on the server's host. PySpark's ``foreach_batch_worker.py`` calls the function in its
 main thread and waits for it. PySpark's worker passes neither the query nor any value that a user could not set, so this module
-recognises the call by PySpark's own frame on the stack.
+recognizes the call by PySpark's own frame on the stack.
 """
 
 from __future__ import annotations

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class Cutover:
-    """The options of a cut-over: the topics to hand over, and how to recognise the batch's rows in them.
+    """The options of a cut-over: the topics to hand over, and how to recognize the batch's rows in them.
 
     Attributes:
         topics: the output topics.
@@ -168,7 +168,7 @@ def _source_records(files: Files, batch_id: int) -> int | None:
 
 
 def _initial(files: Files, source: str) -> dict[str, dict[str, int]]:
-    """Return the first offsets of a Kafka source. Spark keeps them in ``sources/<source>/0``."""
+    """Return the first offsets of a Kafka source. Spark stores them in ``sources/<source>/0``."""
     _, _, text = (files.read(f"sources/{source}/0") or b"").partition(b"\n")
     found: dict[str, dict[str, int]] = json.loads(text or b"{}")
     return found

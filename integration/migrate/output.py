@@ -59,7 +59,7 @@ def bounds_of(
         topic: the topic.
         since_ms: when the batch was planned, in ms since 1970 UTC.
         clock_skew_ms: see :class:`Handover`.
-        starts: the first offsets that the user gave, by partition. None: find them by time.
+        starts: the first offsets that the user passed, by partition. None: find them by time.
 
     Raises:
         ConfigurationError: the topic or a partition does not exist, or a transaction is open in the topic.

@@ -104,7 +104,7 @@ def opened(
 
     Args:
         sink: the sink's name.
-        described: the coordinators' descriptions, by transactional id. Transactions that have since ended are left out.
+        described: the coordinators' descriptions, by transactional id. Transactions that have since ended are omitted.
         decided: the decisions in the log; None if it cannot be read.
         driver_epoch: the epoch of the newest driver in the log.
         now_ms: the time, in ms since 1970 UTC. Ages are differences between this time and the coordinators' clocks.

@@ -22,11 +22,11 @@ class StoreState:
         kind: the sink's class.
         bound: the facts about the sink in the checkpoint's binding; None if the binding does not name the sink.
         problem: why the store could not be observed; None if it was.
-        answers: False if the store did not answer.
+        answers: False if the store did not respond.
         is_known: whether the decisions could be read.
         batch: the newest decided batch; None if none is decided.
         first_batch: the first batch that the query could decide.
-        decided: the batch and the number of rows of each kept decision, by the decision's version.
+        decided: the batch and the number of rows of each retained decision, by the decision's version.
         seen: the observed state; None if the sink cannot be observed.
     """
 

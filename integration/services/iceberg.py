@@ -59,16 +59,16 @@ class RestCatalogs:
 
     @contextlib.contextmanager
     def silent(self) -> Iterator[None]:
-        """Keep all catalogs from answering while the body runs."""
+        """Keep all catalogs from responding while the body runs."""
         self._process.send_signal(signal.SIGSTOP)
-        os.waitid(os.P_PID, self._process.pid, os.WSTOPPED)  # until then, it may still answer
+        os.waitid(os.P_PID, self._process.pid, os.WSTOPPED)  # until then, it may still respond
         try:
             yield
         finally:
             self._process.send_signal(signal.SIGCONT)
 
     def close(self) -> None:
-        """End the JVM."""
+        """Stop the JVM."""
         self._gateway.close()
         self._process.stdin.close()
         self._process.kill()

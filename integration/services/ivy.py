@@ -48,7 +48,7 @@ def ivy_file(
     Args:
         coordinates: the artifacts to download, each "organisation:module:revision", or with a classifier as the fourth part.
         transitive: also download dependencies.
-        excluded: names of modules to leave out.
+        excluded: names of modules to exclude.
         forced: coordinates of dependencies, whose revisions replace those that the dependants ask for.
     """
     ET.register_namespace("m", _MAVEN)
@@ -64,7 +64,7 @@ def ivy_file(
     for (organisation, module, revision), some in classifiers.items():
         wanted = {"org": organisation, "name": module, "rev": revision, "transitive": str(transitive).lower()}
         dependency = ET.SubElement(dependencies, "dependency", wanted)
-        # Ivy takes one dependency for each module. Without a classifier, no artifact has to be named.
+        # Ivy accepts one dependency for each module. Without a classifier, no artifact has to be named.
         for one in some if any(some) else ():
             extra = {f"{{{_MAVEN}}}classifier": one} if one else {}
             ET.SubElement(dependency, "artifact", {"name": module, "type": "jar", **extra})

@@ -1,4 +1,4 @@
-"""Tell a Spark Connect DataFrame from a classic one. An ``exactly_once`` object takes only one of the two kinds."""
+"""Tell a Spark Connect DataFrame from a classic one. An ``exactly_once`` object accepts only one of the two kinds."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from twopc.errors import ConfigurationError
 
 
 def require_own_frame(frame: object, batch_id: int) -> None:
-    """Refuse a Spark Connect DataFrame in the driver of a classic session.
+    """Reject a Spark Connect DataFrame in the driver of a classic session.
 
     Raises:
         ConfigurationError: the DataFrame comes from Spark Connect.

@@ -100,5 +100,5 @@ def _require_picklable(sink: TwoPhaseCommitSink[Any]) -> None:
 
 
 def participants(sinks: Sequence[TwoPhaseCommitSink[Any]], options: Options) -> tuple[TwoPhaseCommitSink[Any], ...]:
-    """Return all sinks that take part in the decision, with the sink for dead letters last."""
+    """Return all sinks that use part in the decision, with the sink for dead letters last."""
     return (*sinks, options.dead_letter) if options.dead_letter is not None else tuple(sinks)

@@ -40,10 +40,10 @@ class RunningQuery:
 
     @property
     def is_active(self) -> bool:
-        """Whether the run has not ended."""
+        """Whether the run is still active."""
         try:
             return bool(self._java.isActive())
-        except (Py4JError, OSError):  # its JVM has ended
+        except (Py4JError, OSError):  # its JVM has exited
             return False
 
     @property

@@ -1,6 +1,6 @@
 """Give each sink its rows and columns. One Arrow batch contains the columns for all sinks, and a view of it copies no data.
 
-With ``dead_letter``, a row that one sink can never take reaches no other sink. The sink for dead letters takes
+With ``dead_letter``, a row that one sink can never accept reaches no other sink. The sink for dead letters takes
 part in the same decision, so a letter is readable exactly once, together with the rest of its batch.
 """
 
@@ -36,7 +36,7 @@ class View(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         columns: for each column, the sink's name for it and its index in the batch.
-        of_bad_rows: whether the sink gets dead letters, which are records about rows that other sinks cannot take.
+        of_bad_rows: whether the sink receives dead letters, which are records about rows that other sinks cannot accept.
     """
 
     columns: tuple[tuple[str, int], ...]

@@ -30,7 +30,7 @@ def check_sources(
     """Check that no batch's offsets go back. With ``one_to_one``, also check that each batch has a row for each source record.
 
     Args:
-        batches: kept batches, oldest first.
+        batches: retained batches, oldest first.
         initial: the first source offsets by query id, if they are known.
         one_to_one: whether each source record becomes one row.
     """

@@ -1,4 +1,4 @@
-"""Find the version that added a batch, and tell whether somebody has restored the table to an earlier one."""
+"""Find the version that added a batch, and check whether somebody has restored the table to an earlier one."""
 
 from __future__ import annotations
 
@@ -60,6 +60,6 @@ def version_of_batch(history: Sequence[Commit], sink: str, batch: int) -> Found 
 
 
 def _target(commit: Commit) -> int:
-    """The version to which a commit has restored the table; -1 if it names a time instead."""
+    """The version to which a commit has restored the table; -1 if it specifies a time instead."""
     target = commit.get("operationParameters", {}).get("version")
     return -1 if target in {None, "null"} else int(target)

@@ -1,7 +1,7 @@
 """Send many requests concurrently over several connections to the same brokers.
 
 A broker handles one request at a time on each connection. It reads the next request after it has sent the response
-(``processNewResponses`` and ``mute`` in Kafka's ``SocketServer.scala``). It answers an EndTxn after the replicas of
+(``processNewResponses`` and ``mute`` in Kafka's ``SocketServer.scala``). It responds to an EndTxn after the replicas of
 ``__transaction_state`` have stored it. So on one connection, each EndTxn waits for the replication of all earlier ones.
 """
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-#: Several connections help only from this number of requests on. One connection answers fewer requests just as fast.
+#: Several connections help only from this number of requests on. One connection handles fewer requests just as fast.
 _MANY: Final = 32
 _LANES: Final = 4
 

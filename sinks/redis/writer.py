@@ -84,7 +84,7 @@ class RedisWriter(StagedWriter[RedisHandle]):
     def _require_fits(self, data: bytes) -> None:
         if len(data) <= self._largest_bytes:
             return
-        # The server closes the connection without an answer if an argument is too large, so read its limit first.
+        # The server closes the connection without a response if an argument is too large, so read its limit first.
         self._largest_bytes = self._client.largest_argument_bytes()
         if len(data) > self._largest_bytes:
             raise BadRecordError(

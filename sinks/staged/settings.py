@@ -31,7 +31,7 @@ class StagedSettings(ABC):
         positive: the arguments that must be positive numbers.
 
     Raises:
-        ConfigurationError: an argument is invalid. The message names the argument and says what to pass instead.
+        ConfigurationError: an argument is invalid. The message identifies the argument and says what to pass instead.
     """
 
     positive: ClassVar[tuple[str, ...]] = ("chunk_rows", "chunk_bytes", "timeout_ms")
@@ -66,5 +66,5 @@ class StagedSettings(ABC):
     def _require(self, is_valid: object, argument: str, advice: str) -> None:
         if not is_valid:
             field = self.__dataclass_fields__[argument]
-            shown = repr(getattr(self, argument)) if field.repr else "…"  # it may hold a password
+            shown = repr(getattr(self, argument)) if field.repr else "…"  # it may contain a password
             raise ConfigurationError(f"{type(self).__name__}({argument}={shown}): {advice}")

@@ -14,7 +14,7 @@ class Violation:
     """A promise that a history breaks.
 
     Attributes:
-        checker: the checker that found it.
+        checker: the checker that detected it.
         what: the broken promise, in a few words.
         evidence: the rows, offsets or transactions that show it.
     """

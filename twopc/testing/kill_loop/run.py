@@ -96,7 +96,7 @@ def spark_environment(java_home: str) -> dict[str, str]:
 
 def pickled(function: Callable[..., Any], directory: Path) -> str:
     """Pickle a function by value, because another process cannot import a test module by name; return the file."""
-    cloudpickle: Any = importlib.import_module("pyspark.cloudpickle")  # it has no types
+    cloudpickle: Any = importlib.import_module("pyspark.cloudpickle")  # it has no type hints
     module = sys.modules.get(getattr(function, "__module__", None) or type(function).__module__)
     if module is not None:
         cloudpickle.register_pickle_by_value(module)
