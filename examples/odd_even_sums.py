@@ -241,7 +241,7 @@ def play(spec: Spec, kills: int, chance: random.Random, console: Console) -> Non
 
 
 def _watch(processes: QueryProcesses, spec: Spec, moves: int) -> bool:
-    """Wait until the query ends, or kill it as soon as a sum in Redis has grown ``moves`` times (0: never)."""
+    """Wait until the query stops, or kill it as soon as a sum in Redis has grown ``moves`` times (0: never)."""
     deadline, key = time.monotonic() + RUN_TIMEOUT_S, f"{spec.name}:added:odd"
     with contextlib.closing(redis.Redis.from_url(spec.redis_url)) as client:
         sums = {client.hget(key, "added")}

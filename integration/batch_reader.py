@@ -29,7 +29,8 @@ _WITH_PRODUCERS: Final = 2
 class OldBatch:
     """One or more records in the format before Kafka 0.11, which has no producer and no transaction.
 
-    Upgraded brokers keep these records in their logs. This class has only the members of kafka-python's batches that callers use.
+    Upgraded brokers keep these records in their logs. This class has only those members of kafka-python's batches
+    that callers use.
     """
 
     records: Sequence[Any]

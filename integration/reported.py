@@ -1,4 +1,4 @@
-"""End a command that failed: print one line to stderr, and return a separate exit status."""
+"""Handle a failed command: print one line to stderr, and return a separate exit status."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def reported(
 
     Args:
         name: the command's name, which follows ``twopc``.
-        act: runs the command, prints the answer, and returns the status.
+        act: runs the command, prints the result, and returns the status.
         not_done: the status after an error. Python's own status for errors, 1, has another meaning in most commands.
         expected: the status for each type of error that needs no traceback. The protocol's errors never need one. Any other
             error is printed with its traceback.

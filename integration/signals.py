@@ -1,4 +1,4 @@
-"""End a command cleanly after any signal."""
+"""Exit from a command cleanly after any signal."""
 
 from __future__ import annotations
 

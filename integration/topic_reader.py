@@ -33,10 +33,10 @@ def read_topic(
         topic: the topic.
         starts: the first offset, by partition.
         ends: by partition, the offset before which to stop; at most the last stable offset.
-        timeout_ms: the longest time without an answer, in ms.
+        timeout_ms: the longest time without a response, in ms.
 
     Raises:
-        TwoPhaseCommitError: the brokers did not answer or refused, or records were deleted during the read.
+        TwoPhaseCommitError: the brokers did not respond or rejected the request, or records were deleted during the read.
     """
     pending = {partition: end for partition, end in ends.items() if end > starts[partition]}
     if not pending:

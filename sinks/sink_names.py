@@ -12,5 +12,5 @@ RULE: Final = "use 1 to 100 letters, digits, '_' or '-'"
 
 
 def is_sink_name(text: str) -> bool:
-    """Tell whether a sink may have this name."""
+    """Return whether a sink may have this name."""
     return _NAME.fullmatch(text) is not None

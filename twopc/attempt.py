@@ -55,7 +55,7 @@ class Claim:
 
     Attributes:
         run: this run's UUID, which every retry uses, so that acquiring twice is harmless.
-        deciding_log: the name of the log that keeps the decisions for all of the query's sinks.
+        deciding_log: the name of the log that stores the decisions for all of the query's sinks.
     """
 
     query_id: str

@@ -198,7 +198,7 @@ class BatchTransaction:
                 ending.callback(self._participants.abort, prepared)  # runs first, because it needs no listing
         except Exception as second:  # noqa: BLE001 - see above
             text = (
-                "batch %d: some open transactions could not be ended. The next start, or the transactions' timeout, will end "
+                "batch %d: some open transactions could not be aborted. The next start, or the transactions' timeout, will abort "
                 "them: %r"
             )
             logger.warning(text, self._batch.batch_id, second)
@@ -224,7 +224,7 @@ class BatchTransaction:
             run.setup.binding.bind(run.bound, run.log_epoch)  # no earlier than the first decision (rule 11)
             self._append(self._decision(prepared), prepared)
             run.handles, run.evidence = dict(prepared.handles), {}
-        # No transaction counts as proven before its evidence shows it, even if the commit is cut short.
+        # No transaction is treated as proven before its evidence shows it, even if the commit is cut short.
         run.evidence |= dict.fromkeys(prepared.handles, Evidence.UNKNOWN)
         crash_point("driver.decided")
 

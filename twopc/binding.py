@@ -1,4 +1,4 @@
-"""A file beside the checkpoint names the checkpoint's decision log and sinks, so the log cannot move (rule 11).
+"""A file next to the checkpoint names the checkpoint's decision log and sinks, so the log cannot move (rule 11).
 
 Without this file, a renamed sink, another cluster or a recreated ledger would look like an empty log, and a decided batch
 would be written twice.
@@ -6,7 +6,7 @@ would be written twice.
 On a file system with an atomic put-if-absent, the file decides between two drivers. An object store lacks that operation, so
 there the log's own fence decides. A fenced driver may still write a file at any time. So each driver uses its own file name,
 every decision records the number of its binding, and the last decision's binding counts. The first binding has a second name
-that every reader knows, because a store may list files late.
+that every reader checks, because a store may list files late.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ class Binding:
 
     @property
     def is_listed_at_once(self) -> bool:
-        """Whether the newest binding can be found without help from the last decision."""
+        """Whether the newest binding can be identified without the last decision."""
         return self._files.is_atomic
 
     @property

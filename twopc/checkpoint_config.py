@@ -13,7 +13,7 @@ class CheckpointConfig:
     """A query's checkpoint settings. Each batch has one checkpoint.
 
     Attributes:
-        timeout_ms: a checkpoint that is not prepared within this time is cancelled, and none of it becomes visible. None: only
+        timeout_ms: a checkpoint that is not prepared within this time is canceled, and none of it becomes visible. None: only
             the lifetime of the sinks' transactions, which always applies, limits the checkpoint.
         tolerable_failures: how many checkpoints in a row may fail before the query stops. A failure is tolerated only if it
             comes before the decision and has a transient cause; the batch is then written again. Flink's default is also 0.
@@ -23,16 +23,16 @@ class CheckpointConfig:
         max_writers: the maximum number of tasks that write a batch, or each of its DataFrames if it has several. Each task has
             its own transaction and writes one or more partitions of the plan. None: twice the number of tasks that the cluster
             can run at the same time.
-        num_retained: how many decisions are kept. None: 10. The toolkit keeps at least as many decisions as Spark keeps batches
-            (``spark.sql.streaming.minBatchesToRetain``, 100).
-        history: keep each checkpoint's outcome beside Spark's checkpoint, for ``twopc history``. None: only if the checkpoint is
-            in a local directory. On other file systems, True writes one object for every hundred checkpoints.
+        num_retained: how many decisions are retained. None: 10. The toolkit retains at least as many decisions as Spark
+            retains batches (``spark.sql.streaming.minBatchesToRetain``, 100).
+        history: record each checkpoint's outcome next to Spark's checkpoint, for ``twopc history``. None: only if the
+            checkpoint is in a local directory. On other file systems, True writes one object for every hundred checkpoints.
         deterministic_plan: used only under Spark Connect, for a plan that shuffles. True asserts that each part of the query's
             plan yields the same rows whenever Spark runs it again. Nothing checks this. If the assertion is wrong and an
             executor dies, rows are lost or duplicated.
 
     Raises:
-        ConfigurationError: a value is not valid. The message names it.
+        ConfigurationError: a value is not valid. The message identifies it.
     """
 
     timeout_ms: float | None = 600_000

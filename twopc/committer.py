@@ -83,7 +83,7 @@ class SinkCommitter(ABC, Generic[HandleT]):
             the store's state; None if the sink cannot observe its store, which is the default.
 
         Raises:
-            UnavailableError: the store did not answer.
+            UnavailableError: the store did not respond.
             FatalError: the store has something else in place of the sink's record.
         """
         del decided, scan_start

@@ -1,4 +1,4 @@
-"""A sink's control record, which names the sink's owner and newest decision.
+"""A sink's control record, which identifies the sink's owner and newest decision.
 
 The record is one value in the sink's store. It changes only by compare-and-set, so if two drivers change it, one of them
 notices. The functions here compute the next record; :class:`twopc.control_committer.ControlCommitter` stores it.

@@ -1,4 +1,4 @@
-"""The part of a committer that every store needs: the control record, which names the sink's owner and newest decision.
+"""The part of a committer that every store needs: the control record, which identifies the sink's owner and newest decision.
 
 If the store can change one value by compare-and-set, the sink needs only :meth:`ControlCommitter.load` and
 :meth:`ControlCommitter.swap`.
@@ -52,8 +52,8 @@ class ControlCommitter(SinkCommitter[HandleT], Generic[HandleT, StepT]):
         name: the sink's name.
 
     Attributes:
-        failures: every error that a step may raise if the store refuses it or does not answer. The step's outcome is then
-            unknown. Before the decision, one of these errors ends the attempt (:meth:`explain`). During a commit it becomes a
+        failures: every error that a step may raise if the store rejects it or does not respond. The step's outcome is then
+            unknown. Before the decision, one of these errors fails the attempt (:meth:`explain`). During a commit it becomes a
             blocker, and the evidence is UNKNOWN. Any other error of the client, such as a wrong statement, stops the query.
     """
 
@@ -82,7 +82,7 @@ class ControlCommitter(SinkCommitter[HandleT], Generic[HandleT, StepT]):
 
     @abstractmethod
     def load(self, step: StepT) -> bytes | None:
-        """Read the control record; None if there is none. A store with locks locks the record here until the step ends.
+        """Read the control record; None if there is none. A store with locks locks the record here until the step completes.
 
         This method is called in every step of a driver, even in steps that only read.
         """
@@ -91,8 +91,8 @@ class ControlCommitter(SinkCommitter[HandleT], Generic[HandleT, StepT]):
     def swap(self, step: StepT, old: bytes | None, new: bytes) -> bool:
         """Durably replace ``old`` with ``new`` if the store still has ``old``; return whether the store had it.
 
-        If a retry after a lost answer finds ``new`` already there, that counts as written. If ``old`` is None, :meth:`load`
-        had nothing to lock, so another driver's record may be there by now.
+        If a retry after a lost response finds ``new`` already there, the swap is treated as done. If ``old`` is None,
+        :meth:`load` had nothing to lock, so another driver's record may be there by now.
         """
 
     def observing(self) -> AbstractContextManager[StepT]:
@@ -211,7 +211,7 @@ class ControlCommitter(SinkCommitter[HandleT], Generic[HandleT, StepT]):
 
     def _reserve(self, above: int) -> Control:
         """Reserve a version above ``above`` that no other attempt ever has; return the record with this version."""
-        # If an answer was lost, its version may have been written. The retry reserves a higher version, which is harmless.
+        # If a response was lost, its version may have been written. The retry reserves a higher version, which is harmless.
         return self._change(lambda record: control.reserved(self._owned(record), above=above))
 
     def _record_decision(self, version: int, then: Callable[[StepT], None] = lambda _: None) -> None:
@@ -232,7 +232,7 @@ class ControlCommitter(SinkCommitter[HandleT], Generic[HandleT, StepT]):
         """Change the record and call ``then`` in the same step; return the record.
 
         Repeats without a pause, because a lost round means that another driver has written. Each round is a new step, since a
-        store may show the same record until the step ends.
+        store may show the same record until the step completes.
         """
         for _ in range(_ROUNDS):
             with self.step() as step:
@@ -240,7 +240,7 @@ class ControlCommitter(SinkCommitter[HandleT], Generic[HandleT, StepT]):
                     then(step)
                     return changed
         raise AssertionError(
-            f"sink {self.name!r}: swap refused the record that load had just read, {_ROUNDS} times in a row"
+            f"sink {self.name!r}: swap rejected the record that load had just read, {_ROUNDS} times in a row"
         )
 
     def _swapped(self, step: StepT, change: Callable[[Control], Control]) -> Control | None:
@@ -259,7 +259,7 @@ class ControlCommitter(SinkCommitter[HandleT], Generic[HandleT, StepT]):
 
     @contextmanager
     def _try(self, what: str) -> Iterator[None]:
-        """Turn a failure before the decision into an error that ends the attempt."""
+        """Turn a failure before the decision into an error that fails the attempt."""
         try:
             yield
         except self.failures as error:
@@ -288,7 +288,7 @@ def text_of(error: Exception) -> str:
 
 
 def is_ahead(record: Control, scan_start: Mapping[str, Any]) -> bool:
-    """Tell whether a record has a newer decision than the attempt for which ``begin_attempt`` returned ``scan_start``."""
+    """Return whether a record has a newer decision than the attempt for which ``begin_attempt`` returned ``scan_start``."""
     known = scan_start or NO_ATTEMPT
     # A higher version is not required: if two copies have both decided, the one that began first may commit first.
     return record.decided != version_of(known) and record.decided > decided_before(known)

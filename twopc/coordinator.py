@@ -30,13 +30,13 @@ class Coordinator:
 
     Args:
         sinks: the query's sinks. Every batch becomes visible in all of them or in none.
-        files: a directory beside the query's checkpoint, for the binding, and for the decisions if no sink has a log.
+        files: a directory next to the query's checkpoint, for the binding, and for the decisions if no sink has a log.
         settings: the user's settings.
-        staging: the store for rows that tasks keep until their transactions are proven; None if tasks keep no rows.
+        staging: the store for rows that tasks retain until their transactions are proven; None if tasks retain no rows.
 
     Attributes:
         participants: the sinks, in the order in which every loop visits them.
-        log: the log that keeps the decisions.
+        log: the log that stores the decisions.
     """
 
     def __init__(

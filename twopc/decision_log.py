@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 class DecisionLog(ABC):
-    """Keeps the decisions. Only one driver at a time can write; the store itself fences all others."""
+    """Stores the decisions. Only one driver at a time can write; the store itself fences all others."""
 
     name: str
 
@@ -59,7 +59,7 @@ class DecisionLog(ABC):
         Raises:
             FencedError: a newer driver owns the log; nothing was written.
             RetriableError: nothing was written.
-            DecisionInDoubtError: no answer arrived, so the records may or may not be in the log (rule 12). Do not decide again.
+            DecisionInDoubtError: no response arrived, so the records may or may not be in the log (rule 12). Do not decide again.
         """
 
     @abstractmethod

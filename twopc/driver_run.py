@@ -29,7 +29,7 @@ logger = logging.getLogger(__name__)
 
 @dataclass
 class DriverRun:
-    """The state of one driver, from a successful recovery until the driver ends.
+    """The state of one driver, from a successful recovery until the driver stops.
 
     Attributes:
         bound: the log and sinks that the checkpoint is, or will be, bound to.

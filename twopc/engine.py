@@ -91,7 +91,7 @@ class Work:
     pending: Pending = field(default_factory=Pending)
 
     def number_of(self, task: int) -> int:
-        """Return the number under which the sinks know a task's transactions: ``TaskAttempt.partition``."""
+        """Return the number under which the sinks track a task's transactions: ``TaskAttempt.partition``."""
         return task + (self.mode.first_task if isinstance(self.mode, Repair) else 0)
 
 
@@ -111,7 +111,7 @@ class Engine(Protocol):
 
 
 class StagedRows(Protocol):
-    """The rows that tasks keep until their transactions are proven (``staging=True``), in one file for each task attempt.
+    """The rows that tasks retain until their transactions are proven (``staging=True``), in one file for each task attempt.
 
     A task's report names its staged file. The engine's tasks write and read these files.
     """

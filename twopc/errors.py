@@ -40,7 +40,7 @@ class RetriableError(TwoPhaseCommitError):
 
 
 class UnavailableError(RetriableError):
-    """A server that the batch needs did not answer in time. No part of the attempt is or will be visible.
+    """A server that the batch needs did not respond in time. No part of the attempt is or will be visible.
 
     A sink's own step may also raise this error. During a commit, the committer reports UNKNOWN instead, so no caller sees it.
     """
@@ -55,11 +55,11 @@ class ConfigurationError(FatalError):
 
 
 class SchemaError(FatalError):
-    """The DataFrame's columns do not fit the sink. The message names the column."""
+    """The DataFrame's columns do not fit the sink. The message identifies the column."""
 
 
 class BadRecordError(FatalError):
-    """The target system refused a record, for example because the record is too large or its topic is unknown."""
+    """The target system rejected a record, for example because the record is too large or its topic is unknown."""
 
 
 class CheckpointExpiredError(FatalError):

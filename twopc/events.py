@@ -1,4 +1,4 @@
-"""The events that listeners get while a checkpoint is in progress."""
+"""The events that listeners receive while a checkpoint is in progress."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """Prove, for a fenced driver, that the decision it was about to write never reached the log.
 
-An error from the append proves nothing: the record may have been written before the fence, and only the answer arrived late.
-The log itself gives the proof (rule 1). The successor's record was written after the fence, so all of this driver's decisions
+An error from the append proves nothing: the record may have been written before the fence, and only the response arrived late.
+The log itself provides the proof (rule 1). The successor's record was written after the fence, so all of this driver's decisions
 come before that record. A reader that reaches the record without finding the decision knows that it was never written.
 """
 

@@ -31,8 +31,8 @@ class Files(Protocol):
     """A directory. Names are relative and use ``/``.
 
     Attributes:
-        is_atomic: whether at most one of several callers of :meth:`put_if_absent` gets True. If not (an object store), several
-            callers may get True, and the last caller's bytes stay. Then another log must fence the drivers.
+        is_atomic: whether at most one of several callers of :meth:`put_if_absent` receives True. If not (an object store),
+            several callers may receive True, and the last caller's bytes stay. Then another log must fence the drivers.
     """
 
     location: str
@@ -44,11 +44,11 @@ class Files(Protocol):
     def names(self, directory: str) -> list[str]:
         """Return the names in a directory, except those that begin with a dot; empty if the directory does not exist.
 
-        Some stores list a new file late, but :meth:`read` finds it immediately, so only ``read`` proves that a file is absent.
+        Some stores list a new file late, but :meth:`read` returns it immediately, so only ``read`` proves that a file is absent.
         """
 
     def put_if_absent(self, name: str, data: bytes) -> bool:
-        """Create the complete file, or return False if a file already has the name. Either result is durable on return.
+        """Create the complete file, or return False if a file with that name already exists. Either result is durable on return.
 
         See :attr:`is_atomic`. After any error, the file may exist.
 
@@ -61,7 +61,7 @@ class Files(Protocol):
 
 
 class LocalFiles:
-    """A local directory. ``link`` implements put-if-absent atomically, so a half-written file never has the name."""
+    """A local directory. ``link`` implements put-if-absent atomically, so a half-written file never has that name."""
 
     is_atomic = True
 
@@ -136,7 +136,7 @@ class UnlinkedFiles(LocalFiles):
     """A local directory on a file system without hard links, or without sync for directories: gcsfuse, SMB, some FUSE.
 
     Nothing else on such a share reliably decides between two machines: ``RENAME_NOREPLACE`` is often missing, or each machine
-    checks it only locally. So the share is treated like an object store, where two callers of ``put_if_absent`` may both get
+    checks it only locally. So the share is treated like an object store, where two callers of ``put_if_absent`` may both receive
     True.
     """
 
@@ -158,9 +158,9 @@ class UnlinkedFiles(LocalFiles):
 
 
 class MemoryFiles:
-    """A directory in this process's memory, for tests of sinks and engines. Its content is lost when the process ends.
+    """A directory in this process's memory, for tests of sinks and engines. Its content is lost when the process exits.
 
-    After that, a restarted query is refused, and batches that were decided but not committed are lost.
+    After that, a restarted query refuses to start, and batches that were decided but not committed are lost.
 
     Args:
         limit_bytes: the maximum total size of the files, in bytes.

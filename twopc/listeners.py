@@ -1,4 +1,4 @@
-"""Notify listeners about a query's checkpoints. A listener gets immutable events and cannot change a checkpoint."""
+"""Notify listeners about a query's checkpoints. A listener receives immutable events and cannot change a checkpoint."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ class Listeners:
         self._tell(self, self._end, pending, None)
 
     def close(self) -> None:
-        """Notify the listeners that the query has ended or will start again with recovery."""
+        """Notify the listeners that the query has stopped or will start again with recovery."""
         for listener in self._listeners:
             self._tell(listener, listener.close)
 

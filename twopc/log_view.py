@@ -39,7 +39,7 @@ class LogView:
         kept: (offset, scan_start) for every decision that is still in the log, oldest first. Nothing needs the rest of an older
             decision, which may take several MB.
         repaired: whether repairs were merged into ``decision``.
-        acquired: the newest acquired record, which names the log's last owner.
+        acquired: the newest acquired record, which identifies the log's last owner.
         damage: why the log cannot be trusted; None if it can.
     """
 
@@ -62,7 +62,7 @@ class LogView:
 
     @property
     def highest_batch(self) -> int | None:
-        """H: the highest decided batch. A begin record counts as the decision for the batch before its first batch."""
+        """H: the highest decided batch. A begin record is treated as the decision for the batch before its first batch."""
         if self.decision is not None:
             return self.decision.batch_id
         return None if self.begin is None else self.begin.first_batch - 1
@@ -73,7 +73,7 @@ class LogView:
 
     @property
     def scan_start(self) -> dict[str, dict[str, Any]]:
-        """Where to start looking for evidence of the log's newest decision, by sink name.
+        """Where to start the search for evidence of the log's newest decision, by sink name.
 
         That decision counts even if it was abandoned or is from another query.
         """

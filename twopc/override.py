@@ -1,6 +1,6 @@
-"""Overrides for ``exactly_once(override=…)``. Each permits one action that is otherwise refused.
+"""Overrides for ``exactly_once(override=…)``. Each permits one action that is otherwise rejected.
 
-An override names one query, batch or sink and affects no other, so leaving it in the code does not weaken the checks.
+An override applies to one query, batch or sink and to no other, so leaving it in the code does not weaken the checks.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""One query's sinks, as the coordinator sees them. Every loop over several sinks is here.
+"""One query's sinks, from the coordinator's point of view. Every loop over several sinks is here.
 
 No other module loops over committers or decodes stored handles. So every loop has the same order, and each handle is decoded
 only once.
@@ -93,7 +93,7 @@ class Participants:
         return bound
 
     def acquire(self, claim: Claim) -> dict[str, int]:
-        """Fence the driver that the first :meth:`inspect` found; return each sink's driver epoch."""
+        """Fence the driver that the first :meth:`inspect` reported; return each sink's driver epoch."""
         return {name: committer.acquire(claim, self._seen.get(name)) for name, committer in self.committers.items()}
 
     def recover(self, decided: Handles, scan_start: ScanStart) -> dict[TaskKey, Evidence]:
@@ -152,7 +152,7 @@ class Participants:
         return self._orphans_told - told
 
     def forget(self, oldest_kept: Mapping[str, Mapping[str, Any]]) -> None:
-        """Delete evidence that only decisions older than the oldest kept one need."""
+        """Delete evidence that only decisions older than the oldest retained one need."""
         for name, committer in self.committers.items():
             committer.forget(oldest_kept.get(name, {}))
 

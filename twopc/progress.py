@@ -69,7 +69,7 @@ class Cause(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
         reason: ``declined`` if a task voted no; ``expired`` if time ran out before the pre-commit ended; ``failed`` otherwise.
         phase: the phase in which it failed.
         error: the error's class name.
-        late: the number of acknowledgements that arrived after the time limit. Their transactions were aborted.
+        late: the number of acknowledgments that arrived after the time limit. Their transactions were aborted.
     """
 
     reason: str

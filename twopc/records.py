@@ -97,7 +97,7 @@ class Acquired(msgspec.Struct, frozen=True, kw_only=True, tag="acquired"):
 
 
 class Begin(msgspec.Struct, frozen=True, kw_only=True, tag="begin"):
-    """Opens the log for a query. Counts as the decision for batch ``first_batch - 1``.
+    """Opens the log for a query. Treated as the decision for batch ``first_batch - 1``.
 
     Attributes:
         prior_offsets: the source offsets of batch ``first_batch - 1``, from the checkpoint; empty if the checkpoint
@@ -179,7 +179,7 @@ class Entries:
 
 
 class LogContents(NamedTuple):
-    """The complete log as one reader saw it.
+    """The complete log as read by one reader.
 
     Attributes:
         start: the lowest offset that the store still has.

@@ -1,7 +1,7 @@
 """Define recovery as a table: the log's status, the evidence and the batch's position determine the next step.
 
 Two more columns say whether the lost rows are staged, and whether the user abandons them.
-Each row is a labelled case. Each combination matches exactly one row, and a test enumerates all combinations. The table
+Each row is a labeled case. Each combination matches exactly one row, and a test enumerates all combinations. The table
 follows TigerBeetle's ``recovery_cases`` (src/vsr/journal.zig).
 """
 
@@ -34,7 +34,7 @@ class Step(Enum):
     REWRITE = "rewrite"  #: no part of the batch is or will be visible: write it again, as a new attempt
     REPAIR = "repair"  #: write only the lost rows, after checking that the replay yields the decided rows
     PUBLISH = "publish"  #: write the lost rows from the staged files, even if the plan would now yield different rows
-    ABANDON = "abandon"  #: record that the rest of the last decision is abandoned, then look again
+    ABANDON = "abandon"  #: record that the rest of the last decision is abandoned, then check again
     FINISH = "finish"  #: the batch is visible: evaluate the plan once if nothing has yet, then return
     BLOCKED = "blocked"  #: decided, but not provable now: CommitBlockedError
     IN_DOUBT = "in doubt"  #: decided, but only a replay could complete it, and none will come: InDoubtError

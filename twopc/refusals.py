@@ -108,7 +108,7 @@ def blocked(batch_id: int, unproven: Sequence[str], blockers: Sequence[str]) -> 
     if blockers:
         fix = f"{'; '.join(blockers)}. Fix this and restart the query"
     else:
-        fix = "No data is lost. Restart the query when every broker answers"
+        fix = "No data is lost. Restart the query when every broker responds"
     return CommitBlockedError(
         f"{what}. {fix}; it then completes this batch. If nothing can ever prove this batch (because its markers were deleted), "
         f"{_way_out(batch_id)}",

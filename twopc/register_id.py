@@ -1,4 +1,4 @@
-"""Keep a register log's id in a file beside the registers. The file is sealed, and written only once."""
+"""Store a register log's id in a file next to the registers. The file is sealed, and written only once."""
 
 from __future__ import annotations
 

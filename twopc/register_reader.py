@@ -1,7 +1,7 @@
 """Read write-once registers: their files, their content, and the log that they form together.
 
 Reading changes nothing. Another driver may append or truncate in the meantime, so a reader starts again if the registers that
-it found do not fit together.
+it read are inconsistent.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class _Register(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def packed(records: Sequence[Record]) -> bytes:
-    """Encode records as the content of a register. Equal records give different bytes, because each write has its own id."""
+    """Encode records as the content of a register. Equal records produce different bytes, because each write has its own id."""
     return seal(_Register(write=uuid.uuid4().hex, records=tuple(records)))
 
 
@@ -75,7 +75,7 @@ class RegisterReader:
         return sorted(int(name) for name in names if _NUMBER.fullmatch(name))
 
     def contents(self, own: Own | None) -> LogContents:
-        """Return the records at or above the recorded truncation; older registers count as deleted.
+        """Return the records at or above the recorded truncation; older registers are treated as deleted.
 
         Args:
             own: the calling driver's own records; the result then ends with this driver's acquisition. None returns all
@@ -98,7 +98,7 @@ class RegisterReader:
             missing = sorted(set(range(start, last + 1)).difference(numbers))
             if not missing and (numbers or self._files.read(register_id.FILE) is None):
                 return LogContents(start, Entries(partial(self._entries, start, last)))
-            # The listing may have been taken halfway through a truncation, so look again.
+            # The listing may have been taken halfway through a truncation, so list again.
         raise DecisionLogDamagedError(
             f"{self.where()}: {f'registers {missing[:5]} are' if missing else 'every register is'} missing. Without "
             "them, nobody can tell what was decided"
@@ -110,9 +110,9 @@ class RegisterReader:
         return any(entries is None or truncated_to(entries) > number for entries in newer)
 
     def fenced(self, number: int) -> FencedError:
-        """Build the error for a driver that lost this register to another driver. The error names the winner if possible."""
+        """Build the error for a driver that lost this register to another driver. The error identifies the winner if possible."""
         driver = "another driver"
-        with contextlib.suppress(Exception):  # this read only finds the driver's name; the register is certainly taken
+        with contextlib.suppress(Exception):  # this read only finds the driver's name; the register is certainly lost
             for _, record in self._load(number) or ():
                 if isinstance(record, Acquired):
                     driver = f"{record.driver} (run {record.run})"

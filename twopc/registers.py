@@ -1,7 +1,7 @@
-"""Keep the decision log without Kafka, in write-once registers in a directory. The only primitive is put-if-absent.
+"""Store the decision log without Kafka, in write-once registers in a directory. The only primitive is put-if-absent.
 
 The file ``registers/<20 digits>`` contains all records from one :meth:`RegisterLog.append`; its number is their offset. The
-driver that writes the next register owns the log. A driver that finds its next register taken is fenced and stops. Two rules
+driver that writes the next register owns the log. A driver that finds its next register occupied is fenced and stops. Two rules
 make this safe:
 
 * After a write with an unknown outcome, the driver reads the register back. Each write contains a unique id, so equal bytes
@@ -37,12 +37,12 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 #: A claimant tries this many registers in a row, because the driver that it fences may keep appending. No query writes that many
-#: registers in the meantime, so the tries run out only if the file system refuses every name.
+#: registers in the meantime, so the tries run out only if the file system rejects every name.
 _CLAIMS: Final = 100
 
 
 def require_atomic(files: Files) -> None:
-    """Check that these files can keep the decisions, which requires an atomic put-if-absent.
+    """Check that these files can store the decisions, which requires an atomic put-if-absent.
 
     Raises:
         ConfigurationError: two drivers could both decide.
@@ -57,7 +57,7 @@ def require_atomic(files: Files) -> None:
 
 
 class RegisterLog(DecisionLog):
-    """Keeps decisions in write-once registers, on any file system with put-if-absent.
+    """Stores decisions in write-once registers, on any file system with put-if-absent.
 
     The log fences drivers that use the same checkpoint. A *copied* checkpoint has its own registers, so only the sinks can fence
     its driver (see ``docs/protocol.md``).
@@ -156,7 +156,7 @@ class RegisterLog(DecisionLog):
         except Exception as error:
             raise DecisionInDoubtError(
                 f"{self._reader.where(number)}: this decision may or may not have been written ({failure or error}). No data is "
-                "lost. Restart the query when the file system answers; the restart reads the outcome"
+                "lost. Restart the query when the file system responds; the restart reads the outcome"
             ) from error
         if found == data and isinstance(failure, NotDurableError):
             raise DecisionInDoubtError(
@@ -167,7 +167,7 @@ class RegisterLog(DecisionLog):
         if found is None and failure is not None:
             raise RetriableError(f"{self._reader.where(number)} could not be written: {failure}") from failure
         if dropped:
-            with contextlib.suppress(Exception):  # no reader looks below a recorded truncation
+            with contextlib.suppress(Exception):  # no reader reads below a recorded truncation
                 self._files.remove(file_of(number))
         return found == data and not dropped
 

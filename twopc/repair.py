@@ -21,14 +21,14 @@ def match_rows(
 ) -> dict[Place, Place] | None:
     """For each decided partition of the plan, find the partition of the replay that has its rows.
 
-    The replay must yield the decided rows for *all* partitions; otherwise the lost rows may now be in other partitions. A
-    partition may now be in another task. The order may also differ: if a source has few partitions, Spark plans them in a
-    different order when it reads their offsets back from the checkpoint.
+    The replay must yield the decided rows for *all* partitions; otherwise the lost rows may now be in other partitions. It does
+    not matter if a partition has moved to a different task, or if the order differs: if a source has few partitions, Spark
+    plans them in a different order when it reads their offsets back from the checkpoint.
 
     Args:
         decision: the decision.
         replayed: the reports from all tasks of the replay.
-        expected: the result of an earlier call. If a decided place's rows fit several replayed places, the place given here is
+        expected: the result of an earlier call. If a decided place's rows fit several replayed places, the place passed here is
             preferred, or the decided place itself if it is absent here.
 
     Returns:

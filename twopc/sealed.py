@@ -1,6 +1,6 @@
 """Seal every file that this toolkit writes as a JSON object that contains its own checksum.
 
-A torn or altered object is never mistaken for a valid one, and an object in any other format is refused. Two kinds of data
+A torn or altered object is never mistaken for a valid one, and an object in any other format is rejected. Two kinds of data
 are sealed differently: ledger records, which are split into frames (``twopc.codec``), and staged rows, which are a stream.
 """
 

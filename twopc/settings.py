@@ -20,9 +20,9 @@ class Settings:
     """The user's settings for a coordinator.
 
     Attributes:
-        overrides: the user's permissions for actions that would otherwise be refused.
+        overrides: the user's permissions for actions that would otherwise be rejected.
         max_attempts: how many times a batch is prepared before its error stops the query.
-        keep_batches: how many decisions are kept, including the last; no fewer than the batches that the engine keeps.
+        keep_batches: how many decisions are retained, including the last; no fewer than the batches that the engine retains.
 
     Raises:
         ConfigurationError: a count is below 1.
@@ -43,8 +43,8 @@ class Setup:
     """A driver's parts, which stay the same before and after its recovery.
 
     Attributes:
-        log: the log that keeps the decisions.
-        staging: the store for rows that tasks keep until their transactions are proven; None if tasks keep no rows.
+        log: the log that stores the decisions.
+        staging: the store for rows that tasks retain until their transactions are proven; None if tasks retain no rows.
         driver_run_id: the id that this driver uses for every acquisition, so that acquiring twice does not fence a newer driver.
     """
 

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from twopc.writer import SinkWriter
 
 
-#: The metadata key under which an engine stores its own name for a field's type. Users know the type by this name.
+#: The metadata key under which an engine stores its own name for a field's type. Users see this type name.
 TYPE_NAME: Final = b"twopc.type"
 
 
@@ -83,7 +83,7 @@ class TwoPhaseCommitSink(ABC, Generic[HandleT]):
 
     @property
     def columns(self) -> Collection[str] | None:
-        """The columns that the sink needs, in any order; None if it takes every column."""
+        """The columns that the sink needs, in any order; None if it uses every column."""
         return None
 
     @property
@@ -94,7 +94,7 @@ class TwoPhaseCommitSink(ABC, Generic[HandleT]):
     def beside(self, others: Iterable[TwoPhaseCommitSink[Any]]) -> TwoPhaseCommitSink[HandleT]:
         """Return this sink adapted to the query's other sinks, before anything is written.
 
-        The adapted sink may refuse rows that would damage another sink.
+        The adapted sink may reject rows that would damage another sink.
 
         Args:
             others: all of the query's sinks; this sink may be among them.
@@ -114,7 +114,7 @@ class TwoPhaseCommitSink(ABC, Generic[HandleT]):
             schema: the batch's schema; :func:`twopc.sink.type_name` names a field's type as users know it.
 
         Raises:
-            SchemaError: a column is missing or ambiguous, or has a type that the sink cannot take; the message names it.
+            SchemaError: a column is missing or ambiguous, or has a type that the sink cannot accept; the message identifies it.
         """
         import pyarrow as pa  # noqa: PLC0415 - only a query's driver calls this; describing a sink needs no Arrow
 
@@ -129,12 +129,12 @@ class TwoPhaseCommitSink(ABC, Generic[HandleT]):
         """Check the types of the sink's columns before a batch is evaluated (driver). Contacts no store.
 
         Raises:
-            SchemaError: a column has a type that the sink cannot take.
+            SchemaError: a column has a type that the sink cannot accept.
         """
         del schema
 
     def check_rows(self, rows: pa.RecordBatch) -> None:
-        """Check whether a writer of this sink could ever write these rows. Looks only at the rows; contacts no store.
+        """Check whether a writer of this sink could ever write these rows. Inspects only the rows; contacts no store.
 
         This method is called before a task writes its rows, if bad records become dead letters.
 

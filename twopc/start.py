@@ -200,10 +200,10 @@ def _require_newest(setup: Setup, owners: Owners, view: LogView, batch: Batch) -
 
 
 def _require_unwritten(setup: Setup, batch: Batch) -> None:
-    """Refuse a batch that the checkpoint's previous writer has made visible, but that Spark has not recorded.
+    """Reject a batch that the checkpoint's previous writer has made visible, but that Spark has not recorded.
 
     Raises:
-        RefusedStartError: a sink's store has the batch.
+        RefusedStartError: a sink's store contains the batch.
     """
     for name, committer in setup.participants.committers.items():
         newest = committer.newest_batch_of_others(batch.query_id)

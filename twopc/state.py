@@ -11,7 +11,7 @@ from typing import Final
 
 
 class TransactionState(Enum):
-    """The state of a transaction, as its own process sees it."""
+    """The state of a transaction, from its own process's point of view."""
 
     EMPTY = "empty"  #: not begun; an empty task stays here (rule 8)
     OPEN = "open"  #: begun on the executor; rows may be written

@@ -21,7 +21,7 @@ class SinkWriter(ABC, Generic[HandleT]):
     """
 
     state: TransactionState = TransactionState.EMPTY
-    #: How many rows :meth:`write` has taken.
+    #: How many rows :meth:`write` has accepted.
     rows: int = 0
 
     @abstractmethod
@@ -81,7 +81,7 @@ class SinkWriter(ABC, Generic[HandleT]):
         return handle
 
     def hand_over(self) -> None:
-        """Mark the handle as leaving the task. After this the writer must not end the transaction (rule 6)."""
+        """Mark the handle as handed over. After this, the writer must not end the transaction (rule 6)."""
         if self.state is TransactionState.PREPARED:
             self.state = move(self.state, TransactionState.HANDED_OVER)
             crash_point("task.handed_over")

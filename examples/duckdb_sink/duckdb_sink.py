@@ -64,14 +64,14 @@ def connect(path: str, timeout_ms: int = 30_000, *, read_only: bool = False) -> 
             raise FileNotFoundError("no such file. Call create_tables(path) once")  # DuckDB would create the file
         try:
             return duckdb.connect(path, read_only=read_only)
-        except duckdb.OperationalError:  # the message names the process that has the file open
+        except duckdb.OperationalError:  # the message identifies the process that has the file open
             if time.monotonic() >= ends_at:
                 raise
         time.sleep(random.uniform(0.005, 0.05))
 
 
 def run(db: duckdb.DuckDBPyConnection, statement: str, *values: object) -> list[tuple[Any, ...]]:
-    """Run one statement and read its result. DuckDB refuses the next statement while a result is unread."""
+    """Run one statement and read its result. DuckDB rejects the next statement while a result is unread."""
     return db.execute(statement, values).fetchall()
 
 

@@ -1,4 +1,4 @@
-"""Deliver alerts to a log, a webhook, or any callable that takes an :class:`Alert`. No channel can delay a query."""
+"""Deliver alerts to a log, a webhook, or any callable that accepts an :class:`Alert`. No channel can delay a query."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def line(alert: Alert) -> str:
 
 
 class _NoRedirection(urllib.request.HTTPRedirectHandler):
-    """Refuses redirects. A redirected POST becomes a GET without the alert, and sends the headers to the new address."""
+    """Rejects redirects. A redirected POST becomes a GET without the alert, and sends the headers to the new address."""
 
     def redirect_request(self, *_: object) -> None:
         """Do not follow the redirect, so that the caller gets the redirect's status."""
@@ -87,8 +87,8 @@ class Webhook:
         """Send an alert.
 
         Raises:
-            OSError: every attempt failed, or the server refused the alert.
-            http.client.HTTPException: every attempt failed, and the last answer was not HTTP.
+            OSError: every attempt failed, or the server rejected the alert.
+            http.client.HTTPException: every attempt failed, and the last response was not HTTP.
         """
         retrying = Retrying(
             retry=retry_if_exception(_may_pass),

@@ -87,7 +87,7 @@ def _watch(watching: Watching, *, as_json: bool) -> int:
                 return status
             watching.pause(watching.interval_s)
             history = _again(history, watching)
-    except KeyboardInterrupt:  # the normal way to end a watch
+    except KeyboardInterrupt:  # the normal way to stop a watch
         if status is None:
             raise
         return status

@@ -37,7 +37,7 @@ def read_rules(path: Path) -> RuleFile:
     """Read a rules file.
 
     Raises:
-        ConfigurationError: the file cannot be read, or a key is wrong. The message names the key.
+        ConfigurationError: the file cannot be read, or a key is wrong. The message identifies the key.
     """
     try:
         text = path.read_text()

@@ -32,7 +32,7 @@ logger: Final = logging.getLogger("twopc.alerts")
 
 #: The time between two checks of the rules that depend on time.
 _TICK_S: Final = 5.0
-#: How long the process waits for undelivered alerts before it ends.
+#: How long the process waits for undelivered alerts before it exits.
 _LAST_S: Final = 10.0
 _WAITING: Final = 1_000
 #: The objects whose thread is running.
@@ -225,7 +225,7 @@ class Alerts(Listener):
 
 @cache
 def _flush_at_exit() -> None:
-    """Make this process wait for its alerts before it ends, because a failure that ends it must still be reported."""
+    """Make this process wait for its alerts before it exits, because a failure that stops it must still be reported."""
     atexit.register(_flush_all)
 
 

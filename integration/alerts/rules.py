@@ -17,7 +17,7 @@ class Facts:
     """The facts that the alert rules evaluate. All times are in ms since 1970 UTC.
 
     Attributes:
-        failures_ms: when checkpoints failed, in order, as far back as any rule looks.
+        failures_ms: when checkpoints failed, in order, as far back as any rule examines.
         in_a_row: the number of failures since the last completed checkpoint.
         quiet_since_ms: when the last checkpoint was completed. Before the first checkpoint: when the watch began, or when the
             query started again after a normal close.
@@ -38,7 +38,7 @@ class Rule(Protocol):
     Attributes:
         name: the rule's name, which the team chooses.
         every_s: the time between two checks, in seconds; 0: check at every opportunity.
-        keeps_s: how far back the rule looks at failures, in seconds.
+        keeps_s: how far back the rule examines failures, in seconds.
         runbook: the anchor of the rule's entry in ``docs/operations.md``.
     """
 

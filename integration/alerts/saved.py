@@ -1,4 +1,4 @@
-"""Keep the reported episodes in a small file, so that a restart does not report them again."""
+"""Store the reported episodes in a small file, so that a restart does not report them again."""
 
 from __future__ import annotations
 

@@ -28,7 +28,7 @@ class ConnectCalls:
     """See :class:`~twopc.integration.spark.mode.Calls`.
 
     Args:
-        sinks: the sinks that get rows.
+        sinks: the sinks that receive rows.
         location: the checkpoint's location.
         options: the user's options.
 

@@ -32,7 +32,7 @@ class ConnectEngine(SparkEngine):
     require_sound: Callable[[], None]
 
     def prepare(self, work: Work) -> list[TaskReport]:
-        """See :class:`Engine`. Recovery runs earlier, so a refused plan does not hold back a decided batch."""
+        """See :class:`Engine`. Recovery runs earlier, so a rejected plan does not delay a decided batch."""
         self.require_sound()
         return super().prepare(work)
 

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from twopc.integration.connect.plans import Plan
 
 #: With these settings, Spark compares the rows if it writes a shuffle again. If the rows differ, Spark runs their readers again
-#: or ends the job (SPARK-53575).
+#: or aborts the job (SPARK-53575).
 CHECKSUMS: Final = (
     "spark.sql.shuffle.orderIndependentChecksum.enabled",
     "spark.sql.shuffle.orderIndependentChecksum.enableFullRetryOnMismatch",

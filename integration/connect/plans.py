@@ -1,7 +1,7 @@
 """Read Spark's plans as text, because Spark Connect shows them in no other form.
 
-Anything unknown counts as the worst case: a node with an unknown name may shuffle, and a plan that Spark cut short may contain
-any node.
+Anything unknown is treated as the worst case: a node with an unknown name may shuffle, and a plan that Spark cut short may
+contain any node.
 """
 
 from __future__ import annotations
@@ -105,12 +105,12 @@ class Plan:
 
     @property
     def reads_cache(self) -> bool:
-        """Whether the plan may read rows that Spark keeps."""
+        """Whether the plan may read rows that Spark has cached."""
         return self.is_cut or any(name.startswith("InMemory") for name, _ in self._nodes)
 
     @property
     def keeps_state(self) -> bool:
-        """Whether one of the plan's operators keeps state."""
+        """Whether one of the plan's operators is stateful."""
         return any(_STATE.search(name) for name, _ in self._nodes)
 
     @property

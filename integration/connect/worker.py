@@ -1,4 +1,4 @@
-"""Recognise the process in which Spark Connect calls the user's function.
+"""Recognize the process in which Spark Connect calls the user's function.
 
 Each start of a query has its own process on the server's host. PySpark's ``foreach_batch_worker.py`` calls the function in
 its main thread and waits until the function returns. PySpark's worker passes neither the query nor any value that a user

@@ -55,7 +55,7 @@ def sums(outputs: Mapping[str, Facts]) -> Facts:
 
 
 def is_exactly_once(result: Facts) -> bool:
-    """Whether the output has every record exactly once."""
+    """Whether the output contains every record exactly once."""
     return not (result["lost"] or result["duplicated"])
 
 

@@ -79,7 +79,7 @@ def main(options: DemoOptions, *, as_json: bool) -> int:
 
 
 def run_demo(options: DemoOptions, console: Console) -> tuple[dict[str, Any], dict[str, Any] | None]:
-    """Run the demo and return the facts of both queries. Every process that it starts ends before it returns or raises.
+    """Run the demo and return the facts of both queries. Every process that it starts exits before it returns or raises.
 
     Raises:
         ServiceError: Java, a package or a jar is missing, the broker did not start, or a query failed.

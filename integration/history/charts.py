@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
     from twopc.progress import Checkpoint
 
-#: The phases in order, each with its own colour. Recovery's four phases share one colour.
+#: The phases in order, each with its own color. Recovery's four phases share one color.
 PHASES: Final = ("recover", "prepare", "confirm", "decide", "commit", "evaluate", "finish")
 _RECOVERY: Final = frozenset({"connect", "inspect", "acquire", "recover"})
 _WIDTH, _HEIGHT, _LEFT, _BOTTOM, _TOP = 960, 260, 64, 24, 26
@@ -35,7 +35,7 @@ _ENDS: Final = (1.0, 1.2, 1.6, 2.0, 2.4, 3.0, 4.0, 5.0, 6.0, 8.0, 10.0)
 def timeline(shown: Sequence[Checkpoint]) -> str:
     """Draw a bar for each checkpoint, with the duration of each phase, and a mark if the checkpoint failed."""
     took = sorted(one.took_ms for one in shown) or [1.0]
-    # A checkpoint that waited for ten minutes must not dwarf all others. So its bar is cut and labelled with its duration.
+    # A checkpoint that waited for ten minutes must not dwarf all others. So its bar is cut and labeled with its duration.
     highest = _end(min(took[-1], _CUT * took[round(0.9 * (len(took) - 1))]))
     parts = [_axis(_HEIGHT, highest, seconds)]
     labels = _labelled(shown, highest)
@@ -77,7 +77,7 @@ def rates(shown: Sequence[Checkpoint]) -> str:
 
 
 def _stack(one: Checkpoint) -> list[tuple[str, float]]:
-    """Return a checkpoint's phases in order. The steps of recovery count as one phase."""
+    """Return a checkpoint's phases in order. The steps of recovery are treated as one phase."""
     merged = dict.fromkeys(PHASES, 0.0)
     for phase, ms in one.phases.items():
         name = "recover" if phase in _RECOVERY else phase

@@ -30,7 +30,7 @@ _DONE: Final = 0
 _FOUND: Final = 1
 _NOT_READ: Final = 2
 _PHASES: Final = ("prepare", "confirm", "decide", "commit", "finish")
-#: On a narrow terminal, `history` leaves out these columns, in this order. `show` prints all of them.
+#: On a narrow terminal, `history` omits these columns, in this order. `show` prints all of them.
 _FIRST_TO_GO: Final = ("confirm", "finish", "decide", "MB", "tasks", "commit", "prepare", "rows")
 
 

@@ -1,4 +1,4 @@
-"""Find out why a query's checkpoints are slow or fail: apply every rule to the newest part of the history."""
+"""Determine why a query's checkpoints are slow or fail: apply every rule to the newest part of the history."""
 
 from __future__ import annotations
 

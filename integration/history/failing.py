@@ -35,7 +35,7 @@ def _lost(window: Window) -> Evidence | None:
 
 
 def _restarting(window: Window) -> Evidence | None:
-    """Detect many starts with few completed checkpoints, if runs end with a failure or without a record."""
+    """Detect many starts with few completed checkpoints, if runs stop with a failure or without a record."""
     runs = {one.run_id for one in window.checkpoints}
     completed = sum(one.cause is None for one in window.checkpoints)
     if len(runs) < _RESTARTS or completed > 2 * len(runs):
@@ -70,7 +70,7 @@ FAILING: Final = (
     ),
     Rule(
         "unavailable",
-        "A server takes too long to answer.",
+        "A server takes too long to respond.",
         "Check the brokers and the network first (`twopc preflight` tries each step). If the brokers are only slow, raise the "
         "sink's timeout_ms, and send fewer, larger requests: kafka.batch.size, kafka.linger.ms, kafka.compression.type. The sink "
         "sets delivery.timeout.ms to kafka.transaction.timeout.ms, so raise kafka.transaction.timeout.ms.",
@@ -100,13 +100,13 @@ FAILING: Final = (
     Rule(
         "two drivers",
         "Another driver has taken over the sink.",
-        "Two processes run the query with the same sink name, or one started while the other was still running. End one of "
+        "Two processes run the query with the same sink name, or one started while the other was still running. Stop one of "
         "them, and use a different sink name for each query.",
         failures(["FencedError"]),
     ),
     Rule(
         "wrong checkpoint",
-        "The checkpoint does not match the sink's decisions, or a setting is refused.",
+        "The checkpoint does not match the sink's decisions, or a setting is rejected.",
         "The message says which checkpoint or setting is right.",
         failures(["RefusedStartError", "ConfigurationError", "DecisionLogDamagedError"]),
     ),

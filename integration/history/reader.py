@@ -45,7 +45,7 @@ class History:
     """The records about a query's checkpoints.
 
     Attributes:
-        location: the checkpoint's location, as the caller gave it.
+        location: the checkpoint's location, as the caller passed it.
         checkpoints: the checkpoints that have ended, in the order in which they ended. A retried batch appears once per attempt.
         skipped: where torn or foreign lines are, as ``file:line``.
         in_progress: the checkpoint in progress, if any.

@@ -32,7 +32,7 @@ _GROWTH: Final = 1.5
 
 
 def _between_phases(window: Window) -> Evidence | None:
-    """Find out whether the checkpoint's files are slow to read. A batch reads them outside its phases. Skip retried batches."""
+    """Check whether the checkpoint's files are slow to read. A batch reads them outside its phases. Skip retried batches."""
     judged = [one for one in window.written if not one.failed_attempts]
     taken = [one.took_ms - sum(one.phases.values()) for one in judged]
     shares = [lost / max(1.0, one.took_ms) for lost, one in zip(taken, judged, strict=True)]
@@ -55,7 +55,7 @@ def _flush(window: Window) -> Evidence | None:
 
 
 def _reading(window: Window) -> Evidence | None:
-    """Find slow evaluation. In a direct batch, Spark evaluates while the driver waits and does not write."""
+    """Detect slow evaluation. In a direct batch, Spark evaluates while the driver waits and does not write."""
     taken, prepare = [], 0.0
     for one in window.written:
         if one.slowest:
@@ -152,7 +152,7 @@ def _state_share(one: Checkpoint, state: tuple[StateSize, ...]) -> float:
 
 
 def _backpressure(window: Window) -> Evidence | None:
-    """Find batches that follow each other without a pause and keep growing."""
+    """Detect batches that follow each other without a pause and keep growing."""
     judged = [one for one in window.written if one.planned is not None and one.pause_ms is not None]
     if len(judged) < _TREND:
         return None
@@ -187,7 +187,7 @@ SLOW: Final = (
     ),
     Rule(
         "slow confirmation",
-        "Confirming the votes is slow: the transaction coordinators are slow to answer.",
+        "Confirming the votes is slow: the transaction coordinators are slow to respond.",
         "Check the brokers that store __transaction_state, and the network between the driver and them.",
         slow_phase("confirm", share=0.3),
     ),

@@ -41,7 +41,7 @@ class Rule:
         name: the cause's name, for programs.
         says: the cause, in a sentence.
         advice: what to change.
-        find: looks for the cause, and returns its evidence.
+        find: searches for the cause, and returns its evidence.
     """
 
     name: str

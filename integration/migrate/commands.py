@@ -96,7 +96,7 @@ def cutover(  # noqa: PLR0913 - options of a command line
 ) -> None:
     """Find the batch that the old query left unfinished, and hand it over to the transactional sink.
 
-    End the old query first. A dry run writes nothing. --apply writes one file below <checkpoint>/twopc, and you may repeat it.
+    Stop the old query first. A dry run writes nothing. --apply writes one file below <checkpoint>/twopc, and you may repeat it.
 
     Exit status: 0 done, 2 not done (the message says why).
     """
@@ -186,7 +186,7 @@ def probe(  # noqa: PLR0913 - options of a command line
 ) -> None:
     """Test whether a consumer group reads only committed records. A read_committed group cannot pass an open transaction.
 
-    Without --topic, the command creates a topic, prints its name, and deletes it afterwards. Start one of the group's readers on
+    Without --topic, the command creates a topic, prints its name, and deletes it afterward. Start one of the group's readers on
     that topic. With --topic, the command writes to your topic, and holds back its read_committed readers until the probe ends.
 
     Exit status, set by the worst finding: 0 pass, 3 warn (the group committed no offset), 1 fail; 2 not probed.

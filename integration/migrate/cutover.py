@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class Cutover:
-    """The options of a cut-over: the topics to hand over, and how to recognise the batch's rows in them.
+    """The options of a cut-over: the topics to hand over, and how to recognize the batch's rows in them.
 
     Attributes:
         topics: the output topics.

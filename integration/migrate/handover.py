@@ -1,10 +1,10 @@
-"""A hand-over names the batch that one sink began and another must finish, and says which of the batch's rows are written.
+"""A hand-over identifies the batch that one sink began and another must finish, and says which of the batch's rows are written.
 
 A streaming query that changes its sink keeps its checkpoint, so it loses no input. However, the last batch may be unfinished:
 ``offsets/N`` exists and ``commits/N`` does not. Spark passes batch N to the new sink again, and some of its rows may already be
 in the output. A sink without transactions does not record which rows it has written.
 
-So ``twopc migrate cutover`` writes the file ``<checkpoint>/twopc/handover-<n>.json`` after the old query has ended. The file
+So ``twopc migrate cutover`` writes the file ``<checkpoint>/twopc/handover-<n>.json`` after the old query has stopped. The file
 contains the batch's number, its source offsets, and *bounds*: the batch's rows in the output are between these offsets.
 :class:`twopc.integration.migrate.TakeOver` comes before the new sink. It compares batch N with the records within the bounds, as
 multisets, and passes on the rest. Every other batch passes unchanged.
@@ -64,7 +64,7 @@ class Handover(msgspec.Struct, frozen=True, kw_only=True):
         planned_ms: when Spark planned the batch, in ms since 1970 UTC.
         clock_skew_ms: how far a producer's clock may be behind the driver's clock, in ms.
         other_writers: whether the topics have records within the bounds that this query did not write.
-        is_back: whether the old sink gets the checkpoint back. No record shows which rows that sink writes afterwards.
+        is_back: whether the old sink gets the checkpoint back. No record shows which rows that sink writes afterward.
     """
 
     format: int = FORMAT

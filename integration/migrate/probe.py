@@ -1,4 +1,4 @@
-"""Test by behaviour, not by settings, whether a consumer group reads only committed records (``twopc migrate probe``).
+"""Test by behavior, not by settings, whether a consumer group reads only committed records (``twopc migrate probe``).
 
 The probe commits a record to each partition, and waits until the group has committed an offset past it. This shows that the
 group reads the partition, and how long the group takes. Then the probe writes another record in a transaction, and keeps the
@@ -239,7 +239,7 @@ def _writing(sink: KafkaSink, topic: str, transactional_id: str) -> Iterator[_Wr
     producer = Producer(
         {**sink.producer_config(), "transactional.id": transactional_id, "linger.ms": 0, "log_level": 0}
     )
-    with translated(f"initialising {transactional_id}", right=on_ids("Write", transactional_id)):
+    with translated(f"initializing {transactional_id}", right=on_ids("Write", transactional_id)):
         producer.init_transactions(timeout_s)
     yield _Writer(producer, topic, timeout_s)
 

@@ -160,7 +160,7 @@ def _identify(
         )
     if topic is None and "topic" not in names:
         raise SchemaError(
-            "neither the sink nor the batch names the topic for a row. Nothing was written. Add a 'topic' column"
+            "neither the sink nor the batch specifies the topic for a row. Nothing was written. Add a 'topic' column"
         )
     if topic is not None and topic not in handover.topics:
         raise ConfigurationError(

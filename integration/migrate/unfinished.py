@@ -73,7 +73,7 @@ class TakeOver(Interceptor):
         """See :class:`Interceptor`.
 
         Raises:
-            DryRunError: ``dry_run`` is set; the message has the numbers.
+            DryRunError: ``dry_run`` is set; the message contains the numbers.
             ConfigurationError: the hand-over is missing or does not fit, or it is unclear which rows the output already has.
             TwoPhaseCommitError: the output cannot be read, or the batch fails.
         """
@@ -95,7 +95,7 @@ class TakeOver(Interceptor):
         handover = Handovers(open_files(batch.context, f"{location}/twopc")).newest()
         if handover is None:
             raise ConfigurationError(
-                f"{location} has no hand-over. Nothing was written. End the old query, run `twopc migrate cutover "
+                f"{location} has no hand-over. Nothing was written. Stop the old query, run `twopc migrate cutover "
                 "--apply`, and restart"
             )
         kind = _kind_now(files, handover, batch_id)
@@ -129,7 +129,7 @@ class TakeOver(Interceptor):
         if count := written_since(self._sink, handover):
             raise ConfigurationError(
                 f"{counted(count, 'record was', 'records were')} written to {', '.join(handover.topics)} since the "
-                f"hand-over was recorded. End the old query or other program that still writes there. {_AGAIN}"
+                f"hand-over was recorded. Stop the old query or other program that still writes there. {_AGAIN}"
             )
 
     def _write_rest(self, frame: DataFrame, handover: Handover, proceed: Callable[[Frames], None]) -> None:

@@ -1,4 +1,4 @@
-"""Commit or abort open transactions as recovery would. Refuse anything that the decision record forbids, even with --force.
+"""Commit or abort open transactions as recovery would. Reject anything that the decision record forbids, even with --force.
 
 An operator commits exactly as the committer does: send EndTxn with the handle's producer id and epoch, then wait until readers
 see the rows. An operator aborts exactly as the sweep does: send InitProducerId, which also stops the writer.
@@ -114,7 +114,7 @@ def commit(sink: KafkaSink, wanted: Sequence[OpenTransaction]) -> list[Ended]:
     """Commit decided transactions, and check whether readers see the transactions' rows.
 
     Raises:
-        TwoPhaseCommitError: no broker answers.
+        TwoPhaseCommitError: no broker responds.
     """
     ids = {one.identity for one in wanted}
     with closing(Cluster(sink)) as cluster:
@@ -146,7 +146,7 @@ def abort(
 
     Raises:
         ForbiddenError: a driver has decided one of them in the meantime.
-        TwoPhaseCommitError: no broker answers.
+        TwoPhaseCommitError: no broker responds.
     """
     if any(one.standing is Standing.RUNNING for one in wanted):
         _require_still_undecided(sink, wanted)
@@ -169,7 +169,7 @@ def _require_still_undecided(sink: KafkaSink, wanted: Sequence[OpenTransaction])
     """Fence the newest driver, so that it can make no further decisions, and read its decisions (rule 1).
 
     Raises:
-        ForbiddenError: the driver decided one of the transactions, or another sink keeps the decisions.
+        ForbiddenError: the driver decided one of the transactions, or another sink stores the decisions.
     """
     with closing(Cluster(sink)) as cluster:
         found = history(cluster)

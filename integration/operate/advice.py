@@ -53,7 +53,7 @@ def advise(state: SinkState, checkpoint: CheckpointState | None = None) -> list[
     found = [*_of_log(state), *_of_checkpoint(state, checkpoint), *_of_transactions(state)]
     if not state.is_complete:
         what = "a broker did not list its open transactions, so the sink may have more of them"
-        found.append(Advice(Urgency.WATCH, what, "Check again once every broker answers.", "a-broker-does-not-answer"))
+        found.append(Advice(Urgency.WATCH, what, "Check again once every broker responds.", "a-broker-does-not-answer"))
     return found or [
         Advice(Urgency.NONE, "everything decided is visible, and nothing is open", "Nothing to do.", "healthy")
     ]
@@ -123,7 +123,7 @@ def _of_transactions(state: SinkState) -> Iterator[Advice]:
             Urgency.WATCH,
             f"for {counted(len(unknown), 'decided transaction')} of batch {unknown[0].batch}, neither a commit nor a "
             f"loss is proven: {unknown[0].text}",
-            "Check again once every broker answers. Then start the query, which proves the commits or reports why it cannot.",
+            "Check again once every broker responds. Then start the query, which proves the commits or reports why it cannot.",
             "a-commit-cannot-be-proven",
         )
     ended = by_standing[Standing.ORPHAN] + by_standing[Standing.ABANDONED]

@@ -42,14 +42,14 @@ class StoppedWithSavepointError(FatalError):
 
 
 class Request(msgspec.Struct, frozen=True, kw_only=True):
-    """A request to a running query for a savepoint. ``stop``: whether the query stops afterwards."""
+    """A request to a running query for a savepoint. ``stop``: whether the query stops afterward."""
 
     directory: str
     stop: bool
 
 
 class Answer(msgspec.Struct, frozen=True, kw_only=True):
-    """The answer to a request: the savepoint's path, or why no savepoint was taken."""
+    """The response to a request: the savepoint's path, or why no savepoint was taken."""
 
     path: str | None = None
     problem: str | None = None
@@ -60,7 +60,7 @@ class Periodic(NamedTuple):
 
     directory: Path
     every: int  #: the number of batches between two savepoints
-    retention: Retention | None  #: None: keep every savepoint
+    retention: Retention | None  #: None: retain every savepoint
 
 
 class Savepoints(Interceptor):
@@ -108,8 +108,8 @@ class Savepoints(Interceptor):
         Raises:
             ConfigurationError: the checkpoint is not on a local path.
             StoppedWithSavepointError: the query was asked to stop. No part of this batch was written.
-            TwoPhaseCommitError: the batch failed. A failed savepoint is logged and its requester gets the reason, but the query
-                continues.
+            TwoPhaseCommitError: the batch failed. A failed savepoint is logged and its requester receives the reason, but
+                the query continues.
         """
         if self._run is None or self._run.run_id != batch.run_id:
             self._run = _Run(local_path(batch.checkpoint_location), batch.run_id, self._periodic, self._sinks)
@@ -123,7 +123,7 @@ class _Run:
         self.run_id = run_id
         self._checkpoint = checkpoint
         self._requests = _requests_in(checkpoint)
-        self._unheard: set[str] = set()  # requests whose answer could not be written
+        self._unheard: set[str] = set()  # requests whose response could not be written
         self._periodic = periodic
         self._sinks = sinks
         self._since = 0  # batches since the last periodic savepoint
@@ -160,7 +160,7 @@ class _Run:
         return [name for name in found if name not in self._unheard]
 
     def _answer(self, name: str) -> tuple[Answer, bool]:
-        """Serve a request; return the answer, and whether the query must stop."""
+        """Serve a request; return the response, and whether the query must stop."""
         is_to_stop = False
         try:
             request = unseal(self._requests.read(name) or b"", Request)
@@ -175,7 +175,7 @@ class _Run:
         told = _ANSWERS + name.removeprefix(_REQUESTS)
         try:
             self._requests.put_if_absent(told, seal(answer))
-            # To withdraw, a requester removes the request and then looks for an answer once more.
+            # To withdraw, a requester removes the request and then checks for a response once more.
             is_wanted = self._requests.read(name) is not None
             self._requests.remove(name if is_wanted else told)
         except OSError as error:
@@ -217,12 +217,12 @@ def _requests_in(checkpoint: Path) -> UnlinkedFiles:
 def request_savepoint(
     checkpoint: Path, directory: Path, *, stop: bool, timeout_s: float, is_over: Callable[[], bool] = lambda: False
 ) -> Savepoint | None:
-    """Request a savepoint from a running query that has :class:`Savepoints`. The query answers before its next batch.
+    """Request a savepoint from a running query that has :class:`Savepoints`. The query responds before its next batch.
 
     Args:
         checkpoint: the query's checkpoint.
         directory: where to put the savepoint.
-        stop: whether the query stops afterwards.
+        stop: whether the query stops afterward.
         timeout_s: how long to wait, in seconds.
         is_over: returns True to stop waiting.
 
@@ -231,7 +231,7 @@ def request_savepoint(
 
     Raises:
         ConfigurationError: the checkpoint does not exist, or the query could not take the savepoint.
-        RetriableError: no answer came in time. The request is withdrawn.
+        RetriableError: no response came in time. The request is withdrawn.
     """
     checkpoint, directory = local_path(checkpoint), local_path(directory)
     read_checkpoint(checkpoint)
@@ -267,7 +267,7 @@ def request_savepoint(
             return None
         raise RetriableError(
             f"the query of {checkpoint} did not answer within {timeout_s:.0f} s: it has no new input, has ended, or has no "
-            "Savepoints(…) among its interceptors. The request is withdrawn, and nothing has changed. End the query, then run "
+            "Savepoints(…) among its interceptors. The request is withdrawn, and nothing has changed. Stop the query, then run "
             "`twopc savepoint create`"
         )
     answer = unseal(data, Answer)

@@ -1,4 +1,4 @@
-"""Read the checkpoint of a running or dead query, without Spark. Refuse a directory that is not a checkpoint."""
+"""Read the checkpoint of a running or dead query, without Spark. Reject a directory that is not a checkpoint."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class CheckpointState:
         finished: the last batch that Spark has finished (``commits/N``).
         log: the decision log that the checkpoint is bound to; None if the query has not yet decided a batch.
         sinks: the sinks that the checkpoint is bound to, each with the facts that must not change.
-        registers: the decisions, if the checkpoint keeps them.
+        registers: the decisions, if the checkpoint contains them.
     """
 
     location: str

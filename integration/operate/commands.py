@@ -78,7 +78,7 @@ def status(  # noqa: PLR0913 - options of a command line
     sinks: _Sinks = None,
     watch: Annotated[bool, typer.Option("--watch", help="Keep checking until Ctrl-C.")] = False,
     interval: Annotated[float, typer.Option(min=0.1, help="Seconds between checks.")] = 5.0,
-    seconds: Annotated[float | None, typer.Option(min=0, help="End --watch after this time.")] = None,
+    seconds: Annotated[float | None, typer.Option(min=0, help="Stop --watch after this time.")] = None,
     as_json: Json = False,
 ) -> None:
     """Show a sink's owner, its progress, its open transactions, the transactions that hold readers back, and what to do.

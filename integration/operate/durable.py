@@ -17,9 +17,10 @@ if TYPE_CHECKING:
 
 @contextlib.contextmanager
 def whole_directory(target: Path) -> Iterator[Path]:
-    """Yield a new directory beside ``target``, and rename it to ``target`` when the body ends. A failure leaves no directory.
+    """Yield a new directory next to ``target``, and rename it to ``target`` when the body completes.
 
-    A crash leaves a directory whose name begins with a dot; nothing reads it.
+    If the body raises, the new directory is removed. A crash leaves behind a directory whose name begins with a dot; nothing
+    reads it.
 
     Raises:
         OSError: the directory cannot be written, or ``target`` exists and is not empty.

@@ -45,7 +45,7 @@ def held_back(cluster: Cluster, topics: Collection[str]) -> tuple[HeldPartition,
     """Find the partitions whose readers are held back, and the transactions that hold them back.
 
     Raises:
-        TwoPhaseCommitError: no broker answers, or a right is missing.
+        TwoPhaseCommitError: no broker responds, or a right is missing.
     """
     behind: dict[str, dict[int, tuple[int, int]]] = {}
     for topic in sorted(topics):
@@ -69,7 +69,7 @@ def held_back(cluster: Cluster, topics: Collection[str]) -> tuple[HeldPartition,
 def _oldest_producers(
     cluster: Cluster, behind: Mapping[str, Mapping[int, tuple[int, int]]]
 ) -> dict[tuple[str, int], int]:
-    """Find each partition's producer whose open transaction begins first. Omit partitions whose leader does not answer."""
+    """Find each partition's producer whose open transaction begins first. Omit partitions whose leader does not respond."""
     by_node: dict[int, dict[str, list[int]]] = defaultdict(lambda: defaultdict(list))
     timeout_ms = cluster.sink.timeout_ms
     for topic, partitions in behind.items():

@@ -16,7 +16,7 @@ def load_sinks(place: str) -> tuple[TwoPhaseCommitSink[Any], ...]:
     """Import ``module:name``: a sink, several sinks, or a function that returns them. The current directory is searched, too.
 
     Raises:
-        ConfigurationError: this fails. The message does not quote an error of the user's code, which may hold a password.
+        ConfigurationError: this fails. The message does not quote an error of the user's code, which may contain a password.
     """
     if "" not in sys.path:
         sys.path.insert(0, "")  # as for `python -m`; the script `twopc` puts its own directory there

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
 #: How long a live driver may take from its decision to the last commit.
 _COMMIT_S: Final = 1.0
-#: Many in parallel, because an observation mostly waits for answers, and for drivers that may be about to commit.
+#: Many in parallel, because an observation mostly waits for responses, and for drivers that may be about to commit.
 _SINKS_AT_ONCE: Final = 16
 _OPEN: Final = frozenset({"Ongoing", "PrepareCommit"})
 
@@ -110,7 +110,7 @@ def observe(sink: KafkaSink) -> SinkState:
     """Observe a sink.
 
     Raises:
-        TwoPhaseCommitError: no broker answers, or a right is missing.
+        TwoPhaseCommitError: no broker responds, or a right is missing.
     """
     with closing(TransactionClient(sink.committing_config())) as client, closing(sink.create_decision_log()) as log:
         if log.identity() == ABSENT:
@@ -126,7 +126,7 @@ def observe_all(sinks: Sequence[KafkaSink]) -> list[SinkState]:
     """Observe every sink of a cluster, several in parallel. A problem with one sink does not hide the others.
 
     Raises:
-        RetriableError: no broker answers.
+        RetriableError: no broker responds.
     """
     with ThreadPoolExecutor(_SINKS_AT_ONCE) as pool:
         return list(pool.map(_observe_or_say_why, sinks))

@@ -41,7 +41,7 @@ class Answer(NamedTuple):
 
 
 def run(name: str, act: Callable[[], Answer], *, as_json: bool) -> int:
-    """Run a command, print its answer, and return the exit status. Print an error as one line on stderr."""
+    """Run a command, print its result, and return the exit status. Print an error as one line on stderr."""
 
     def answered() -> int:
         with ended_by_signals():

@@ -37,7 +37,7 @@ _STYLES: Final = {Urgency.NONE: "", Urgency.WATCH: "watch", Urgency.ACT: "bad"}
 def write_report(checkpoint: Path, out: Path, connection: Connection, *, last: int) -> int:
     """Write one HTML page, and return the exit status.
 
-    If the cluster does not answer, the page says so, and still shows the history.
+    If the cluster does not respond, the page says so, and still shows the history.
     """
 
     def act() -> int:

@@ -40,7 +40,7 @@ _NEXT: Final = {
         "override=Abandon({batch}): visible rows stay, and the rest of the batch is abandoned."
     ),
     Step.BLOCKED: (
-        "Neither a commit nor a loss can be proven now. Start the query when every broker answers. If the batch's markers "
+        "Neither a commit nor a loss can be proven now. Start the query when every broker responds. If the batch's markers "
         "were deleted, start once with override=Abandon({batch})."
     ),
 }
@@ -59,7 +59,7 @@ def resolve(what: str, connection: Connection, *, checkpoint: Path | None, is_su
 
     Raises:
         ForbiddenError: the decision record has changed in the meantime.
-        TwoPhaseCommitError: no broker answers.
+        TwoPhaseCommitError: no broker responds.
     """
     subject = subject_of(what, connection, checkpoint=checkpoint)
     found = [

@@ -103,7 +103,7 @@ def restore_savepoint(savepoint: Path, checkpoint: Path, *, sinks: Sequence[Kafk
 
     Raises:
         ConfigurationError: no savepoint is good, or the checkpoint is not empty or cannot be written.
-        TwoPhaseCommitError: no broker answers.
+        TwoPhaseCommitError: no broker responds.
     """
     found, checkpoint = choose(savepoint), local_path(checkpoint)
     if checkpoint.exists() and (not checkpoint.is_dir() or any(checkpoint.iterdir())):
@@ -130,7 +130,7 @@ def repeated_in(sink: KafkaSink, savepoint: Savepoint) -> Repeated:
 
     Raises:
         ConfigurationError: the sink's decisions cannot be read.
-        TwoPhaseCommitError: no broker answers.
+        TwoPhaseCommitError: no broker responds.
     """
     state = observe(sink)
     if state.history is None:

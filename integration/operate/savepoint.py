@@ -53,14 +53,14 @@ def create_savepoint(
 
     Args:
         checkpoint: the query's checkpoint; the query may be running.
-        directory: where savepoints are kept. The new savepoint is a subdirectory.
+        directory: where savepoints are stored. The new savepoint is a subdirectory.
         sinks: Kafka sinks whose positions in their decision logs are also recorded. The sinks are only read.
         is_periodic: whether the query takes the savepoint by itself, and may delete it once newer savepoints exist.
 
     Raises:
         ConfigurationError: the checkpoint does not exist or has no finished batch, or a file cannot be read or written.
         RetriableError: the query deletes its files faster than they are copied.
-        TwoPhaseCommitError: no broker answers.
+        TwoPhaseCommitError: no broker responds.
     """
     checkpoint, directory = local_path(checkpoint), local_path(directory)
     found = read_checkpoint(checkpoint)
@@ -170,7 +170,7 @@ def _version(name: str) -> tuple[int, str] | None:
 
 
 def _require_whole(names: AbstractSet[str], vanished: Sequence[str], batch: int) -> None:
-    """Check that the copy has every file that a restart after the batch reads."""
+    """Check that the copy contains every file that a restart after the batch reads."""
     needed = {"metadata", f"offsets/{batch}", f"commits/{batch}"} | ({f"offsets/{batch - 1}"} if batch else set())
     if missing := sorted(needed - names):
         raise _VanishedError(", ".join(missing))

@@ -39,7 +39,7 @@ def stop(checkpoint: Path, directory: Path, timeout_s: float) -> Answer:
         TwoPhaseCommitError: the query did not stop, and continues.
     """
     found = request_savepoint(checkpoint, directory, stop=True, timeout_s=timeout_s)
-    assert found is not None  # without `is_over`, only an answer or an error ends the wait
+    assert found is not None  # without `is_over`, only a response or an error ends the wait
     return _taken(found)
 
 
@@ -84,7 +84,7 @@ def restore(savepoint: Path, checkpoint: Path, connection: Connection) -> Answer
         )
     lines += [
         f"To replace the old query, use exactly_once(…, {done.settings}) at the first start. That ends the old query for good.",
-        f"To run beside the old query instead, rename the sinks and pass only override=AdoptQuery({done.query_id!r}).",
+        f"To run it alongside the old query instead, rename the sinks and pass only override=AdoptQuery({done.query_id!r}).",
     ]
     return Answer(DONE, done.facts(), show_lines(lines))
 

@@ -50,7 +50,7 @@ def look(what: str | None, connection: Connection, *, checkpoint: Path | None = 
     """Check once.
 
     Raises:
-        TwoPhaseCommitError: the checkpoint does not exist, or no broker answers.
+        TwoPhaseCommitError: the checkpoint does not exist, or no broker responds.
     """
     subject = subject_of(what, connection, checkpoint=checkpoint)
     states = observe_all(subject.sinks) if what is None else [observe(sink) for sink in subject.sinks]
@@ -69,7 +69,7 @@ def status(what: str | None, connection: Connection, *, checkpoint: Path | None 
     """Check once and build the answer.
 
     Raises:
-        TwoPhaseCommitError: the checkpoint does not exist, or no broker answers.
+        TwoPhaseCommitError: the checkpoint does not exist, or no broker responds.
     """
     seen, own, found, strangers, stores = look(what, connection, checkpoint=checkpoint)
     everything = [*own, *(one for _, advice in (*found, *stores) for one in advice)]
@@ -104,7 +104,7 @@ def status(what: str | None, connection: Connection, *, checkpoint: Path | None 
 def watch(what: str | None, connection: Connection, pace: Pace, *, checkpoint: Path | None, as_json: bool) -> int:
     """Check repeatedly, until Ctrl-C or for a given time. Return the exit status of the last check.
 
-    If no broker answers, the check reports that, and the next check follows as usual.
+    If no broker responds, the check reports that, and the next check follows as usual.
     """
     began, last = time.monotonic(), DONE
 

@@ -50,8 +50,8 @@ def observe_store(
 ) -> tuple[StoreState, list[Advice]]:
     """Observe one store, and advise.
 
-    A running query changes its log and its store between the two looks at them. So a finding that calls for somebody counts
-    only if a second look confirms it.
+    A running query changes its log and its store between the two checks. So a finding that requires action is reported
+    only if a second check confirms it.
     """
     before: list[str] | None = None
     while True:
@@ -102,7 +102,7 @@ def _observed(sink: TwoPhaseCommitSink[Any], view: LogView, query_id: str) -> Ob
 
 
 def _decided_rows(sink: TwoPhaseCommitSink[Any], history: History) -> dict[int, tuple[int, int]]:
-    """Count the rows of each kept decision, by its version. Abandoned rows are not expected in the store."""
+    """Count the rows of each retained decision, by its version. Abandoned rows are not expected in the store."""
     found = {}
     for key, batch in history.batches.items():
         scan_start = batch.decision.scan_start.get(sink.name)

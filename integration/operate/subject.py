@@ -118,7 +118,7 @@ def subject_of(what: str | None, connection: Connection, *, checkpoint: Path | N
     Raises:
         ConfigurationError: the checkpoint does not exist or cannot be read, no broker was named, or the user's sinks cannot be
             imported or have no checkpoint to compare with.
-        TwoPhaseCommitError: no broker answers.
+        TwoPhaseCommitError: no broker responds.
     """
     if connection.sinks is not None and checkpoint is None and (what is None or not is_path(what)):
         raise ConfigurationError(

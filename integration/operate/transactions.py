@@ -34,7 +34,7 @@ def list_open(what: str | None, connection: Connection) -> Answer:
     """List every open transaction of the sinks.
 
     Raises:
-        TwoPhaseCommitError: no broker answers, or the checkpoint has no Kafka sink.
+        TwoPhaseCommitError: no broker responds, or the checkpoint has no Kafka sink.
     """
     sinks = subject_of(what, connection).with_transactions()
     states = observe_all(sinks) if what is None else [observe(sink) for sink in sinks]
@@ -66,7 +66,7 @@ def prove(what: str, connection: Connection) -> Answer:
     """Show what is proven about each transaction in the last decision, without ending or fencing any.
 
     Raises:
-        TwoPhaseCommitError: no broker answers.
+        TwoPhaseCommitError: no broker responds.
     """
     states = [_judged(observe(sink)) for sink in subject_of(what, connection).with_transactions()]
     facts = [
@@ -123,7 +123,7 @@ def commit(what: str, ids: Collection[str], connection: Connection, by_hand: ByH
 
     Raises:
         ForbiddenError: the decision record forbids a commit, or it needs ``--force``.
-        TwoPhaseCommitError: no broker answers.
+        TwoPhaseCommitError: no broker responds.
     """
     by_hand.require_reason()
     sink, directory = _one_sink(what, connection, by_hand.checkpoint)
@@ -142,7 +142,7 @@ def abort(what: str, ids: Collection[str], connection: Connection, by_hand: ByHa
 
     Raises:
         ForbiddenError: the decision record forbids an abort, or it needs ``--force``.
-        TwoPhaseCommitError: no broker answers.
+        TwoPhaseCommitError: no broker responds.
     """
     by_hand.require_reason()
     sink, directory = _one_sink(what, connection, by_hand.checkpoint)

@@ -60,7 +60,7 @@ def check_apis(target: Target) -> Iterator[Finding]:
             _CHECK,
             _brokers(silent),
             Result.FAIL,
-            "no answer to ApiVersions",
+            "no response to ApiVersions",
             "Start the broker, or correct the address that it advertises to clients (advertised.listeners)",
         )
     offers = {node: _offered(answer) for node, answer in answers.items() if node not in silent}

@@ -57,7 +57,7 @@ def findings_of(target: Target, further: Sequence[Check] = ()) -> tuple[Finding,
                     failed(check.name, target.sink.name, error, "Allow the rights that docs/security.md lists")
                 )
     if lacks:
-        why = "the sink's start, its ledger and a two-phase commit were not tried: they need a request that a broker refuses"
+        why = "the sink's start, its ledger and a two-phase commit were not tried: they need a request that a broker rejects"
         found.append(Finding("not tried", target.sink.name, Result.WARN, why, FIX_REQUESTS))
     for record in warnings:
         text = record.getMessage()

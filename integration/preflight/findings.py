@@ -51,6 +51,6 @@ def failed(check: str, subject: str, error: TwoPhaseCommitError, rights: str) ->
 
 
 def is_denied(error: TwoPhaseCommitError) -> bool:
-    """Whether a broker refused a request because a right is missing."""
+    """Whether a broker rejected a request because a right is missing."""
     cause = error.__cause__
     return isinstance(cause, KafkaException) and error_of(cause).code() in _DENIED

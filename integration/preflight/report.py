@@ -32,7 +32,7 @@ class Report:
     sink: str  #: the sink's name
     bootstrap_servers: str
     cluster: str  #: the cluster's id
-    stand_in: str  #: the topic of the trial, which was deleted afterwards
+    stand_in: str  #: the topic of the trial, which was deleted afterward
     topics: tuple[str, ...]  #: the output topics that were checked
     seconds: float  #: the duration of the preflight, in seconds
     findings: tuple[Finding, ...]  #: see :class:`twopc.integration.preflight.findings.Finding`

@@ -33,5 +33,5 @@ def stand_in_for(sink: KafkaSink) -> KafkaSink:
         },
     }
     for field, value in differences.items():
-        object.__setattr__(made, field, value)  # the constructor refuses this name on purpose
+        object.__setattr__(made, field, value)  # the constructor rejects this name on purpose
     return made

@@ -65,11 +65,11 @@ def _use_ids(trial: Trial) -> Outcome:
     tid = driver_id(trial.sink.name)
     answer = until_final([tid], lambda _: trial.client.fence([ProducerIdentity(tid)]), timeout_ms=trial.timeout_ms)[tid]
     if answer == NO_ANSWER:
-        raise UnavailableError(f"no coordinator answers InitProducerId for {tid} within {trial.timeout_ms} ms")
+        raise UnavailableError(f"no coordinator responds to InitProducerId for {tid} within {trial.timeout_ms} ms")
     if answer != NONE:
         fix = rights(trial.original) if answer == NOT_AUTHORIZED else _NOT_KAFKA
-        return Outcome(Result.FAIL, f"the broker answered InitProducerId for {tid} with {answer}", fix)
-    return _passed("the principal may initialise the ids")
+        return Outcome(Result.FAIL, f"the broker returned {answer} for InitProducerId of {tid}", fix)
+    return _passed("the principal may initialize the ids")
 
 
 def _make_topic(trial: Trial) -> Outcome:
@@ -90,7 +90,7 @@ def _try_timeout(trial: Trial) -> Outcome:
 
 def _acquire(trial: Trial) -> Outcome:
     trial.acquire(trial.log)
-    return _passed("a driver acquired the ledger: it initialised its id and committed a record")
+    return _passed("a driver acquired the ledger: it initialized its id and committed a record")
 
 
 def _prepare(trial: Trial) -> Outcome:
@@ -131,7 +131,7 @@ def _decide(trial: Trial) -> Outcome:
 def _commit(trial: Trial) -> Outcome:
     handle = trial.handles[_COMMITTED]
     if (answer := _end(trial, _COMMITTED)) != NONE:
-        return _unlike(f"another client committed by producer id and epoch, and the broker answered {answer}")
+        return _unlike(f"another client committed by producer id and epoch, and the broker returned {answer}")
     await_visible(trial.client, [handle], timeout_ms=trial.timeout_ms)
     trial.await_stable(_COMMITTED)
     if not trial.is_visible(_COMMITTED):
@@ -141,9 +141,9 @@ def _commit(trial: Trial) -> Outcome:
 
 def _commit_again(trial: Trial) -> Outcome:
     if (answer := _end(trial, _COMMITTED)) != NONE:
-        why = f"the broker answered a second commit with {answer}, not NONE, so after a crash the sink must search the markers"
-        return Outcome(Result.WARN, why, "Expect slower restarts, or use brokers that answer NONE, as Kafka does")
-    return _passed("the broker answered a second commit with NONE")
+        why = f"the broker returned {answer}, not NONE, for a second commit, so after a crash the sink must search the markers"
+        return Outcome(Result.WARN, why, "Expect slower restarts, or use brokers that return NONE, as Kafka does")
+    return _passed("the broker returned NONE for a second commit")
 
 
 def _fence_task(trial: Trial) -> Outcome:
@@ -154,18 +154,18 @@ def _fence_task(trial: Trial) -> Outcome:
     if trial.is_visible(_FENCED):
         return _unlike("InitProducerId aborted a transaction, but readers see its row")
     return _refused(
-        trial, _FENCED, "InitProducerId aborted a transaction; its row stays invisible, and its commit is refused"
+        trial, _FENCED, "InitProducerId aborted a transaction; its row stays invisible, and its commit is rejected"
     )
 
 
 def _abort_task(trial: Trial) -> Outcome:
     if (answer := _end(trial, _ABORTED, commit=False)) != NONE:
-        return _unlike(f"the broker answered an abort by producer id and epoch with {answer}")
+        return _unlike(f"the broker returned {answer} for an abort by producer id and epoch")
     trial.await_stable(_ABORTED)
     if trial.is_visible(_ABORTED):
         return _unlike("a transaction was aborted, but readers see its row")
     return _refused(
-        trial, _ABORTED, "another client aborted a transaction; its row stays invisible, and its commit is refused"
+        trial, _ABORTED, "another client aborted a transaction; its row stays invisible, and its commit is rejected"
     )
 
 
@@ -190,7 +190,7 @@ def _fence_driver(trial: Trial) -> Outcome:
         if _decided(trial, newer.read()) != [0]:
             return _unlike("the newer driver does not read the decisions of the fenced driver")
         return _passed("a newer driver fences the older one, and reads its decisions")
-    return _unlike("an older driver can still decide after a newer driver has initialised their transactional id")
+    return _unlike("an older driver can still decide after a newer driver has initialized their transactional id")
 
 
 def _delete(trial: Trial) -> Outcome:
@@ -206,7 +206,7 @@ def _delete(trial: Trial) -> Outcome:
 
 def _refused(trial: Trial, task: int, why: str) -> Outcome:
     if _end(trial, task) == NONE:
-        return _unlike("the broker answered the commit of an aborted transaction with NONE, so NONE proves nothing")
+        return _unlike("the broker returned NONE for the commit of an aborted transaction, so NONE proves nothing")
     return _passed(why)
 
 

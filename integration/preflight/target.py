@@ -36,7 +36,7 @@ class Target:
             TwoPhaseCommitError: no broker responds.
         """
         for topic in topics:
-            dataclasses.replace(sink, topic=topic)  # refuses a ledger's name, and a name that no topic can have
+            dataclasses.replace(sink, topic=topic)  # rejects a ledger's name, and a name that no topic can have
         self.sink = sink
         self.stand_in = stand_in_for(sink)
         self.topics = tuple(dict.fromkeys(topics))

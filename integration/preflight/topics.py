@@ -82,14 +82,14 @@ def check_durability(check: str, found: TopicDescription, settings: Settings) ->
     in_sync = int(settings.get("min.insync.replicas") or 1)
     short = [partition for partition in found.partitions if len(partition.isr) < in_sync]
     if in_sync > replicas:
-        why = f"min.insync.replicas={in_sync} exceeds its {counted(replicas, 'replica')}, so the topic refuses every record"
+        why = f"min.insync.replicas={in_sync} exceeds its {counted(replicas, 'replica')}, so the topic rejects every record"
         fix = f"Set min.insync.replicas={max(1, replicas - 1)}, or add replicas (kafka-reassign-partitions)"
         yield Finding(check, found.name, Result.FAIL, why, fix)
     elif short:
         ids = ", ".join(str(partition.id) for partition in short)
         why = (
             f"{counted(len(short), 'partition has', 'partitions have')} fewer replicas in sync than "
-            f"min.insync.replicas={in_sync}, so these partitions refuse records now: {ids}"
+            f"min.insync.replicas={in_sync}, so these partitions reject records now: {ids}"
         )
         yield Finding(check, found.name, Result.FAIL, why, "Start the missing brokers")
     weak = []
@@ -106,11 +106,11 @@ def check_durability(check: str, found: TopicDescription, settings: Settings) ->
 
 
 def _check_rows(target: Target, topic: str, settings: Settings) -> Iterator[Finding]:
-    """Find the kinds of rows that the topic would refuse, change or delete."""
+    """Find the kinds of rows that the topic would reject, change or delete."""
     limit = int(settings.get("max.message.bytes") or 0)
     largest = target.sink.message_max_bytes
     if 0 < limit < largest:
-        why = f"max.message.bytes={limit} is less than the {largest} bytes that the client may send, so the topic may refuse rows"
+        why = f"max.message.bytes={limit} is less than the {largest} bytes that the client may send, so the topic may reject rows"
         fix = f"Set max.message.bytes={largest} or more on the topic, or kafka.message.max.bytes={limit} in the sink's options"
         yield Finding(_CHECK, topic, Result.WARN, why, fix)
     policy = str(settings.get("cleanup.policy") or "")

@@ -149,7 +149,7 @@ class Trial:
 
         Raises:
             ConfigurationError: a right is missing.
-            RetriableError: the broker did not answer.
+            RetriableError: the broker did not respond.
         """
         where = TopicPartition(self.topic, partition, before)
 

@@ -84,7 +84,7 @@ def _create(archive: Path, train: Callable[[Sequence[str]], object]) -> None:
 
 def driver_flags() -> str:
     """Return a value for ``spark.driver.extraJavaOptions``. The first call creates the archive, which takes half a minute."""
-    # The archive is in the virtual environment, beside Spark's jars, because no other environment can use it.
+    # The archive is in the virtual environment, next to Spark's jars, because no other environment can use it.
     directory = Path(sys.prefix) / "class-data"
     archive = archive_in(directory, f"spark-{importlib.metadata.version('pyspark')}")
     return " ".join((*FAST_START, *class_data_flags(archive, _train)))
@@ -95,7 +95,7 @@ def _train(flags: Sequence[str]) -> None:
     try:
         subprocess.run(command, stderr=subprocess.PIPE, text=True, timeout=_TIMEOUT_S, check=True)
     except subprocess.CalledProcessError as error:
-        raise ServiceError(f"Spark ended with exit code {error.returncode}: {error.stderr[-500:]}") from error
+        raise ServiceError(f"Spark exited with code {error.returncode}: {error.stderr[-500:]}") from error
     except (OSError, subprocess.TimeoutExpired) as error:
         raise ServiceError(f"Spark did not finish: {error}") from error
 

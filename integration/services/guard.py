@@ -1,4 +1,4 @@
-"""Run child processes that end when their owner ends, even by SIGKILL.
+"""Run child processes that exit when their owner exits, even by SIGKILL.
 
 A guard process stands between owner and child. `PR_SET_PDEATHSIG` alone is not enough: the kernel sends that signal when the
 *thread* that started the child ends, so a broker started by a worker thread would die with the thread. The guard has only one
@@ -88,7 +88,7 @@ class GuardedProcess:
         return self._guard.returncode
 
     def signal(self, number: signal.Signals) -> None:
-        """Send a signal to the child; does nothing if it has ended."""
+        """Send a signal to the child; does nothing if it has exited."""
         # The guard reaps the child and ends with it. So while the guard runs, no other process can have this id.
         if self.exit_code is None:
             try:
@@ -97,7 +97,7 @@ class GuardedProcess:
                 return
 
     def wait(self, timeout_s: float = math.inf) -> int | None:
-        """Wait until the child ends; return its exit code, or None if it still runs after `timeout_s`."""
+        """Wait until the child exits; return its exit code, or None if it still runs after `timeout_s`."""
         deadline, pause_s = time.monotonic() + timeout_s, _FIRST_PAUSE_S
         while self.exit_code is None and time.monotonic() < deadline:
             time.sleep(pause_s)
@@ -105,12 +105,12 @@ class GuardedProcess:
         return self.exit_code
 
     def kill(self) -> None:
-        """End the child with SIGKILL and wait until it has ended."""
+        """Stop the child with SIGKILL and wait until it has exited."""
         self.signal(signal.SIGKILL)
         self.wait()
 
     def terminate(self, timeout_s: float, number: Signals = Signals.SIGTERM) -> None:
-        """End the child with a signal, or after `timeout_s` with SIGKILL, and wait until it has ended."""
+        """Stop the child with a signal, or after `timeout_s` with SIGKILL, and wait until it has exited."""
         self.signal(number)
         self.signal(signal.SIGCONT)  # A stopped process handles no other signal.
         if self.wait(timeout_s) is None:
@@ -133,7 +133,7 @@ def _guard(owner: int, report_fd: int, user: int | None, command: list[str], *, 
     """Run `command`, report its process id, kill it when `owner` ends. Return its exit code."""
     owner_fd = os.pidfd_open(owner) if hasattr(os, "pidfd_open") else None
     if os.getppid() != owner:
-        return 1  # The owner has already ended.
+        return 1  # The owner has already exited.
     # Always call this, because it also imports the modules that preexec_fn needs, which another user may be unable to read.
     _prctl(_PR_SET_CHILD_SUBREAPER, int(ends_family))
     child = subprocess.Popen(
@@ -163,10 +163,10 @@ def _guard(owner: int, report_fd: int, user: int | None, command: list[str], *, 
 
 
 def _end_orphans() -> None:
-    """Kill the processes that this one has inherited from its child, and wait until none is left."""
+    """Kill the processes that this one has inherited from its child, and wait until none remains."""
     while True:
         for stat in Path("/proc").glob("[0-9]*/stat"):
-            with contextlib.suppress(FileNotFoundError, ProcessLookupError):  # another process has just ended
+            with contextlib.suppress(FileNotFoundError, ProcessLookupError):  # another process has just exited
                 if int(stat.read_text().rpartition(")")[2].split()[1]) == os.getpid():
                     os.kill(int(stat.parent.name), signal.SIGKILL)
         try:

@@ -55,7 +55,7 @@ _LOG4J = f"{LOG4J}log4j.logger.org.apache.zookeeper=WARN\n"
 
 
 class LocalHBase(LocalServer):
-    """A complete HBase in one process. HBase ends when its owner ends, even by kill -9.
+    """A complete HBase in one process. HBase exits when its owner exits, even by kill -9.
 
     Attributes:
         data_dir: the directory for everything that HBase writes; `server.log` there is the log of all runs.

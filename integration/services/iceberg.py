@@ -59,7 +59,7 @@ class RestCatalogs:
 
     @contextlib.contextmanager
     def silent(self) -> Iterator[None]:
-        """Keep all catalogs from answering while the body runs."""
+        """Keep all catalogs from responding while the body runs."""
         self._process.send_signal(signal.SIGSTOP)
         os.waitid(os.P_PID, self._process.pid, os.WSTOPPED)  # until then, the server may still answer
         try:
@@ -68,7 +68,7 @@ class RestCatalogs:
             self._process.send_signal(signal.SIGCONT)
 
     def close(self) -> None:
-        """End the JVM."""
+        """Stop the JVM."""
         self._gateway.close()
         self._process.stdin.close()
         self._process.kill()

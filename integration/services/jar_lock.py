@@ -44,7 +44,7 @@ def sums_of(directory: Path) -> Sums:
 
 
 def record_sums(directory: Path) -> None:
-    """Write the sums of a complete set beside its jars. A set without a lock is checked against these sums later."""
+    """Write the sums of a complete set next to its jars. A set without a lock is checked against these sums later."""
     (directory / _SUMS_FILE).write_text(json.dumps(sums_of(directory), indent=1))
 
 

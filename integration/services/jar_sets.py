@@ -11,7 +11,7 @@ from pathlib import Path
 from twopc.integration.services.ivy import pyspark_jars
 
 DEFAULT_KAFKA_VERSION = "4.3.0"
-#: The versions that `make matrix` runs, and 2.8.2, which is refused.
+#: The versions that `make matrix` runs, and 2.8.2, which is rejected.
 LOCKED_KAFKA_VERSIONS = ("2.8.2", "3.0.2", "3.3.2", "3.5.2", "3.9.1", "4.0.1", "4.1.1", "4.2.0", DEFAULT_KAFKA_VERSION)
 HBASE_VERSION = "2.6.1"
 ICEBERG_VERSION = "1.10.0"

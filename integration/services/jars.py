@@ -46,7 +46,7 @@ def kafka_jars(version: str = DEFAULT_KAFKA_VERSION) -> list[Path]:
     """Return the class path of a Kafka broker, with an SLF4J binding. The first use downloads it.
 
     Raises:
-        ServiceError: Java is not installed, the Maven repository does not answer or does not have this version, or the files
+        ServiceError: Java is not installed, the Maven repository does not respond or does not have this version, or the files
             differ from the lock.
     """
     return fetch(kafka_set(version))

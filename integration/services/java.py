@@ -163,7 +163,7 @@ def trust_arguments() -> list[str]:
 def _key_store(certificates: list[bytes]) -> bytes:
     """Return a Java key store (JKS, version 2) of trusted DER certificates.
 
-    `keytool` would take half a second for each of 140 certificates. The `cryptography` package writes PKCS12, but will refuse
+    `keytool` would take half a second for each of 140 certificates. The `cryptography` package writes PKCS12, but will reject
     roots that every bundle has (a serial number that is not positive). The layout is documented in
     `sun.security.provider.JavaKeyStore`, `engineStore`.
     """

@@ -63,7 +63,7 @@ def new_cluster_id() -> str:
 
 
 class LocalKafka(LocalServer):
-    """A single node that is broker and controller. The node ends when its owner ends, even by kill -9.
+    """A single node that is broker and controller. The node exits when its owner exits, even by kill -9.
 
     Attributes:
         version: Kafka version of the broker; a change applies at the next start.

@@ -28,7 +28,8 @@ _MIGRATED: Final = "Completed migration of metadata from ZooKeeper to KRaft"
 #: The last release with ZooKeeper.
 _LAST_VERSION: Final = "3.9.1"
 
-#: With one broker, internal topics cannot have Kafka's default of three replicas. 0.10 ignores settings that it does not know.
+#: With one broker, internal topics cannot have Kafka's default of three replicas. 0.10 ignores settings that it does not
+#: recognize.
 _ONE_BROKER: Final[Mapping[str, str]] = {
     "group.initial.rebalance.delay.ms": "0",
     "transaction.state.log.replication.factor": "1",

@@ -42,7 +42,7 @@ _PROPERTIES: Final[Mapping[str, str]] = {
 
 
 class LocalZooKeeper(LocalServer):
-    """A single ZooKeeper. The server ends when its owner ends, even by kill -9."""
+    """A single ZooKeeper. The server exits when its owner exits, even by kill -9."""
 
     def __init__(self, *, data_dir: Path | None = None) -> None:
         """Describe a ZooKeeper; for `data_dir` see `LocalServer`."""
@@ -82,7 +82,7 @@ class LocalZooKeeper(LocalServer):
             "clientPortAddress": HOST,
             "tickTime": 500,  # ms; a session lasts at most twenty ticks
             "maxClientCnxns": 0,
-            # By default, releases after 3.4 do not answer `ask`, start an HTTP server, and refuse data without a snapshot.
+            # By default, releases after 3.4 do not respond to `ask`, start an HTTP server, and reject data without a snapshot.
             "4lw.commands.whitelist": "*",
             "admin.enableServer": "false",
             "snapshot.trust.empty": "true",
@@ -93,7 +93,7 @@ class LocalZooKeeper(LocalServer):
 
 
 class LocalOldKafka(LocalServer):
-    """A single broker of Kafka 0.10 and its own ZooKeeper. Both servers end when their owner ends, even by kill -9.
+    """A single broker of Kafka 0.10 and its own ZooKeeper. Both servers exit when their owner exits, even by kill -9.
 
     `stop`, `kill` and `pause` act on the broker; `zookeeper` keeps running, as it does in a real cluster.
 
@@ -128,7 +128,7 @@ class LocalOldKafka(LocalServer):
         return f"{HOST}:{self._ports[_PLAINTEXT]}"
 
     def close(self) -> None:
-        """End the broker first, because it cannot stop without ZooKeeper. Then end ZooKeeper. Remove a temporary directory."""
+        """Stop the broker first, because it cannot stop without ZooKeeper. Then stop ZooKeeper. Remove a temporary directory."""
         self._end()
         self.zookeeper.close()
         super().close()
@@ -179,7 +179,7 @@ def _java(server: LocalServer, heap: str, jars: Sequence[Path]) -> list[str]:
 
 
 def _has_leaders(admin: AdminClient) -> bool:
-    """Whether the broker answers, is registered, and leads every partition."""
+    """Whether the broker responds, is registered, and leads every partition."""
     try:
         metadata = admin.list_topics(timeout=_METADATA_TIMEOUT_S)
     except KafkaException:

@@ -53,7 +53,7 @@ _CONNECT_TIMEOUT_S: Final = 2
 
 
 class LocalPostgres(LocalServer):
-    """A single server. The server and its backends, even stopped ones, end when their owner ends, even by kill -9.
+    """A single server. The server and its backends, even stopped ones, exit when their owner exits, even by kill -9.
 
     Attributes:
         data_dir: the directory for everything that the server writes; `server.log` there is the log of all runs.
@@ -62,7 +62,7 @@ class LocalPostgres(LocalServer):
 
     _START_TIMEOUT_S = 30
     _STOP_TIMEOUT_S = 20
-    #: A fast shutdown. With SIGTERM, the server would wait until every client has left.
+    #: A fast shutdown. With SIGTERM, the server would wait until every client has disconnected.
     _STOP_SIGNAL = signal.SIGINT
     _ENDS_FAMILY = True
 
@@ -107,14 +107,14 @@ class LocalPostgres(LocalServer):
         """Execute one statement on a new connection; return its rows.
 
         Raises:
-            psycopg.Error: the server rejected it, or did not answer.
+            psycopg.Error: the server rejected it, or did not respond.
         """
         with contextlib.closing(self.connect(database)) as connection:
             cursor = connection.execute(statement.encode(), values or None)
             return cursor.fetchall() if cursor.description else []
 
     def pause(self) -> None:
-        """Freeze the server and every backend (SIGSTOP): connections stay open, but nothing answers."""
+        """Freeze the server and every backend (SIGSTOP): connections stay open, but nothing responds."""
         super().pause()  # first, so that the server starts no further process
         for child in self._children():
             self._stop(child)
@@ -147,7 +147,7 @@ class LocalPostgres(LocalServer):
         super().stop()
 
     def _end(self) -> None:
-        """End the server. An immediate shutdown is as fast as a kill, and also frees the kernel's shared memory."""
+        """Stop the server. An immediate shutdown is as fast as a kill, and also frees the kernel's shared memory."""
         if self._is_temporary and self.is_running and self._process:
             self.resume()
             self._process.terminate(self._STOP_TIMEOUT_S, signal.SIGQUIT)
@@ -198,9 +198,9 @@ class LocalPostgres(LocalServer):
         ]
         code = self._run(command).wait(_INITDB_TIMEOUT_S)
         if code is None:
-            raise ServiceError(f"initdb did not end within {_INITDB_TIMEOUT_S} s")
+            raise ServiceError(f"initdb did not finish within {_INITDB_TIMEOUT_S} s")
         if code:
-            raise ServiceError(f"initdb ended with code {code}")
+            raise ServiceError(f"initdb exited with code {code}")
 
     def _reachable(self, programs: Path) -> Path:
         """Return the programs' directory, or a copy in the data directory if the server's user cannot reach the original."""

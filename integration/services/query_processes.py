@@ -55,16 +55,16 @@ class QueryProcesses:
         return self._driver.pid
 
     def kill(self) -> None:
-        """Kill all processes with SIGKILL, as if their machine had failed, and wait until none is left.
+        """Kill all processes with SIGKILL, as if their machine had failed, and wait until none remains.
 
         Raises:
             ServiceError: some processes survive SIGKILL.
         """
-        # Kill the driver first, because when a machine fails, no process sees another one end and cleans up.
+        # Kill the driver first, because when a machine fails, no process notices that another one has exited and cleans up.
         self._driver.signal(signal.SIGKILL)
         if not wait_until(lambda: not self._kill_members(), _END_TIMEOUT_S):
             left = [process.pid for process in self.members()]
-            raise ServiceError(f"Some of the query's processes survived SIGKILL: {left}. End them.")
+            raise ServiceError(f"Some of the query's processes survived SIGKILL: {left}. Kill them manually.")
         self._driver.kill()
 
     def __enter__(self) -> Self:
@@ -87,7 +87,7 @@ class QueryProcesses:
         """The running processes, including the driver."""
         found = []
         for pid in psutil.pids():
-            # Leave out the session's leader, the guard, because it ends with the driver and reports its exit code.
+            # Omit the session's leader, the guard, because it ends with the driver and reports its exit code.
             with contextlib.suppress(OSError, psutil.NoSuchProcess):
                 if pid != self._session and os.getsid(pid) == self._session:
                     process = psutil.Process(pid)

@@ -33,7 +33,7 @@ _SLOTS = 16_384
 
 
 class LocalRedis(LocalServer):
-    """A single server. The server ends when its owner ends, even by kill -9.
+    """A single server. The server exits when its owner exits, even by kill -9.
 
     Attributes:
         data_dir: the directory for everything that the server writes; `server.log` there is the log of all runs.
@@ -100,7 +100,7 @@ class LocalRedis(LocalServer):
         self._serve([*program, str(config), *self._arguments], self._is_ready)
 
     def _is_ready(self) -> bool:
-        """Whether the server answers. It replies with an error while it loads its data."""
+        """Whether the server responds. It replies with an error while it loads its data."""
         try:
             return bool(self.execute("PING"))
         except (RedisError, OSError):

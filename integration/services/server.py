@@ -1,4 +1,4 @@
-"""Run a local server process that can be stopped, killed and paused, and that ends when its owner ends."""
+"""Run a local server process that can be stopped, killed and paused, and that exits when its owner exits."""
 
 from __future__ import annotations
 
@@ -132,7 +132,7 @@ class LocalServer(Startable):
         """Start; return when it is ready. The first start chooses the ports; restarts keep them.
 
         Raises:
-            ServiceError: the server exited, or was not ready in time. The message quotes the end of its log.
+            ServiceError: the server exited, or was not ready in time. The message quotes the last lines of its log.
         """
         if self.is_running:
             raise ServiceError(f"{self._name} is already running (process {self.pid})")
@@ -153,18 +153,18 @@ class LocalServer(Startable):
                 if further_attempts and not self._has_served and is_taken:
                     continue
                 raise ServiceError(
-                    f"{self._name}: {error}. The end of its log, {self.log_path}:\n{_tail(log)}"
+                    f"{self._name}: {error}. Last lines of its log ({self.log_path}):\n{_tail(log)}"
                 ) from error
             self._has_served = True
             return
 
     def stop(self) -> None:
-        """Shut the server down in an orderly way, and wait until it has ended. Does nothing if it is not running."""
+        """Shut the server down in an orderly way, and wait until it has exited. Does nothing if it is not running."""
         if self._process:
             self._process.terminate(self._STOP_TIMEOUT_S, self._STOP_SIGNAL)
 
     def kill(self) -> None:
-        """End the server as a crash would (SIGKILL), and wait until it has ended. Does nothing if it is not running."""
+        """Kill the server as a crash would (SIGKILL), and wait until it has exited. Does nothing if it is not running."""
         if self._process:
             self._process.kill()
 
@@ -174,7 +174,7 @@ class LocalServer(Startable):
         self.start()
 
     def pause(self) -> None:
-        """Freeze the process (SIGSTOP): connections stay open, but nothing answers. Returns when every thread is stopped.
+        """Freeze the process (SIGSTOP): connections stay open, but nothing responds. Returns when every thread is stopped.
 
         Raises:
             ServiceError: the server is not running, or does not stop.
@@ -200,7 +200,7 @@ class LocalServer(Startable):
             shutil.rmtree(self.data_dir, ignore_errors=True)
 
     def _end(self) -> None:
-        """End the server's process permanently. An orderly shutdown is needed only if the data is kept."""
+        """Stop the server's process permanently. An orderly shutdown is needed only if the data is kept."""
         if self._is_temporary:
             self.kill()
         else:
@@ -266,7 +266,7 @@ def _tail(log: str) -> str:
     """Return the relevant end of a log: from its first error on, or else the last lines.
 
     The result begins at the first error, because an orderly shutdown may follow. Stack frames and dumps of settings, which
-    are indented by a tab, are left out.
+    are indented by a tab, are omitted.
     """
     lines = [line for line in log.splitlines() if line.strip() and not line.startswith("\t")]
     errors = [i for i, line in enumerate(lines) if "Exception" in line or "] ERROR" in line or "] FATAL" in line]

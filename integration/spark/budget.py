@@ -2,7 +2,7 @@
 
 No expression in Spark SQL keeps a running total over rows, so the plan has a counter from Java's library. ``Invoke``
 (Catalyst's own way to call a method of an object) adds each row's bytes to the counter, and a filter lets rows pass until the
-sum is over the budget. Each plan has its own counter. Spark serialises the counter with the plan, so each task has its own
+sum is over the budget. Each plan has its own counter. Spark serializes the counter with the plan, so each task has its own
 copy. The filter is declared non-deterministic, so Spark neither moves it nor combines it with another (``CombineFilters``).
 The filter reads its input to the end. A ``LIMIT`` would stop a stateful operator before it writes its state.
 """

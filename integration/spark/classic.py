@@ -100,8 +100,8 @@ class ClassicCalls:
     """See :class:`~twopc.integration.spark.mode.Calls`.
 
     Args:
-        sinks: the sinks that get rows.
-        location: the checkpoint's location, if the user has given it.
+        sinks: the sinks that receive rows.
+        location: the checkpoint's location, if the user has passed it.
         options: the user's options.
     """
 

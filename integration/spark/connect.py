@@ -8,7 +8,7 @@ from twopc.errors import ConfigurationError
 
 
 def require_own_frame(frame: object, batch_id: int) -> None:
-    """Refuse a Spark Connect DataFrame in the driver of a classic session.
+    """Reject a Spark Connect DataFrame in the driver of a classic session.
 
     Raises:
         ConfigurationError: the DataFrame comes from Spark Connect.

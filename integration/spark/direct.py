@@ -74,7 +74,7 @@ class Way:
     Attributes:
         direct: the user's choice, and the sizes of the run's earlier batches.
         input: the batch's input.
-        is_stateless: whether the query is known to keep no state. A stateful query may produce much output from little input.
+        is_stateless: whether the query is known to be stateless. A stateful query may produce much output from little input.
     """
 
     direct: Direct

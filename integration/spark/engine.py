@@ -63,7 +63,7 @@ class SparkEngine:
 
     Attributes:
         batch: the batch's DataFrames.
-        sinks: all sinks of the query, including those that get nothing from this batch.
+        sinks: all sinks of the query, including those that receive nothing from this batch.
         runs: this run of the query, and the driver's other runs.
         shuffles: the shuffles of this run.
         slots: the cluster's task slots.
@@ -126,7 +126,7 @@ class SparkEngine:
                     raise raised from error
                 work.pending.acknowledged([result.acknowledgement for result in results])
                 reports += self._accepted(results, work, limit)
-                if is_cancelled():  # a cancelled job may still have finished
+                if is_cancelled():  # a canceled job may still have finished
                     raise _expired(work, limit, reports)
                 stages |= {result.stage for result in results if result.stage is not None}
             if self.state is not None and not isinstance(work.mode, Publish):

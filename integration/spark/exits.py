@@ -1,4 +1,4 @@
-"""Choose the exit status of a driver whose query has ended. The status shows whether a restart is enough or somebody must act."""
+"""Choose the exit status of a driver whose query has stopped. It shows whether a restart is enough or a person must act."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ _NEEDS_A_LOOK: Final = (
 
 
 def exit_status(error: BaseException) -> int:
-    """Return the exit status that a driver should end with.
+    """Return the exit status that a driver should exit with.
 
     Args:
         error: the error that ``query.awaitTermination()`` raised, or any other error.

@@ -54,7 +54,7 @@ def exactly_once(  # noqa: PLR0913 - settings, each with a default
         sinks: one or more; every batch becomes visible in all of them or in none.
         checkpoint_location: the query's ``checkpointLocation``. None: the calling query's own location.
         checkpoints: timeouts, retries, retention and history of the query's checkpoints.
-        dead_letter: a KafkaSink with a topic, for records about bad rows. If one sink can never take a row, no other sink
+        dead_letter: a KafkaSink with a topic, for records about bad rows. If one sink can never accept a row, no other sink
             gets the row either. None: a bad row stops the query, and no part of its batch is visible.
         select: by sink name, the SQL expressions that make the sink's columns, such as
             ``{"events": ["CAST(id AS STRING) AS key", "to_json(struct(*)) AS value"]}``; other sinks use the batch's own
@@ -68,7 +68,7 @@ def exactly_once(  # noqa: PLR0913 - settings, each with a default
         listeners: objects that are notified of each checkpoint; see :class:`twopc.Listener`.
         interceptors: further actions for each batch, the first one outermost: :class:`~twopc.integration.operate.Savepoints`,
             :class:`~twopc.integration.operate.SourceProgress`, :class:`~twopc.integration.migrate.TakeOver`.
-        override: permits an otherwise refused operation: :class:`~twopc.EndQuery`, :class:`~twopc.AdoptQuery`,
+        override: permits an otherwise rejected operation: :class:`~twopc.EndQuery`, :class:`~twopc.AdoptQuery`,
             :class:`~twopc.ResumeAt`, :class:`~twopc.Abandon`, :class:`~twopc.AddSink`, or several of them.
 
     Raises:
@@ -133,8 +133,8 @@ class ExactlyOnce:
 
         Args:
             frames: the batch, or a DataFrame made from it, for all sinks; or a dictionary with a DataFrame for each sink's
-                name, and None for a sink that gets no rows from this batch. A DataFrame is evaluated once, even if
-                several sinks take it.
+                name, and None for a sink that receives no rows from this batch. A DataFrame is evaluated once, even if
+                several sinks use it.
             batch_id: the number that Spark passed with the batch.
 
         Raises:
@@ -168,7 +168,7 @@ class ExactlyOnce:
         run.last_call = replace(call, frames=None)
 
     def close(self) -> None:
-        """Close this query's connections after the query has ended. Ends no transaction.
+        """Close this query's connections after the query has stopped. Ends no transaction.
 
         An error or a new run also closes the connections.
         """

@@ -1,4 +1,4 @@
-"""Prepare a batch's DataFrame for the tasks: each column that any sink takes appears once, together with a checksum."""
+"""Prepare a batch's DataFrame for the tasks: each column that any sink uses appears once, together with a checksum."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ _JSON: Final = (
 
 @dataclass(frozen=True)
 class TakenColumn:
-    """A column that at least one sink takes.
+    """A column that at least one sink uses.
 
     Attributes:
         sql: the expression for the original column.
@@ -100,9 +100,9 @@ class Rows:
         frame = self.frame(PARTITION_SQL)
         return frame if most_writers is None else frame.coalesce(most_writers)
 
-    # Call selectExpr only once, because Spark analyses the plan again in each call, which takes a few milliseconds.
+    # Call selectExpr only once, because Spark analyzes the plan again in each call, which takes a few milliseconds.
     def frame(self, *further: str) -> DataFrame:
-        """Return the DataFrame with the columns that the sinks take, the checksum, and further columns."""
+        """Return the DataFrame with the columns that the sinks use, the checksum, and further columns."""
         return self.base.selectExpr(
             *(f"{column.in_form} AS `{index}`" for index, column in enumerate(self.columns)),
             f"{self._checksum} AS {CHECKSUM}",
@@ -155,13 +155,13 @@ def arrange(
     Args:
         name: the DataFrame's name.
         frame: the batch, or a DataFrame that was made from it.
-        sinks: the sinks that take the DataFrame.
+        sinks: the sinks that use the DataFrame.
         select: by sink name, the SQL expressions that make the sink's columns. A sink without expressions chooses from the
             DataFrame's columns.
-        dead_letter: the name of the sink for rows that other sinks cannot take.
+        dead_letter: the name of the sink for rows that other sinks cannot accept.
 
     Raises:
-        SchemaError: a column is missing, exists twice, cannot be computed or has a type that a sink cannot take. The message
+        SchemaError: a column is missing, exists twice, cannot be computed or has a type that a sink cannot accept. The message
             names the sink and the column.
     """
     names = [sink.name for sink in sinks]
@@ -227,7 +227,7 @@ def _may_hold_instants(kind: st.DataType) -> bool:
 
 
 def _arrow_field(field: st.StructField) -> pa.Field[Any]:
-    # A type that PySpark cannot convert must not stop a query whose sinks do not take the column.
+    # A type that PySpark cannot convert must not stop a query whose sinks do not use the column.
     kind = _arrow_type(field.dataType) or pa.null()
     return pa.field(field.name, kind, metadata={TYPE_NAME: field.dataType.simpleString()})
 
@@ -247,7 +247,7 @@ def _as_bytes(texts: pa.Array[Any]) -> pa.Array[Any]:
 
 
 class _TakenColumns:
-    """Collects the columns that the sinks take. Two sinks that take the same column in the same form share it."""
+    """Collects the columns that the sinks use. Two sinks that use the same column in the same form share it."""
 
     def __init__(self) -> None:
         self.columns: dict[tuple[str, Form], TakenColumn] = {}

@@ -1,4 +1,4 @@
-"""Refuse a batch that another sink has begun, unless ``twopc.integration.migrate.TakeOver`` passes the batch.
+"""Reject a batch that another sink has begun, unless ``twopc.integration.migrate.TakeOver`` passes the batch.
 
 ``twopc migrate cutover`` records the batch in a file below the checkpoint (``twopc.integration.migrate.handover``).
 Without ``TakeOver`` this query would write the batch in full, and the rows that are already in the output would be
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 #: The names of the files that record hand-overs; the newest file is in effect.
 NAME: Final = re.compile(r"handover-(\d+)\.json")
-#: The format number of these files; any other format is refused.
+#: The format number of these files; any other format is rejected.
 FORMAT: Final = 1
 #: The remedy for a damaged file.
 REMEDY: Final = "Remove the file, and run `twopc migrate cutover` again"

@@ -99,4 +99,4 @@ def intercepted(
 
 
 def _call(function: Callable[[DataFrame, int], object], frame: Frames, batch_id: int) -> None:
-    function(frame, batch_id)  # type: ignore[arg-type] # a function that takes one DataFrame gets the one that was passed
+    function(frame, batch_id)  # type: ignore[arg-type] # a function that accepts one DataFrame gets the one that was passed

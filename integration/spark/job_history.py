@@ -238,12 +238,12 @@ def history_of(context: SparkContext) -> JobHistory:
 
 
 def _record_moments(context: SparkContext, history: JobHistory) -> None:
-    """Record a moment every second, until the application ends.
+    """Record a moment every second, until the application stops.
 
     A query may be idle for hours while other queries run thousands of jobs. Without a recent moment, its next batch would have
     to examine all of these jobs, and Spark would have forgotten the first ones.
     """
-    with contextlib.suppress(Py4JError, OSError):  # the application has just ended
+    with contextlib.suppress(Py4JError, OSError):  # the application has just stopped
         while not _ending.wait(_TICK_S) and context._jsc is not None:  # noqa: SLF001 - the only sign that it has stopped
             with history.lock:
                 history.begin(exactly=True)

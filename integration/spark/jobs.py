@@ -20,7 +20,7 @@ _CANCEL_AGAIN_S: Final = 0.5
 #: A worker sends the driver only the name of an error's class.
 _OURS: Final = re.compile(r"twopc\.errors\.(?P<name>\w+): (?P<message>.*)")
 
-#: An executor died or was lost, shuffle files were lost, a Python worker died, or the source's brokers did not answer.
+#: An executor died or was lost, shuffle files were lost, a Python worker died, or the source's brokers did not respond.
 _OF_CLUSTER: Final = re.compile(
     r"ExecutorLostFailure|FetchFailed|Python worker exited unexpectedly"
     r"|org\.apache\.kafka\.common\.errors\.(Timeout|Disconnect|Network)Exception"
@@ -66,7 +66,7 @@ def named_error(name: str, message: str) -> Exception:
 
 
 def translated(error: Exception) -> Exception:
-    """Convert the error with which Spark ended a job to the error that a task raised. Other errors stay unchanged."""
+    """Convert the error with which Spark aborted a job to the error that a task raised. Other errors stay unchanged."""
     text = str(error)
     ours = _OURS.search(text)
     if ours is not None:
@@ -74,7 +74,7 @@ def translated(error: Exception) -> Exception:
         return found if isinstance(found, (RetriableError, FatalError)) else error
     if _MIXED in text:
         return FatalError(
-            "Spark wrote a shuffle of the batch again with different rows (an executor died, for example), and ended the job "
+            "Spark wrote a shuffle of the batch again with different rows (an executor died, for example), and aborted the job "
             "because some of its tasks had already read the old rows. No part of the batch is decided or visible. Restart "
             "the query: it computes the whole batch again. A retry without a restart would use old rows that Spark has kept"
         )

@@ -1,4 +1,4 @@
-"""Release the resources that sinks keep in a Python worker for later tasks, once the query's run has ended.
+"""Release the resources that sinks retain in a Python worker for later tasks, once the query's run has stopped.
 
 A worker outlives many queries and is not notified when a query ends. So each task carries the list of its driver's runs.
 """

@@ -35,7 +35,7 @@ class Query(Protocol):
 
     @property
     def is_active(self) -> bool:
-        """Whether the run has not ended."""
+        """Whether the run is still active."""
 
     @property
     def checkpoint_location(self) -> str:
@@ -62,7 +62,7 @@ class ShuffleCheck(Protocol):
         """Check the jobs with the tag, after they have succeeded; ``results`` are the stages whose tasks have reported.
 
         Raises:
-            RetriableError: a stage that keeps nothing was rerun; a retry reads its input again.
+            RetriableError: a stage that retains nothing was rerun; a retry reads its input again.
             FatalError: rows of two shuffles may be mixed.
         """
 
@@ -111,10 +111,10 @@ class Attempt:
 
 
 class Mode(Protocol):
-    """Gives one run of a query access to Spark.
+    """Provides one run of a query with access to Spark.
 
     Attributes:
-        is_stateless: whether the query is known to keep no state.
+        is_stateless: whether the query is known to be stateless.
     """
 
     @property
@@ -129,7 +129,7 @@ class Mode(Protocol):
         """
 
     def pause(self, pause_ms: int) -> None:
-        """Wait until the time is up or the query ends."""
+        """Wait until the time is up or the query stops."""
 
     def look(self, files: Files, frames: Sequence[SinkFrame], batch: Batch) -> tuple[StateSize, ...]:
         """Check a batch before an attempt to write it. Return the known sizes of the query's state.
@@ -157,4 +157,4 @@ class Calls(Protocol):
         """
 
     def close(self) -> None:
-        """Close the connections of a query that has ended."""
+        """Close the connections of a query that has stopped."""

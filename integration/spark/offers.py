@@ -63,7 +63,7 @@ def offers(frame: DataFrame, select: Mapping[str, Sequence[str]]) -> Offers:
         select: the expressions, by sink name.
 
     Raises:
-        SchemaError: Spark cannot make the columns. The message names the sink and gives Spark's reason.
+        SchemaError: Spark cannot make the columns. The message identifies the sink and states Spark's reason.
     """
     own = frame.schema
     if not select:

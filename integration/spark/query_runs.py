@@ -56,7 +56,7 @@ class QueryRun:
 
     @property
     def among_others(self) -> Runs:
-        """This run, and all other runs that are not known to have ended."""
+        """This run, and all other runs that are not known to have stopped."""
         return Runs(self.query.run_id, frozenset(_runs) | {self.query.run_id})
 
 
@@ -65,7 +65,7 @@ _lock: Final = threading.Lock()  # queries of one process start in separate thre
 
 
 def enter_run(query: Query, check: Callable[[], ShuffleCheck]) -> QueryRun:
-    """Find this run of a query, or register it. Drop the runs that have ended.
+    """Find this run of a query, or register it. Drop the runs that have stopped.
 
     Args:
         query: the query that makes the current call.
@@ -80,7 +80,7 @@ def enter_run(query: Query, check: Callable[[], ShuffleCheck]) -> QueryRun:
 
 
 def drop(run: QueryRun) -> None:
-    """Forget a run that has ended, and close its connections."""
+    """Forget a run that has stopped, and close its connections."""
     if _runs.pop(run.query.run_id, None) is not None:
         run.shuffles.close()
         if run.writer is not None:

@@ -17,7 +17,7 @@ _SPARKS_DEFAULT: Final = "100"
 
 
 def decisions_kept(session: SparkSession, num_retained: int | None) -> int:
-    """Return the user's number, but at least the number of batches that Spark keeps. A query can be reset to any of them.
+    """Return the user's number, but at least the number of batches that Spark retains. A query can be reset to any of them.
 
     Args:
         session: the query's own session.

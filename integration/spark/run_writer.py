@@ -47,7 +47,7 @@ class RunWriter:
         run: the run.
         mode: how this process reaches Spark.
         location: the checkpoint's location.
-        sinks: the sinks that get rows.
+        sinks: the sinks that receive rows.
         options: the user's options.
     """
 

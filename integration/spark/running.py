@@ -40,7 +40,7 @@ class RunningQuery:
 
     @property
     def is_active(self) -> bool:
-        """Whether the run has not ended."""
+        """Whether the run is still active."""
         try:
             return bool(self._java.isActive())
         except (Py4JError, OSError):  # the session's JVM has ended

@@ -16,12 +16,12 @@ if TYPE_CHECKING:
 
     from twopc.sink import TwoPhaseCommitSink
 
-    #: One DataFrame for all sinks, or one for each sink by its name, with None for a sink that gets nothing.
+    #: One DataFrame for all sinks, or one for each sink by its name, with None for a sink that receives nothing.
     Frames = DataFrame | Mapping[str, DataFrame | None]
 
 
 class SinkFrame(NamedTuple):
-    """A DataFrame and the sinks that take it.
+    """A DataFrame and the sinks that use it.
 
     Attributes:
         name: identifies the DataFrame in every replay. The name is the alphabetically first of its sinks' names, or empty if

@@ -79,7 +79,7 @@ class Shuffles:
         self._mixed: str | None = None
 
     def close(self) -> None:
-        """End the watching thread."""
+        """Stop the watching thread."""
         self._beside.shutdown(wait=False)
 
     def begin(self) -> None:
@@ -112,7 +112,7 @@ class Shuffles:
             results: the stages whose tasks have reported to the driver.
 
         Raises:
-            RetriableError: a stage that keeps nothing was rerun; a retry reads its input again.
+            RetriableError: a stage that retains nothing was rerun; a retry reads its input again.
             FatalError: rows of two shuffles may be mixed in data that Spark keeps; or Spark has not reported enough to rule
                 that out.
         """
@@ -151,7 +151,7 @@ class Shuffles:
         """Return all attempts at each stage of the attempt's jobs.
 
         Raises:
-            RetriableError: Spark no longer knows which RDDs a skipped stage has.
+            RetriableError: Spark no longer records which RDDs a skipped stage has.
         """
         found: dict[int, Sequence[StageAttempt]] = {}
         for job in jobs:

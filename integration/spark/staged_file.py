@@ -16,14 +16,14 @@ _BLOCK: Final = 1024 * 1024
 
 
 class Summed(io.RawIOBase):
-    """A stream that takes an Arrow file and appends a trailer. A file that was closed without a trailer counts as torn."""
+    """A stream that accepts an Arrow file and appends a trailer. A file that was closed without a trailer is treated as torn."""
 
     def __init__(self, stream: pa.NativeFile) -> None:
         self._stream = stream
         self._size = self._crc = 0
 
     def writable(self) -> bool:
-        """Always true: the stream takes data."""
+        """Always true: the stream accepts data."""
         return True
 
     def write(self, data: Any) -> int:

@@ -1,7 +1,7 @@
 """Keep each task's rows as Arrow IPC until its transactions are proven (``staging=True``). Then no decided row is ever lost.
 
 Each task attempt writes one staged file, ``<driver epoch>/<batch id>/<UUID>.arrow`` (rule 13). Driver and workers must share the
-location: a POSIX path or a file system that pyarrow knows, object stores included. A staged file has a unique name, is read by
+location: a POSIX path or a file system that pyarrow supports, object stores included. A staged file has a unique name, is read by
 that name, and is never renamed. Each query that shares the location has its own directory, named after the query's id.
 """
 
@@ -106,7 +106,7 @@ class Staging:
         return Staging, (self.location,)  # each process opens the location itself
 
     def has(self, name: str) -> bool:
-        """See :class:`StagedRows`. A staged file that is cut short does not count; :meth:`read` finds any other damage."""
+        """See :class:`StagedRows`. A staged file that is cut short does not count; :meth:`read` detects any other damage."""
         opened = self._opened(name)
         if opened is None:
             return False
@@ -120,7 +120,7 @@ class Staging:
         """Check with one listing that this process sees an attempt's staged files. A repair needs these files (rule 9).
 
         Raises:
-            ConfigurationError: the process does not see one of the files.
+            ConfigurationError: the process cannot read one of the files.
         """
         wanted, seen = set(names), set[str]()
         for directory in {name.rpartition("/")[0] for name in wanted}:

@@ -2,8 +2,8 @@
 
 A stateful operator commits a state partition when the partition's last row has been read (``StateStoreWriter``
 and its ``CompletionIterator`` in Spark's ``statefulOperators.scala``). So a ``limit``, a filter that is always false, a join
-with an empty side, or a DataFrame that is not made from the batch leaves partitions out (SPARK-52008). Spark up to 4.0
-accepts such a batch, and fails at every start afterwards. Newer versions fail once ``foreachBatch`` has returned.
+with an empty side, or a DataFrame that is not made from the batch skips partitions (SPARK-52008). Spark up to 4.0
+accepts such a batch, and fails at every start afterward. Newer versions fail once ``foreachBatch`` has returned.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ class StatefulOperators:
         self._tell: Tell = tell_once()
 
     def of_batch(self, query: RunningQuery, batch_id: int, *, has_state: Callable[[], bool]) -> BatchState | None:
-        """Find the state that a batch writes; None if the query keeps no state.
+        """Find the state that a batch writes; None if the query is stateless.
 
         Args:
             query: the query that makes the call.

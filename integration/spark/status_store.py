@@ -105,7 +105,7 @@ class StatusStore:
     """Reads Spark's status store, which the listener bus fills in order. Every method makes several calls to the JVM."""
 
     def __init__(self, context: SparkContext) -> None:
-        # PySpark's public StatusTracker knows neither tags nor the number of rows that a stage read.
+        # PySpark's public StatusTracker supports neither tags nor the number of rows that a stage read.
         java: Any = context._jsc  # noqa: SLF001 - see above
         gateway: Any = context._gateway  # noqa: SLF001 - the same
         self._gateway = gateway
@@ -135,7 +135,7 @@ class StatusStore:
 
     def now(self) -> Moment:
         """Return the current moment. Uses up an RDD number."""
-        # In this order, a job that is submitted in between counts as later than the moment, which is safe.
+        # In this order, a job that is submitted in between is treated as later than the moment, which is safe.
         job = self.end_of_jobs()
         return Moment(self.next_rdd(), job)
 

@@ -77,7 +77,7 @@ class PrepareTask:
         runs: the query's run, and the driver's other runs.
         frame_name: the name of the DataFrame, if the batch has several.
         first_task: the number of the DataFrame's first task in the batch.
-        first_number: the number by which the sinks know the transactions of the batch's first task; see
+        first_number: the number by which the sinks track the transactions of the batch's first task; see
             :meth:`Work.number_of`.
         staging: where the rows are staged until their transactions are proven; None if no rows are staged.
         views: each sink's columns, by sink name.

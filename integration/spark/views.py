@@ -36,7 +36,7 @@ class View(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         columns: for each column, the sink's name for it and its index in the batch.
-        of_bad_rows: whether the sink gets dead letters, which are records about rows that other sinks cannot take.
+        of_bad_rows: whether the sink receives dead letters, which are records about rows that other sinks cannot accept.
     """
 
     columns: tuple[tuple[str, int], ...]

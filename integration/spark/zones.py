@@ -1,7 +1,8 @@
 """Relabel timestamps as UTC. Spark labels timestamps in Arrow data with the session's time zone (``ArrowUtils.toArrowType``).
 
-A timestamp is the same number of microseconds under every label. Java knows names that Arrow and Python do not know (``GMT+8``,
-``UTC+01:00``, ``ACT``; SPARK-59467), and text made by Arrow would depend on the label. So the label is replaced first.
+A timestamp is the same number of microseconds under every label. Java recognizes names that Arrow and Python do not
+recognize (``GMT+8``, ``UTC+01:00``, ``ACT``; SPARK-59467), and text made by Arrow would depend on the label. So the label
+is replaced first.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ import pyarrow as pa
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-#: PyArrow's function also takes fields, which say whether a value may be null. Its type hints allow only types.
+#: PyArrow's function also accepts fields, which say whether a value may be null. Its type hints allow only types.
 _MAP: Final[Callable[..., pa.DataType]] = pa.map_
 
 

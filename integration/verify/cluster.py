@@ -56,7 +56,7 @@ class Cluster:
 
         Raises:
             ConfigurationError: the sink has no ledger on this cluster.
-            TwoPhaseCommitError: no broker answers.
+            TwoPhaseCommitError: no broker responds.
         """
         self.sink = sink
         self._connection = sink.connection_config()
@@ -136,7 +136,7 @@ class Cluster:
 
     def _bounds(self, topic: str, partitions: list[int]) -> Bounds:
         # Ask for the ends first and the starts last. Then records that are written in between are not read, and records that are
-        # deleted in between count as deleted.
+        # deleted in between are treated as deleted.
         admin, timeout_ms = self.ledger.admin, self._timeout_ms
         stable = offsets(admin, topic, partitions, OffsetSpec.latest(), committed=True, timeout_ms=timeout_ms)
         ends = offsets(admin, topic, partitions, OffsetSpec.latest(), timeout_ms=timeout_ms)

@@ -63,7 +63,7 @@ def main(sink: Callable[[], KafkaSink], options: VerifyOptions, pace: Pace, *, a
 def run_verify(
     sink: KafkaSink, options: VerifyOptions, pace: Pace, console: Console, emit: Callable[[str], object] | None
 ) -> bool:
-    """Check a sink and print the results. Return True if no check found an error.
+    """Check a sink and print the results. Return True if no check detected an error.
 
     ``emit`` gets one JSON object per check. If it is None, ``console`` gets human-readable tables.
 
@@ -76,7 +76,7 @@ def run_verify(
             if not pace.is_online:
                 watch.check(verifier)
             else:
-                # Ctrl-C is the normal way to end repeated checks, so print the report anyway.
+                # Ctrl-C is the normal way to stop repeated checks, so print the report anyway.
                 with contextlib.suppress(KeyboardInterrupt):
                     watch.check_repeatedly(verifier, pace)
     except Exception as error:  # noqa: BLE001 - conclude() raises it again, unless that would hide errors found earlier
@@ -137,7 +137,7 @@ class _Watch:
             time.sleep(pace.every_s)
 
     def conclude(self) -> bool:
-        """Print the last report with the errors of all checks. Return True if no check found an error.
+        """Print the last report with the errors of all checks. Return True if no check detected an error.
 
         Raises:
             Exception: no check found an error, and the last check failed or no check finished.

@@ -28,7 +28,7 @@ _DECODER: Final = msgspec.json.Decoder()
 
 
 class ExpressionError(ValueError):
-    """The expression is invalid. The message names the invalid part and lists the valid forms."""
+    """The expression is invalid. The message identifies the invalid part and lists the valid forms."""
 
 
 @dataclass(frozen=True)

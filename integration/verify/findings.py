@@ -46,13 +46,13 @@ class Kind(Enum):
     DECIDED_LATE = "decided_late", Severity.ERROR  #: a decided transaction is open although later batches were decided
     UNDECIDED_VISIBLE = "undecided_visible", Severity.ERROR  #: a visible transaction has no decision
     ROWS_DIFFER = "rows_differ", Severity.ERROR  #: marker and decision disagree on the number of rows
-    RECORDS_MISSING = "records_missing", Severity.ERROR  #: the output has fewer records than rows were committed
+    RECORDS_MISSING = "records_missing", Severity.ERROR  #: the output contains fewer records than rows were committed
     DUPLICATES = "duplicates", Severity.ERROR  #: a record has the same identity as an earlier one
     SEQUENCE_GAPS = "sequence_gaps", Severity.ERROR  #: numbers are missing in a sequence
     RECORDS_UNDECIDED = (
         "records_undecided",
         Severity.ERROR,
-    )  #: with --sole-writer, the output has more records than decided rows
+    )  #: with --sole-writer, the output contains more records than decided rows
     ABANDONED = "abandoned", Severity.WARNING  #: a transaction is not visible, and was abandoned
     DECIDED_OPEN = "decided_open", Severity.WARNING  #: the last batch is not committed yet; a restart commits it
     DECIDED_UNKNOWN = (
@@ -65,7 +65,7 @@ class Kind(Enum):
     RECORDS_EXTRA = (
         "records_extra",
         Severity.WARNING,
-    )  #: the output has more records than decided rows; another writer may have written them
+    )  #: the output contains more records than decided rows; another writer may have written them
     UNIDENTIFIED = "unidentified", Severity.WARNING  #: an expression finds nothing in these records
     COMMIT_MISSING = (
         "commit_missing",

@@ -49,7 +49,7 @@ class History:
     batches: dict[BatchId, Batch]  #: every batch that the log still has, oldest first
     acquisitions: Mapping[int, Acquired]  #: the acquisitions in the sink's own ledger, by driver epoch
     is_complete: bool  #: whether both ledgers have every decision since their creation
-    #: query ids whose batches were decided in another log, with its name: the sink used to run alone, or beside other sinks
+    #: query ids whose batches were decided in another log, with its name: the sink used to run alone, or alongside other sinks
     elsewhere: Mapping[str, str] = field(default_factory=dict)
 
     @property

@@ -38,7 +38,7 @@ class Markers:
 
         Raises:
             DecisionLogDamagedError: a record is not a marker.
-            RetriableError: the brokers did not answer in time.
+            RetriableError: the brokers did not respond in time.
         """
         self.partitions.update(cluster.marker_bounds())
         for messages in self.partitions.read_new(cluster, cluster.sink.ledger):
@@ -47,7 +47,7 @@ class Markers:
             self.visible.update({marker.uuid: marker for marker in found})
 
     def forget_before(self, kept: Collection[BatchId]) -> None:
-        """Forget the markers of batches that are older than their query's kept batches: their decisions were truncated."""
+        """Forget the markers of batches that are older than their query's retained batches: their decisions were truncated."""
         oldest: dict[str, int] = {}
         for query_id, batch in kept:
             oldest[query_id] = min(batch, oldest.get(query_id, batch))

@@ -55,7 +55,7 @@ class Output:
         return {topic: tail.records for topic, tail in self.topics.items()}
 
     def update_bounds(self, cluster: Cluster, topics: frozenset[str]) -> None:
-        """Get the current ends of the topics, up to which :meth:`read_new` reads.
+        """Fetch the current end offsets of the topics, up to which :meth:`read_new` reads.
 
         Raises:
             ConfigurationError: a topic does not exist.

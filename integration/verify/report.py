@@ -30,13 +30,13 @@ class Report:
         None  #: the epoch of the last driver that acquired the sink; None if its record was truncated
     )
     acquisitions: int = 0  #: the number of acquisitions that the sink's own ledger keeps
-    first_batch: int | None = None  #: the oldest batch with a kept decision; None if no decision is kept
-    last_batch: int | None = None  #: the newest batch with a kept decision
+    first_batch: int | None = None  #: the oldest batch with a retained decision; None if no decision is retained
+    last_batch: int | None = None  #: the newest batch with a retained decision
     complete: bool = False  #: whether the log keeps every decision since its topic was created
-    batches: int = 0  #: the number of batches with a kept decision
+    batches: int = 0  #: the number of batches with a retained decision
     rewritten: int = 0  #: the number of batches that were lost completely and decided again
     repaired: int = 0  #: the number of batches in which single transactions were replaced
-    transactions: int = 0  #: the number of transactions in the kept decisions
+    transactions: int = 0  #: the number of transactions in the retained decisions
     visible: int = 0  #: the number of these transactions that are proven visible by their markers
     open: int = 0  #: the number of open transactions with the sink's transactional ids
     rows: int = 0  #: the number of rows in the decided transactions

@@ -31,7 +31,7 @@ _ENTRY: Final = np.dtype(
     [("high", "<u8"), ("low", "<u8"), ("number", "<i8"), ("topic", "<u2"), ("partition", "<i4"), ("offset", "<i8")]
 )
 _TAIL: Final = struct.Struct("<qHiq")
-#: The number of entries that all buckets hold in memory before they are written to files.
+#: The number of entries that all buckets keep in memory before they are written to files.
 _BUFFER_ROWS: Final = 100_000
 #: The number of entries that are examined together. Each takes about a hundred bytes during that time.
 _PART_ROWS: Final = 500_000
@@ -40,7 +40,7 @@ _SAMPLE_ROWS: Final = 100_000
 
 @contextlib.contextmanager
 def on_disk() -> Iterator[None]:
-    """Report an error that the body gets when it writes to the temporary directory.
+    """Report an error that the body raises when it writes to the temporary directory.
 
     Raises:
         ConfigurationError: the temporary directory does not exist or is full.
@@ -164,7 +164,7 @@ def _sorted(rows: npt.NDArray[Any], *within: str) -> npt.NDArray[Any]:
 
 
 def _same(rows: npt.NDArray[Any]) -> npt.NDArray[np.bool_]:
-    """For each row except the last, tell whether the next row has the same identity."""
+    """For each row except the last, return whether the next row has the same identity."""
     same: npt.NDArray[np.bool_] = (rows["high"][1:] == rows["high"][:-1]) & (rows["low"][1:] == rows["low"][:-1])
     return same
 

@@ -95,7 +95,7 @@ def check_count(
     """Compare the number of records with the decided rows, topic by topic, or report why the comparison would prove nothing.
 
     Args:
-        cluster: knows which topics are compacted.
+        cluster: tracks which topics are compacted.
         topics: the parts of the topics that have been read.
         expected: the number of records to expect.
         sole_writer: whether nothing else writes to the topics.

@@ -79,7 +79,7 @@ def _why_missing(one: Decided, description: Description, bounds: Bounds, *, is_l
             return Kind.DECIDED_OPEN, "decided but not committed; the running query or its next start commits it"
         return Kind.DECIDED_LATE, "decided and still open, although later batches were decided"
     if description.error == reports.NO_ANSWER:
-        return Kind.DECIDED_UNKNOWN, "its coordinator does not answer; check again later"
+        return Kind.DECIDED_UNKNOWN, "its coordinator does not respond; check again later"
     if bounds.starts.get(partition, 0) > one.scan_start:
         return Kind.DECIDED_UNKNOWN, "its marker was deleted, so its commit cannot be verified"
     if bounds.stable.get(partition, 0) < bounds.ends.get(partition, 0):

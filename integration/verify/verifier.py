@@ -112,7 +112,7 @@ class Verifier(AbstractContextManager["Verifier"]):
         findings += check_visible(visible.values(), known, superseded_in(after, sink), after)
         findings += check_open(described, decided, driver_epoch=_driver_epoch(after, decided))
         if not listing.complete:
-            text = "a broker did not list its open transactions, so the sink may have more; check again when all brokers answer"
+            text = "a broker did not list its open transactions, so the sink may have more; check again when all brokers respond"
             findings.append(Finding(Kind.LISTING_INCOMPLETE, sink.name, text))
         topics, expected = self._output.topics, self._tally.expected()
         findings += check_count(self._cluster, topics, expected, sole_writer=options.sole_writer)

@@ -32,7 +32,7 @@ _SHARE_OF_RETENTION: Final = 3
 
 
 class DeltaCommitter(LakeCommitter[DeltaHandle, Step, Entry]):
-    """See :class:`LakeCommitter`. The sink's pointer names the file that contains the control record."""
+    """See :class:`LakeCommitter`. The sink's pointer refers to the file that contains the control record."""
 
     words = Words(
         moved="pointer",

@@ -13,7 +13,7 @@ _MEANINGS: Final[dict[str, Meaning]] = {
     "DeltaProtocolError": (ConfigurationError, "Use a table without this feature"),
     "PermissionError": (ConfigurationError, "Grant the sink's user the permissions that docs/delta.md lists"),
 }
-#: These errors are recognised by their text, because their classes do not say why the storage refused a request.
+#: These errors are recognized by their text, because their classes do not say why the storage rejected a request.
 _WORDS: Final[dict[str, Meaning]] = {
     "accessdenied|access denied|forbidden|unauthorized|permission denied|invalidaccesskeyid|signaturedoesnotmatch": (
         ConfigurationError,
@@ -33,7 +33,7 @@ _NOISE: Final = re.compile(r"\x1b\[[0-9;]*m|\s+0: <unknown>.*", re.DOTALL)
 
 
 def _one_line(error: Exception) -> str:
-    """Return the message without line breaks, colours and stack frames."""
+    """Return the message without line breaks, colors and stack frames."""
     return " ".join(_NOISE.sub("", str(error)).split())
 
 

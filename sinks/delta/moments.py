@@ -11,7 +11,7 @@ _EPOCH: Final = dt.datetime(1970, 1, 1)  # noqa: DTZ001 - Delta's own zone is UT
 
 
 def numbers(values: Any) -> Any:
-    """Convert dates and times to numbers; leave other values unchanged. Python's time objects would need a time zone database."""
+    """Convert dates and times to numbers; return other values unchanged. Python's time objects need a time zone database."""
     if pa.types.is_date(values.type):
         return values.cast(pa.int32())
     if pa.types.is_timestamp(values.type):

@@ -1,4 +1,4 @@
-"""Find table features and settings that this sink does not support. The sink refuses the table, and its error names them."""
+"""Find table features and settings that this sink does not support. The sink rejects the table, and its error lists them."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ if TYPE_CHECKING:
 
     from twopc.sinks.delta.table import Definition
 
-#: Features that do not affect an append, or that the checks below refuse if the table really uses them.
+#: Features that do not affect an append, or that the checks below reject if the table really uses them.
 _UNDERSTOOD: Final = {
     "appendOnly",
     "changeDataFeed",  # an added file is its own change feed

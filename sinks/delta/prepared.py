@@ -24,7 +24,7 @@ def require_whole(store: Store, handles: Sequence[DeltaHandle]) -> None:
     """Check that the files of decided transactions still exist. If some are missing, the driver's next step finds out which.
 
     Raises:
-        StoreError: some files are missing, or the storage did not answer.
+        StoreError: some files are missing, or the storage did not respond.
     """
     gone = [handle.transaction for handle, entries in whole(store, handles, Entry).items() if entries is None]
     if gone:
@@ -35,7 +35,7 @@ def find_misfit(store: Store, entry: Entry, table: Definition) -> str | None:
     """Say why an altered table does not accept a file that was written before the change; None if it does.
 
     Raises:
-        StoreError: the storage did not answer.
+        StoreError: the storage did not respond.
     """
     if set(entry.partition) != set(table.partitions):
         return "its partition columns have changed"

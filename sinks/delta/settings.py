@@ -37,12 +37,12 @@ class DeltaSettings:
     """The settings that a writer and a committer need.
 
     Raises:
-        ConfigurationError: an argument is invalid. The message names the argument and says what to pass instead.
+        ConfigurationError: an argument is invalid. The message identifies the argument and says what to pass instead.
     """
 
     name: str
     table_uri: str
-    storage_options: Mapping[str, str] | None = field(default=None, repr=False, hash=False)  # may hold credentials
+    storage_options: Mapping[str, str] | None = field(default=None, repr=False, hash=False)  # may contain credentials
     timeout_ms: int = 60_000
 
     def __post_init__(self) -> None:
@@ -93,10 +93,10 @@ class DeltaSettings:
         return Store(self.table_uri, self.storage_options, timeout_ms=self.timeout_ms)
 
     def require_supported(self, definition: Definition) -> None:
-        """Refuse a table with features or settings that this sink does not support.
+        """Reject a table with features or settings that this sink does not support.
 
         Raises:
-            ConfigurationError: the table has an unsupported feature or setting. The message names it and says what to do.
+            ConfigurationError: the table has an unsupported feature or setting. The message identifies it and says what to do.
         """
         for objection in find_objections(definition):
             raise ConfigurationError(f"sink {self.name!r}: table {self.table_uri} {objection}. Nothing was written")

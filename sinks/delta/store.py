@@ -98,7 +98,7 @@ class Store:
             return sorted(info.base_name for info in found if info.type is wanted)
 
     def delete(self, path: str) -> None:
-        """Delete a file. A missing file counts as deleted."""
+        """Delete a file. A missing file is treated as deleted."""
         with translated(f"deleting {path}"), contextlib.suppress(FileNotFoundError):
             self._opened().delete_file(path)
 

@@ -150,7 +150,7 @@ class Applier:
             left = [mutation for mutation, _ in todo]
             if failed := _failures(answers, left):
                 return failed
-            # Another driver has moved the marker, or this call has moved it and its answer was lost.
+            # Another driver has moved the marker, or this call has moved it and its response was lost.
             left = [mutation for mutation, answer in zip(left, answers, strict=True) if not answer]
         return []
 

@@ -145,7 +145,7 @@ class Check:
 
 
 def noted_in(answers: Sequence[Any]) -> list[Reach]:
-    """Read the numbers that tasks stored with their chunks. The answers contain the slices' state cells."""
+    """Read the numbers that tasks stored with their chunks. The responses contain the slices' state cells."""
     return [
         Reach(*staging.REACH.unpack(cell.value))
         for answer in answers

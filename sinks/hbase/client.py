@@ -28,7 +28,7 @@ T = TypeVar("T")
 class HBaseClient(StoreClient[Op]):
     """See :class:`StoreClient`. Each row is an atomic place. Threads may share a client.
 
-    The answer to a read is its ``Result``; the answer to a mutation tells whether its condition held.
+    The response to a read is its ``Result``; the response to a mutation tells whether its condition held.
     """
 
     system = "HBase"
@@ -110,7 +110,7 @@ class HBaseClient(StoreClient[Op]):
             self.cluster.forget(table)
             raise
         found = list(answer.results)
-        # A size limit may end a call early. Only an empty answer marks the end of the region.
+        # A size limit may end a call early. Only an empty response marks the end of the region.
         return found, found[-1].cell[0].row + b"\0" if found else place.end
 
     def _find(self, call: Op, last: Any) -> tuple[Address, Region]:

@@ -1,7 +1,7 @@
 """Find the regions and servers of an HBase cluster, and connect to them.
 
 This module does not use ``hbasedriver.zk`` to read ZooKeeper. If the znode is missing, for example while HBase starts,
-``hbasedriver.zk`` leaves a client running, which opens new sessions until the process ends. It also contacts only one of
+``hbasedriver.zk`` leaves a client running, which opens new sessions until the process exits. It also contacts only one of
 several hosts, and waits for 10 s.
 """
 
@@ -45,7 +45,7 @@ class Region(NamedTuple):
 class Cluster:
     """Keeps one process's connections and region locations. Threads may share it, because each call has its own connection.
 
-    ``timeout_s`` limits the wait for one answer. :class:`HBaseSink` documents the other arguments.
+    ``timeout_s`` limits the wait for one response. :class:`HBaseSink` documents the other arguments.
     """
 
     def __init__(self, zookeeper: str, *, znode: str = ZNODE, user: str, timeout_s: float) -> None:
@@ -143,7 +143,7 @@ class Cluster:
 
 
 def locate_master(quorum: str, timeout_s: float, znode: str = ZNODE) -> Address:
-    """Find the active master's host and port. Raises ConnectionError if ZooKeeper names no master or does not answer."""
+    """Find the active master's host and port. Raises ConnectionError if ZooKeeper lists no master or does not respond."""
     return _address(zookeeper_pb.Master.FromString(_read(quorum, f"{znode}/master", timeout_s)).master)
 
 

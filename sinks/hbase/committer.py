@@ -90,7 +90,7 @@ class HBaseCommitter(StagedCommitter[HBaseHandle]):
         super()._apply_all(handles, version)
 
     def _look(self, handles: Sequence[HBaseHandle], version: int, *, durable: bool) -> dict[HBaseHandle, SliceState]:
-        del durable  # every answer is durable
+        del durable  # every response is durable
         # Read the slices first, because another driver removes a committed slice only after it has recorded the slice's progress.
         found = self._digests(handles)
         checked(found.values())

@@ -1,6 +1,6 @@
-"""Repair ``hbase-driver``'s connections, so that a call gets its own answer or counts as unanswered.
+"""Repair ``hbase-driver``'s connections, so that a call gets its own response or is treated as unanswered.
 
-The library provides the handshake, headers, answers and calls to masters and ``hbase:meta``. This module fixes the bugs in the
+The library provides the handshake, headers, responses and calls to masters and ``hbase:meta``. This module fixes the bugs in the
 library's ``Connection`` (1.1.1, ``hbasedriver/Connection.py``).
 """
 
@@ -33,7 +33,7 @@ class _Sound(Connection):
     def __init__(self, host: str, port: int, *, user: str, timeout_s: float) -> None:
         super().__init__()  # type: ignore[call-arg, no-untyped-call] # the library's class names its service
         self.host, self.port, self._timeout_s = host, port, timeout_s
-        # The library sends this attribute in the handshake, but sets it from `connect`'s argument only afterwards.
+        # The library sends this attribute in the handshake, but sets it from `connect`'s argument only afterward.
         self.user = user
         self._calls = 0
 
@@ -42,15 +42,15 @@ class _Sound(Connection):
 
         Raises:
             RemoteError: the server rejected the call.
-            ConnectionError: no answer came; the server may have executed the call.
+            ConnectionError: no response came; the server may have executed the call.
         """
-        del need_response  # the server always answers, and the next call would mistake an unread answer for its own
+        del need_response  # the server always responds, and the next call would mistake an unread response for its own
         try:
             return self._call(req, method_name)
         except RemoteException as error:
             raise RemoteError(error.msg, error.stack_trace) from None
         except BaseException as error:
-            # A late answer must not reach the next call.
+            # A late response must not reach the next call.
             self.close()
             if not isinstance(error, Exception):
                 raise

@@ -1,4 +1,4 @@
-"""Keep the control record in HBase, in one cell that changes only by compare-and-set."""
+"""Store the control record in HBase, in one cell that changes only by compare-and-set."""
 
 from __future__ import annotations
 

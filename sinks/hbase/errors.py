@@ -10,7 +10,7 @@ from twopc.sinks.staged.client import remedies
 
 
 class RemoteError(Exception):
-    """A server answered with an error.
+    """A server returned an error.
 
     Attributes:
         kind: the Java class, without its package.
@@ -26,7 +26,7 @@ class AbsentTableError(Exception):
     """The table does not exist."""
 
 
-#: All errors that a call may raise or receive as its answer.
+#: All errors that a call may raise or receive as its response.
 FAILURES: Final = (RemoteError, AbsentTableError, OSError)
 #: The server is starting, stopping or busy, or does not serve the region yet or any more. A retry may succeed.
 _TRANSIENT: Final = re.compile(
@@ -50,7 +50,7 @@ REMEDIES: Final = remedies(
 
 
 def is_transient(answer: object) -> bool:
-    """Tell whether an answer is an error that a retry may clear."""
+    """Return whether a response is an error that a retry may clear."""
     if isinstance(answer, RemoteError):
         return _TRANSIENT.search(answer.kind) is not None
     return isinstance(answer, OSError)

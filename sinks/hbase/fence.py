@@ -1,4 +1,4 @@
-"""Keep one row that records the progress of the newest decision. A newer decision completely replaces an older one.
+"""Store one row that records the progress of the newest decision. A newer decision completely replaces an older one.
 
 The row proves which slices are committed, and its tombstones prevent the driver from applying lost slices. This row does not
 prevent a data row from being applied twice. The data rows themselves do that (``twopc.sinks.hbase.apply``).

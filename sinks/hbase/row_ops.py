@@ -71,7 +71,7 @@ def look(
 
 
 def cells_of(result: Any) -> dict[Column, Cell]:
-    """Return the cells in the answer to a read."""
+    """Return the cells in the response to a read."""
     return {(cell.family, cell.qualifier): Cell(cell.value, cell.timestamp) for cell in result.cell}
 
 

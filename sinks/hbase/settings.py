@@ -62,7 +62,7 @@ class HBaseSettings(StagedSettings):
         return HBaseClient(cluster, timeout_s=timeout_s)
 
     def _own_user(self) -> str:
-        """Find this process's user name in the same way as HBase's own clients without Kerberos."""
+        """Determine this process's user name in the same way as HBase's own clients without Kerberos."""
         try:
             return getpass.getuser()
         except (

@@ -44,7 +44,7 @@ class HBaseSink(HBaseSettings, TwoPhaseCommitSink[HBaseHandle]):
         timeout_ms: how long one step may wait for HBase.
 
     Raises:
-        ConfigurationError: an argument is invalid. The message names the argument and says what to pass instead.
+        ConfigurationError: an argument is invalid. The message identifies the argument and says what to pass instead.
     """
 
     handle_type = HBaseHandle

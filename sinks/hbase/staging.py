@@ -1,8 +1,8 @@
 """Name the parts of the sink's own table, and access its slices. A task writes a slice once, and only the driver reads it.
 
 A slice is one row, so one step sweeps it. A task writes each chunk on the condition that the slice is open. After a sweep, the
-task finds the slice closed. Every cell of a slice has the same timestamp, so a deletion does not depend on the region servers'
-clocks.
+task detects that the slice is closed. Every cell of a slice has the same timestamp, so a deletion does not depend on the
+region servers' clocks.
 """
 
 from __future__ import annotations

@@ -29,7 +29,7 @@ _SHARE_OF_ORPHAN_AGE: Final = 3
 
 
 class IcebergCommitter(LakeCommitter[IcebergHandle, Step, Entry]):
-    """See :class:`LakeCommitter`. The sink's tag names a snapshot whose summary contains the control record."""
+    """See :class:`LakeCommitter`. The sink's tag points to a snapshot whose summary contains the control record."""
 
     words = Words(
         moved="tag",
@@ -69,7 +69,7 @@ class IcebergCommitter(LakeCommitter[IcebergHandle, Step, Entry]):
     ) -> Mapping[IcebergHandle, list[Entry] | None]:
         """See :class:`LakeCommitter`.
 
-        If somebody has removed a schema or partitioning from the table, no manifest can name the files that need it.
+        If somebody has removed a schema or partitioning from the table, no manifest can list the files that need it.
         """
         found = {
             handle: entries if has_definitions(step.view.table, handle.schema_id, handle.spec_id) else None

@@ -49,6 +49,6 @@ class TableFiles:
             return sorted(name for name, is_file in listed(self._io, path) if is_file is not directories)
 
     def delete(self, path: str) -> None:
-        """Delete a file. A missing file counts as deleted."""
+        """Delete a file. A missing file is treated as deleted."""
         with translated(f"deleting {path}"), contextlib.suppress(FileNotFoundError):
             self._io.delete(path)

@@ -1,4 +1,4 @@
-"""Find the snapshot that added a batch, and tell whether readers of the table still see it."""
+"""Find the snapshot that added a batch, and check whether readers of the table still see it."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def rows_by_version(metadata: TableMetadata, sink: str) -> Mapping[int, int]:
 
 
 def is_in_main(metadata: TableMetadata, snapshot: Snapshot) -> bool | None:
-    """Tell whether the main branch was built on this snapshot; None if the snapshots in between have expired."""
+    """Return whether the main branch was built on this snapshot; None if the snapshots in between have expired."""
     main = metadata.refs.get(MAIN_BRANCH)
     if main is None:
         return False

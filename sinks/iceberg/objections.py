@@ -1,4 +1,4 @@
-"""Find table features and settings that this sink does not support. The sink refuses the table, and its error names them."""
+"""Find table features and settings that this sink does not support. The sink rejects the table, and its error lists them."""
 
 from __future__ import annotations
 

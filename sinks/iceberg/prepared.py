@@ -22,7 +22,7 @@ def added_already(table: Table, paths: Collection[str]) -> set[str]:
     """Find the files that are already in the main branch. This function reads all data manifests of the branch.
 
     Raises:
-        StoreError: the storage did not answer.
+        StoreError: the storage did not respond.
     """
     current = table.metadata.snapshot_by_name(MAIN_BRANCH)
     if current is None:

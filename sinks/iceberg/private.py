@@ -118,7 +118,7 @@ def listed(file_io: FileIO, location: str) -> Iterator[tuple[str, bool]]:
 
 
 class _Limited(HTTPAdapter):
-    """Ends a request if the server does not answer in time."""
+    """Ends a request if the server does not respond in time."""
 
     def __init__(self, timeout_s: float) -> None:
         self._timeout_s = timeout_s

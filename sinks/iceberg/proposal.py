@@ -1,7 +1,7 @@
 """Build a commit to the table directly: a new snapshot, the references that move to it, and the commit's requirements.
 
-pyiceberg's own transactions keep only one requirement of each type, and repeat a refused commit without the other requirements.
-So two drivers could add the same files.
+pyiceberg's own transactions retain only one requirement of each type, and repeat a rejected commit without the other
+requirements. So two drivers could add the same files.
 """
 
 from __future__ import annotations
@@ -57,10 +57,10 @@ class Change:
 
 @dataclass(frozen=True)
 class Proposal:
-    """A commit that the catalog accepts or refuses atomically.
+    """A commit that the catalog accepts or rejects atomically.
 
     Attributes:
-        snapshot_id: the new snapshot's id. The step recognises the commit by this id later.
+        snapshot_id: the new snapshot's id. The step recognizes the commit by this id later.
         paths: the metadata files that only this proposal names.
     """
 
@@ -74,11 +74,11 @@ def propose(table: Table, sink: str, tagged: int | None, change: Change) -> Prop
     """Write a commit's metadata files, and return the commit.
 
     Without files, the new snapshot adds nothing, and only the tag moves. But a table's first snapshot also moves the branch.
-    While a table has no snapshots, a catalog refuses a requirement about a tag, so two drivers could otherwise create the tag.
+    While a table has no snapshots, a catalog rejects a requirement about a tag, so two drivers could otherwise create the tag.
 
-    The parent is always the branch's snapshot, even if only the tag names the new snapshot. A catalog compares a snapshot's
+    The parent is always the branch's snapshot, even if only the tag points to the new snapshot. A catalog compares a snapshot's
     sequence number with the table's number only if the snapshot has a parent. Without this check, a late commit would set the
-    table's number back, and rows appended later would count as older than existing deletes.
+    table's number back, and rows appended later would be treated as older than existing deletes.
 
     Args:
         table: the table's newest metadata.
@@ -108,7 +108,7 @@ def propose(table: Table, sink: str, tagged: int | None, change: Change) -> Prop
             "snapshot-id": snapshot_id,
             "parent-snapshot-id": parent_id,
             "sequence-number": metadata.next_sequence_number(),
-            # Catalogs refuse a time before the table's last update.
+            # Catalogs reject a time before the table's last update.
             "timestamp-ms": max(time.time_ns() // 1_000_000, metadata.last_updated_ms),
             "manifest-list": list_path,
             "summary": _summary(table, parent_id, change.additions, own),
@@ -135,7 +135,7 @@ def propose(table: Table, sink: str, tagged: int | None, change: Change) -> Prop
 
 
 def has_definitions(table: Table, schema_id: int, spec_id: int) -> bool:
-    """Tell whether the table still has this schema and partitioning. Maintenance may remove them if no snapshot uses them."""
+    """Return whether the table still has this schema and partitioning. Maintenance may remove them if no snapshot uses them."""
     return table.metadata.schema_by_id(schema_id) is not None and spec_id in table.metadata.specs()
 
 

@@ -33,11 +33,11 @@ class IcebergSettings:
     """The settings that a writer and a committer need.
 
     Raises:
-        ConfigurationError: an argument is invalid. The message names the argument and says what to pass instead.
+        ConfigurationError: an argument is invalid. The message identifies the argument and says what to pass instead.
     """
 
     name: str
-    catalog: Mapping[str, str] = field(repr=False, hash=False)  # may hold credentials
+    catalog: Mapping[str, str] = field(repr=False, hash=False)  # may contain credentials
     table: str
     timeout_ms: int = 60_000
     orphan_age_ms: int = 3 * 24 * 3_600_000
@@ -65,10 +65,10 @@ class IcebergSettings:
         return Store(self.catalog, self.table, timeout_ms=self.timeout_ms)
 
     def require_supported(self, table: Table) -> None:
-        """Refuse a table with features or settings that this sink does not support.
+        """Reject a table with features or settings that this sink does not support.
 
         Raises:
-            ConfigurationError: the table has an unsupported feature or setting. The message names it and says what to do.
+            ConfigurationError: the table has an unsupported feature or setting. The message identifies it and says what to do.
         """
         for objection in find_objections(table.metadata):
             raise ConfigurationError(f"sink {self.name!r}: table {self.table} {objection}. Nothing was written")

@@ -29,13 +29,13 @@ class IcebergSink(IcebergSettings, TwoPhaseCommitSink[IcebergHandle]):
         catalog: pyiceberg's configuration for the catalog, such as ``{"type": "rest", "uri": "https://…"}``. Every executor must
             reach the catalog. The key ``name`` is the catalog's own name, which matters for ``"type": "sql"``.
         table: ``namespace.table``. The rows' columns must have the same names as the table's columns.
-        timeout_ms: how long to repeat a commit while the catalog refuses it or does not answer, and how long one request to a
+        timeout_ms: how long to repeat a commit while the catalog rejects it or does not respond, and how long one request to a
             REST catalog may take.
         orphan_age_ms: the age from which your maintenance deletes files that no snapshot names (``remove_orphan_files`` in
             Spark: three days by default). If a batch's files are older than a third of this age, the driver does not decide it.
 
     Raises:
-        ConfigurationError: an argument is invalid. The message names the argument and says what to pass instead.
+        ConfigurationError: an argument is invalid. The message identifies the argument and says what to pass instead.
     """
 
     handle_type = IcebergHandle

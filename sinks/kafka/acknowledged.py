@@ -1,4 +1,4 @@
-"""Wait for acknowledgements. While acknowledgements arrive, the wait continues; only silence or the deadline ends it."""
+"""Wait for acknowledgments. While acknowledgments arrive, the wait continues; only silence or the deadline stops it."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ _SLICE_S: Final = 0.5
 
 
 def flush_all(flush: Callable[[float], int], *, silence_s: float, until: float = math.inf) -> int:
-    """Flush until every record is acknowledged, or until no acknowledgement has arrived for ``silence_s``.
+    """Flush until every record is acknowledged, or until no acknowledgment has arrived for ``silence_s``.
 
-    With a quota or a slow link, a batch may take minutes although acknowledgements arrive every second.
+    With a quota or a slow link, a batch may take minutes although acknowledgments arrive every second.
 
     Args:
         flush: waits for at most the given number of seconds; returns the number of records without a report.
-        silence_s: how long to wait without a single acknowledgement.
+        silence_s: how long to wait without a single acknowledgment.
         until: the deadline, by ``time.monotonic()``.
 
     Returns:

@@ -1,8 +1,8 @@
-"""Learn the largest batch that a topic accepts. Brokers refuse larger batches, and unlike Java, librdkafka never splits them.
+"""Learn the largest batch that a topic accepts. Brokers reject larger batches, and unlike Java, librdkafka never splits them.
 
-The limit applies to batches, so a topic that accepts 64 kB may refuse five hundred small records with one key. A process asks
+The limit applies to batches, so a topic that accepts 64 kB may reject five hundred small records with one key. A process asks
 for each topic's limit once per run. If the process may not ask, or if somebody lowers the limit while the query runs, the
-process learns from the refusal, and the next attempt sends smaller batches.
+process learns from the rejection, and the next attempt sends smaller batches.
 
 Sources: ``batch.size`` in librdkafka's CONFIGURATION.md; ``analyzeAndValidateRecords`` and ``append`` in Kafka's
 ``UnifiedLog.scala``.
@@ -74,7 +74,7 @@ class BatchSize:
     def refusal(
         self, error: KafkaError, topic: str, sent_bytes: int, largest: int, doing: str
     ) -> TwoPhaseCommitError | None:
-        """Build the error for a batch that a broker has refused; None if the batch size is not the reason.
+        """Build the error for a batch that a broker has rejected; None if the batch size is not the reason.
 
         Args:
             error: the error in the delivery report.

@@ -45,7 +45,7 @@ class _WithoutSecrets(logging.Filter):
     """Suppresses kafka-python's debug lines that contain passwords or tokens: its settings, SASL messages and raw bytes."""
 
     def filter(self, record: logging.LogRecord) -> bool:
-        """Tell whether the line may be logged."""
+        """Return whether the line may be logged."""
         if record.levelno > logging.DEBUG:
             return True
         is_secret = "configuration" in str(record.msg) or any(
@@ -100,7 +100,7 @@ class BrokerConnection:
         return str(self._manager.broker_version_data.broker_version_str)
 
     def does_not_know(self, request: Any, *, min_version: int = 0) -> bool:
-        """Tell whether the first broker and kafka-python have no common request version of at least ``min_version``."""
+        """Return whether the first broker and kafka-python have no common request version of at least ``min_version``."""
         try:
             self._manager.broker_version_data.api_version(request, min_version=min_version)
         except kafka_errors.IncompatibleBrokerVersion:
@@ -128,14 +128,14 @@ class BrokerConnection:
         try:
             return self._manager.send(request, *node)
         except kafka_errors.UnknownBrokerIdError as error:
-            # The broker left, or it joined after kafka-python read the metadata. The caller retries.
+            # The broker left the cluster, or it joined after kafka-python read the metadata. The caller retries.
             self._manager.cluster.request_update()
             return error
         except kafka_errors.KafkaError as error:  # such as a node that is not ready
             return error
 
 
-class _TokenProvider(AbstractTokenProvider):  # type: ignore[misc] # kafka-python has no types
+class _TokenProvider(AbstractTokenProvider):  # type: ignore[misc] # kafka-python has no type hints
     """Adapts :class:`Tokens` to kafka-python."""
 
     def __init__(self, tokens: Tokens) -> None:
@@ -152,7 +152,7 @@ class _TokenProvider(AbstractTokenProvider):  # type: ignore[misc] # kafka-pytho
     def _granted(self) -> Granted:
         try:
             return self._tokens()
-        except TwoPhaseCommitError as error:  # kafka-python takes this error for an unreachable broker, and retries
+        except TwoPhaseCommitError as error:  # kafka-python treats this error as an unreachable broker, and retries
             raise kafka_errors.SaslAuthenticationFailedError(str(error)) from error
 
 

@@ -30,7 +30,7 @@ def kafka_columns(schema: pa.Schema, *, has_topic: bool) -> tuple[SinkColumn, ..
     """Choose the records' columns by case-insensitive names. ``has_topic`` says whether the sink has its own topic.
 
     Raises:
-        SchemaError: a column is missing, exists twice or has a type that cannot be written; the message names it.
+        SchemaError: a column is missing, exists twice or has a type that cannot be written; the message identifies it.
     """
     found = {name: named(name, schema.names) for name in _RULES}
     if found["value"] is None:
@@ -84,10 +84,10 @@ def require_writable(rows: pa.RecordBatch, *, max_bytes: int) -> None:
 
 
 def require_exact(rows: pa.RecordBatch) -> None:
-    """Refuse values that librdkafka would silently change.
+    """Reject values that librdkafka would silently change.
 
     librdkafka treats a time of 0 as "now" and a partition of -1 as "any", and it truncates a header's name at its first NUL byte.
-    Kafka's Java producer, which Spark's own sink uses, refuses negative partitions and times (``ProducerRecord.java``).
+    Kafka's Java producer, which Spark's own sink uses, rejects negative partitions and times (``ProducerRecord.java``).
 
     Args:
         rows: see :func:`require_writable`. Rows without ``partition``, ``timestamp`` and ``headers`` need no check.

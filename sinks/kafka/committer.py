@@ -116,7 +116,7 @@ class KafkaCommitter(SinkCommitter[KafkaHandle]):
         return proven
 
     def blockers(self) -> Sequence[str]:
-        """See :class:`SinkCommitter`. Include the coordinators' last answers, the marker search and the time limit."""
+        """See :class:`SinkCommitter`. Include the coordinators' last responses, the marker search and the time limit."""
         return self._blockers
 
     def _why(self, unproven: Mapping[KafkaHandle, str]) -> str:
@@ -177,7 +177,7 @@ class KafkaCommitter(SinkCommitter[KafkaHandle]):
         return super().initialize_state(decided, scan_start)
 
     def forget(self, kept_scan_start: Mapping[str, Any]) -> None:
-        """See :class:`SinkCommitter`. Delete markers below the oldest kept decision."""
+        """See :class:`SinkCommitter`. Delete markers below the oldest retained decision."""
         starts = {int(partition): offset for partition, offset in kept_scan_start.get("markers", {}).items()}
         if starts:
             self._scan_start.at_least(starts)

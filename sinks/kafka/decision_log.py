@@ -63,7 +63,7 @@ class KafkaDecisionLog(DecisionLog):
     """Reads and writes decisions in partition 0. The committer also uses it to write barriers to the marker partitions."""
 
     def __init__(self, settings: KafkaSettings, *, verified: bool = True) -> None:
-        """Prepare the log. ``verified`` says whether brokers refuse a record whose transaction has ended."""
+        """Prepare the log. ``verified`` says whether brokers reject a record whose transaction has ended."""
         self.name = settings.ledger
         self._verified = verified
         self._settings = settings
@@ -90,7 +90,7 @@ class KafkaDecisionLog(DecisionLog):
         return LogContents(0, ()) if self.identity() == ABSENT else self.contents(until=None)
 
     def acquire(self, claim: Claim) -> int:
-        """See :class:`DecisionLog`. Initialise the drivers' transactional id, which fences the previous driver (rule 1)."""
+        """See :class:`DecisionLog`. Initialize the drivers' transactional id, which fences the previous driver (rule 1)."""
         if self._run == claim.run:
             return self.driver_epoch
         self.topic.ensure()
@@ -137,7 +137,7 @@ class KafkaDecisionLog(DecisionLog):
         # A barrier needs no proof: it may follow an open transaction, and its writer reads up to the barrier anyway.
         partition, value = values[-1]
         # A late EndTxn for the previous record may have committed this record before its end was written (KAFKA-17754). Brokers
-        # that do not verify still accept the end, answer this commit with NONE, and leave the end unstable.
+        # that do not verify still accept the end, return NONE for this commit, and leave the end unstable.
         if partition == DRIVER_PARTITION and (took_s > _SLOW_COMMIT_S or not self._verified):
             self._read_back(last, value)
         return first
@@ -195,7 +195,7 @@ class KafkaDecisionLog(DecisionLog):
     def _recorded_start(self, earliest: int) -> int:
         """Find a long ledger's newest truncation, even if nobody may delete the records below it.
 
-        The truncation is nearer to the end than to the beginning, so search backwards, in growing parts.
+        The truncation is nearer to the end than to the beginning, so search backward, in growing parts.
         """
         upper = end = self._offset(OffsetSpec.latest(), committed=True, timeout_ms=self._timeout_ms)
         part = _PART
@@ -217,7 +217,7 @@ class KafkaDecisionLog(DecisionLog):
             if not is_known and (owners := _owners(entry.record)):
                 is_known = True
                 self._require_own(owners)
-            # The first sink that acquired a ledger owns it. Every later sink was refused, so its record does not count.
+            # The first sink that acquired a ledger owns it. Every later sink was rejected, so its record does not count.
             if whoever or not isinstance(entry.record, Acquired) or entry.record.sink in {"", self._settings.name}:
                 yield entry
 
@@ -261,9 +261,9 @@ class KafkaDecisionLog(DecisionLog):
 
 
 def _owners(record: Record) -> Collection[str]:
-    """Return the sinks that may own a ledger with this first record; empty if the record names no sink.
+    """Return the sinks that may own a ledger with this first record; empty if the record identifies no sink.
 
-    A truncated ledger begins with a decision, whose ``scan_start`` names the query's sinks.
+    A truncated ledger begins with a decision, whose ``scan_start`` lists the query's sinks.
     """
     if isinstance(record, Decision):
         return record.scan_start.keys()

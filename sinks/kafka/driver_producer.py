@@ -51,7 +51,7 @@ class DriverProducer:
     """A driver's producer. Its creation fences the previous driver, and the next driver fences this producer."""
 
     def __init__(self, settings: KafkaSettings, defaults: Mapping[str, str]) -> None:
-        """Initialise the drivers' transactional id. The user's options override ``defaults``."""
+        """Initialize the drivers' transactional id. The user's options override ``defaults``."""
         self._settings = settings
         self._ledger = settings.ledger
         self._timeout_s = settings.timeout_ms / 1000
@@ -65,7 +65,7 @@ class DriverProducer:
                 "transactional.id": self._transactional_id,
                 "transaction.timeout.ms": str(self._lives_ms),
                 "message.timeout.ms": str(self._lives_ms),
-                # librdkafka refuses a wait that is longer than the transaction timeout.
+                # librdkafka rejects a wait that is longer than the transaction timeout.
                 "socket.timeout.ms": str(min(int(silence_ms), self._lives_ms)),
                 "retry.backoff.ms": str(RETRY_BACKOFF_MS),
                 "retry.backoff.max.ms": str(10 * RETRY_BACKOFF_MS),
@@ -154,7 +154,7 @@ class DriverProducer:
                     ) from error
                 # Only a successful abort proves that the commit before it failed.
                 if inner.txn_requires_abort() and self._abort():
-                    raise RetriableError(f"the ledger {self._ledger} refused a record: {inner.str()}") from error
+                    raise RetriableError(f"the ledger {self._ledger} rejected a record: {inner.str()}") from error
                 raise
 
         try:

@@ -43,7 +43,7 @@ _NOT_CONNECTED: Final = frozenset(
     }
 )
 
-#: These errors mean that the brokers did not answer in time.
+#: These errors mean that the brokers did not respond in time.
 _UNAVAILABLE: Final = frozenset(
     {
         KafkaError._TIMED_OUT,
@@ -92,16 +92,16 @@ _GONE: Final = frozenset(
         KafkaError.UNKNOWN_TOPIC_ID,
     }
 )
-_CREDENTIALS: Final = "the broker refused the credentials: check kafka.sasl.*"
+_CREDENTIALS: Final = "the broker rejected the credentials: check kafka.sasl.*"
 #: The advice for the user, by error.
 _BAD_RECORD: Final = {
     KafkaError.MSG_SIZE_TOO_LARGE: "a record is larger than the topic or the client allows: raise the topic's "
     "max.message.bytes and kafka.message.max.bytes, or make the record smaller",
     KafkaError.RECORD_LIST_TOO_LARGE: "a batch of records is larger than the topic allows: raise its max.message.bytes, or "
     "lower kafka.batch.size",
-    KafkaError.INVALID_RECORD: "the topic refuses the record: set a key if the topic is compacted, or a timestamp in the "
+    KafkaError.INVALID_RECORD: "the topic rejects the record: set a key if the topic is compacted, or a timestamp in the "
     "topic's range",
-    KafkaError.INVALID_TIMESTAMP: "the topic refuses the record's time: correct or remove the 'timestamp' column, or raise "
+    KafkaError.INVALID_TIMESTAMP: "the topic rejects the record's timestamp: correct or remove the 'timestamp' column, or raise "
     "the topic's message.timestamp.before.max.ms or message.timestamp.after.max.ms",
     KafkaError.UNKNOWN_TOPIC_OR_PART: "the topic or partition does not exist: create it, or correct the name",
     KafkaError._UNKNOWN_TOPIC: "the topic does not exist: create it, or correct the name",
@@ -148,7 +148,7 @@ def error_of(error: KafkaException | SystemError | KafkaError) -> KafkaError:
 
 
 def cause_of(producer: Any, error: KafkaError) -> KafkaError:
-    """Find out why a transaction failed if a record's own error says only that the record was purged.
+    """Determine why a transaction failed if a record's own error says only that the record was purged.
 
     Args:
         producer: the producer, which has begun a transaction. If that transaction has failed, an attempt to begin another
@@ -184,7 +184,7 @@ def ledger_is_gone(ledger: str, why: str = "") -> ConfigurationError:
 
 
 def is_fenced(error: KafkaError) -> bool:
-    """Tell whether a newer producer has initialised the transactional id, or the broker has timed out the transaction."""
+    """Return whether a newer producer has initialized the transactional id, or the broker has timed out the transaction."""
     return error.code() in _FENCED
 
 
@@ -226,7 +226,7 @@ def translate(error: KafkaException | SystemError | KafkaError, doing: str, righ
 def translate_in_task(
     error: KafkaException | SystemError | KafkaError, doing: str, right: str = ""
 ) -> TwoPhaseCommitError:
-    """Translate an error like :func:`translate`, but for a task's producer, because fencing ends only its attempt.
+    """Translate an error like :func:`translate`, but for a task's producer, because fencing fails only its attempt.
 
     The task's transaction timed out or was swept, or an InitProducerId came late. The driver learns from its log, not from its
     tasks, whether a newer driver has acquired the sink.
@@ -236,7 +236,7 @@ def translate_in_task(
 
 
 def is_retriable(error: BaseException) -> bool:
-    """Tell whether one of our own errors may be transient."""
+    """Return whether one of our own errors may be transient."""
     return isinstance(error, RetriableError)
 
 

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-#: Several connections help only from this number of requests on. One connection answers fewer requests just as fast.
+#: Several connections help only from this number of requests on. One connection handles fewer requests just as fast.
 _MANY: Final = 32
 _LANES: Final = 4
 

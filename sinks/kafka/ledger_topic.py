@@ -1,4 +1,4 @@
-"""Create the ledger, the topic for decisions and markers, with safe settings, and refuse dangerous settings (rule 14).
+"""Create the ledger, the topic for decisions and markers, with safe settings, and reject dangerous settings (rule 14).
 
 Partition 0 contains the driver's records, and the other partitions contain the tasks' markers. Records and markers never share a
 partition, because a task's open transaction holds back its partition's last stable offset.
@@ -74,11 +74,11 @@ class LedgerTopic:
 
     def identity(self) -> str:
         """Return the topic's id, which changes when the topic is recreated; :data:`ABSENT` if it does not exist."""
-        # ensure() has read the id. Afterwards, a broker that lags might still report the topic as absent.
+        # ensure() has read the id. Afterward, a broker that lags might still report the topic as absent.
         return self._created_id or self._find_id()
 
     def ensure(self) -> None:
-        """Create the ledger if it does not exist. Wait until the brokers know it and every partition has a leader."""
+        """Create the ledger if it does not exist. Wait until the brokers have registered it and every partition has a leader."""
         if self._find_id() == ABSENT:
             self._create()
         retry = retrying(is_retriable, timeout_s=self._timeout_s, backoff=wait_fixed(0.05))
@@ -100,7 +100,7 @@ class LedgerTopic:
         return partitions
 
     def require_safe(self) -> None:
-        """Refuse settings that could lose decisions or markers, and warn about weak settings."""
+        """Reject settings that could lose decisions or markers, and warn about weak settings."""
         ledger = self._settings(self._name)
         wrong = {name: ledger.get(name) for name, value in _REQUIRED.items() if ledger.get(name) != value}
         if wrong:
@@ -121,7 +121,7 @@ class LedgerTopic:
                 )
 
     def batch_limit(self) -> int:
-        """Return the size of the largest batch that the ledger accepts, in bytes. Refuse a limit too small for markers."""
+        """Return the size of the largest batch that the ledger accepts, in bytes. Reject a limit too small for markers."""
         limit = int(self._settings(self._name).get("max.message.bytes") or _DEFAULT_BATCH_LIMIT)
         if limit < _LOWEST_BATCH_LIMIT:
             raise ConfigurationError(

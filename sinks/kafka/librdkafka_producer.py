@@ -2,7 +2,7 @@
 
 Delivery reports, statistics and log lines are events in one queue. :meth:`LibrdkafkaProducer.poll` reads the queue, so librdkafka
 never calls Python. Each accepted record has one delivery report (``delivery.report.only.error`` is off), and the producer reads
-every report. So the producer misses no error, and the reports name every partition that it has written to (rules 2 and 3).
+every report. So the producer misses no error, and the reports identify every partition that it has written to (rules 2 and 3).
 
 A client, its queue and its topics live as long as this object, and an event lives until it is read. The topics are released
 first, the client last. The caller must keep keys and values until the call returns, because librdkafka copies them.
@@ -47,7 +47,7 @@ ARGUMENT: Final = np.dtype(c.Argument)
 
 
 def accepts(config: Mapping[str, Any]) -> bool:
-    """Tell whether all options are librdkafka's own, without callbacks or options that confluent-kafka adds."""
+    """Return whether all options are librdkafka's own, without callbacks or options that confluent-kafka adds."""
     return not any(callable(value) or name.startswith(_CONFLUENT_ONLY) for name, value in config.items())
 
 
@@ -84,7 +84,7 @@ class LibrdkafkaProducer:
         self._queue = library.queue_get_main(self._client)
         weakref.finalize(
             self, _destroy, library, self._client, self._queue, self._topics, os.getpid()
-        ).atexit = False  # not needed when the process ends
+        ).atexit = False  # not needed when the process exits
         library.set_log_queue(self._client, None)
 
     def set_log_level(self, level: int) -> None:

@@ -1,6 +1,6 @@
-"""Look up a topic again before refusing a row, because the producer's metadata may be outdated.
+"""Look up a topic again before rejecting a row, because the producer's metadata may be outdated.
 
-librdkafka immediately refuses an unknown partition or topic, and asks the brokers only every five minutes
+librdkafka immediately rejects an unknown partition or topic, and asks the brokers only every five minutes
 (``topic.metadata.refresh.interval.ms``). Java's producer asks as soon as it meets an unknown topic or partition.
 """
 
@@ -23,7 +23,7 @@ _PATIENCE_S: Final = 1.0
 
 
 class LookUp:
-    """Looks up the topics of one producer's refused rows."""
+    """Looks up the topics of one producer's rejected rows."""
 
     def __init__(self, producer: Any, timeout_s: float) -> None:
         self._producer = producer
@@ -32,7 +32,7 @@ class LookUp:
         self._until = 0.0
 
     def helps(self, records: Records, row: int, error: KafkaError) -> bool:
-        """Look up a refused row's topic. Tell whether to retry this row and all rows after it."""
+        """Look up a rejected row's topic. Return whether to retry this row and all rows after it."""
         if error.code() not in _UNKNOWN or not records.stopped:
             return False
         if row != self._row:
@@ -58,11 +58,11 @@ class LookUp:
         return _refused(self._described(topic))
 
     def _partitions(self, topic: str) -> int:
-        """Ask a broker for the number of partitions; 0 if the topic does not exist or no broker answers."""
+        """Ask a broker for the number of partitions; 0 if the topic does not exist or no broker responds."""
         return len(getattr(self._described(topic), "partitions", ()))
 
     def _described(self, topic: str) -> Any:
-        """Return a broker's description of the topic, None if the topic does not exist, or the exception if no broker answers."""
+        """Return the topic's description; None if the topic does not exist, or the exception if no broker responds."""
         try:
             return self._producer.list_topics(topic, timeout=self._timeout_s).topics.get(topic)
         except KafkaException as error:

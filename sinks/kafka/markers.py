@@ -2,7 +2,7 @@
 
 If a ``read_committed`` reader sees a marker, its transaction is committed. If the marker is absent, its transaction is lost only
 if the reader also sees a *barrier*, a record that the driver has written later. An open transaction hides the barrier, and a
-stale leader does not have it. A deleted marker does not count as absent.
+stale leader does not have it. A deleted marker is not treated as absent.
 """
 
 from __future__ import annotations
@@ -78,7 +78,7 @@ def search(
         try:
             seen[partition] = _read_to_barrier(log, partition, scan_start.get(str(partition), 0), timeout_ms)
         except (RetriableError, ConfigurationError, DecisionInDoubtError) as error:
-            # A failed search proves nothing, and a barrier without an answer decides nothing. A FencedError passes through.
+            # A failed search proves nothing, and a barrier without a response decides nothing. A FencedError passes through.
             reasons.append(f"the markers in {log.name}/{partition} cannot be read: {error}")
             break
         if seen[partition] is None:

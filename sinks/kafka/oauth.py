@@ -1,6 +1,6 @@
 """Supply SASL/OAUTHBEARER tokens to both clients of a process.
 
-librdkafka calls a :class:`Tokens` object as its ``oauth_cb``. kafka-python gets the same object through an adapter
+librdkafka calls a :class:`Tokens` object as its ``oauth_cb``. kafka-python receives the same object through an adapter
 (``twopc.sinks.kafka.broker_connection``). Each task has its own producer, and an identity provider may limit requests, so the
 clients reuse a token for half of its lifetime.
 
@@ -53,7 +53,7 @@ class Tokens:
 
         Raises:
             RetriableError: the request failed.
-            ConfigurationError: the request was refused, or its result is not a token.
+            ConfigurationError: the request was rejected, or its result is not a token.
         """
         with self._lock:
             now = time.time()

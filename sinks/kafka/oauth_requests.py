@@ -56,7 +56,7 @@ class ClientCredentials:
 
         Raises:
             RetriableError: the endpoint does not respond.
-            ConfigurationError: the endpoint refuses the client, or responds without a token.
+            ConfigurationError: the endpoint rejects the client, or responds without a token.
         """
         began = time.time()
         answer = self._ask()
@@ -101,7 +101,7 @@ class ClientCredentials:
 
 class _NoRedirect(urllib.request.HTTPRedirectHandler):
     def redirect_request(self, *_: Any, **__: Any) -> None:
-        """Refuse to follow a redirect, because the other host would get the secret."""
+        """Do not follow a redirect, because the other host would get the secret."""
 
 
 def diagnose(config: Mapping[str, str]) -> None:

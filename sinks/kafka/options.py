@@ -1,7 +1,7 @@
 """Check and convert the user's librdkafka options for two clients. The options have the prefix ``kafka.``, as in Spark.
 
 librdkafka writes rows and decisions. kafka-python commits other processes' transactions (``twopc.sinks.kafka.transactions``).
-Connection options must apply to both clients, so an option that kafka-python does not support is refused, not ignored.
+Connection options must apply to both clients, so an option that kafka-python does not support is rejected, not ignored.
 
 The names come from librdkafka's CONFIGURATION.md.
 """

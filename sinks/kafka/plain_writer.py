@@ -7,7 +7,8 @@ With ``AT_LEAST_ONCE``, every record is acknowledged before the vote. With ``NON
 so the driver has nothing to commit, sweep or repair. The driver still decides the batch, so a restart after the decision does not
 write it again, and the query's other sinks keep their guarantee.
 
-As in Flink, a producer serves one task after another in its process. A failed task drops the producer with all unsent records.
+As in Flink, a producer serves one task after another in its process. When a task fails, its
+producer is discarded, along with any unsent records.
 """
 
 from __future__ import annotations

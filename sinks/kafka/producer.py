@@ -1,4 +1,4 @@
-"""Create, initialise and identify a task's producer before its only transaction, then abort or drop it."""
+"""Create, initialize and identify a task's producer before its only transaction, then abort or drop it."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ _FOR_ANOTHER: Final = frozenset(
 
 @dataclass
 class ReadyProducer:
-    """An initialised producer without a transaction.
+    """An initialized producer without a transaction.
 
     Attributes:
         sequence: the number at the end of the transactional id.
@@ -69,7 +69,7 @@ def connect(producer: Producer | LibrdkafkaProducer, topic: str, *, timeout_s: f
     """Connect a new producer, so that its ``init_transactions()`` takes 5 ms instead of 510. Return the partition count.
 
     librdkafka looks for the coordinator as soon as a broker *of the cluster* is connected, otherwise after 500 ms. The bootstrap
-    address may answer the first request itself (for 6 of 55 producers). Two requests were always enough (112 of 112).
+    address may respond to the first request itself (for 6 of 55 producers). Two requests were always enough (112 of 112).
     """
     try:
         producer.list_topics(topic, timeout=timeout_s)
@@ -82,13 +82,13 @@ def connect(producer: Producer | LibrdkafkaProducer, topic: str, *, timeout_s: f
 def make_ready(
     config: Mapping[str, Any], transactional_id: str, sequence: int, topics: tuple[str, ...], *, timeout_ms: float
 ) -> ReadyProducer:
-    """Create and initialise a producer.
+    """Create and initialize a producer.
 
     ``topics`` contains the ledger and, if all rows have the same topic, that topic. It is a tuple because mypy accepts ``str`` as
     ``Sequence[str]``, and a producer creates every topic that it asks for if the brokers allow that.
 
     Raises:
-        ConfigurationError, RetriableError: the producer cannot be initialised.
+        ConfigurationError, RetriableError: the producer cannot be initialized.
     """
     require_token(config)
     for by_statistics in (False, True):
@@ -117,7 +117,7 @@ def _initialised(  # noqa: PLR0913 - as make_ready
     deadline = time.monotonic() + timeout_ms / 1000
     failures: dict[str, KafkaError] = {}
     delivered: Counter[tuple[str, int]] = Counter()
-    doing, right = f"initialising the transactional id {transactional_id}", on_ids("Write", transactional_id)
+    doing, right = f"initializing the transactional id {transactional_id}", on_ids("Write", transactional_id)
     with translated(doing, translate_in_task, right=right):
         settings = {**config, **identity.options, "transactional.id": transactional_id}
         producer, native = new_producer(settings, failures, delivered, identity.passed_on, identity)
@@ -205,14 +205,14 @@ def _note(failures: dict[str, KafkaError], topic: str, error: KafkaError) -> Non
 
 
 def is_for_another(error: KafkaError) -> bool:
-    """Tell whether another record caused the error, by failing the transaction or being refused in the same request."""
+    """Return whether another record caused the error, by failing the transaction or being rejected in the same request."""
     return error.code() in _FOR_ANOTHER
 
 
 def drop_quietly(ready: ReadyProducer, timeout_ms: float) -> None:
     """Abort a producer's own transaction if possible. The sweep ends a transaction that stays open.
 
-    librdkafka waits for records in flight. If no answer comes, the transaction stays open, and the sweep fences these records.
+    librdkafka waits for records in flight. If no response comes, the transaction stays open, and the sweep fences these records.
     Do not purge them. The abort would leave the epoch unchanged, and brokers before Kafka 3.6 accept a record that arrives after
     the abort (KAFKA-14402).
     """

@@ -38,7 +38,7 @@ class PoolKey:
     sink: str
     driver_epoch: int
     ledger: str
-    config: tuple[tuple[str, Any], ...] = field(repr=False)  # may hold passwords
+    config: tuple[tuple[str, Any], ...] = field(repr=False)  # may contain passwords
     topic: str | None = None
     pid: int = field(default_factory=os.getpid)
 
@@ -171,7 +171,7 @@ _pools: dict[str, ProducerPool] = {}
 #: The lock is needed because a driver has a thread for each of its queries.
 _pools_lock: Final = threading.Lock()
 #: The limit exists because a worker outlives many queries, and each idle producer costs some threads and megabytes. A driver
-#: drops the pools of queries that have ended. A worker drops the pools of queries that it has not served for a long time.
+#: drops the pools of queries that have stopped. A worker drops the pools of queries that it has not served for a long time.
 _MOST_POOLS: Final = 64
 _SERVE_EVERY_S: Final = 5.0
 #: How long an unused producer stays ready. By then, the brokers have closed its connections (``connections.max.idle.ms``, ten
@@ -195,7 +195,7 @@ def pool_for(key: PoolKey, *, timeout_ms: float) -> ProducerPool:
 
 
 def drop_pool(sink: str, driver_epoch: int) -> None:
-    """Drop this process's pool, if any, for a driver that has ended. A working writer keeps its producer."""
+    """Drop this process's pool, if any, for a driver that has stopped. A working writer keeps its producer."""
     with _pools_lock:
         pool = _pools.get(sink)
         if pool is None or pool.key.driver_epoch != driver_epoch:

@@ -71,7 +71,7 @@ def offsets(  # noqa: PLR0913 - the same
     timeout_ms: float,
     committed: bool = False,
 ) -> dict[int, int]:
-    """Repeat :func:`request_offsets` until an answer arrives. Look for new leaders before each retry."""
+    """Repeat :func:`request_offsets` until a response arrives. Look for new leaders before each retry."""
 
     def request() -> dict[int, int]:
         requested = request_offsets(admin, topic, partitions, spec, timeout_ms=timeout_ms, committed=committed)
@@ -84,7 +84,7 @@ def offsets(  # noqa: PLR0913 - the same
         with contextlib.suppress(KafkaException):
             admin.list_topics(timeout=_request_s(timeout_ms))
 
-    # The metadata names a new topic's leaders before they know it themselves (NOT_LEADER_FOR_PARTITION).
+    # The metadata lists a new topic's leaders before those brokers learn of it (NOT_LEADER_FOR_PARTITION).
     retry = retrying(is_retriable, timeout_s=timeout_ms / 1000, backoff=wait_fixed(0.05), before_sleep=look_for_leaders)
     return retry(request)
 
@@ -97,7 +97,7 @@ def _request_s(timeout_ms: float) -> float:
 COMMITTED: Final = {
     "group.id": "twopc",  # librdkafka requires a group, but nobody commits offsets for it
     "enable.auto.commit": "false",
-    "auto.offset.reset": "error",  # a deleted record does not count as absent
+    "auto.offset.reset": "error",  # a deleted record is not treated as absent
     "isolation.level": "read_committed",
     "enable.partition.eof": "true",
     "fetch.wait.max.ms": "10",  # do not wait for more records
@@ -174,7 +174,7 @@ class CommittedReader:
         """Send a request immediately, because a new consumer that has been idle looks for a broker only once a second.
 
         A query's consumer is idle from the query's start to its first batch (``tests/live/test_kafka_reader.py``). Every read
-        sends this request until a broker has answered it once. The request may take only part of the time, because the read
+        sends this request until a broker has responded to it once. The request may take only part of the time, because the read
         needs the rest.
         """
         if not self._is_connected:

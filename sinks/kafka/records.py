@@ -20,7 +20,7 @@ class Records(Protocol):
     """Rows that are ready for librdkafka's queue.
 
     Attributes:
-        stopped: whether :meth:`enqueue` refuses all rows after the first refused row.
+        stopped: whether every row after the first rejected row was rejected too, so none was queued out of order.
     """
 
     stopped: bool
@@ -32,7 +32,7 @@ class Records(Protocol):
         """The size of the largest row's key and value in bytes."""
 
     def enqueue(self, start: int) -> tuple[int, KafkaError | None]:
-        """Enqueue the rows from ``start`` on. Return the first refused row and the reason, or the number of rows and None."""
+        """Enqueue the rows from ``start`` on. Return the first rejected row and the reason, or the number of rows and None."""
 
     def topic_of(self, row: int) -> str:
         """Return the row's topic."""
@@ -74,12 +74,12 @@ class OneByOne:
 
 
 def is_full(error: KafkaError) -> bool:
-    """Tell whether a record was refused because the queue is full."""
+    """Return whether a record was rejected because the queue is full."""
     return error.code() == _QUEUE_FULL
 
 
 def has_failed(error: KafkaError) -> bool:
-    """Tell whether a record was refused because an earlier record has failed the transaction."""
+    """Return whether a record was rejected because an earlier record has failed the transaction."""
     return error.code() == _STATE
 
 

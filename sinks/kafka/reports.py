@@ -21,7 +21,7 @@ NO_ANSWER: Final = "NO_ANSWER"
 CONCURRENT: Final = "ConcurrentTransactionsError"
 #: The transaction is in transition, or the response was lost. The next request may bring a final report.
 NOT_FINAL: Final = frozenset({CONCURRENT, NO_ANSWER})
-#: Reports that a newer producer has initialised the id.
+#: Reports that a newer producer has initialized the id.
 FENCED: Final = frozenset({"ProducerFencedError", "InvalidProducerEpochError"})
 NOT_FOUND: Final = "TransactionalIdNotFoundError"
 NOT_AUTHORIZED: Final = "TransactionalIdAuthorizationFailedError"
@@ -52,7 +52,7 @@ class Description:
     timeout_ms: int = -1
 
     def is_of(self, handle: KafkaHandle) -> bool:
-        """Tell whether the id still has the handle's producer. Otherwise, another transaction uses the id."""
+        """Return whether the id still has the handle's producer. Otherwise, another transaction uses the id."""
         here = (self.producer_id, self.producer_epoch)
         return self.error == NONE and here == (handle.producer_id, handle.producer_epoch)
 

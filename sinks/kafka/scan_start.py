@@ -29,7 +29,7 @@ class ScanStart:
     Args:
         log: the sink's decision log.
         output: the rows' topic, if all rows go to the same topic.
-        timeout_ms: how long to wait for an answer if nothing was requested in advance.
+        timeout_ms: how long to wait for a response if nothing was requested in advance.
     """
 
     def __init__(self, log: KafkaDecisionLog, output: str | None, *, timeout_ms: float) -> None:
@@ -56,7 +56,7 @@ class ScanStart:
         """Return the scan start for an attempt that begins now.
 
         Raises:
-            RetriableError, ConfigurationError: neither an earlier nor a new request was answered.
+            RetriableError, ConfigurationError: neither an earlier nor a new request received a response.
         """
         self.at_least(self._answer() or self._ask())
         self._ahead = {}

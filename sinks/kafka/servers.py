@@ -14,10 +14,10 @@ def servers_of(text: str, protocol: str) -> tuple[str, ...]:
     """Split a comma-separated list into distinct servers, each without a leading listener name (``SSL://host:port``).
 
     Java's clients skip the listener name. librdkafka reads it as a protocol, and connects to no server if it differs from
-    ``protocol``. So this function refuses a different name.
+    ``protocol``. So this function rejects a different name.
 
     Raises:
-        ConfigurationError: the list names no server, or an entry is not a server.
+        ConfigurationError: the list contains no server, or an entry is not a server.
     """
     found = []
     for entry in filter(None, (part.strip() for part in text.split(","))):
@@ -38,7 +38,7 @@ def servers_of(text: str, protocol: str) -> tuple[str, ...]:
 
 
 def _is_server(server: str) -> bool:
-    """Tell whether the text is ``host``, ``host:port``, ``[IPv6]``, ``[IPv6]:port``, or a plain IPv6 address."""
+    """Return whether the text is ``host``, ``host:port``, ``[IPv6]``, ``[IPv6]:port``, or a plain IPv6 address."""
     if server.startswith("["):
         host, bracket, rest = server[1:].partition("]")
         return bool(host and bracket) and (not rest or (rest.startswith(":") and _is_port(rest[1:])))

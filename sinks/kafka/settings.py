@@ -21,7 +21,7 @@ _TOPIC_RULE: Final = "Use 1 to 249 letters, digits, '.', '_' or '-', and not '.'
 _TOPIC: Final = re.compile(r"(?!\.\.?$)[A-Za-z0-9._-]{1,249}")
 #: The prefix of a ledger's name, unless the user names the ledger.
 LEDGERS: Final = "twopc-ledger-"
-#: Kafka's own topics. Kafka itself refuses rows for them, but only when it receives the rows.
+#: Kafka's own topics. Kafka itself rejects rows for them, but only when it receives the rows.
 _INTERNAL: Final = frozenset({"__transaction_state", "__consumer_offsets"})
 #: The same limit as in Spark's own sink. Java's producer sends up to 1048494 bytes of key and value (max.request.size=1048576
 #: minus an overhead of 82), and brokers accept that by default. librdkafka's default is 1000000.
@@ -43,7 +43,7 @@ class KafkaSettings:
     name: str
     bootstrap_servers: str
     topic: str | None = None
-    options: Mapping[str, Any] = field(default_factory=dict, repr=False)  # may hold passwords
+    options: Mapping[str, Any] = field(default_factory=dict, repr=False)  # may contain passwords
     ledger_topic: str | None = None
     timeout_ms: int = 30_000
     other_ledgers: frozenset[str] = field(default=frozenset(), repr=False)
@@ -93,7 +93,7 @@ class KafkaSettings:
         except (confluent_kafka.KafkaException, TypeError, ValueError) as error:
             reason = error.args[0].str() if isinstance(error, confluent_kafka.KafkaException) else str(error)
             raise ConfigurationError(
-                f"librdkafka refuses one of the options {sorted(self.options)}: {reason}. Correct or remove that option"
+                f"librdkafka rejects one of the options {sorted(self.options)}: {reason}. Correct or remove that option"
             ) from error
 
     @property

@@ -32,11 +32,11 @@ if TYPE_CHECKING:
     #: Reads the error code and the result for each id from a response. A response about one id uses the key "".
     Read = Callable[[Any], Mapping[str, tuple[int, Any]]]
 
-#: librdkafka uses transactions V1 (its own EndTxn is <= v3). All requests about a transaction use V1, so that a broker answers a
-#: repeated commit with NONE. v5 (KIP-890) would answer INVALID_TXN_STATE for a transaction that v3 has committed.
+#: librdkafka uses transactions V1 (its own EndTxn is <= v3). All requests about a transaction use V1, so that a broker
+#: returns NONE for a repeated commit. v5 (KIP-890) would return INVALID_TXN_STATE for a transaction that v3 has committed.
 _END_TXN_VERSION: Final = 3
 _INIT_PRODUCER_ID_VERSION: Final = 4
-#: The transaction timeout in a fencing request, which begins no transaction. Brokers refuse more than their
+#: The transaction timeout in a fencing request, which begins no transaction. Brokers reject more than their
 #: transaction.max.timeout.ms.
 _FENCING_TIMEOUT_MS: Final = 1_000
 _TRANSACTION_COORDINATOR: Final = 1
@@ -96,7 +96,7 @@ class TransactionClient:
 
     @property
     def verifies(self) -> bool:
-        """Whether brokers refuse a record whose transaction has ended (Kafka 3.6 and newer)."""
+        """Whether brokers reject a record whose transaction has ended (Kafka 3.6 and newer)."""
         return not self._connection.does_not_know(AddPartitionsToTxnRequest, min_version=_VERIFYING_VERSION)
 
     def coordinator_of(self, transactional_id: str) -> str:
@@ -125,7 +125,7 @@ class TransactionClient:
     def fence(self, identities: Sequence[ProducerIdentity]) -> dict[str, str]:
         """Send InitProducerId for each id, to abort its open transaction and to fence its writer wherever the writer runs.
 
-        If a newer producer has initialised the id and has no open transaction, the broker changes nothing and reports one of
+        If a newer producer has initialized the id and has no open transaction, the broker changes nothing and reports one of
         :data:`FENCED` (KIP-360). The broker aborts an open transaction at any epoch (``prepareInitProducerIdTransit``). Without
         producer id and epoch, the request fences the id's current producer, and creates an absent id. The result is the same
         as in :meth:`end`.
@@ -207,7 +207,7 @@ class TransactionClient:
         return reports
 
     def _look_up(self, transactional_ids: Sequence[str]) -> dict[str, str]:
-        """Find the unknown coordinators. Return the error's name for each refused id."""
+        """Look up the unknown coordinators. Return the error's name for each rejected id."""
         unknown = [tid for tid in transactional_ids if tid not in self._nodes]
         if not unknown:
             return {}

@@ -57,7 +57,7 @@ class KafkaWriter(SinkWriter[KafkaHandle]):
     """See :class:`SinkWriter`. Rows have the columns of Spark's own Kafka writer, in the engine's types.
 
     The columns are ``key``, ``value`` (binary, may be null), ``topic`` (string), ``partition`` (int32), ``headers`` (list of
-    struct ``key``, ``value``) and ``timestamp`` (int64, ms since the epoch). Only ``value`` is required. The writer refuses a row
+    struct ``key``, ``value``) and ``timestamp`` (int64, ms since the epoch). Only ``value`` is required. The writer rejects a row
     that librdkafka would silently change; see :func:`twopc.sinks.kafka.columns.require_exact`.
     """
 
@@ -93,7 +93,7 @@ class KafkaWriter(SinkWriter[KafkaHandle]):
             self._ready.producer.begin_transaction()
 
     def _take(self) -> ReadyProducer:
-        """Get a producer whose batches fit the known topics."""
+        """Acquire a producer whose batches fit the known topics."""
         settings, task = self._settings, self._task
         if self._topic is not None:
             self._batch_size.learn([self._topic])
@@ -202,7 +202,7 @@ class KafkaWriter(SinkWriter[KafkaHandle]):
                 raise UnavailableError(f"{took}: {SLOW_DELIVERY}{ready.log.said()}")
 
     def _flush(self, ready: ReadyProducer) -> None:
-        """Wait until every record has a report, or one record has failed. Each acknowledgement restarts the timeout.
+        """Wait until every record has a report, or one record has failed. Each acknowledgment restarts the timeout.
 
         Raises:
             UnavailableError: no report arrived in time.
@@ -226,7 +226,7 @@ class KafkaWriter(SinkWriter[KafkaHandle]):
         if time.monotonic() >= self._ends_at:
             raise self._expired(open_ones)
         raise UnavailableError(
-            f"{open_ones}, and no acknowledgement arrived for {self._timeout_s:.0f} s: {SLOW_DELIVERY}{ready.log.said()}"
+            f"{open_ones}, and no acknowledgment arrived for {self._timeout_s:.0f} s: {SLOW_DELIVERY}{ready.log.said()}"
         )
 
     def _no_markers(self, ready: ReadyProducer) -> TwoPhaseCommitError:

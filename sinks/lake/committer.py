@@ -303,6 +303,6 @@ class LakeCommitter(StepCommitter[HandleT, StepT], Generic[HandleT, StepT, Entry
 
 
 def _is_older(record: Control, published: Published, known: Mapping[str, Any]) -> bool:
-    """Tell whether a table lacks commits that came before the log's newest decision."""
+    """Return whether a table lacks commits that came before the log's newest decision."""
     newest = max(record.decided, published.version)
     return newest < decided_before(known) or record.driver_epoch < version_of(known) >> _VERSIONS_OF_A_DRIVER

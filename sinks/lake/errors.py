@@ -20,7 +20,7 @@ _SHOWN: Final = 500
 
 
 class StoreError(Exception):
-    """The catalog or the storage refused a request, did not answer, or has lost one of the sink's files or records.
+    """The catalog or the storage rejected a request, did not respond, or has lost one of the sink's files or records.
 
     Attributes:
         kind: the class of the error to raise before a decision.
@@ -44,7 +44,7 @@ class Translation:
         text_of: returns an error's message in one line.
         by_class: each error's meaning, by the name of its class, because each client has its own classes.
         by_words: each error's meaning, by a pattern in its lower-case message, for clients whose classes do not say why the
-            storage refused a request.
+            storage rejected a request.
     """
 
     def __init__(

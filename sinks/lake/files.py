@@ -6,7 +6,7 @@ from typing import Protocol
 
 
 class Files(Protocol):
-    """Accesses files. Each method raises :class:`twopc.sinks.lake.errors.StoreError` if the storage does not answer."""
+    """Accesses files. Each method raises :class:`twopc.sinks.lake.errors.StoreError` if the storage does not respond."""
 
     def read(self, path: str) -> bytes | None:
         """Read a small file; None if it does not exist."""
@@ -21,4 +21,4 @@ class Files(Protocol):
         """List the names of a directory's files or subdirectories. The list is empty if the directory does not exist."""
 
     def delete(self, path: str) -> None:
-        """Delete a file. A missing file counts as deleted."""
+        """Delete a file. A missing file is treated as deleted."""

@@ -49,7 +49,7 @@ class Orphans:
             own_epoch: the caller's driver epoch.
 
         Raises:
-            StoreError: the storage did not answer.
+            StoreError: the storage did not respond.
         """
         self._paths.clear()
         for epoch, batch in self._directories(files, base, published, own_epoch):

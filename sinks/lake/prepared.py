@@ -23,7 +23,7 @@ def whole(files: Files, handles: Sequence[HandleT], kind: type[EntryT]) -> dict[
     """Return each transaction's files; None if one of the files is missing or has another size.
 
     Raises:
-        StoreError: the storage did not answer, which says nothing about the files.
+        StoreError: the storage did not respond, which says nothing about the files.
     """
 
     def look(handle: HandleT) -> list[EntryT] | None:
@@ -40,7 +40,7 @@ def entries_of(files: Files, handle: LakeHandle, kind: type[EntryT]) -> list[Ent
     """Return a transaction's files from its task's list; None if the list was in a file that is now missing or altered.
 
     Raises:
-        StoreError: the storage did not answer.
+        StoreError: the storage did not respond.
     """
     if not handle.entries_file:
         return decode(handle.entries, kind)

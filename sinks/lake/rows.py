@@ -39,7 +39,7 @@ class RowFormat:
 
         Raises:
             SchemaError: a column is missing, or has a type that the table does not accept.
-            BadRecordError: a row can never be written. The message names the first such row, the column and the value.
+            BadRecordError: a row can never be written. The message identifies the first such row, the column and the value.
         """
         found: dict[int, str] = {}
         for source, field in zip(self.sources, self.target, strict=True):
@@ -73,7 +73,7 @@ def match(schema: pa.Schema, target: pa.Schema, title: str) -> tuple[str | None,
 
     Raises:
         SchemaError: a column has no counterpart, or has a type that the table does not accept, or the batch lacks a required
-            column. The message names the column and both types, and says what to do.
+            column. The message identifies the column and both types, and says what to do.
     """
     found: dict[str, str] = {}
     for name in schema.names:

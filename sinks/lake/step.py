@@ -26,8 +26,8 @@ _LONGEST_PAUSE_S: Final = 5.0
 class LakeStep(ABC, Generic[ViewT, SeenT]):
     """Runs one step of the driver. A subclass supports one table format.
 
-    The table keeps one value for the sink: a pointer in Delta's log, or a tag in an Iceberg table. This value leads to the sink's
-    record, and a commit moves it by compare-and-set. So a step is valid until somebody moves the value.
+    The table stores one value for the sink: a pointer in Delta's log, or a tag in an Iceberg table. This value leads to the
+    sink's record, and a commit moves it by compare-and-set. So a step is valid until somebody moves the value.
 
     Args:
         sink: the sink's name.
@@ -47,12 +47,12 @@ class LakeStep(ABC, Generic[ViewT, SeenT]):
     def end(self, timeout_ms: int) -> None:
         """Commit the step's changes, if any.
 
-        If others commit first, the step tries again. It also repeats a commit that got no answer. The sink's value moves by
-        compare-and-set, so at most one try takes effect, even if it is late.
+        If others commit first, the step tries again. It also repeats a commit that received no response. The sink's value
+        moves by compare-and-set, so at most one try takes effect, even if it is late.
 
         Raises:
             OvertakenError: another driver has moved the sink's value.
-            StoreError: the store has refused commits, or has not answered, until the timeout. The outcome is unknown.
+            StoreError: the store rejected commits, or did not respond, until the timeout. The outcome is unknown.
         """
         if self.control is None and self.published is None:
             return
@@ -63,7 +63,7 @@ class LakeStep(ABC, Generic[ViewT, SeenT]):
                 break
             if time.monotonic() >= ends_at:
                 raise failure
-            logger.info("sink %r: a commit was refused or got no answer; trying again: %s", self.sink, failure)
+            logger.info("sink %r: a commit was rejected or received no response; trying again: %s", self.sink, failure)
             time.sleep(random.uniform(0.5, 1) * pause_s)  # noqa: S311 - not a secret
             pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)
         self.tidy()
@@ -94,7 +94,7 @@ class LakeStep(ABC, Generic[ViewT, SeenT]):
         """Read the table again after a failure.
 
         Raises:
-            StoreError: the store did not answer. The caller looks again.
+            StoreError: the store did not respond. The caller checks again.
         """
 
     @abstractmethod

@@ -38,10 +38,10 @@ class View(Protocol[HandleT]):
         """Return the directory for the sink's data files. ``sink_id`` is the id in the control record."""
 
     def require_supported(self) -> None:
-        """Refuse a table with features that this sink does not support.
+        """Reject a table with features that this sink does not support.
 
         Raises:
-            ConfigurationError: the table has an unsupported feature. The message names it and says what to do.
+            ConfigurationError: the table has an unsupported feature. The message identifies it and says what to do.
         """
 
     def row_format(self, schema: pa.Schema) -> RowFormat:
@@ -58,4 +58,4 @@ class View(Protocol[HandleT]):
         """Make the handle for files that were written for this view. ``common`` has the attributes of :class:`LakeHandle`."""
 
     def is_current(self, handle: HandleT) -> bool:
-        """Tell whether the table's definition is the same as when a handle's files were written."""
+        """Return whether the table's definition is the same as when a handle's files were written."""

@@ -1,7 +1,7 @@
 """Define which Arrow types a PostgreSQL column accepts, how to write the values, and which values never fit.
 
 The sink writes a value as text. From this text, PostgreSQL's own input function creates the same value that ``INSERT`` would
-store. If PostgreSQL would have to guess (a time zone, the digits of a double), the sink refuses the column, and the query must
+store. If PostgreSQL would have to guess (a time zone, the digits of a double), the sink rejects the column, and the query must
 cast it.
 """
 
@@ -56,7 +56,7 @@ def rule_for(kind: Any, target: ColumnType) -> Rule | None:
 
 
 def is_list(kind: Any) -> bool:
-    """Tell whether the type is one of Arrow's list types."""
+    """Return whether the type is one of Arrow's list types."""
     return pa.types.is_list(kind) or pa.types.is_large_list(kind)
 
 

@@ -109,7 +109,7 @@ class PostgresCommitter(FencedCommitter[PostgresHandle, "Connection"]):
 
     @contextlib.contextmanager
     def observing(self) -> Iterator[Connection]:
-        """See :class:`FencedCommitter`. The server refuses every write."""
+        """See :class:`FencedCommitter`. The server rejects every write."""
         with self.step() as step:
             step.execute("SET TRANSACTION READ ONLY")
             yield step
@@ -161,14 +161,14 @@ class PostgresCommitter(FencedCommitter[PostgresHandle, "Connection"]):
         step.execute(self._statements.forget_markers(below=min(version, newest)))
 
     def is_passing(self, error: Exception) -> bool:
-        """See :class:`FencedCommitter`. Deadlocks, and connections that the server or the network has ended, are transient."""
+        """See :class:`FencedCommitter`. Deadlocks, and connections that the server or the network has closed, are transient."""
         state = getattr(error, "sqlstate", None)
         return _BROKEN in str(error) if state is None else state.startswith(_PASSING)
 
     # -- for callers ----------------------------------------------------------------------------------------------------
 
     def binding(self) -> Mapping[str, str]:
-        """See :class:`FencedCommitter`. Add the server and the table. A recreated table counts as another table."""
+        """See :class:`FencedCommitter`. Add the server and the table. A recreated table is treated as another table."""
         with self._try("reading the table's identity"), self.step() as step:
             _, server, _, _ = self._facts(step)
             self._transfer.oid = read_table(step, self._settings.table, locked=False).oid

@@ -56,7 +56,7 @@ class Database:
             prepared_as: if set, prepare the transaction under this name instead. Any session can commit it later.
 
         Raises:
-            psycopg.Error: the server rejected a statement, or did not answer in time. The outcome of the COMMIT is unknown.
+            psycopg.Error: the server rejected a statement, or did not respond in time. The outcome of the COMMIT is unknown.
         """
         try:
             with self.watched():
@@ -79,7 +79,7 @@ class Database:
             psycopg.Error: see :meth:`transaction`.
         """
         if self._connection is not None:
-            # A pool, a firewall or a server restart may have ended the idle connection.
+            # A pool, a firewall or a server restart may have closed the idle connection.
             with contextlib.suppress(psycopg.OperationalError):
                 return self._begun(self._connection, is_short=is_short)
             self.close()
@@ -122,7 +122,7 @@ class Database:
 
     @contextlib.contextmanager
     def watched(self) -> Iterator[None]:
-        """Break the connection if the body takes longer than the timeout. Nothing else ends the wait for a silent server.
+        """Break the connection if the body takes longer than the timeout. Nothing else interrupts the wait for a silent server.
 
         Raises:
             psycopg.OperationalError: the body took longer than the timeout.
@@ -157,7 +157,7 @@ class Database:
 
     def _end(self, statement: sql.SQL | sql.Composed, expected: str) -> None:
         done = self.connection.execute(statement).statusmessage
-        if done != expected:  # the server answers ROLLBACK if a statement in the transaction has failed
+        if done != expected:  # the server returns ROLLBACK if a statement in the transaction has failed
             raise psycopg.InternalError(f"the server answered {done} to {expected}")
 
     def _require_time(self) -> None:

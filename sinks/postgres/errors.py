@@ -60,7 +60,7 @@ _MEANINGS: Final[dict[str, tuple[type[TwoPhaseCommitError], str]]] = {
         UnavailableError,
         "Another session or a prepared transaction holds the lock: see pg_stat_activity, pg_locks and pg_prepared_xacts",
     ),
-    "57": (UnavailableError, "The server ended the statement or the connection, or is starting or stopping"),
+    "57": (UnavailableError, "The server terminated the statement or the connection, or is starting or stopping"),
     "P0001": (BadRecordError, "One of the table's triggers or functions rejects a row"),
     "57014": (UnavailableError, "Raise timeout_ms, unless somebody cancelled the statement"),
 }

@@ -1,9 +1,9 @@
 """Find at the start everything that a stage cannot check. A publish that the table rejects after the decision blocks the query.
 
-The stage has the table's column types, CHECK constraints, NOT NULLs, defaults, generated columns and indexes, so a task finds
-each row that they reject. The sink refuses everything that depends on other rows or on code, unless the driver publishes
-before it votes (``vote="prepared"``). The table's owner must avoid two cases: a CHECK or an index whose function reads other
-rows, and changes to the table while the query runs.
+The stage has the table's column types, defaults, generated columns and indexes, and its CHECK and NOT NULL constraints, so a
+task catches every row that violates them. The sink rejects everything that depends on other rows or on code, unless the
+driver publishes before it votes (``vote="prepared"``). The table's owner must avoid two cases: a CHECK or an index whose
+function reads other rows, and changes to the table while the query runs.
 """
 
 from __future__ import annotations
@@ -151,7 +151,7 @@ def _unique(index: Index, publishing: Publishing) -> str:
 
 
 def _is_numbered(index: Index, publishing: Publishing) -> bool:
-    """Tell whether the table gives each row a different value in one of the index's columns."""
+    """Return whether the table gives each row a different value in one of the index's columns."""
     columns = [publishing.table.column(name) for name in index.columns if name not in publishing.written]
     return any(column.is_identity or (column.default or "").startswith(_EACH_ONCE) for column in columns)
 
@@ -203,7 +203,7 @@ def _computed(publishing: Publishing) -> Iterator[str]:
 
 
 def _is_mixed(columns: Iterable[str], publishing: Publishing) -> bool:
-    """Tell whether a stage knows only some of these columns' values in the row that results from an upsert."""
+    """Return whether a stage has only some of these columns' values in the row that results from an upsert."""
     used = set(columns)
     for column in publishing.table.columns:
         used |= set(column.sources) if column.name in used else set()

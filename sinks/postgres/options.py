@@ -1,7 +1,7 @@
 """Check a PostgreSQL sink's connection string, and show it without its password.
 
 libpq quotes the text that it cannot parse. If a password is not escaped, this text may be part of the password. So this module
-finds the mistake first, and shows no value.
+catches the mistake first, and shows no value.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ class Address:
         ConfigurationError: the dsn is invalid. The message shows none of its values.
     """
 
-    dsn: str = field(repr=False)  # may hold a password
+    dsn: str = field(repr=False)  # may contain a password
 
     def __post_init__(self) -> None:
         found = self._parameters()

@@ -51,7 +51,7 @@ class RowFormat:
 
         Raises:
             SchemaError: a column is missing, or has a type that the table does not accept.
-            BadRecordError: a row can never be written. The message names the first such row, the column and the value.
+            BadRecordError: a row can never be written. The message identifies the first such row, the column and the value.
         """
         problems = self.bad_rows(rows)
         if problems:
@@ -132,7 +132,7 @@ def fit_rows(schema: pa.Schema, table: Table, *, key: Collection[str] = ()) -> R
 
     Raises:
         SchemaError: a column has no counterpart, is computed by the table, or has a type that the table does not accept, or the
-            batch lacks a required column. The message names the column and both types, and says what to do.
+            batch lacks a required column. The message identifies the column and both types, and says what to do.
     """
     found: dict[str, tuple[str, Column]] = {}
     for name in schema.names:

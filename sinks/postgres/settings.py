@@ -35,11 +35,11 @@ class PostgresSettings:
     """The settings that a writer and a committer need.
 
     Raises:
-        ConfigurationError: an argument is invalid. The message names the argument and says what to pass instead.
+        ConfigurationError: an argument is invalid. The message identifies the argument and says what to pass instead.
     """
 
     name: str
-    dsn: str = field(repr=False)  # may hold a password
+    dsn: str = field(repr=False)  # may contain a password
     table: str
     mode: Mode = "append"
     key: tuple[str, ...] | str = ()

@@ -34,7 +34,7 @@ def staged_indexes(table: Table) -> tuple[str, ...]:
 
 
 def may_reject(index: Index, table: Table) -> bool:
-    """Tell whether the index may reject a row because of the row's own values."""
+    """Return whether the index may reject a row because of the row's own values."""
     if index.has_expressions or index.is_partial:
         return True
     widths = [_widest(table.column(name).type) for name in index.columns]

@@ -5,7 +5,7 @@ The objects are in a separate schema, which several sinks may share:
 * ``control`` has each sink's control record.
 * ``slice`` has each staged slice, with its sink and its number of rows.
 * ``marker`` tells for each finished slice whether it was published or rolled back, and the decision's version.
-* ``stage_<uuid>`` has the rows of one slice. The table is logged, because a crash empties an unlogged table.
+* ``stage_<uuid>`` contains the rows of one slice. The table is logged, because a crash empties an unlogged table.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ class Statements:
     # -- the sink's own objects -----------------------------------------------------------------------------------------
 
     def find_objects(self) -> sql.Composed:
-        """Find out whether the schema and the tables in it exist."""
+        """Check whether the schema and the tables in it exist."""
         return self._format("SELECT to_regclass(format('%I.marker_of_sink', {schema_name}::text)) IS NOT NULL")
 
     def create(self) -> Iterator[sql.Composed]:

@@ -153,7 +153,7 @@ def read_table(connection: psycopg.Connection[Any], name: str, *, locked: bool =
 
     Raises:
         ConfigurationError: the table does not exist.
-        psycopg.Error: the server rejected the query, or did not answer.
+        psycopg.Error: the server rejected the query, or did not respond.
     """
     try:
         found = connection.execute("SELECT to_regclass(%s)::oid::int8", [name]).fetchone()

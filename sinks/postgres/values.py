@@ -1,4 +1,4 @@
-"""Find values that a column can never store. Each check looks at a column's extremes, or runs one vectorised test.
+"""Find values that a column can never store. Each check inspects a column's extremes, or runs one vectorized test.
 
 A check yields a mask of the bad values and the reason. It yields nothing if all rows are good. A check accepts all values that
 PostgreSQL's input function accepts. If only the server can judge a value, the server checks it when the task stages the row.
@@ -170,7 +170,7 @@ def _refuse(constant: str) -> NoReturn:
     raise ValueError(constant)
 
 
-#: The decoder keeps every number as text, so that Python neither rounds it nor refuses its length.
+#: The decoder returns every number as text, so that Python neither rounds it nor rejects its length.
 _DECODER: Final = json.JSONDecoder(parse_float=str, parse_int=str, parse_constant=_refuse)
 
 

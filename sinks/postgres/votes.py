@@ -49,7 +49,7 @@ def finish_votes(database: Database, names: Collection[str], how: Literal["COMMI
     """Commit prepared transactions, or roll them back. Yield each name after its transaction has ended. Skip unlisted names.
 
     Raises:
-        psycopg.Error: the server rejected a statement, or did not answer. The outcome is unknown. After a rejection, all other
+        psycopg.Error: the server rejected a statement, or did not respond. The outcome is unknown. After a rejection, all other
             transactions have ended.
     """
     if not names:

@@ -76,7 +76,7 @@ class PostgresWriter(SinkWriter[PostgresHandle]):
         return PostgresHandle(self._name, self.rows, self._format.names, self._filled, self._table, self._vote)
 
     def abort(self) -> None:
-        """See :class:`SinkWriter`. If the COMMIT got no answer, the driver's sweep removes the slice."""
+        """See :class:`SinkWriter`. If the COMMIT received no response, the driver's sweep removes the slice."""
         self._database.close()
 
     def _create_stage(self, schema: pa.Schema) -> RowFormat:

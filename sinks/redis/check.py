@@ -57,7 +57,7 @@ class Check:
         for (handle, *_), answer in zip(chunks, answers, strict=True):
             if isinstance(answer, Exception):
                 failed.setdefault(handle, answer)
-            elif answer:  # an empty answer means that the chunk is missing
+            elif answer:  # an empty response means that the chunk is missing
                 if answer[2]:
                     raise self._refusal(answer[1], answer[2])
                 found[handle].append(text_of(answer[0]))
@@ -101,12 +101,12 @@ class Check:
 
 
 def refused(key: bytes, reason: bytes, where: str = "") -> str:
-    """Describe the key of a refused command, with the reason."""
+    """Describe the key of a rejected command, with the reason."""
     return f"key {text_of(key)!r}: {where}{text_of(reason)}"
 
 
 def text_of(answer: bytes) -> str:
-    """Return an answer's text for error messages. Keys and values may contain any bytes."""
+    """Return a response's text for error messages. Keys and values may contain any bytes."""
     return answer.decode("utf-8", "backslashreplace")
 
 
@@ -118,7 +118,7 @@ def _chunks(handle: RedisHandle) -> Iterator[tuple[int, int, int]]:
 
 
 def _may_pass(answer: Any) -> bool:
-    """Tell whether a retry may get another answer. The error may come from Redis itself or from the rehearsed command."""
+    """Return whether a retry may get another response. The error may come from Redis itself or from the rehearsed command."""
     if isinstance(answer, Exception):
         return is_transient(answer)
     return bool(answer and answer[2] and is_transient_text(text_of(answer[2])))

@@ -1,6 +1,6 @@
 """Talk to standalone Redis, to Redis behind Sentinel, or to a cluster.
 
-redis-py retries a command after a lost answer, which would apply an ``INCRBY`` twice. So the sink disables redis-py's retries.
+redis-py retries a command after a lost response, which would apply an ``INCRBY`` twice. So the sink disables redis-py's retries.
 Only :meth:`RedisClient.execute` retries, and it accepts only calls that may be repeated.
 """
 
@@ -38,7 +38,7 @@ class Call(NamedTuple):
         script: the script to run, if any.
         keys: the number of keys in ``words``.
         weight: the call's approximate cost, in single commands.
-        durable: whether the answer counts only after the write is as safe as :class:`Safety` demands.
+        durable: whether the response counts only after the write is as safe as :class:`Safety` demands.
     """
 
     slot: int
@@ -64,13 +64,13 @@ class Safety:
     timeout_ms: int = 1_000
 
     def command(self) -> tuple[str | int, ...] | None:
-        """Return the command that waits; None if the primary's answer is enough."""
+        """Return the command that waits; None if the primary's response is enough."""
         if self.aof:
             return ("WAITAOF", 1, self.replicas, self.timeout_ms)
         return ("WAIT", self.replicas, self.timeout_ms) if self.replicas else None
 
     def holds(self, answer: Any) -> bool:
-        """Tell whether the answer to :meth:`command` proves that the write is safe."""
+        """Return whether the response to :meth:`command` proves that the write is safe."""
         if isinstance(answer, RedisError):
             return False
         if self.aof:
@@ -85,8 +85,8 @@ class RedisClient(StoreClient[Call]):
     oldest = "Redis 6.2, Valkey 7.2"
     failures = FAILURES
     remedies = REMEDIES
-    #: The maximum weight to send before reading an answer. While Redis executes the commands from one read of a socket, it serves
-    #: no other client.
+    #: The maximum weight to send before reading a response. While Redis executes the commands from one read of a socket, it
+    #: serves no other client.
     limits = (4_000,)
     backoff = wait_exponential(multiplier=0.01, max=0.5)
     is_transient = staticmethod(is_transient)
@@ -98,7 +98,7 @@ class RedisClient(StoreClient[Call]):
         self._safety = safety
 
     def server_info(self) -> list[Mapping[str, Any]]:
-        """Read ``INFO`` from every primary. Raises one of ``FAILURES`` if a primary does not answer."""
+        """Read ``INFO`` from every primary. Raises one of ``FAILURES`` if a primary does not respond."""
         return [node.info() for node in self._primaries()]
 
     def largest_argument_bytes(self) -> int:

@@ -110,7 +110,7 @@ class RedisCommitter(StagedCommitter[RedisHandle]):
                 if is_transient_text(text_of(answer[2])):
                     return True
                 blocked.append(answer)
-            # An earlier chunk has no answer yet. It will get an answer unless an error blocks the slice.
+            # An earlier chunk has no response yet. It will get a response unless an error blocks the slice.
             return bool(answer[0] == b"EARLIER" and not blocked)
 
         answers = self._client.execute(calls, retry_if=retry_if)

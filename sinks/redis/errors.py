@@ -61,12 +61,12 @@ _FINAL: Final = (exceptions.AuthenticationError, exceptions.AuthorizationError)
 
 
 def is_transient(answer: object) -> bool:
-    """Tell whether an answer is an error that a retry may clear."""
+    """Return whether a response is an error that a retry may clear."""
     if not isinstance(answer, Exception) or isinstance(answer, _FINAL):
         return False
     return isinstance(answer, _TRANSIENT) or is_transient_text(str(answer))
 
 
 def is_transient_text(text: str) -> bool:
-    """Tell whether the text belongs to an error that a retry may clear."""
+    """Return whether the text belongs to an error that a retry may clear."""
     return _TRANSIENT_TEXT.search(text) is not None

@@ -37,7 +37,8 @@ def keys(rows: pa.RecordBatch, template: str) -> Column:
     joined = columns.keys(rows, template)
     if pc.any(pc.starts_with(joined, pattern=PREFIX), min_count=0).as_py():
         raise BadRecordError(
-            f"key {template!r} yields a key that begins with {PREFIX!r}, which is reserved for the sink: change the template"
+            f"key template {template!r} produces a key that begins with {PREFIX!r}, a prefix reserved for the sink: change the "
+            "template"
         )
     found: Column = joined.to_pylist()
     return found

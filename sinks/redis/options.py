@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 _CONNECTIONS: Final = {"redis": Connection, "rediss": SSLConnection, "unix": UnixDomainSocketConnection}
 _RETRIES: Final = "redis-py's retries would apply a command twice"
 _ANSWERS: Final = "the sink reads and writes bytes"
-#: Options that the sink itself sets, or that would change the meaning of commands and answers.
+#: Options that the sink itself sets, or that would change the meaning of commands and responses.
 _OWNED: Final = {
     **dict.fromkeys(("retry", "retry_on_timeout", "retry_on_error", "cluster_error_retry_attempts"), _RETRIES),
     **dict.fromkeys(("decode_responses", "encoding", "encoding_errors", "parser_class", "command_packer"), _ANSWERS),
@@ -61,7 +61,7 @@ def require_valid(url: str, options: Mapping[str, Any], *, cluster: bool) -> Non
     """Check a sink's url and options. No message shows a value, because the value may contain part of a password.
 
     Raises:
-        ConfigurationError: an option is invalid. The message names the argument and the option, and says what to pass
+        ConfigurationError: an option is invalid. The message identifies the argument and the option, and says what to pass
             instead.
     """
     scheme = urlsplit(url).scheme

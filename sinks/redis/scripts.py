@@ -122,7 +122,7 @@ return 'LOST'
 )
 
 #: KEYS control; ARGV the value read ('' if absent) and the value to write. Returns 0 if another value is stored. After a lost
-#: answer, the new value may already be stored. The script writes it again, so that a later WAIT covers it.
+#: response, the new value may already be stored. The script writes it again, so that a later WAIT covers it.
 SWAP: Final = script(
     """
 local held = redis.call('HGET', KEYS[1], 'record') or ''

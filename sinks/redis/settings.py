@@ -31,7 +31,7 @@ class RedisSettings(StagedSettings):
 
     positive: ClassVar = (*StagedSettings.positive, "wait_timeout_ms")
 
-    url: str = field(repr=False)  # may hold a password
+    url: str = field(repr=False)  # may contain a password
     mapping: Mapping
     cluster: bool = False
     sentinels: tuple[tuple[str, int], ...] = ()
@@ -66,7 +66,7 @@ class RedisSettings(StagedSettings):
         return RedisClient(self.connect, timeout_ms=self.timeout_ms, safety=safety)
 
     def connect(self) -> redis.Redis | RedisCluster:
-        """Return a redis-py client that never retries, because a retry after a lost answer would apply an ``INCRBY`` twice."""
+        """Return a redis-py client that never retries, because a retry after a lost response would apply an ``INCRBY`` twice."""
         # The socket timeout must exceed the timeout of a WAIT.
         timeout_s = (self.timeout_ms + self.wait_timeout_ms) / 1000
         common = {"socket_timeout": timeout_s, "socket_connect_timeout": timeout_s, **self.options}

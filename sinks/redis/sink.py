@@ -43,7 +43,7 @@ class RedisSink(RedisSettings, TwoPhaseCommitSink[RedisHandle]):
         timeout_ms: how long one step may wait for Redis.
 
     Raises:
-        ConfigurationError: an argument is invalid. The message names the argument and says what to pass instead.
+        ConfigurationError: an argument is invalid. The message identifies the argument and says what to pass instead.
     """
 
     handle_type = RedisHandle

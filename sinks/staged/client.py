@@ -56,11 +56,11 @@ class StoreClient(ABC, Generic[CallT]):
     def execute(self, calls: Sequence[CallT], *, retry_if: Callable[[Any], bool] | None = None) -> list[Any]:
         """Execute repeatable calls, and keep their order within each atomic place in the store.
 
-        Retry a call while ``retry_if`` is true for its answer, by default after transient errors. Give up after the timeout
-        passes without an answer to any call. Every answer restarts the timeout.
+        Retry a call while ``retry_if`` is true for its response, by default after transient errors. Give up after the timeout
+        passes without a response to any call. Every response restarts the timeout.
 
         Returns:
-            the last answer to each call, which may be an error.
+            the last response to each call, which may be an error.
         """
         answers: list[Any] = [TimeoutError("not sent")] * len(calls)
         retry_if = retry_if or self.is_transient
@@ -113,7 +113,7 @@ class StoreClient(ABC, Generic[CallT]):
         return checked(self.execute([call]))[0]
 
     def translate(self, error: Exception, what: str) -> TwoPhaseCommitError:
-        """Build the error for a failure before the decision. Its message begins with ``what``, which names the sink and step."""
+        """Build the error for a failure before the decision. Its message begins with ``what``: the sink and the step."""
         text = f"{what}: {str(error) or type(error).__name__}"
         if remedy := self.remedy(f"{getattr(error, 'kind', type(error).__name__)} {error}"):
             kind, advice = remedy
@@ -125,7 +125,7 @@ class StoreClient(ABC, Generic[CallT]):
         )
 
     def remedy(self, text: str) -> tuple[type[TwoPhaseCommitError], str] | None:
-        """Find the error class and the advice for this text; None if ``remedies`` has no match."""
+        """Look up the error class and the advice for this text; None if ``remedies`` has no match."""
         found = ((kind, advice) for pattern, kind, advice in self.remedies if pattern.search(text))
         return next(found, None)
 
@@ -153,7 +153,7 @@ class StoreClient(ABC, Generic[CallT]):
     @staticmethod
     @abstractmethod
     def is_transient(answer: object) -> bool:
-        """Tell whether an answer is an error that a retry may clear."""
+        """Return whether a response is an error that a retry may clear."""
 
     @abstractmethod
     def close(self) -> None:
@@ -169,7 +169,7 @@ class StoreClient(ABC, Generic[CallT]):
 
     @abstractmethod
     def _send(self, server: Any, calls: Sequence[CallT], mine: Sequence[tuple[int, Any]], answers: list[Any]) -> None:
-        """Send calls to one server, and replace their last answers. ``mine`` has each call's position and place."""
+        """Send calls to one server, and replace their last responses. ``mine`` has each call's position and place."""
 
     @abstractmethod
     def _recover(self, calls: Sequence[CallT], answers: Sequence[Any]) -> None:
@@ -180,7 +180,7 @@ AnswersT = TypeVar("AnswersT", bound="Collection[Any]")
 
 
 def checked(answers: AnswersT) -> AnswersT:
-    """Return the answers, or raise the first error among them."""
+    """Return the responses, or raise the first error among them."""
     for answer in answers:
         if isinstance(answer, Exception):
             raise answer

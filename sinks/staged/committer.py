@@ -221,7 +221,7 @@ class StagedCommitter(ControlCommitter[StagedHandleT, "StoreClient[Any]"]):
             yield handle, self._apply(handle, version)
 
     def _is_ordered(self, handle: StagedHandleT) -> bool:
-        """Tell whether later slices must wait for this one."""
+        """Return whether later slices must wait for this one."""
         del handle
         return False
 

@@ -31,7 +31,7 @@ class StagedSettings(ABC):
         positive: the arguments that must be positive numbers.
 
     Raises:
-        ConfigurationError: an argument is invalid. The message names the argument and says what to pass instead.
+        ConfigurationError: an argument is invalid. The message identifies the argument and says what to pass instead.
     """
 
     positive: ClassVar[tuple[str, ...]] = ("chunk_rows", "chunk_bytes", "timeout_ms")

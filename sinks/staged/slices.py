@@ -71,7 +71,7 @@ class SliceState(Enum):
     LOST = "LOST"  #: no chunk is applied, and chunks are missing, or a tombstone forbids their application
     TORN = "TORN"  #: some chunks may be applied, and others are missing
     STALE = "STALE"  #: a newer decision was applied, and this decision's markers are missing
-    UNANSWERED = "UNANSWERED"  #: the store did not answer
+    UNANSWERED = "UNANSWERED"  #: the store did not respond
 
 
 #: The driver applies only complete slices. A slice that has lost a chunk may be proven lost and written again.

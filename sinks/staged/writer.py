@@ -60,7 +60,7 @@ class StagedWriter(SinkWriter[StagedHandleT]):
         self._client.close()
 
     def _execute(self, calls: Sequence[Any], what: str) -> list[Any]:
-        """Execute calls, and return their answers. An error ends the task."""
+        """Execute calls, and return their responses. An error fails the task."""
         answers = self._client.execute(calls)
         for answer in answers:
             if isinstance(answer, Exception):
@@ -82,4 +82,4 @@ class StagedWriter(SinkWriter[StagedHandleT]):
 
     @abstractmethod
     def _remove(self) -> list[Any]:
-        """Remove the slice and its entry, and return the store's answers."""
+        """Remove the slice and its entry, and return the store's responses."""

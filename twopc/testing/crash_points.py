@@ -9,7 +9,7 @@ action     effect at the point
 kill       SIGKILL to this process
 stop       SIGSTOP to this process, until it receives SIGCONT
 raise      :class:`InjectedFault`, an error that the product does not expect
-drop       :class:`InjectedLoss`, a retriable error, as if an answer were lost
+drop       :class:`InjectedLoss`, a retriable error, as if a response were lost
 delay:MS   a pause of this many milliseconds
 ========== =============================================================================
 

@@ -54,7 +54,7 @@ class Output(ABC):
             on_progress: called repeatedly with the number of records read so far.
 
         Raises:
-            ServiceError: the store does not answer, or it has a record that the source does not have.
+            ServiceError: the store does not respond, or it has a record that the source does not have.
         """
 
     @abstractmethod
@@ -89,7 +89,7 @@ class Store(ABC):
     @classmethod
     @abstractmethod
     def started(cls, directory: Path, bootstrap_servers: str) -> AbstractContextManager[Store]:
-        """Start a server, and end it with the context.
+        """Start a server, and stop it when the context exits.
 
         Args:
             directory: an empty directory for the server's data.

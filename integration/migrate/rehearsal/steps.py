@@ -42,7 +42,7 @@ class Step:
     Attributes:
         name: the step's name.
         done: what the step did and found, in words.
-        records: the number of records that readers get from the output; None if not counted.
+        records: the number of records that readers receive from the output; None if not counted.
         lost: the number of missing input records; None if not counted, because some must still be written.
         doubled: the number of records beyond the expected number.
         problem: the checks that failed, in words; "" if all checks passed.
@@ -133,7 +133,7 @@ class Rehearsal:
     # -- the cut-over --------------------------------------------------------------------------------------------------
 
     def preflight(self) -> None:
-        """Check that ``twopc migrate preflight`` finds nothing that stops the cut-over."""
+        """Check that ``twopc migrate preflight`` reports nothing that prevents the cut-over."""
         source = self.source.source
         words = ["--source-bootstrap-servers", source.bootstrap_servers, "--source-topic", source.topic]
         status, report = self._command("migrate", "preflight", "--topic", self.output.topic, *words, checkpoint=False)
@@ -169,7 +169,7 @@ class Rehearsal:
         self._count("the new sink, killed", self._run("new", self._new(), wanted))
 
     def verify(self) -> None:
-        """Check that ``twopc verify`` finds no error."""
+        """Check that ``twopc verify`` reports no error."""
         status, report = self._command("verify", "--topic", self.output.topic, checkpoint=False)
         self.add("twopc verify", "no error found", problem="" if status == 0 else f"status {status}: {report}")
 

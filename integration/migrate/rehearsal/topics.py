@@ -53,7 +53,7 @@ class Output:
     partitions: int
 
     def create(self) -> None:
-        """Create the topic with one replica, since each cluster here is one broker. Wait until the broker knows it.
+        """Create the topic with one replica, since each cluster here is one broker. Wait until the broker has its metadata.
 
         Raises:
             ServiceError: the topic did not appear in time.
@@ -103,7 +103,7 @@ class Output:
         """Return every readable record.
 
         Raises:
-            ServiceError: the broker does not answer, or a record was never in the query's input.
+            ServiceError: the broker does not respond, or a record was never in the query's input.
         """
         connection = {"bootstrap.servers": self.servers, "log_level": 0}
         ends = self.ends()
@@ -141,7 +141,7 @@ class LiveReader:
         return self._seen
 
     def close(self) -> None:
-        """End the reader, even before it reaches the end."""
+        """Stop the reader, even before it reaches the end."""
         self._ends = {}
         self._thread.join(_TIMEOUT_S)
 

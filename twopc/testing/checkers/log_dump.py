@@ -1,6 +1,6 @@
 """Read the real contents of a topic's partitions: rows with their producers, and the markers that end transactions.
 
-The batches of a Fetch response name the producer of a record; a consumer does not.
+The batches of a Fetch response identify the producer of a record; a consumer does not.
 
 Source: https://kafka.apache.org/documentation/#controlbatch (a control record says which marker it is).
 """

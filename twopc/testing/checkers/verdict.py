@@ -68,7 +68,7 @@ def verdict(  # noqa: PLR0913 - a history has that many parts
 
 
 def _left_open(sink: KafkaSink, bootstrap_servers: str) -> list[Violation]:
-    """Find transactions that are still open after a while. Kafka answers EndTxn before it writes the markers."""
+    """Find transactions that are still open after a while. Kafka responds to EndTxn before it writes the markers."""
     deadline = time.monotonic() + _COMES_TO_REST_S
     while (left := left_open(states_of(bootstrap_servers, f"{sink.name}."))) and time.monotonic() < deadline:
         time.sleep(0.1)

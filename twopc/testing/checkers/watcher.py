@@ -109,7 +109,7 @@ class Watcher:
             request_timeout=_ANSWER_TIMEOUT_S,
         )
         ends = {where.partition: future.result().offset for where, future in asked.items()}
-        assert min(ends.values()) >= 0, f"a broker did not answer: {ends}"  # then librdkafka reports -1
+        assert min(ends.values()) >= 0, f"a broker did not respond: {ends}"  # then librdkafka reports -1
         return ends
 
     def _watch(self) -> None:
@@ -135,7 +135,7 @@ class Watcher:
         elif error.code() in _LOST:
             raise AssertionError(f"{self._topic}/{partition} lost records that were not read yet: {error.str()}")
         elif error.code() != _AT_END:
-            return  # a broker has left, and librdkafka reconnects by itself
+            return  # a broker has left the cluster, and librdkafka reconnects by itself
         with self._moved:
             self._reached[partition] = max(self._reached[partition], offset)
             self._moved.notify_all()
@@ -151,7 +151,7 @@ class Watcher:
 
 
 def _partitions_of(consumer: Consumer, topic: str) -> list[int]:
-    """Return the topic's partitions. Wait for a new topic: a broker reports no partitions until it knows the topic."""
+    """Return the topic's partitions. Wait for a new topic, which has no partitions until the broker has its metadata."""
     deadline = time.monotonic() + _ANSWER_TIMEOUT_S
     while time.monotonic() < deadline:
         found = consumer.list_topics(topic, timeout=_ANSWER_TIMEOUT_S).topics[topic].partitions

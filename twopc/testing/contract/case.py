@@ -36,7 +36,7 @@ class Case:
         rows: turns numbers into rows that the sink accepts.
         visible: returns the numbers that a reader sees now, sorted, each as often as it was applied.
         crash: ends this process from the point of view of the sink and of all objects made from it. Raises :class:`Crash`.
-        silence: makes the store stop answering while the context lasts; None if that is impossible. If the store is a library
+        silence: makes the store stop responding while the context lasts; None if that is impossible. If the store is a library
             with a lock, another process must hold the lock, because this process might get the lock twice.
         is_outside: whether a prepared transaction outlives the process that prepared it. False skips that test.
         notices_copies: whether the sink notices drivers on copies of a checkpoint (``has_newer_decision``). False skips

@@ -60,7 +60,7 @@ class Driver:
     Attributes:
         committer: the committer, which has acquired the sink.
         claim: the claim with which the committer acquired the sink.
-        seen: the owner that the committer found.
+        seen: the owner that the committer observed.
         driver_epoch: the driver epoch that the committer received.
     """
 

@@ -103,7 +103,7 @@ class TransactionContract:
 
     def test_without_an_answer_the_outcome_is_unknown(self, case: Case) -> None:
         if case.silence is None:
-            pytest.skip("this sink's store cannot be made to stop answering (Case.silence)")
+            pytest.skip("this sink's store cannot be made to stop responding (Case.silence)")
         driver = Driver(case.sink)
         scan_start = driver.begin()
         handle = driver.prepare(case.rows(ROWS))
@@ -183,7 +183,7 @@ class TransactionContract:
         assert winner.committer.initialize_state([handle], scan_start) == {handle: Evidence.COMMITTED}
         later = winner.prepare(case.rows(OTHERS))
         winner.commit([later], winner.begin())
-        with contextlib.suppress(FencedError):  # the store may also refuse the commit
+        with contextlib.suppress(FencedError):  # the store may also reject the commit
             assert loser.committer.commit([handle], scan_start)[handle] is not Evidence.ABORTED
         assert case.visible() == ROWS + OTHERS
 

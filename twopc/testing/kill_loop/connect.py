@@ -83,7 +83,7 @@ class ConnectRun:
 
 @dataclass
 class ConnectSessions:
-    """See ``Sessions``. Each run starts its own server, unless the previous kill ended only the client.
+    """See ``Sessions``. Each run starts its own server, unless the previous kill terminated only the client.
 
     Attributes:
         directory: the working directory.

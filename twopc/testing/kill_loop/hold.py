@@ -35,7 +35,7 @@ def release(reached: str) -> None:
 
 
 def end_of(reached: str) -> Path:
-    """Return the file that names the error of the function's last call, or says ``no error``."""
+    """Return the file that contains the name of the error of the function's last call, or says ``no error``."""
     return Path(f"{reached}.end")
 
 

@@ -30,7 +30,7 @@ class Moment(Enum):
 
 
 class Victim(Enum):
-    """The processes that a kill ends. A classic session has only ALL: its driver, JVM and Python workers die together."""
+    """The processes that a kill terminates. A classic session has only ALL: its driver, JVM and Python workers die together."""
 
     #: All processes of the query. Under Spark Connect: the server with its JVM and its workers, and the client.
     ALL = "all"

@@ -58,14 +58,15 @@ def kill_loop(  # noqa: PLR0913 - all but the first two by name, most of them wi
 ) -> Outcome:
     """Run a query until it has processed all its input, kill it on the way, and count the records in its output.
 
-    Every run is a separate process with a real Spark (``local[2]``), and gets only its share of the input, so that every
-    kill finds work in progress. A kill ends the driver, its JVM and its Python workers together.
+    Every run is a separate process with a real Spark (``local[2]``), and receives only its share of the input, so that every
+    kill interrupts work in progress. A kill terminates the driver, its JVM and its Python workers together.
 
-    Under Spark Connect, every run has a client and a server on 127.0.0.1. The kills end, in turn: the process that calls the
-    function; the server, while that process survives and wakes up during the next run; the client; all processes together.
+    Under Spark Connect, every run has a client and a server on 127.0.0.1. The kills terminate, in turn: the process that
+    calls the function; the server, while that process survives and wakes up during the next run; the client; all processes
+    together.
 
     Args:
-        read: returns the numbers that the output holds now (the ``number`` or ``value`` column), each as often as it
+        read: returns the numbers that the output contains now (the ``number`` or ``value`` column), each as often as it
             occurs. It is also called while the query runs, when the output may not exist yet, or may be locked.
         directory: an empty directory for the input, the checkpoint and the logs.
         foreach_batch: the function that ``foreachBatch`` calls, ``function(frame, batch_id)``; a callable or
@@ -81,11 +82,11 @@ def kill_loop(  # noqa: PLR0913 - all but the first two by name, most of them wi
         crash_points: where to kill first, for queries that use this toolkit; see :data:`twopc.crash_points.POINTS`.
         spark: further settings of the Spark session.
         connect: run the query under Spark Connect, from Spark 4.0 on. It needs ``pip install 'spark-twopc[connect]'``.
-        victims: with ``connect``, the processes that the kills end, in turn; by default all four of :class:`Victim`, ALL
+        victims: with ``connect``, the processes that the kills terminate, in turn; by default all four of :class:`Victim`, ALL
             last. At a crash point of a task, the task's worker always kills itself, and the query fails.
 
     Raises:
-        QueryFailedError: the query ended or hung by itself.
+        QueryFailedError: the query stopped or hung by itself.
         ServiceError: Spark Connect is not available with this PySpark, or its server did not start.
         ValueError: neither or both of ``foreach_batch`` and ``query`` were given, or too few rows, or victims without
             ``connect``.
@@ -172,14 +173,14 @@ class KillLoop:
         self._target = function if isinstance(function, str) else pickled(function, self.directory)
 
     def run(self, kills: Sequence[Kill], *, ends: bool = True) -> None:
-        """Process all rows, with these kills on the way. Each kill's run gets its share of the rows.
+        """Process all rows, with these kills on the way. Each kill's run receives its share of the rows.
 
         Args:
             kills: the kills, in their order.
             ends: whether to run the query to its end after the kills; if not, the query stays as the last kill left it.
 
         Raises:
-            QueryFailedError: the query ended or hung by itself, or it processed all rows before every kill happened.
+            QueryFailedError: the query stopped or hung by itself, or it processed all rows before every kill happened.
         """
         began = time.monotonic()
         try:
@@ -259,11 +260,11 @@ class KillLoop:
         raise QueryFailedError(f"The query failed with exit code {code}. {tail(log)}")
 
     def _watch(self, query: RunningQuery, kill: Kill | None, log: Path, reached: Path) -> str:
-        """Wait until the query ends, and kill it when its moment comes; return a description of the kill, or ""."""
+        """Wait until the query stops, and kill it when its moment comes; return a description of the kill, or ""."""
         before, first, step = self._written(), self._finished_batch(), ""
         finished, deadline = -1, time.monotonic() + _STUCK_S
         while True:
-            is_over = query.exit_code is not None  # look at this before the last look at the checkpoint
+            is_over = query.exit_code is not None  # check this before the last check of the checkpoint
             if (latest := self._finished_batch()) > finished:
                 finished, deadline = latest, time.monotonic() + _STUCK_S
                 self.on_batch(finished)

@@ -50,17 +50,17 @@ class Outcome:
 
     @property
     def is_exactly_once(self) -> bool:
-        """Whether the output has every record once, and no others."""
+        """Whether the output contains every record once, and no others."""
         return not (self.lost or self.duplicated or self.made_up)
 
     def require_exactly_once(self, *, in_order: bool = False) -> None:
-        """Fail unless the output has every record once.
+        """Fail unless the output contains every record once.
 
         Args:
             in_order: also fail if a record comes after a later record of the same key.
 
         Raises:
-            AssertionError: a record is lost, duplicated or made up, or no kill happened. The message has the seed.
+            AssertionError: a record is lost, duplicated or made up, or no kill happened. The message contains the seed.
         """
         if not self.is_exactly_once:
             raise AssertionError(f"NOT exactly once: {self}")

@@ -33,7 +33,7 @@ def key_of(number: int, keys: int = KEYS) -> str:
 
 @dataclass(frozen=True, kw_only=True)
 class Reader:
-    """How Spark reads the source. A run of the query gets this as JSON.
+    """How Spark reads the source. A run of the query receives this as JSON.
 
     Attributes:
         format: the format of ``readStream``.

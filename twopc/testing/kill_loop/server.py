@@ -1,4 +1,4 @@
-"""Start and kill a Spark Connect server for the query under test, and end the processes that outlive it."""
+"""Start and kill a Spark Connect server for the query under test, and terminate the processes that outlive it."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 _OF_FUNCTION: Final = ".foreach_batch_worker"
 _START_TIMEOUT_S: Final = 300
 _END_TIMEOUT_S: Final = 20
-#: A process without its server ends after its next step, unless that step calls the server. Then PySpark retries for minutes.
+#: A process without its server exits after its next step, unless that step calls the server. Then PySpark retries for minutes.
 _ZOMBIE_TIMEOUT_S: Final = 20
 
 
@@ -65,7 +65,7 @@ class Server:
                 process.suspend()
 
         def others() -> list[psutil.Process]:
-            # The process that has started the JVM stays, so that processes left behind by the JVM end with it.
+            # The process that has started the JVM stays, so that processes left behind by the JVM exit with it.
             spared = {self._processes.pid, *(process.pid for process in functions)}
             return [process for process in self._processes.members() if process.pid not in spared]
 
@@ -77,7 +77,7 @@ class Server:
             return not left
 
         if not wait_until(none_is_left, _END_TIMEOUT_S):
-            raise ServiceError(f"Processes of the server survive SIGKILL: {others()}. End them.")
+            raise ServiceError(f"Processes of the server survive SIGKILL: {others()}. Kill them manually.")
         return functions
 
     def kill(self) -> None:
@@ -107,7 +107,7 @@ class Zombie:
                 process.send_signal(signal.SIGCONT)
 
     def end(self) -> list[str]:
-        """Wait until the process's call has ended, or end the process. Returns the call's result; empty without a process."""
+        """Wait until the process's call has ended, or terminate the process. Returns the result; empty without a process."""
         end = end_of(self.reached)
         has_ended = wait_until(lambda: end.exists() or not any(map(_runs, self.processes)), _ZOMBIE_TIMEOUT_S)
         self.server.kill()

@@ -40,13 +40,13 @@ class Sessions(Protocol):
     zombies: list[str]
 
     def started(self, run: Run, log: Path) -> AbstractContextManager[RunningQuery]:
-        """Start a run. When the context ends, only processes that the kill spares are left."""
+        """Start a run. When the context ends, only processes that the kill spares remain."""
 
     def batch_finished(self) -> None:
         """Let every process that has outlived its server continue."""
 
     def close(self) -> None:
-        """End every process that is left."""
+        """Terminate every remaining process."""
 
 
 class ClassicRun:
@@ -95,4 +95,4 @@ class ClassicSessions:
 def tail(log: Path) -> str:
     """Return the end of a log, for an error message."""
     lines = log.read_text(errors="replace").splitlines()
-    return "\n".join([f"The end of its log ({len(lines)} lines):", *lines[-_LOG_LINES:]])
+    return "\n".join([f"The last lines of its log ({len(lines)} lines in all):", *lines[-_LOG_LINES:]])
