@@ -84,7 +84,7 @@ class Plan:
     """A Spark plan.
 
     Attributes:
-        analyzed: the analysed plan, as text.
+        analyzed: the analyzed plan, as text.
         forms: the nodes of the physical plan, each with the rest of its line. An adaptive plan that has run has two
             forms, the final and the initial one.
         is_cut: whether Spark has left out a part.
