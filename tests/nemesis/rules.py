@@ -1,4 +1,7 @@
-"""Define which requests a schedule hits, and what happens to them."""
+"""Define which requests a schedule hits, and what happens to them.
+
+A :class:`Rule` serves every proxy; without type arguments, it is a rule for Kafka's requests. :class:`Selection` is Kafka's own.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +9,9 @@ import threading
 from dataclasses import dataclass, field
 from enum import Enum
 from fnmatch import fnmatchcase
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final, Generic, Protocol
+
+from typing_extensions import TypeVar
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -15,6 +20,42 @@ if TYPE_CHECKING:
 
 #: Default limit of a hold. A hold that reaches it was forgotten, which the proxy reports when it closes.
 LONGEST_HOLD_S: Final = 60.0
+
+
+class Asked(Protocol):
+    """A request."""
+
+    @property
+    def body(self) -> Any:
+        """Its content, for messages."""
+
+
+class Answered(Protocol):
+    """A server's answer."""
+
+    @property
+    def error(self) -> str:
+        """The name of its error, or what the protocol has for success."""
+
+
+RequestT = TypeVar("RequestT", bound=Asked, default="Request")
+ResponseT = TypeVar("ResponseT", bound=Answered, default="Response")
+WantedT_contra = TypeVar("WantedT_contra", bound=Asked, contravariant=True, default="Request")
+
+
+class Wanted(Protocol[WantedT_contra]):
+    """The requests that a rule applies to: from the ``nth`` match on, ``times`` of them."""
+
+    @property
+    def nth(self) -> int:
+        """Counts from 1, and from the moment the rule is made."""
+
+    @property
+    def times(self) -> float:
+        """May be infinite."""
+
+    def matches(self, request: WantedT_contra) -> bool:
+        """Whether a request matches, with any number."""
 
 
 class Fault(Enum):
@@ -27,10 +68,12 @@ class Fault(Enum):
     HOLD_RESPONSE = "the broker has acted, its answer waits"
     CLOSE_BEFORE = "the connection breaks before the broker gets the request"
     CLOSE_AFTER = "the broker acts, then the connection breaks without an answer"
+    STRAND_REQUEST = "the connection breaks; the request waits, and arrives although its client has gone"
+    ANSWER_FOR_GATEWAY = "the server acts, but a gateway answers that it got no answer"
 
 
 @dataclass
-class Exchange:
+class Exchange(Generic[RequestT, ResponseT]):
     """A request that went through the proxy, and its result.
 
     Attributes:
@@ -40,18 +83,18 @@ class Exchange:
         fault: the proxy's fault for this request; None for none.
     """
 
-    request: Request
+    request: RequestT
     broker: tuple[str, int]
-    response: Response | None = None
+    response: ResponseT | None = None
     fault: Fault | None = None
     _answered: threading.Event = field(default_factory=threading.Event, repr=False)
 
-    def record(self, response: Response) -> None:
+    def record(self, response: ResponseT) -> None:
         """Record the broker's answer."""
         self.response = response
         self._answered.set()
 
-    def wait(self, within_s: float = 10) -> Response:
+    def wait(self, within_s: float = 10) -> ResponseT:
         """Wait for the broker's answer.
 
         Raises:
@@ -70,7 +113,7 @@ class Exchange:
         return self.wait(within_s).error
 
 
-class Rule:
+class Rule(Generic[RequestT, ResponseT]):
     """A fault and the requests it applies to. Thread-safe.
 
     Attributes:
@@ -78,10 +121,12 @@ class Rule:
         is_forgotten: a hold ran out before its release.
     """
 
-    def __init__(self, selection: Selection, fault: Fault, hold_s: float = 0.0, *, is_delay: bool = False) -> None:
+    def __init__(
+        self, selection: Wanted[RequestT], fault: Fault, hold_s: float = 0.0, *, is_delay: bool = False
+    ) -> None:
         self._selection = selection
         self.fault = fault
-        self.hits: list[Exchange] = []
+        self.hits: list[Exchange[RequestT, ResponseT]] = []
         self._hold_s = hold_s
         self._is_delay = is_delay
         self.is_forgotten = False
@@ -95,7 +140,7 @@ class Rule:
         """The number of faults it has injected."""
         return 0 if self.fault is Fault.NOTHING else len(self.hits)
 
-    def is_due(self, request: Request) -> bool:
+    def is_due(self, request: RequestT) -> bool:
         """Whether it applies to this request; counts every request that it matches."""
         if not self._selection.matches(request):
             return False
@@ -106,7 +151,7 @@ class Rule:
             first = self._selection.nth
             return first <= self._seen < first + self._selection.times
 
-    def act(self, exchange: Exchange) -> None:
+    def act(self, exchange: Exchange[RequestT, ResponseT]) -> None:
         """Record that it acts on this request."""
         with self._changed:
             if self.fault is not Fault.NOTHING:
@@ -114,7 +159,7 @@ class Rule:
             self.hits.append(exchange)
             self._changed.notify_all()
 
-    def wait(self, within_s: float = 30, *, hits: int = 1) -> Exchange:
+    def wait(self, within_s: float = 30, *, hits: int = 1) -> Exchange[RequestT, ResponseT]:
         """Wait until it has acted ``hits`` times; returns the exchange of the last time.
 
         Raises:

@@ -12,6 +12,8 @@ _BOUNDS: Final = "tests/unit/test_iceberg_bounds.py"
 _TABLES: Final = "tests/unit/test_iceberg_tables.py"
 _PARTITIONS: Final = "tests/unit/test_iceberg_partitions.py"
 _RESTORED: Final = "tests/unit/test_iceberg_restored.py"
+#: With a real catalog, and a proxy in front of it.
+_LATE: Final = "tests/live/iceberg/test_late_commits.py"
 
 ICEBERG_BUGS: Final[tuple[Bug, ...]] = (
     one_edit(
@@ -32,6 +34,7 @@ ICEBERG_BUGS: Final[tuple[Bug, ...]] = (
         "            transaction.commit_transaction()\n",
         model=False,
         protocol=f"{_SHARED} -k held_back",
+        whole=f"{_LATE} -k successors_commits",
     ),
     one_edit(
         "Iceberg: a commit does not require that the tag has not moved",
@@ -41,6 +44,7 @@ ICEBERG_BUGS: Final[tuple[Bug, ...]] = (
         "        pass\n",
         model=False,
         protocol=f"{_COMMIT} -k without_a_main",
+        whole=f"{_LATE} -k without_a_main",
     ),
     one_edit(
         "Iceberg: a commit does not require that the branch has not moved",
@@ -95,6 +99,20 @@ ICEBERG_BUGS: Final[tuple[Bug, ...]] = (
         "",
         model=False,
         protocol=f"{_SHARED} -k answer_is_lost",
+        whole=f"{_LATE} -k answer_is_lost",
+    ),
+    one_edit(
+        "Iceberg: a commit that was refused or got no answer is repeated on whatever the table shows",
+        0,
+        "sinks/iceberg/step.py",
+        "        if self._landed is not None:\n"
+        "            return True\n"
+        "        if now != self._tagged:\n"
+        '            raise OvertakenError(f"another driver has moved the sink\'s tag: {shortened(str(failure))}")\n',
+        "        self._landed, self._tagged = None, now\n",
+        model=False,
+        protocol=f"{_SHARED} -k held_back",
+        whole=f"{_LATE} -k successors_commits",
     ),
     one_edit(
         "Iceberg: a try counts as failed because the tag has moved on",

@@ -4,21 +4,23 @@ from __future__ import annotations
 
 import http.client
 import re
-import threading
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from dataclasses import replace
+from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
+from tests.http_proxy import HttpProxy, send
 from tests.live.hadoop.jars import s3_server_jars
 from twopc.integration.services.java import FAST_START, java_command
 from twopc.integration.services.ports import HOST
-from twopc.integration.services.server import LocalServer, Startable
+from twopc.integration.services.server import LocalServer
+
+if TYPE_CHECKING:
+    from http.server import BaseHTTPRequestHandler
 
 BUCKET = "bucket"
 _HTTP = "http"
 _TIMEOUT_S = 60
 _LISTED = re.compile(rb"<Contents>.*?<Key>(.*?)</Key>.*?</Contents>", re.DOTALL)
-#: The headers that a proxy must not pass on.
-_OF_A_CONNECTION = frozenset({"connection", "transfer-encoding", "content-length", "keep-alive", "expect"})
 
 
 class LocalS3(LocalServer):
@@ -55,7 +57,7 @@ class LocalS3(LocalServer):
             connection.close()
 
 
-class LateListing(Startable):
+class LateListing(HttpProxy):
     """An S3 endpoint that passes everything on to another, and leaves objects out of listings.
 
     Attributes:
@@ -63,36 +65,8 @@ class LateListing(Startable):
     """
 
     def __init__(self, server: LocalS3, hidden: str) -> None:
+        super().__init__(server.port)
         self.hidden = re.compile(hidden.encode())
-        self._server = server
-
-    def start(self) -> None:
-        proxy = self
-
-        class Handler(BaseHTTPRequestHandler):
-            protocol_version = "HTTP/1.1"
-
-            def handle_one_request(self) -> None:
-                self.raw_requestline = self.rfile.readline(65537)
-                if not self.raw_requestline or not self.parse_request():
-                    self.close_connection = True
-                    return
-                proxy.serve(self)
-
-            def log_message(self, *_: object) -> None:
-                """Write nothing."""
-
-        self._http = ThreadingHTTPServer((HOST, 0), Handler)
-        self._http.daemon_threads = True
-        threading.Thread(target=self._http.serve_forever, daemon=True).start()
-
-    def close(self) -> None:
-        self._http.shutdown()
-        self._http.server_close()
-
-    @property
-    def endpoint(self) -> str:
-        return f"http://{HOST}:{self._http.server_address[1]}"
 
     def spark_settings(self) -> dict[str, str]:
         """Spark's settings for ``s3a://bucket/…``."""
@@ -118,26 +92,10 @@ class LateListing(Startable):
             "AWS_RESPONSE_CHECKSUM_VALIDATION": "when_required",  # else pyarrow can read none of its objects
         }
 
-    def serve(self, request: BaseHTTPRequestHandler) -> None:
+    def serve(self, request: BaseHTTPRequestHandler, content: bytes) -> None:
         """Pass a request on, and its answer back."""
-        length = int(request.headers.get("Content-Length", "0"))
-        headers = {name: value for name, value in request.headers.items() if name.lower() not in _OF_A_CONNECTION}
-        body = request.rfile.read(length)
-        connection = http.client.HTTPConnection(HOST, self._server.port, timeout=_TIMEOUT_S)
-        try:
-            connection.request(request.command, request.path, body or None, headers)
-            answer = connection.getresponse()
-            content = answer.read()
-        finally:
-            connection.close()
+        answer = self.passed_on(request, content)
         if request.command == "GET" and "list-type" in urlsplit(request.path).query:
-            content = _LISTED.sub(lambda found: b"" if self.hidden.search(found[1]) else found[0], content)
-        request.send_response_only(answer.status)
-        for name, value in answer.getheaders():
-            if name.lower() not in _OF_A_CONNECTION:
-                request.send_header(name, value)
-        is_head = request.command == "HEAD"
-        request.send_header("Content-Length", answer.getheader("Content-Length", "0") if is_head else str(len(content)))
-        request.end_headers()
-        if not is_head:
-            request.wfile.write(content)
+            listed = _LISTED.sub(lambda found: b"" if self.hidden.search(found[1]) else found[0], answer.content)
+            answer = replace(answer, content=listed)
+        send(answer, request)
