@@ -98,6 +98,13 @@ STORE_BUGS: Final[tuple[Bug, ...]] = (
         "tests/unit/test_named_sinks.py",
     ),
     _bug(
+        "a generator of the user's code runs where its errors are quoted",
+        "integration/operate/named_sinks.py",
+        "sinks = tuple(given) if isinstance(given, Iterable) else (given,)  # a generator is the user's code, too\n",
+        "sinks = given if isinstance(given, Iterable) else (given,)\n",
+        "tests/unit/test_named_sinks.py",
+    ),
+    _bug(
         "PostgreSQL: a look locks the control record",
         "sinks/postgres/committer.py",
         "return self._load(step, locked=False)",
