@@ -24,6 +24,7 @@ class StoreState:
         problem: why the store could not be observed; None if it was.
         answers: False if the store did not answer.
         is_known: whether the decisions could be read.
+        unread: why they could not be read, if the reason is known.
         batch: the newest decided batch; None if none is decided.
         first_batch: the first batch that the query could decide.
         decided: the batch and the number of rows of each kept decision, by the decision's version.
@@ -36,10 +37,16 @@ class StoreState:
     problem: str | None = None
     answers: bool = True
     is_known: bool = True
+    unread: str | None = None
     batch: int | None = None
     first_batch: int = 0
     decided: Mapping[int, tuple[int, int]] = field(default_factory=dict)
     seen: Observation | None = None
+
+    @property
+    def is_ahead(self) -> bool:
+        """Whether the store has a decision that the log lacked when it was read, just before."""
+        return self.seen is not None and self.seen.is_ahead
 
     @property
     def lost(self) -> list[str]:

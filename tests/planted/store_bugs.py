@@ -44,9 +44,37 @@ STORE_BUGS: Final[tuple[Bug, ...]] = (
     _bug(
         "a running query is judged by a single look",
         _STORES,
-        "if not urgent or urgent == before or state.problem is not None:",
+        "if not urgent or (urgent, newest) == before or state.problem is not None:",
         "if urgent is not None:",
         "tests/unit/test_stores.py -k between_two_looks",
+    ),
+    _bug(
+        "two looks at a query that overtakes both call it an older copy",
+        _STORES,
+        "newest = state.batch if state.is_ahead else None",
+        "newest = None",
+        "tests/unit/test_stores.py -k overtakes_each",
+    ),
+    _bug(
+        "a problem that grows with each batch is never confirmed",
+        _STORES,
+        "urgent = {one.anchor for",
+        "urgent = {one.what for",
+        "tests/unit/test_stores.py -k grows_with_each",
+    ),
+    _bug(
+        "the checkpoint is read only once",
+        "integration/operate/status.py",
+        "        found = read_checkpoint(location)\n",
+        "        found = subject.checkpoint\n",
+        "tests/unit/test_status_stores.py",
+    ),
+    _bug(
+        "an error of the user's sink is quoted with its password",
+        _STORES,
+        "could not be observed: {unquoted(error)}",
+        "could not be observed: {error}",
+        "tests/unit/test_stores.py -k named_without_its_text",
     ),
     _bug(
         "a sink that joined later is compared with decisions that do not name it",
