@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections import Counter
+from datetime import datetime
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from twopc.sinks.delta.errors import translated
@@ -17,6 +19,8 @@ Commit = dict[str, Any]
 
 #: How many versions are searched. Reading them all may take minutes.
 _SEARCHED: Final = 1_000
+#: Spark's text for a parameter that is not given.
+_NULL: Final = "null"
 
 
 class Found(NamedTuple):
@@ -24,7 +28,7 @@ class Found(NamedTuple):
 
     Attributes:
         version: the version that added the batch's rows.
-        restored: a later version that restored the table to before this one, or to a time; None if there is none.
+        restored: the later version that restored the table to a state without these rows; None if the table still has them.
     """
 
     version: int
@@ -48,18 +52,48 @@ def rows_by_version(history: Sequence[Commit], sink: str) -> Mapping[int, int]:
 
 def version_of_batch(history: Sequence[Commit], sink: str, batch: int) -> Found | None:
     """Find the newest version that added rows of this batch; None if the history does not have it."""
-    restored: list[Commit] = []
     for commit in history:
-        if commit.get("operation") == "RESTORE":
-            restored.append(commit)
         if commit.get("twopc.sink") == sink and str(commit.get("twopc.batch")) == str(batch):
             version = int(commit["version"])
-            before = (int(one["version"]) for one in restored if _target(one) < version)
-            return Found(version, next(before, None))
+            return Found(version, _removed(history, version))
     return None
 
 
-def _target(commit: Commit) -> int:
-    """The version to which a commit has restored the table; -1 if it names a time instead."""
-    target = commit.get("operationParameters", {}).get("version")
-    return -1 if target in {None, "null"} else int(target)
+def _removed(history: Sequence[Commit], version: int) -> int | None:
+    """Find the restore because of which the newest state does not include this version; None if the state includes it.
+
+    A restore may itself have been undone. So follow the restores back from the newest state.
+    """
+    at = int(history[0]["version"])
+    for commit in history:
+        now = int(commit["version"])
+        if now > at or commit.get("operation") != "RESTORE":
+            continue
+        if now < version:
+            return None
+        at = _target(commit, history)
+        if at < version:
+            return now
+    return None
+
+
+def _target(commit: Commit, history: Sequence[Commit]) -> int:
+    """The version to which a commit has restored the table; -1 if the history does not have it."""
+    parameters = {name: str(value).strip('"') for name, value in commit.get("operationParameters", {}).items()}
+    version = parameters.get("version", _NULL)
+    if version != _NULL:
+        return int(version)
+    restored_ms = _moment_ms(parameters)
+    earlier = (one for one in history if one["version"] < commit["version"])
+    return next(
+        (int(one["version"]) for one in earlier if restored_ms is not None and one["timestamp"] <= restored_ms), -1
+    )
+
+
+def _moment_ms(parameters: Mapping[str, str]) -> float | None:
+    """The time to which a commit has restored the table. Spark writes it in its time zone, which is taken to be the local one."""
+    with contextlib.suppress(KeyError, ValueError):
+        return int(parameters["datetime"])  # written by delta-rs
+    with contextlib.suppress(KeyError, ValueError):
+        return datetime.fromisoformat(parameters["timestamp"]).timestamp() * 1000
+    return None

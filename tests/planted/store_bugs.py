@@ -177,8 +177,8 @@ STORE_BUGS: Final[tuple[Bug, ...]] = (
     _bug(
         "Delta: a restored table is not noticed",
         "sinks/delta/history.py",
-        "if _target(one) < version)",
-        "if _target(one) > version)",
+        "if at < version:",
+        "if at > version:",
         f"{_LIVE}::test_a_table_that_was_rolled_back_is_noticed[delta]",
     ),
 )
