@@ -26,6 +26,7 @@ def load_sinks(place: str) -> tuple[TwoPhaseCommitSink[Any], ...]:
     try:
         found = pkgutil.resolve_name(place)
         given = found() if callable(found) else found
+        sinks = tuple(given) if isinstance(given, Iterable) else (given,)  # a generator is the user's code, too
     except ConfigurationError as error:
         raise ConfigurationError(f"--sinks {place}: {error}") from error
     except (ModuleNotFoundError, AttributeError) as error:
@@ -33,12 +34,15 @@ def load_sinks(place: str) -> tuple[TwoPhaseCommitSink[Any], ...]:
             f"--sinks {place} cannot be imported: {error}. Name a module and a name in it"
         ) from error
     except Exception as error:
-        where = traceback.extract_tb(error.__traceback__)[-1]
         raise ConfigurationError(
-            f"--sinks {place}: {type(error).__name__} in {where.filename}, line {where.lineno}. Its text may hold a password, so "
-            "it is not shown. Import the module in Python to see it"
+            f"--sinks {place}: {unquoted(error)}. Import the module in Python to see it"
         ) from error
-    sinks = tuple(given) if isinstance(given, Iterable) else (given,)
     if not sinks or not all(isinstance(one, TwoPhaseCommitSink) for one in sinks):
         raise ConfigurationError(f"--sinks {place} must be a sink, a list of sinks, or a function that returns them")
     return sinks
+
+
+def unquoted(error: Exception) -> str:
+    """Name an error of the user's code without its text."""
+    where = traceback.extract_tb(error.__traceback__)[-1]
+    return f"{type(error).__name__} in {where.filename}, line {where.lineno}. Its text may hold a password, so it is not shown"

@@ -10,10 +10,11 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from twopc.errors import RetriableError
 from twopc.integration.history.reader import HistoryError, read
 from twopc.integration.operate.advice import Advice, Urgency, advise
+from twopc.integration.operate.checkpoint import read_checkpoint
 from twopc.integration.operate.observe import observe, observe_all
 from twopc.integration.operate.printing import ATTENTION, DONE, Answer, run, show_advice, show_state, show_store
 from twopc.integration.operate.store_advice import not_examined
-from twopc.integration.operate.stores import log_of, observe_store
+from twopc.integration.operate.stores import Decisions, observe_store, read_decisions
 from twopc.integration.operate.subject import subject_of
 from twopc.progress import utc
 
@@ -55,7 +56,7 @@ def look(what: str | None, connection: Connection, *, checkpoint: Path | None = 
     subject = subject_of(what, connection, checkpoint=checkpoint)
     states = observe_all(subject.sinks) if what is None else [observe(sink) for sink in subject.sinks]
     found = [(state, advise(state, subject.checkpoint)) for state in states]
-    stores = _stores(subject)
+    stores = _stores(subject, connection)
     own = [] if subject.checkpoint is None else _of_checkpoint(subject.checkpoint, has_sinks=bool(found or stores))
     if subject.checkpoint is not None:
         left = not_examined(subject.checkpoint, frozenset(state.sink for state, _ in stores))
@@ -135,12 +136,17 @@ def watch(what: str | None, connection: Connection, pace: Pace, *, checkpoint: P
         return last
 
 
-def _stores(subject: Subject) -> list[tuple[StoreState, list[Advice]]]:
-    """Observe the stores of sinks without a ledger, one after another. A slow store delays the answer but hides nothing."""
+def _stores(subject: Subject, connection: Connection) -> list[tuple[StoreState, list[Advice]]]:
+    """Observe the stores of the other sinks, one after another, so that a slow one delays the answer but hides nothing."""
     if subject.checkpoint is None:
         return []
-    read = log_of(subject.checkpoint, subject.sinks)
-    return [observe_store(sink, subject.checkpoint, read) for sink in subject.stores]
+    location = Path(subject.checkpoint.location)
+
+    def read() -> Decisions:
+        found = read_checkpoint(location)
+        return read_decisions(found, connection.bound_sinks(found.sinks))
+
+    return [observe_store(sink, read) for sink in subject.stores]
 
 
 def _of_history(checkpoint: Path) -> Advice | None:

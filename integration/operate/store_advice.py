@@ -41,6 +41,12 @@ def not_examined(checkpoint: CheckpointState, named: frozenset[str]) -> Advice |
     )
 
 
+def overtaken(looks: int) -> Advice:
+    """Say that the query has decided another batch during each look, so its newest batch was not compared."""
+    what = f"the query decided another batch during each of {looks} looks, so its newest batch was not compared with the store"
+    return Advice(Urgency.WATCH, what, "Check again.", "the-stores-of-sinks")
+
+
 def _unseen(state: StoreState) -> Advice:
     if state.problem is None:
         what = f"a {state.kind} does not show the state of its store, so it was not compared with the decisions"
@@ -95,6 +101,8 @@ def _of_log(state: StoreState, seen: Observation, checkpoint: CheckpointState) -
     if not state.is_known:
         what = f"the decisions in {checkpoint.log} could not be read, so they were not compared with the store"
         action = "Add --bootstrap-servers, or include the query's Kafka sinks in --sinks."
+        if state.unread is not None:
+            what, action = f"{what}: {state.unread}", "Correct this, and check again."
         return Advice(Urgency.WATCH, what, action, "the-stores-of-sinks")
     ends = "has none" if state.batch is None else f"ends with batch {state.batch}"
     if seen.is_ahead:

@@ -24,6 +24,7 @@ class StoreState:
         problem: why the store could not be observed; None if it was.
         answers: whether the store answered.
         is_known: whether the decisions could be read.
+        unread: why they could not be read, if the reason is known.
         batch: the newest decided batch; None if none is decided.
         first_batch: the first batch that the query could decide.
         decided: for each kept decision, by its version, the batch and the number of rows.
@@ -36,10 +37,16 @@ class StoreState:
     problem: str | None = None
     answers: bool = True
     is_known: bool = True
+    unread: str | None = None
     batch: int | None = None
     first_batch: int = 0
     decided: Mapping[int, tuple[int, int]] = field(default_factory=dict)
     seen: Observation | None = None
+
+    @property
+    def is_ahead(self) -> bool:
+        """Whether the store has a decision that the log lacked when it was read, just before."""
+        return self.seen is not None and self.seen.is_ahead
 
     @property
     def lost(self) -> list[str]:
@@ -53,13 +60,17 @@ class StoreState:
 
     @property
     def differing(self) -> list[str]:
-        """The published batches for which the store's history records another number of rows than their decision."""
+        """The published batches for which the store's history records another number of rows than their decision.
+
+        Too few rows count only if the history has every commit of the decision, because a repaired batch has several.
+        """
         stored = {} if self.seen is None else self.seen.rows
+        complete = frozenset[int]() if self.seen is None else self.seen.complete
         return [
             f"batch {batch}: {counted(rows, 'row')} decided, {stored[version]:,} in the table's history"
             for version, (batch, rows) in self.decided.items()
             if version in stored
-            and stored[version] != rows
+            and (stored[version] > rows or (stored[version] < rows and version in complete))
             and not (batch == self.batch and (self.lost or self.waiting))
         ]
 

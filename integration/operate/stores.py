@@ -5,7 +5,7 @@ from __future__ import annotations
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import msgspec
 
@@ -13,7 +13,8 @@ from twopc.control_committer import version_of
 from twopc.errors import DecisionLogDamagedError, RetriableError, TwoPhaseCommitError
 from twopc.files import LocalFiles
 from twopc.integration.operate.advice import Urgency
-from twopc.integration.operate.store_advice import advise_store
+from twopc.integration.operate.named_sinks import unquoted
+from twopc.integration.operate.store_advice import advise_store, overtaken
 from twopc.integration.operate.store_state import StoreState
 from twopc.integration.verify.history import History, history_of
 from twopc.log_view import LogView
@@ -29,46 +30,77 @@ if TYPE_CHECKING:
     from twopc.sink import TwoPhaseCommitSink
     from twopc.sinks.kafka import KafkaSink
 
-    ReadLog = Callable[[], History]
+    Read = Callable[[], "Decisions"]
 
 
 _NOTHING: Final = History(LogView(), {}, {}, is_complete=True)
+#: A running query may overtake a look, but hardly several in a row.
+_LOOKS: Final = 3
 
 
-def log_of(checkpoint: CheckpointState, kafka: Sequence[KafkaSink]) -> ReadLog | None:
-    """Return a function that reads the query's decisions; None if a sink that the user has not named has them in its ledger."""
+class Decisions(NamedTuple):
+    """What a query has decided, as read at one moment.
+
+    Attributes:
+        history: the decisions; None if they could not be read.
+        problem: why they could not be read; None if they could, or if they are in the ledger of a sink that is not given.
+    """
+
+    checkpoint: CheckpointState
+    history: History | None
+    problem: str | None = None
+
+
+def read_decisions(checkpoint: CheckpointState, kafka: Sequence[KafkaSink]) -> Decisions:
+    """Read the decisions of a checkpoint's query, from the checkpoint or from the ledger of one of these sinks."""
     if checkpoint.log is None:
-        return lambda: _NOTHING  # nothing is decided before the checkpoint is bound
-    if checkpoint.registers is not None:
-        return lambda: _read(RegisterLog(LocalFiles(Path(checkpoint.location) / "twopc")))
+        return Decisions(checkpoint, _NOTHING)  # nothing is decided before the checkpoint is bound
     sink = next((one for one in kafka if one.ledger == checkpoint.log), None)
-    return None if sink is None else lambda: _read(sink.create_decision_log())
+    if checkpoint.registers is None and sink is None:
+        return Decisions(checkpoint, None)
+    try:
+        if checkpoint.registers is not None or sink is None:
+            history = _read(RegisterLog(LocalFiles(Path(checkpoint.location) / "twopc")))
+        else:
+            history = _read(sink.create_decision_log())
+    except (TwoPhaseCommitError, OSError) as error:
+        return Decisions(checkpoint, None, str(error))
+    damage = history.view.damage
+    return Decisions(checkpoint, history) if damage is None else Decisions(checkpoint, None, damage)
 
 
-def observe_store(
-    sink: TwoPhaseCommitSink[Any], checkpoint: CheckpointState, read: ReadLog | None
-) -> tuple[StoreState, list[Advice]]:
+def observe_store(sink: TwoPhaseCommitSink[Any], read: Read) -> tuple[StoreState, list[Advice]]:
     """Observe one store, and advise.
 
-    A running query changes its log and its store between the two checks. So a finding that requires action is reported
-    only if a second check confirms it.
+    A running query changes its checkpoint and its store after the checkpoint was read. So a finding that calls for somebody
+    counts only if the next look confirms it. Each look reads the checkpoint again.
     """
-    before: list[str] | None = None
-    while True:
-        state = _look(sink, checkpoint, read)
-        advice = advise_store(state, checkpoint)
-        urgent = [one.what for one in advice if one.urgency is Urgency.ACT]
-        if not urgent or urgent == before or state.problem is not None:
+    before: object = None
+    for _ in range(_LOOKS):
+        decisions = read()
+        state = _look(sink, decisions)
+        advice = advise_store(state, decisions.checkpoint)
+        urgent = {one.anchor for one in advice if one.urgency is Urgency.ACT}
+        # A store is ahead of its log only as long as nobody adds to the log.
+        newest = state.batch if state.is_ahead else None
+        if not urgent or (urgent, newest) == before or state.problem is not None:
             return state, advice
-        before = urgent
+        before = (urgent, newest)
+    return state, [overtaken(_LOOKS)] if state.is_ahead else advice
 
 
-def _look(sink: TwoPhaseCommitSink[Any], checkpoint: CheckpointState, read: ReadLog | None) -> StoreState:
-    state = StoreState(sink=sink.name, kind=type(sink).__name__, bound=checkpoint.sinks.get(sink.name))
+def _look(sink: TwoPhaseCommitSink[Any], decisions: Decisions) -> StoreState:
+    checkpoint, history, unread = decisions
+    state = StoreState(
+        sink=sink.name,
+        kind=type(sink).__name__,
+        bound=checkpoint.sinks.get(sink.name),
+        is_known=history is not None,
+        unread=unread,
+    )
     try:
-        history = None if read is None else read()
-        if history is None or history.view.damage is not None:
-            return replace(state, is_known=False, seen=_observed(sink, LogView(), checkpoint.query_id))
+        if history is None:
+            return replace(state, seen=_observed(sink, LogView(), checkpoint.query_id))
         view = history.view
         if view.begin is not None and view.begin.query_id == checkpoint.query_id:
             batch = None if view.decision is None else view.decision.batch_id
@@ -82,6 +114,8 @@ def _look(sink: TwoPhaseCommitSink[Any], checkpoint: CheckpointState, read: Read
         return replace(state, problem=str(error))
     except msgspec.ValidationError as error:
         return replace(state, problem=f"another version, or another kind of sink, has written its decision: {error}")
+    except Exception as error:  # noqa: BLE001 - a sink of the user's own may raise its client's errors
+        return replace(state, problem=f"the store could not be observed: {unquoted(error)}")
 
 
 def _observed(sink: TwoPhaseCommitSink[Any], view: LogView, query_id: str) -> Observation | None:

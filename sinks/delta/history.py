@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections import Counter
+from datetime import datetime
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from twopc.sinks.delta.errors import translated
@@ -17,6 +19,8 @@ Commit = dict[str, Any]
 
 #: How many versions are searched. Reading them all may take minutes.
 _SEARCHED: Final = 1_000
+#: Spark's text for a parameter that is not given.
+_NULL: Final = "null"
 
 
 class Found(NamedTuple):
@@ -24,8 +28,7 @@ class Found(NamedTuple):
 
     Attributes:
         version: the version that added the batch's rows.
-        restored: a later version that restored the table to before ``version``, or to a point in time; None if no
-            version did.
+        restored: the later version that restored the table to a state without these rows; None if the table still has them.
     """
 
     version: int
@@ -42,25 +45,66 @@ def rows_by_version(history: Sequence[Commit], sink: str) -> Mapping[int, int]:
     """Count the rows that the sink's commits added, for each decision. A repaired decision has several commits."""
     rows: Counter[int] = Counter()
     for commit in history:
-        if commit.get("twopc.sink") == sink and "twopc.rows" in commit:
+        if _is_counted(commit, sink):
             rows[int(commit["twopc.version"])] += int(commit["twopc.rows"])
     return rows
 
 
+def complete_decisions(history: Sequence[Commit], sink: str) -> frozenset[int]:
+    """The decisions whose commits are all in the history: it also has an earlier decision, or the table's first version."""
+    found = {int(commit["twopc.version"]) for commit in history if _is_counted(commit, sink)}
+    is_whole = any(int(commit["version"]) == 0 for commit in history)
+    return frozenset(found if is_whole else found - {min(found, default=0)})
+
+
 def version_of_batch(history: Sequence[Commit], sink: str, batch: int) -> Found | None:
-    """Find the newest version that added rows of this batch; None if the history has no such version."""
-    restored: list[Commit] = []
+    """Find the newest version that added rows of this batch; None if the history does not have it."""
     for commit in history:
-        if commit.get("operation") == "RESTORE":
-            restored.append(commit)
         if commit.get("twopc.sink") == sink and str(commit.get("twopc.batch")) == str(batch):
             version = int(commit["version"])
-            before = (int(one["version"]) for one in restored if _target(one) < version)
-            return Found(version, next(before, None))
+            return Found(version, _removed(history, version))
     return None
 
 
-def _target(commit: Commit) -> int:
-    """The version to which a commit has restored the table; -1 if the commit names a time instead."""
-    target = commit.get("operationParameters", {}).get("version")
-    return -1 if target in {None, "null"} else int(target)
+def _is_counted(commit: Commit, sink: str) -> bool:
+    return commit.get("twopc.sink") == sink and "twopc.rows" in commit
+
+
+def _removed(history: Sequence[Commit], version: int) -> int | None:
+    """Find the restore because of which the newest state does not include this version; None if the state includes it.
+
+    A restore may itself have been undone. So follow the restores back from the newest state.
+    """
+    at = int(history[0]["version"])
+    for commit in history:
+        now = int(commit["version"])
+        if now > at or commit.get("operation") != "RESTORE":
+            continue
+        if now < version:
+            return None
+        at = _target(commit, history)
+        if at < version:
+            return now
+    return None
+
+
+def _target(commit: Commit, history: Sequence[Commit]) -> int:
+    """The version to which a commit has restored the table; -1 if the history does not have it."""
+    parameters = {name: str(value).strip('"') for name, value in commit.get("operationParameters", {}).items()}
+    version = parameters.get("version", _NULL)
+    if version != _NULL:
+        return int(version)
+    restored_ms = _moment_ms(parameters)
+    earlier = (one for one in history if one["version"] < commit["version"])
+    return next(
+        (int(one["version"]) for one in earlier if restored_ms is not None and one["timestamp"] <= restored_ms), -1
+    )
+
+
+def _moment_ms(parameters: Mapping[str, str]) -> float | None:
+    """The time to which a commit has restored the table. Spark writes it in its time zone, which is taken to be the local one."""
+    with contextlib.suppress(KeyError, ValueError):
+        return int(parameters["datetime"])  # written by delta-rs
+    with contextlib.suppress(KeyError, ValueError):
+        return datetime.fromisoformat(parameters["timestamp"]).timestamp() * 1000
+    return None

@@ -30,6 +30,10 @@ def made():
 def broken():
     raise ValueError("dsn=postgresql://me:top-secret@db")
 
+def one_by_one():
+    yield ONE
+    raise ValueError("dsn=postgresql://me:top-secret@db")
+
 def wrong():
     return DeltaSink(name="a b", table_uri="/none")
 """
@@ -59,6 +63,7 @@ def test_a_sink_several_sinks_or_a_function_are_imported_from_the_current_direct
         ("NUMBER", "must be a sink, a list of sinks"),
         ("NOTHING", "must be a sink, a list of sinks"),
         ("broken", r"ValueError in .*shop_sinks\.py, line 13"),
+        ("one_by_one", r"ValueError in .*shop_sinks\.py, line 17"),
         ("wrong", r"DeltaSink\(name='a b'\)"),
         ("", "not in the form module:name"),
     ],

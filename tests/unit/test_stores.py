@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -10,20 +11,25 @@ import pytest
 from tests.unit.test_control import FIRST, SECOND, Markers, Store
 from twopc import control
 from twopc.attempt import Attempt, Claim, Evidence, Owner
+from twopc.control_committer import version_of
 from twopc.errors import ConfigurationError, UnavailableError
 from twopc.fenced_committer import Prepared
 from twopc.files import LocalFiles
+from twopc.integration.operate.advice import Urgency
 from twopc.integration.operate.checkpoint import CheckpointState
-from twopc.integration.operate.stores import log_of, observe_store
+from twopc.integration.operate.stores import Decisions, observe_store, read_decisions
 from twopc.integration.verify.history import Batch, BatchId, History
 from twopc.log_view import LogView
 from twopc.records import Begin, Decision, TaskReport
 from twopc.registers import RegisterLog
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Mapping, Sequence
     from pathlib import Path
 
+    from twopc.integration.operate.advice import Advice
+    from twopc.integration.operate.store_state import StoreState
+    from twopc.observation import Observation
     from twopc.sinks.kafka import KafkaSink
 
 QUERY = FIRST.query_id
@@ -39,6 +45,7 @@ class Sink:
         self.markers: dict[str, Evidence] = {}
         self.meddle = meddle
         self.looks = 0
+        self.rows: dict[int, int] = {}
 
     def decode_handle(self, encoded: dict[str, Any]) -> Prepared:
         return Prepared(**encoded)
@@ -46,9 +53,18 @@ class Sink:
     def create_committer(self) -> Markers:
         self.looks += 1
         self.meddle()
-        committer = Markers(self.store, list)
-        committer.markers = self.markers
+        committer = Counting(self.store, list)
+        committer.markers, committer.rows = self.markers, self.rows
         return committer
+
+
+class Counting(Markers):
+    """A committer of a table whose history records how many rows each decision added."""
+
+    rows: Mapping[int, int] = MappingProxyType({})
+
+    def observed(self, *given: Any) -> Observation:
+        return replace(super().observed(*given), rows=self.rows)
 
 
 class Log:
@@ -78,8 +94,12 @@ def checkpoint(store: Store) -> CheckpointState:
     return CheckpointState(location="c", query_id=QUERY, planned=0, finished=0, log="registers", sinks=sinks)
 
 
+def look(sink: Sink, log: Log, found: CheckpointState | None = None) -> tuple[StoreState, list[Advice]]:
+    return observe_store(sink, lambda: Decisions(found or checkpoint(sink.store), log.read()))  # type: ignore[arg-type]
+
+
 def anchors(sink: Sink, log: Log) -> list[str]:
-    _, advice = observe_store(sink, checkpoint(sink.store), log.read)  # type: ignore[arg-type]
+    _, advice = look(sink, log)
     return [one.anchor for one in advice]
 
 
@@ -127,6 +147,61 @@ def test_a_store_that_stays_ahead_is_a_finding(sink: Sink, owner: Markers) -> No
     assert sink.looks == 2
 
 
+def test_a_query_that_overtakes_each_look_is_not_compared_but_does_not_need_somebody(
+    sink: Sink, owner: Markers
+) -> None:
+    log = Log()
+    publish(owner, log, 0)
+    batches = iter(range(1, 100))
+    sink.meddle = lambda: publish(owner, log, next(batches))
+    _, [advice] = look(sink, log)
+    assert (advice.urgency, sink.looks) == (Urgency.WATCH, 3)
+
+
+def test_a_problem_that_grows_with_each_batch_is_a_finding(sink: Sink, owner: Markers) -> None:
+    """Its text differs at each look, because the query is running."""
+    log = Log()
+    batches = iter(range(100))
+
+    def read() -> Decisions:
+        publish(owner, log, next(batches))
+        sink.rows = dict.fromkeys((version_of(one.decision.scan_start["s"]) for one in log.batches.values()), 0)
+        return Decisions(checkpoint(sink.store), log.read())
+
+    _, [advice] = observe_store(sink, read)  # type: ignore[arg-type]
+    assert (advice.urgency, advice.anchor, sink.looks) == (Urgency.ACT, "the-rows-of-a-batch-differ", 2)
+
+
+def test_the_checkpoint_is_read_again_at_each_look(sink: Sink, owner: Markers) -> None:
+    """The query binds its checkpoint and publishes its first batch after the first look at the checkpoint."""
+    log = Log()
+    found = iter([Decisions(replace(checkpoint(sink.store), log=None, sinks={}), log.read())])
+
+    def decide_first() -> None:
+        if not log.batches:
+            publish(owner, log, 0)
+
+    sink.meddle = decide_first
+
+    def read() -> Decisions:
+        return next(found, None) or Decisions(checkpoint(sink.store), log.read())
+
+    _, [advice] = observe_store(sink, read)  # type: ignore[arg-type]
+    assert (advice.anchor, sink.looks) == ("healthy", 2)
+
+
+def test_an_error_of_the_users_sink_is_named_without_its_text(sink: Sink, owner: Markers) -> None:
+    class Broken(Sink):
+        def create_committer(self) -> Markers:
+            raise RuntimeError("cannot open mysql://me:top-secret@db")
+
+    log = Log()
+    publish(owner, log, 0)
+    state, [advice] = look(Broken(sink.store), log)
+    assert advice.urgency is Urgency.ACT
+    assert "RuntimeError in " in str(state.problem) and "top-secret" not in str(state.problem)
+
+
 def test_a_look_changes_neither_the_record_nor_a_marker(sink: Sink, owner: Markers) -> None:
     log = Log()
     publish(owner, log, 0)
@@ -153,16 +228,17 @@ def test_a_new_query_has_none_of_the_decisions_of_the_query_that_it_ended(sink: 
     begin = Begin(query_id=SECOND.query_id, first_batch=0, prior_offsets=(), ends=QUERY)
     log.view = replace(log.view, begin=begin, decision=None)
     found = replace(checkpoint(sink.store), query_id=SECOND.query_id)
-    state, [advice] = observe_store(sink, found, log.read)  # type: ignore[arg-type]
+    state, [advice] = look(sink, log, found)
     assert (state.batch, advice.anchor) == (None, "healthy")
 
 
-def test_decisions_that_cannot_be_read_are_not_compared(sink: Sink, owner: Markers) -> None:
-    log = Log()
-    publish(owner, log, 0)
-    for read in (None, lambda: History(LogView(damage="torn"), {}, {}, is_complete=False)):
-        state, [advice] = observe_store(sink, checkpoint(sink.store), read)  # type: ignore[arg-type]
-        assert (state.is_known, advice.anchor) == (False, "the-stores-of-sinks")
+@pytest.mark.parametrize("problem", [None, "the ledger does not answer"])
+def test_decisions_that_cannot_be_read_are_not_compared(sink: Sink, owner: Markers, problem: str | None) -> None:
+    publish(owner, Log(), 0)
+    found = Decisions(checkpoint(sink.store), None, problem)
+    state, [advice] = observe_store(sink, lambda: found)  # type: ignore[arg-type]
+    assert (state.is_known, state.problem, advice.anchor) == (False, None, "the-stores-of-sinks")
+    assert (problem or "--bootstrap-servers") in f"{advice.what} {advice.action}"
 
 
 @pytest.mark.parametrize(
@@ -180,7 +256,7 @@ def test_a_store_that_cannot_be_read_is_looked_at_once(
 
     found = checkpoint(sink.store)
     monkeypatch.setattr(Markers, "load", fail)
-    state, [advice] = observe_store(sink, found, Log().read)  # type: ignore[arg-type]
+    state, [advice] = look(sink, Log(), found)
     assert (advice.anchor, state.problem, sink.looks) == (anchor, str(error), 1)
     del owner
 
@@ -195,7 +271,7 @@ def test_a_handle_of_another_kind_is_named(sink: Sink, owner: Markers) -> None:
 
             return msgspec.convert({"file": encoded}, Prepared)
 
-    state, [advice] = observe_store(Strict(sink.store), checkpoint(sink.store), log.read)  # type: ignore[arg-type]
+    state, [advice] = look(Strict(sink.store), log)
     assert advice.anchor == "the-control-record-is-missing-or-unreadable" and "another version" in str(state.problem)
 
 
@@ -217,17 +293,28 @@ def test_the_decisions_are_read_where_the_checkpoint_is_bound(tmp_path: Path) ->
 
     def owner(state: CheckpointState, *kafka: Ledger) -> str | None:
         sinks: Sequence[KafkaSink] = kafka  # type: ignore[assignment]
-        read = log_of(state, sinks)
-        if read is None:
+        history = read_decisions(state, sinks).history
+        if history is None:
             return None
-        acquired = read().view.acquired
-        return acquired.run if acquired else ""
+        return history.view.acquired.run if history.view.acquired else ""
 
     assert owner(replace(found, registers=LogView())) == "twopc"
     assert owner(replace(found, log=None)) == ""
     in_a_ledger, ledger = replace(found, log="twopc-ledger-k"), Ledger("twopc-ledger-k", tmp_path / "ledger")
     assert owner(in_a_ledger, Ledger("twopc-ledger-other", tmp_path / "twopc"), ledger) == "ledger"
     assert owner(in_a_ledger) is None
+
+
+def test_a_ledger_that_does_not_answer_is_not_the_stores_failure() -> None:
+    class Silent:
+        ledger = "twopc-ledger-k"
+
+        def create_decision_log(self) -> RegisterLog:
+            raise UnavailableError("the ledger does not answer")
+
+    found = CheckpointState(location="c", query_id="q", planned=0, finished=0, log="twopc-ledger-k", sinks={})
+    decisions = read_decisions(found, [Silent()])  # type: ignore[list-item]
+    assert (decisions.history, decisions.problem) == (None, "the ledger does not answer")
 
 
 def test_an_empty_record_is_not_observed_further() -> None:
