@@ -59,7 +59,7 @@ _CHANGES = {
     ),
     "trigger that ignores rows": (
         [_IGNORING, "CREATE TRIGGER t BEFORE INSERT ON target FOR EACH ROW EXECUTE FUNCTION ignore()"],
-        "took 0 of 10 rows",
+        "accepted only 0 of 10 rows",
         ["DROP TRIGGER t ON target"],
     ),
 }
