@@ -11,7 +11,7 @@ from twopc.attempt import Evidence
 from twopc.crash_points import crash_point
 from twopc.errors import ConfigurationError, RetriableError
 from twopc.fenced_committer import FencedCommitter
-from twopc.sinks.postgres.errors import FAILURES, explained, text_of
+from twopc.sinks.postgres.errors import FAILURES, explained, reason
 from twopc.sinks.postgres.handle import PostgresHandle
 from twopc.sinks.postgres.statements import Statements, read_facts
 from twopc.sinks.postgres.table import fingerprint, read_table
@@ -61,6 +61,7 @@ class PostgresCommitter(FencedCommitter[PostgresHandle, "Connection"]):
         self._transfer = Transfer(settings, self._statements)
         self._database = settings.database()
         self._has_objects = False
+        self._has_started = False
         self._may_have_votes = (
             True  # other drivers may have other settings, and a late vote may come after the first sweep
         )
@@ -73,11 +74,11 @@ class PostgresCommitter(FencedCommitter[PostgresHandle, "Connection"]):
 
     def explain(self, error: Exception, what: str) -> TwoPhaseCommitError:
         """See :class:`FencedCommitter`."""
-        return explained(error, what)
+        return explained(error, what, is_start=not self._has_started)
 
     def reason(self, error: Exception) -> str:
         """See :class:`FencedCommitter`."""
-        return text_of(error)
+        return reason(error)
 
     def check_store(self, step: Connection) -> None:
         """See :class:`FencedCommitter`. The other checks need a batch's columns; see :meth:`PostgresSink.check_schema`."""
@@ -197,6 +198,11 @@ class PostgresCommitter(FencedCommitter[PostgresHandle, "Connection"]):
                 for statement in self._statements.create():
                     step.execute(statement)
         return super().acquire(claim, seen)
+
+    def begin_attempt(self) -> dict[str, Any]:
+        """See :class:`FencedCommitter`. From now on, an error is the attempt's."""
+        self._has_started = True
+        return super().begin_attempt()
 
     def confirm(self, handles: Sequence[PostgresHandle], age_ms: float) -> None:
         """See :class:`FencedCommitter`. Also check that the table still accepts the rows, as it must after the decision."""

@@ -44,6 +44,10 @@ _MEANINGS: Final[dict[str, tuple[type[TwoPhaseCommitError], str]]] = {
         "The target table or one of the sink's own tables was dropped or renamed: restore the table",
     ),
     "53": (UnavailableError, "The server lacks disk or memory"),
+    "53100": (
+        UnavailableError,
+        "A disk of the server is full: free space, and start the server if it has shut down",
+    ),
     "53200": (
         UnavailableError,
         (
@@ -74,6 +78,11 @@ _REFUSALS: Final = {
     "session is read-only|server is in hot standby": "25006",
 }
 
+_OF_AN_ATTEMPT: Final = "No part of this attempt is decided or visible"
+_OF_A_START: Final = (
+    "This start wrote no rows. If a batch was decided before, it stays decided, and the next start completes it"
+)
+
 
 class TableGoneError(psycopg.ProgrammingError):
     """The table no longer exists, or another table has its name."""
@@ -87,15 +96,30 @@ class RowsLeftOutError(psycopg.DataError):
     sqlstate = "P0001"
 
 
-def explained(error: Exception, what: str) -> TwoPhaseCommitError:
-    """Build the error for a failure before the decision. The message begins with ``what``."""
+def explained(error: Exception, what: str, *, is_start: bool = False) -> TwoPhaseCommitError:
+    """Build the error for a failure before the decision. The message begins with ``what``.
+
+    Args:
+        error: the failure.
+        what: the sink and the step.
+        is_start: whether a start has failed. An earlier driver may have decided a batch that is not complete yet.
+    """
+    kind, advice = _meaning(error)
+    return kind(f"{what}: {text_of(error)}. {advice}. {_OF_A_START if is_start else _OF_AN_ATTEMPT}")
+
+
+def reason(error: Exception) -> str:
+    """Say why a decided batch is not published, and what to do."""
+    return f"{text_of(error)}. {_meaning(error)[1]}"
+
+
+def _meaning(error: Exception) -> tuple[type[TwoPhaseCommitError], str]:
     state = getattr(error, "sqlstate", None)
     if (
         state is None
     ):  # the client's own error, because the server refused the connection, was not reachable or was lost
         state = next((state for words, state in _REFUSALS.items() if re.search(words, text_of(error))), "08")
-    kind, advice = _MEANINGS[max((code for code in _MEANINGS if state.startswith(code)), key=len)]
-    return kind(f"{what}: {text_of(error)}. {advice}. No part of the batch is decided or visible")
+    return _MEANINGS[max((code for code in _MEANINGS if state.startswith(code)), key=len)]
 
 
 def text_of(error: Exception) -> str:

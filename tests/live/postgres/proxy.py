@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from types import TracebackType
 
     from typing_extensions import Self
@@ -25,6 +26,7 @@ class LossyProxy:
     Attributes:
         dsn: leads through the proxy.
         lost: how many answers were lost.
+        on_loss: called when an answer is lost, before the client's connection breaks.
     """
 
     def __init__(self, dsn: str) -> None:
@@ -36,6 +38,7 @@ class LossyProxy:
         self._ending = _COMMIT
         self.dsn = make_conninfo(dsn, host=_HOST, port=self._listener.getsockname()[1], gssencmode="disable")
         self.lost = 0
+        self.on_loss: Callable[[], None] = lambda: None
 
     def __enter__(self) -> Self:
         threading.Thread(target=self._listen, daemon=True).start()
@@ -59,8 +62,13 @@ class LossyProxy:
         with contextlib.suppress(OSError):
             while True:
                 client, _ = self._listener.accept()
-                server = socket.create_connection(self._server)
-                self._sockets += client, server
+                self._sockets.append(client)
+                try:
+                    server = socket.create_connection(self._server)
+                except ConnectionRefusedError:  # the server is down; the client learns it
+                    _close(client)
+                    continue
+                self._sockets.append(server)
                 _Link(self, client, server).start()
 
 
@@ -92,6 +100,7 @@ class _Link:
             while data := self._server.recv(65_536):
                 if self._is_lost:
                     self._proxy.lost += 1
+                    self._proxy.on_loss()
                     break
                 self._client.sendall(data)
         _close(self._client)

@@ -1,21 +1,15 @@
-"""Real faults of a server: a full disk, a deadlock with another session, a publish that takes too long, a locked table."""
+"""Real faults of a server: a deadlock with another session, a publish that takes too long, a locked table."""
 
 from __future__ import annotations
 
-import contextlib
-import os
-import shutil
-import subprocess
-import tempfile
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 import psycopg
 import pytest
 
 from tests.live.one_task import batch
-from tests.live.postgres.support import is_waiting, left_behind, run, sink_of, values
+from tests.live.postgres.support import is_waiting, run, sink_of, values
 from twopc import crash_points
 from twopc.attempt import Evidence
 from twopc.errors import CommitBlockedError, UnavailableError
@@ -25,118 +19,14 @@ from twopc.testing.contract import Case, numbers
 from twopc.testing.contract.drivers import Driver, Query, all_rows
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from pathlib import Path
 
-    from tests.live.postgres.services import PostgresService
     from twopc.sinks.postgres.publishing import Vote
 
     Connection = psycopg.Connection[Any]
 
 _TIMEOUT_S: Final = 20
 _ONCE: Final = Settings(max_attempts=1)
-
-
-# -- a full disk -------------------------------------------------------------------------------------------------------
-
-
-class SmallDisk:
-    """A tablespace on a file system of its own, which can be filled.
-
-    Attributes:
-        name: of the tablespace.
-    """
-
-    def __init__(self, directory: Path) -> None:
-        self.name = f"small_{directory.name[-8:].lower()}"
-        self._filler = directory / "filler"
-
-    def fill(self) -> None:
-        with contextlib.suppress(OSError), self._filler.open("wb", buffering=0) as file:
-            while True:
-                file.write(bytes(4096))
-
-    def clear(self) -> None:
-        self._filler.unlink(missing_ok=True)
-
-
-@pytest.fixture
-def small_disk(postgres_server: PostgresService, connection: Connection) -> Iterator[SmallDisk]:
-    if postgres_server.local is None or os.geteuid() != 0:
-        pytest.skip("only root can mount a small file system for a server of its own")
-    directory = Path(tempfile.mkdtemp(prefix="twopc-small-"))
-    mounted = subprocess.run(
-        ["mount", "-t", "tmpfs", "-o", "size=2m,mode=0755", "tmpfs", directory],  # noqa: S607 - of the system
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    if mounted.returncode:
-        directory.rmdir()
-        pytest.skip(f"no file system can be mounted here: {mounted.stderr.strip()}")
-    disk = SmallDisk(directory)
-    space = directory / "space"
-    try:
-        space.mkdir(mode=0o700)
-        shutil.chown(space, "nobody")
-        run(connection, f"CREATE TABLESPACE {disk.name} LOCATION '{space}'")
-        yield disk
-        disk.clear()
-        run(connection, "DROP TABLE IF EXISTS target", "DROP SCHEMA IF EXISTS twopc CASCADE")
-        run(connection, f"DROP TABLESPACE {disk.name}")
-    finally:
-        subprocess.run(["umount", "--lazy", directory], check=True)  # noqa: S607 - the same
-        directory.rmdir()
-
-
-def case_on(disk: SmallDisk, database: str, connection: Connection, vote: Vote) -> Case:
-    run(connection, f"CREATE TABLE target (value bigint) TABLESPACE {disk.name}")
-    return Case(sink_of(database, vote=vote), numbers, lambda: values(database))
-
-
-def test_a_disk_that_is_full_at_the_publish_blocks_the_decided_batch_until_there_is_room(
-    small_disk: SmallDisk, database: str, connection: Connection, tmp_path: Path
-) -> None:
-    case = case_on(small_disk, database, connection, "staged")
-    query = Query(case, tmp_path)
-    small_disk.fill()
-    for _ in range(2):
-        with pytest.raises(CommitBlockedError, match="No space left on device"):
-            query.run(0)
-    assert case.visible() == []
-    small_disk.clear()
-    query.run(0, 1)
-    assert case.visible() == all_rows(0, 1)
-
-
-def test_a_prepared_vote_finds_the_full_disk_before_the_decision(
-    small_disk: SmallDisk, database: str, connection: Connection, tmp_path: Path
-) -> None:
-    case = case_on(small_disk, database, connection, "prepared")
-    query = Query(case, tmp_path)
-    small_disk.fill()
-    with pytest.raises(UnavailableError, match=r"No space left on device.*lacks disk.*No part of the batch is decided"):
-        query.run(0, settings=_ONCE)
-    assert left_behind(database)["stages"] == 0
-    small_disk.clear()
-    query.run(0, 1)
-    assert case.visible() == all_rows(0, 1)
-
-
-def test_a_disk_that_is_full_while_a_task_writes_is_an_error_of_the_attempt(
-    small_disk: SmallDisk, database: str, connection: Connection, tmp_path: Path
-) -> None:
-    run(connection, "CREATE TABLE target (value bigint)")
-    case = Case(sink_of(database), numbers, lambda: values(database))
-    query = Query(case, tmp_path)
-    query.run(0)
-    run(connection, f"ALTER DATABASE {connection.info.dbname} SET default_tablespace = {small_disk.name}")
-    small_disk.fill()
-    with pytest.raises(UnavailableError, match=r"No space left on device.*The server lacks disk or memory"):
-        query.run(1, settings=_ONCE)
-    small_disk.clear()
-    query.run(1, 2)
-    run(connection, f"ALTER DATABASE {connection.info.dbname} RESET default_tablespace")
-    assert case.visible() == all_rows(0, 1, 2)
 
 
 # -- other sessions ----------------------------------------------------------------------------------------------------

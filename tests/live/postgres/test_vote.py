@@ -94,7 +94,7 @@ def test_what_only_the_publish_can_check_is_refused_at_the_start_or_before_the_d
     case.sink = sink_of(database, vote="prepared", name="others")
     query = Query(case, tmp_path / "prepared")
     for _ in range(2):  # no decision, so each start may try again
-        with pytest.raises(BadRecordError, match=rf"{prepared}.*No part of the batch is decided"):
+        with pytest.raises(BadRecordError, match=rf"{prepared}.*No part of this attempt is decided"):
             query.run(0)
     assert (case.visible(), votes(connection), left_behind(database)["stages"]) == (before, [], 0)
     run(connection, remedy)

@@ -1,0 +1,37 @@
+"""What an error of PostgreSQL means: before the decision, after it, and at a start, which may follow a decision."""
+
+from __future__ import annotations
+
+import psycopg
+import pytest
+
+from twopc.errors import UnavailableError
+from twopc.sinks.postgres.errors import explained, reason
+
+_FULL = psycopg.errors.DiskFull('could not write to file "pg_wal/xlogtemp.7": No space left on device')
+_SAID = (
+    'could not write to file "pg_wal/xlogtemp.7": No space left on device. A disk of the server is full: free space, and start '
+    "the server if it has shut down"
+)
+
+
+@pytest.mark.parametrize(
+    ("where", "risk"),
+    [
+        ({}, "No part of this attempt is decided or visible"),
+        (
+            {"is_start": True},
+            "This start wrote no rows. If a batch was decided before, it stays decided, and the next start completes it",
+        ),
+    ],
+)
+def test_an_error_says_what_happened_what_to_do_and_whether_data_is_at_risk(where: dict[str, bool], risk: str) -> None:
+    error = explained(_FULL, "sink 'orders', confirming", **where)
+    assert (type(error), str(error)) == (UnavailableError, f"sink 'orders', confirming: {_SAID}. {risk}")
+
+
+def test_the_reason_of_a_blocked_batch_says_what_to_do() -> None:
+    assert reason(_FULL) == _SAID
+    assert reason(psycopg.OperationalError("FATAL: the database system is in recovery mode")).endswith(
+        "is starting or stopping"
+    )
