@@ -89,7 +89,7 @@ def explained(error: Exception, what: str) -> TwoPhaseCommitError:
     """Build the error for a failure before the decision. Its message begins with ``what``."""
     kind = getattr(error, "kind", UnavailableError)
     advice = getattr(error, "advice", "")
-    parts = [f"{what}: {error}".rstrip("."), advice, "No part of the batch is decided or visible"]
+    parts = [f"{what}: {error}".rstrip("."), advice, "No part of this attempt is decided or visible"]
     explanation: TwoPhaseCommitError = kind(". ".join(part for part in parts if part))
     return explanation
 
