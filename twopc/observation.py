@@ -25,6 +25,7 @@ class Observation:
             driver has proven it yet.
         leftovers: the names of staged transactions that the newest decision does not name.
         rows: how many rows the store's history records for each decision, by the decision's version; empty without a history.
+        complete: the decisions whose commits are all in the history. For the others, old commits may have been cleaned up.
         facts: more facts about the store, for people.
         rolled_back: why the table no longer shows the newest published batch; None if nothing says so.
     """
@@ -36,5 +37,6 @@ class Observation:
     evidence: Mapping[Any, Evidence] = field(default_factory=dict)
     leftovers: tuple[str, ...] = ()
     rows: Mapping[int, int] = field(default_factory=dict)
+    complete: frozenset[int] = frozenset()
     facts: Mapping[str, str] = field(default_factory=dict)
     rolled_back: str | None = None

@@ -60,13 +60,17 @@ class StoreState:
 
     @property
     def differing(self) -> list[str]:
-        """The published batches for which the store's history records another number of rows than their decision."""
+        """The published batches for which the store's history records another number of rows than their decision.
+
+        Too few rows count only if the history has every commit of the decision, because a repaired batch has several.
+        """
         stored = {} if self.seen is None else self.seen.rows
+        complete = frozenset[int]() if self.seen is None else self.seen.complete
         return [
             f"batch {batch}: {counted(rows, 'row')} decided, {stored[version]:,} in the table's history"
             for version, (batch, rows) in self.decided.items()
             if version in stored
-            and stored[version] != rows
+            and (stored[version] > rows or (stored[version] < rows and version in complete))
             and not (batch == self.batch and (self.lost or self.waiting))
         ]
 

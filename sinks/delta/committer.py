@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 from twopc.errors import CheckpointExpiredError, ConfigurationError
 from twopc.sinks.delta.entries import Entry
 from twopc.sinks.delta.handle import DeltaHandle
-from twopc.sinks.delta.history import read_history, rows_by_version, version_of_batch
+from twopc.sinks.delta.history import complete_decisions, read_history, rows_by_version, version_of_batch
 from twopc.sinks.delta.objections import find_objections, retention_ms
 from twopc.sinks.delta.prepared import find_misfit, require_whole
 from twopc.sinks.delta.record import newest_transaction
@@ -92,6 +92,7 @@ class DeltaCommitter(LakeCommitter[DeltaHandle, Step, Entry]):
         return replace(
             found,
             rows=rows_by_version(history, self.name),
+            complete=complete_decisions(history, self.name),
             facts={"version": f"{added.version} added batch {batch}"},
             rolled_back=rolled_back,
         )

@@ -45,9 +45,16 @@ def rows_by_version(history: Sequence[Commit], sink: str) -> Mapping[int, int]:
     """Count the rows that the sink's commits added, for each decision. A repaired decision has several commits."""
     rows: Counter[int] = Counter()
     for commit in history:
-        if commit.get("twopc.sink") == sink and "twopc.rows" in commit:
+        if _is_counted(commit, sink):
             rows[int(commit["twopc.version"])] += int(commit["twopc.rows"])
     return rows
+
+
+def complete_decisions(history: Sequence[Commit], sink: str) -> frozenset[int]:
+    """The decisions whose commits are all in the history: it also has an earlier decision, or the table's first version."""
+    found = {int(commit["twopc.version"]) for commit in history if _is_counted(commit, sink)}
+    is_whole = any(int(commit["version"]) == 0 for commit in history)
+    return frozenset(found if is_whole else found - {min(found, default=0)})
 
 
 def version_of_batch(history: Sequence[Commit], sink: str, batch: int) -> Found | None:
@@ -57,6 +64,10 @@ def version_of_batch(history: Sequence[Commit], sink: str, batch: int) -> Found 
             version = int(commit["version"])
             return Found(version, _removed(history, version))
     return None
+
+
+def _is_counted(commit: Commit, sink: str) -> bool:
+    return commit.get("twopc.sink") == sink and "twopc.rows" in commit
 
 
 def _removed(history: Sequence[Commit], version: int) -> int | None:

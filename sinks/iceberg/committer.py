@@ -10,7 +10,7 @@ from twopc.fenced_committer import driver_epoch_of
 from twopc.sinks.iceberg.entries import Entry
 from twopc.sinks.iceberg.files import TableFiles
 from twopc.sinks.iceberg.handle import IcebergHandle
-from twopc.sinks.iceberg.history import is_in_main, rows_by_version, snapshot_of
+from twopc.sinks.iceberg.history import complete_decisions, is_in_main, rows_by_version, snapshot_of
 from twopc.sinks.iceberg.prepared import added_already
 from twopc.sinks.iceberg.proposal import has_definitions
 from twopc.sinks.iceberg.spark_writer import newest_batch
@@ -99,6 +99,7 @@ class IcebergCommitter(LakeCommitter[IcebergHandle, Step, Entry]):
         return replace(
             found,
             rows=rows_by_version(metadata, self.name),
+            complete=complete_decisions(metadata, self.name),
             facts={"snapshot": f"{added.snapshot_id} added batch {batch}"},
             rolled_back=rolled_back,
         )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from operator import itemgetter
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -28,9 +29,26 @@ def rows_by_version(metadata: TableMetadata, sink: str) -> Mapping[int, int]:
     """Count the rows that the sink's snapshots added, for each decision. A repaired decision has several snapshots."""
     rows: Counter[int] = Counter()
     for _, summary in _added(metadata, sink):
-        published = msgspec.json.decode(summary.get(PUBLISHED, "{}"), type=Published)
-        rows[published.version] += int(summary.get("added-records", 0))
+        rows[_version(summary)] += int(summary.get("added-records", 0))
     return rows
+
+
+def complete_decisions(metadata: TableMetadata, sink: str) -> frozenset[int]:
+    """The decisions whose snapshots all exist, from the newest one back to the first of the table, or to an earlier decision.
+
+    A table numbers its snapshots one by one, so a gap shows that maintenance has expired one.
+    """
+    existing = {_sequence_number(found) for found in metadata.snapshots}
+    newest: dict[int, int] = {}  # by decision
+    for found, summary in _added(metadata, sink):
+        version = _version(summary)
+        newest[version] = max(newest.get(version, 0), _sequence_number(found))
+    complete, before = set(), 0
+    for version, last in sorted(newest.items(), key=itemgetter(1)):
+        if last and existing.issuperset(range(before + 1, last + 1)):  # format version 1 has no numbers
+            complete.add(version)
+        before = last
+    return frozenset(complete)
 
 
 def is_in_main(metadata: TableMetadata, snapshot: Snapshot) -> bool | None:
@@ -58,6 +76,10 @@ def _added(metadata: TableMetadata, sink: str) -> Iterator[tuple[Snapshot, Mappi
         summary = summary_of_snapshot(found)
         if summary.get(SINK) == sink and BATCH in summary:
             yield found, summary
+
+
+def _version(summary: Mapping[str, str]) -> int:
+    return msgspec.json.decode(summary.get(PUBLISHED, "{}"), type=Published).version
 
 
 def _sequence_number(snapshot: Snapshot) -> int:

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime
+from datetime import datetime, timezone
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 import pytest
 from deltalake import CommitProperties, DeltaTable, write_deltalake
 
-from twopc.sinks.delta.history import read_history, version_of_batch
+from twopc.sinks.delta.history import complete_decisions, read_history, rows_by_version, version_of_batch
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -17,8 +17,13 @@ if TYPE_CHECKING:
 
 def history(*restores: dict[str, Any]) -> list[dict[str, Any]]:
     """Versions 0 to 3 add a batch each, a version per second. Later versions restore the table, the last one is the newest."""
-    batches = [{"operation": "WRITE", "twopc.sink": "s", "twopc.batch": batch} for batch in range(4)]
-    commits = [*batches, *({"operation": "RESTORE", "operationParameters": to} for to in restores)]
+    batches: list[dict[str, Any]] = [
+        {"operation": "WRITE", "twopc.sink": "s", "twopc.batch": batch} for batch in range(4)
+    ]
+    commits: list[dict[str, Any]] = [
+        *batches,
+        *({"operation": "RESTORE", "operationParameters": to} for to in restores),
+    ]
     return [{"version": at, "timestamp": at * 1000, **commit} for at, commit in enumerate(commits)][::-1]
 
 
@@ -73,7 +78,23 @@ def test_the_real_history_is_read(tmp_path: Path) -> None:
     DeltaTable(str(tmp_path)).restore(0)
     assert restored() == 3
     added_ms = read_history(DeltaTable(str(tmp_path)))[1]["timestamp"]
-    DeltaTable(str(tmp_path)).restore(datetime.fromtimestamp(added_ms / 1000, UTC))
+    DeltaTable(str(tmp_path)).restore(datetime.fromtimestamp(added_ms / 1000, timezone.utc))
     assert restored() is None
     DeltaTable(str(tmp_path)).restore(3)
     assert restored() == 3
+
+
+def test_a_decision_is_complete_if_the_log_reaches_back_before_its_first_commit() -> None:
+    """A repaired decision has two commits. The log's clean-up removes the oldest versions."""
+    versions = enumerate([6, 7, 7, 8])
+    commits = [{"version": at, "twopc.sink": "s", "twopc.version": one, "twopc.rows": 5} for at, one in versions][::-1]
+    other = {"version": 4, "twopc.sink": "t", "twopc.version": 1, "twopc.rows": 5}
+
+    def found(kept: int) -> tuple[dict[int, int], set[int]]:
+        kept_commits = [other, *commits[:kept]]
+        return dict(rows_by_version(kept_commits, "s")), set(complete_decisions(kept_commits, "s"))
+
+    assert found(4) == ({6: 5, 7: 10, 8: 5}, {6, 7, 8})
+    assert found(3) == ({7: 10, 8: 5}, {8})
+    assert found(2) == ({7: 5, 8: 5}, {8})
+    assert found(0) == ({}, set())

@@ -72,10 +72,11 @@ def unseen(**changes: Any) -> StoreState:
             "version 3 was restored",
         ),
         (
-            replace(seen(rows={9: 90}), decided={9: (4, 100)}),
+            replace(seen(rows={9: 90}, complete=frozenset({9})), decided={9: (4, 100)}),
             DIFFERS,
             "batch 4: 100 rows decided, 90 in the table's history",
         ),
+        (replace(seen(rows={9: 110}), decided={9: (4, 100)}), DIFFERS, "100 rows decided, 110 in the table's history"),
         (replace(seen(rows={9: 100}), decided={9: (4, 100)}), HEALTHY, "published"),
         (replace(seen(rows={8: 90}), decided={9: (4, 100)}), HEALTHY, "published"),  # its snapshot has expired
         (seen(is_ahead=True), REFUSED, "older copy"),
@@ -130,8 +131,16 @@ def test_a_store_that_does_not_fit_says_nothing_about_the_batch(worse: dict[str,
 
 def test_the_rows_of_a_batch_that_is_not_complete_are_not_counted() -> None:
     for evidence, anchor in ((WAITING, "decided-and-not-published"), (LOST, "a-decided-transaction-is-lost")):
-        [advice] = advise_store(replace(seen(evidence=evidence, rows={9: 90}), decided={9: (4, 100)}), CHECKPOINT)
+        found = seen(evidence=evidence, rows={9: 90}, complete=frozenset({9}))
+        [advice] = advise_store(replace(found, decided={9: (4, 100)}), CHECKPOINT)
         assert advice.anchor == anchor
+
+
+def test_too_few_rows_differ_only_if_no_commit_of_the_decision_can_be_missing() -> None:
+    """A repaired batch has two commits, of which maintenance may have expired the older one."""
+    fewer = seen(rows={8: 1, 9: 90}, complete=frozenset({8}))
+    assert replace(fewer, decided={9: (4, 100)}).differing == []
+    assert replace(fewer, decided={8: (3, 2)}).differing == ["batch 3: 2 rows decided, 1 in the table's history"]
 
 
 def test_a_batch_that_waits_while_others_are_staged_has_two_findings() -> None:

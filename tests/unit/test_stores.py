@@ -165,7 +165,7 @@ def test_a_problem_that_grows_with_each_batch_is_a_finding(sink: Sink, owner: Ma
 
     def read() -> Decisions:
         publish(owner, log, next(batches))
-        sink.rows = dict.fromkeys((version_of(one.decision.scan_start["s"]) for one in log.batches.values()), 0)
+        sink.rows = dict.fromkeys((version_of(one.decision.scan_start["s"]) for one in log.batches.values()), 9)
         return Decisions(checkpoint(sink.store), log.read())
 
     _, [advice] = observe_store(sink, read)  # type: ignore[arg-type]
