@@ -104,7 +104,8 @@ def _look(sink: TwoPhaseCommitSink[Any], decisions: Decisions) -> StoreState:
         view = history.view
         if view.begin is not None and view.begin.query_id == checkpoint.query_id:
             batch = None if view.decision is None else view.decision.batch_id
-            state = replace(state, batch=batch, first_batch=view.begin.first_batch)
+            abandoned = view.highest_batch if batch is None and view.begin.abandons else None
+            state = replace(state, batch=batch, abandoned=abandoned, first_batch=view.begin.first_batch)
         seen = _observed(sink, view, checkpoint.query_id)
         decided = _decided_rows(sink, history) if seen is not None and seen.rows else {}
         return replace(state, seen=seen, decided=decided)

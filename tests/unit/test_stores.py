@@ -202,6 +202,17 @@ def test_an_error_of_the_users_sink_is_named_without_its_text(sink: Sink, owner:
     assert "RuntimeError in " in str(state.problem) and "top-secret" not in str(state.problem)
 
 
+def test_an_abandoned_batch_is_named(sink: Sink, owner: Markers) -> None:
+    log = Log()
+    publish(owner, log, 0)
+    publish(owner, log, 1)
+    begin = Begin(query_id=QUERY, first_batch=2, prior_offsets=(), abandons=True)
+    log.view = replace(log.view, begin=begin, decision=None)
+    state, [advice] = look(sink, log)
+    assert (state.batch, state.abandoned, state.facts()["last_decided"]) == (None, 1, 1)
+    assert advice.what == "batch 1 was abandoned, and no later one is decided yet"
+
+
 def test_a_look_changes_neither_the_record_nor_a_marker(sink: Sink, owner: Markers) -> None:
     log = Log()
     publish(owner, log, 0)
