@@ -54,8 +54,8 @@ class StoreState:
 
     @property
     def is_ahead(self) -> bool:
-        """Whether the store has a decision that the log lacked when it was read, just before."""
-        return self.seen is not None and self.seen.is_ahead
+        """Whether the checkpoint's own store has a decision that the log lacked when it was read, just before."""
+        return self.seen is not None and self.seen.is_ahead and not self.changed
 
     @property
     def lost(self) -> list[str]:

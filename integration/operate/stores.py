@@ -81,7 +81,7 @@ def observe_store(sink: TwoPhaseCommitSink[Any], read: Read) -> tuple[StoreState
         state = _look(sink, decisions)
         advice = advise_store(state, decisions.checkpoint)
         urgent = {one.anchor for one in advice if one.urgency is Urgency.ACT}
-        # A store is ahead of its log only as long as nobody adds to the log.
+        # A store that stays ahead stops its query. So if the log has grown, the query has only overtaken the look.
         newest = state.batch if state.is_ahead else None
         if not urgent or (urgent, newest) == before or state.problem is not None:
             return state, advice

@@ -158,6 +158,15 @@ def test_a_query_that_overtakes_each_look_is_not_compared_but_does_not_need_some
     assert (advice.urgency, sink.looks) == (Urgency.WATCH, 3)
 
 
+def test_another_store_is_named_even_if_each_look_is_overtaken(sink: Sink, owner: Markers) -> None:
+    log = Log()
+    publish(owner, log, 0)
+    batches = iter(range(1, 100))
+    sink.meddle = lambda: publish(owner, log, next(batches))
+    _, [advice] = look(sink, log, replace(checkpoint(sink.store), sinks={"s": {"id": "another"}}))
+    assert (advice.urgency, advice.anchor) == (Urgency.ACT, "the-start-is-refused")
+
+
 def test_a_problem_that_grows_with_each_batch_is_a_finding(sink: Sink, owner: Markers) -> None:
     """Its text differs at each look, because the query is running."""
     log = Log()
