@@ -147,6 +147,11 @@ class FileCommitter(FencedCommitter[Prepared, Path]):
                     time.sleep(0.01)
             yield root
 
+    @contextlib.contextmanager
+    def observing(self) -> Iterator[Path]:
+        """See :class:`FencedCommitter`. Create nothing, and do not wait for a running driver."""
+        yield Path(self._sink.directory)
+
     def load(self, step: Path) -> bytes | None:
         """See :class:`FencedCommitter`."""
         path = step / f"{self.name}.driver.json"

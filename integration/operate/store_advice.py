@@ -23,7 +23,7 @@ def advise_store(state: StoreState, checkpoint: CheckpointState) -> list[Advice]
         return [misfit]
     if found := [*_of_decision(state, state.seen), *_of_leftovers(state.seen)]:
         return found
-    what = "no batch is decided yet" if state.batch is None else f"batch {state.batch} is decided and published"
+    what = f"{_newest(state)} yet" if state.batch is None else f"batch {state.batch} is decided and published"
     return [Advice(Urgency.NONE, what, "Nothing to do.", "healthy")]
 
 
@@ -39,6 +39,12 @@ def not_examined(checkpoint: CheckpointState, named: frozenset[str]) -> Advice |
         "Add --sinks module:name, the place of the query's sinks in your code.",
         "the-stores-of-sinks",
     )
+
+
+def _newest(state: StoreState) -> str:
+    if state.abandoned is None:
+        return "no batch is decided"
+    return f"batch {state.abandoned} was abandoned, and no later one is decided"
 
 
 def overtaken(looks: int) -> Advice:
@@ -78,9 +84,9 @@ def _of_binding(state: StoreState, seen: Observation, checkpoint: CheckpointStat
         )
         action = "Do not start the query; the start is refused. Correct the address, or restore the store."
         return Advice(Urgency.ACT, what, action, "the-control-record-is-missing-or-unreadable")
-    if bound is not None and (changed := {name for name, value in seen.bound.items() if bound.get(name) != value}):
-        was = ", ".join(f"{name} {bound.get(name)}" for name in sorted(changed))
-        now = ", ".join(f"{name} {seen.bound[name]}" for name in sorted(changed))
+    if bound is not None and state.changed:
+        was = ", ".join(f"{name} {bound.get(name)}" for name in state.changed)
+        now = ", ".join(f"{name} {seen.bound[name]}" for name in state.changed)
         what = f"the checkpoint is bound to {was}, but the store has {now}: this is another store, or a recreated table"
         return Advice(
             Urgency.ACT, what, "Point the sink to the original store. The start is refused.", "the-start-is-refused"
@@ -104,7 +110,8 @@ def _of_log(state: StoreState, seen: Observation, checkpoint: CheckpointState) -
         if state.unread is not None:
             what, action = f"{what}: {state.unread}", "Correct this, and check again."
         return Advice(Urgency.WATCH, what, action, "the-stores-of-sinks")
-    ends = "has none" if state.batch is None else f"ends with batch {state.batch}"
+    newest = state.abandoned if state.batch is None else state.batch
+    ends = "has none" if newest is None else f"ends with batch {newest}"
     if seen.is_ahead:
         what = (
             f"the store shows a newer decision than the query's log, which {ends}: the checkpoint is an older copy, or was "

@@ -26,6 +26,7 @@ class StoreState:
         is_known: whether the decisions could be read.
         unread: why they could not be read, if the reason is known.
         batch: the newest decided batch; None if none is decided.
+        abandoned: the newest batch, if it was decided and then abandoned.
         first_batch: the first batch that the query could decide.
         decided: for each kept decision, by its version, the batch and the number of rows.
         seen: the observed state; None if the sink cannot be observed.
@@ -39,14 +40,22 @@ class StoreState:
     is_known: bool = True
     unread: str | None = None
     batch: int | None = None
+    abandoned: int | None = None
     first_batch: int = 0
     decided: Mapping[int, tuple[int, int]] = field(default_factory=dict)
     seen: Observation | None = None
 
     @property
+    def changed(self) -> list[str]:
+        """The facts that differ between the store and the checkpoint's binding, which is then the binding of another store."""
+        if self.seen is None or self.bound is None:
+            return []
+        return sorted(name for name, value in self.seen.bound.items() if self.bound.get(name) != value)
+
+    @property
     def is_ahead(self) -> bool:
-        """Whether the store has a decision that the log lacked when it was read, just before."""
-        return self.seen is not None and self.seen.is_ahead
+        """Whether the checkpoint's own store has a decision that the log lacked when it was read, just before."""
+        return self.seen is not None and self.seen.is_ahead and not self.changed
 
     @property
     def lost(self) -> list[str]:
@@ -81,7 +90,9 @@ class StoreState:
         A batch is decided only after its predecessor is published.
         """
         seen = self.seen
-        if self.batch is None or seen is None or not seen.record.id or seen.is_ahead or seen.is_behind:
+        if self.batch is None or seen is None or not seen.record.id or self.changed:
+            return None
+        if seen.is_ahead or seen.is_behind:
             return None
         newest = self.batch - 1 if self.lost or self.waiting else self.batch
         return newest if newest >= self.first_batch else None
@@ -96,12 +107,12 @@ class StoreState:
             "answers": self.answers,
             "query_id": None if seen is None else seen.record.query_id or None,
             "driver_epoch": None if seen is None else seen.record.driver_epoch,
-            "last_decided": self.batch,
+            "last_decided": self.abandoned if self.batch is None else self.batch,
             "last_published": self.published,
             "not_published": self.waiting,
             "lost": self.lost,
             "differing": self.differing,
-            "leftovers": [] if seen is None else list(seen.leftovers),
+            "leftovers": None if seen is None or not self.is_known else list(seen.leftovers),
             "store": {} if seen is None else dict(seen.facts),
         }
 

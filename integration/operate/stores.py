@@ -81,7 +81,7 @@ def observe_store(sink: TwoPhaseCommitSink[Any], read: Read) -> tuple[StoreState
         state = _look(sink, decisions)
         advice = advise_store(state, decisions.checkpoint)
         urgent = {one.anchor for one in advice if one.urgency is Urgency.ACT}
-        # A store is ahead of its log only as long as nobody adds to the log.
+        # A store that stays ahead stops its query. So if the log has grown, the query has only overtaken the look.
         newest = state.batch if state.is_ahead else None
         if not urgent or (urgent, newest) == before or state.problem is not None:
             return state, advice
@@ -104,7 +104,8 @@ def _look(sink: TwoPhaseCommitSink[Any], decisions: Decisions) -> StoreState:
         view = history.view
         if view.begin is not None and view.begin.query_id == checkpoint.query_id:
             batch = None if view.decision is None else view.decision.batch_id
-            state = replace(state, batch=batch, first_batch=view.begin.first_batch)
+            abandoned = view.highest_batch if batch is None and view.begin.abandons else None
+            state = replace(state, batch=batch, abandoned=abandoned, first_batch=view.begin.first_batch)
         seen = _observed(sink, view, checkpoint.query_id)
         decided = _decided_rows(sink, history) if seen is not None and seen.rows else {}
         return replace(state, seen=seen, decided=decided)

@@ -90,10 +90,10 @@ def _removed(history: Sequence[Commit], version: int) -> int | None:
 
 def _target(commit: Commit, history: Sequence[Commit]) -> int:
     """The version to which a commit has restored the table; -1 if the history does not have it."""
-    parameters = {name: str(value).strip('"') for name, value in commit.get("operationParameters", {}).items()}
-    version = parameters.get("version", _NULL)
-    if version != _NULL:
-        return int(version)
+    given = commit.get("operationParameters", {})
+    parameters = {name: str(value).strip('"') for name, value in given.items() if value not in {None, _NULL}}
+    if "version" in parameters:
+        return int(parameters["version"])
     restored_ms = _moment_ms(parameters)
     earlier = (one for one in history if one["version"] < commit["version"])
     return next(

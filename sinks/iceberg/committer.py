@@ -19,6 +19,7 @@ from twopc.sinks.lake.committer import LakeCommitter, Words
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
+    from contextlib import AbstractContextManager
 
     from twopc.control import Control
     from twopc.observation import Observation
@@ -47,6 +48,11 @@ class IcebergCommitter(LakeCommitter[IcebergHandle, Step, Entry]):
     def begin(self) -> Step:
         """See :class:`LakeCommitter`."""
         return Step(self._store, self._settings)
+
+    def observing(self) -> AbstractContextManager[Step]:
+        """See :class:`LakeCommitter`."""
+        self._store.only_read()
+        return self.step()
 
     def files(self) -> TableFiles:
         """See :class:`LakeCommitter`. Load the table, because each load may bring new credentials from the catalog."""

@@ -33,6 +33,10 @@ class Store:
         self._timeout_ms = timeout_ms
         self._catalog: Catalog | None = None
 
+    def only_read(self) -> None:
+        """From now on, do not create the tables of an SQL catalog, which pyiceberg does by default when it opens one."""
+        self._properties["init_catalog_tables"] = "false"
+
     def load(self) -> Table:
         """Read the table's newest metadata."""
         with translated(f"loading table {self._table}"):

@@ -89,6 +89,7 @@ class RedisCommitter(StagedCommitter[RedisHandle]):
             for slot, chunks, _ in handle.groups
         ]
         answers = self._client.execute(calls)
+        self._unanswered = next((one for one in answers if isinstance(one, Exception)), self._unanswered)
         states = iter(
             SliceState.UNANSWERED if isinstance(one, Exception) else SliceState(one.decode()) for one in answers
         )

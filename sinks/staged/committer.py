@@ -45,6 +45,7 @@ class StagedCommitter(ControlCommitter[StagedHandleT, "StoreClient[Any]"]):
         self._settings = settings
         self._client = client
         self.failures = client.failures
+        self._unanswered: Exception = UnavailableError(f"{client.system} does not answer")
 
     def observed(
         self,
@@ -56,7 +57,7 @@ class StagedCommitter(ControlCommitter[StagedHandleT, "StoreClient[Any]"]):
         """See :class:`ControlCommitter`."""
         states = self._look(decided, version_of(scan_start), durable=False)
         if SliceState.UNANSWERED in states.values():
-            raise UnavailableError(f"{self._client.system} does not answer")
+            raise self._unanswered
         named = {handle.entry for handle in decided}
         return replace(
             super().observed(step, record, decided, scan_start),

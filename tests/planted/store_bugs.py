@@ -92,9 +92,9 @@ STORE_BUGS: Final[tuple[Bug, ...]] = (
     ),
     _bug(
         "a recreated table is not noticed",
-        _ADVICE,
-        "if bound.get(name) != value}",
-        "if bound.get(name) is value is None}",
+        "integration/operate/store_state.py",
+        "if self.bound.get(name) != value)",
+        "if self.bound.get(name) is value is None)",
         _RULES,
     ),
     _bug(

@@ -50,7 +50,7 @@ def spark_time(at_ms: int) -> str:
         ([{"datetime": "2999"}], 4),
         ([{"version": "null", "timestamp": spark_time(3500)}], None),
         ([{"version": "null", "timestamp": spark_time(2999)}], 4),
-        ([{"timestamp": "yesterday"}], 4),
+        ([{"version": None, "timestamp": "yesterday"}], 4),
         ([to(1), {"datetime": "3500"}], None),
         ([to(1), {"datetime": "4500"}], 4),
     ],

@@ -1,15 +1,21 @@
-"""Which decisions have all their snapshots in the history of an Iceberg table."""
+"""What a look at an Iceberg table reads: which decisions have all their snapshots in the history. It creates nothing."""
 
 from __future__ import annotations
 
+import sqlite3
 from types import SimpleNamespace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from twopc import IcebergSink
+from twopc.errors import TwoPhaseCommitError
 from twopc.sinks.iceberg.history import complete_decisions, rows_by_version
 from twopc.sinks.iceberg.record import summary_of
 from twopc.sinks.lake.published import Published
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 
 def table(*kept: int) -> Any:
@@ -46,3 +52,12 @@ def test_a_gap_before_a_decision_makes_it_incomplete(
 ) -> None:
     assert rows_by_version(table(*kept), "s") == rows
     assert complete_decisions(table(*kept), "s") == complete
+
+
+def test_a_look_creates_no_tables_in_a_catalog(tmp_path: Path) -> None:
+    catalog = {"type": "sql", "uri": f"sqlite:///{tmp_path}/catalog.db", "warehouse": f"file://{tmp_path}"}
+    committer = IcebergSink(name="s", catalog=catalog, table="shop.orders").create_committer()
+    with pytest.raises(TwoPhaseCommitError, match="no such table: iceberg_tables"):
+        committer.observe([], {})
+    with sqlite3.connect(tmp_path / "catalog.db") as database:
+        assert database.execute("SELECT name FROM sqlite_master").fetchall() == []

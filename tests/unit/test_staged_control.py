@@ -5,13 +5,17 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from redis.exceptions import NoPermissionError
+from redis.exceptions import TimeoutError as NoAnswerError
 
 from twopc import control
-from twopc.errors import ConfigurationError
+from twopc.errors import ConfigurationError, TwoPhaseCommitError, UnavailableError
 from twopc.sinks.hbase import HBaseSink, Put
 from twopc.sinks.hbase.client import HBaseClient
 from twopc.sinks.hbase.errors import AbsentTableError
 from twopc.sinks.redis import RedisSink
+from twopc.sinks.redis.client import RedisClient
+from twopc.sinks.redis.keys import RedisHandle
 from twopc.sinks.redis.mappings import IncrBy
 
 if TYPE_CHECKING:
@@ -64,3 +68,22 @@ def test_redis_waits_for_the_record_unless_the_proof_of_the_rows_does(
     step: Any = Recorded()
     assert sink.create_committer().swap(step, control.encode(OWNED), control.encode(changed))
     assert step.call.durable is durable
+
+
+@pytest.mark.parametrize(
+    ("error", "kind"),
+    [
+        (NoPermissionError("NOPERM no right to run 'evalsha'"), ConfigurationError),
+        (NoAnswerError("too late"), UnavailableError),
+    ],
+)
+def test_redis_that_refuses_to_show_a_slice_is_not_called_silent(
+    monkeypatch: pytest.MonkeyPatch, error: Exception, kind: type[TwoPhaseCommitError]
+) -> None:
+    monkeypatch.setattr(RedisClient, "execute_one", lambda *_: control.encode(OWNED))
+    monkeypatch.setattr(RedisClient, "execute", lambda *_: [error])
+    committer = RedisSink(name="s", url="redis://h", mapping=IncrBy("n:{id}")).create_committer()
+    handle = RedisHandle(uuid="u", driver_epoch=1, rows=1, checksum="", groups=((-1, 1, 1),))
+    with pytest.raises(kind, match=str(error)) as raised:
+        committer.observe([handle], {"base": 7, "after": 0})
+    assert type(raised.value) is kind

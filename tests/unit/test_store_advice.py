@@ -56,6 +56,12 @@ def unseen(**changes: Any) -> StoreState:
         (seen(evidence={}), HEALTHY, "batch 4 is decided and published"),  # the batch had no rows for this sink
         (replace(seen(evidence={}), batch=None), HEALTHY, "no batch is decided yet"),
         (
+            replace(seen(evidence={}), batch=None, abandoned=4),
+            HEALTHY,
+            "batch 4 was abandoned, and no later one is decided yet",
+        ),
+        (replace(seen(is_ahead=True), batch=None, abandoned=4), REFUSED, "log, which ends with batch 4"),
+        (
             seen(evidence=WAITING),
             (Urgency.WATCH, "decided-and-not-published"),
             "1 of its transactions is not published",
@@ -158,6 +164,7 @@ def test_a_batch_that_waits_while_others_are_staged_has_two_findings() -> None:
         (replace(STATE, batch=None), None),
         (seen(is_ahead=True), None),
         (seen(is_behind=True), None),
+        (seen(bound={"id": "i", "table": "8"}), None),  # another store
         (replace(STATE, seen=EMPTY), None),
         (unseen(), None),
     ],
@@ -165,6 +172,12 @@ def test_a_batch_that_waits_while_others_are_staged_has_two_findings() -> None:
 def test_the_newest_published_batch(state: StoreState, published: int | None) -> None:
     assert state.published == published
     assert state.facts()["last_published"] == published
+
+
+def test_what_the_decisions_do_not_name_is_unknown_without_them() -> None:
+    state = seen(leftovers=("a",))
+    assert state.facts()["leftovers"] == ["a"]
+    assert replace(state, is_known=False).facts()["leftovers"] is None
 
 
 def test_sinks_that_were_not_named_are_listed_and_kafkas_are_not() -> None:

@@ -158,6 +158,15 @@ def test_a_query_that_overtakes_each_look_is_not_compared_but_does_not_need_some
     assert (advice.urgency, sink.looks) == (Urgency.WATCH, 3)
 
 
+def test_another_store_is_named_even_if_each_look_is_overtaken(sink: Sink, owner: Markers) -> None:
+    log = Log()
+    publish(owner, log, 0)
+    batches = iter(range(1, 100))
+    sink.meddle = lambda: publish(owner, log, next(batches))
+    _, [advice] = look(sink, log, replace(checkpoint(sink.store), sinks={"s": {"id": "another"}}))
+    assert (advice.urgency, advice.anchor) == (Urgency.ACT, "the-start-is-refused")
+
+
 def test_a_problem_that_grows_with_each_batch_is_a_finding(sink: Sink, owner: Markers) -> None:
     """Its text differs at each look, because the query is running."""
     log = Log()
@@ -165,7 +174,7 @@ def test_a_problem_that_grows_with_each_batch_is_a_finding(sink: Sink, owner: Ma
 
     def read() -> Decisions:
         publish(owner, log, next(batches))
-        sink.rows = dict.fromkeys((version_of(one.decision.scan_start["s"]) for one in log.batches.values()), 0)
+        sink.rows = dict.fromkeys((version_of(one.decision.scan_start["s"]) for one in log.batches.values()), 9)
         return Decisions(checkpoint(sink.store), log.read())
 
     _, [advice] = observe_store(sink, read)  # type: ignore[arg-type]
@@ -200,6 +209,17 @@ def test_an_error_of_the_users_sink_is_named_without_its_text(sink: Sink, owner:
     state, [advice] = look(Broken(sink.store), log)
     assert advice.urgency is Urgency.ACT
     assert "RuntimeError in " in str(state.problem) and "top-secret" not in str(state.problem)
+
+
+def test_an_abandoned_batch_is_named(sink: Sink, owner: Markers) -> None:
+    log = Log()
+    publish(owner, log, 0)
+    publish(owner, log, 1)
+    begin = Begin(query_id=QUERY, first_batch=2, prior_offsets=(), abandons=True)
+    log.view = replace(log.view, begin=begin, decision=None)
+    state, [advice] = look(sink, log)
+    assert (state.batch, state.abandoned, state.facts()["last_decided"]) == (None, 1, 1)
+    assert advice.what == "batch 1 was abandoned, and no later one is decided yet"
 
 
 def test_a_look_changes_neither_the_record_nor_a_marker(sink: Sink, owner: Markers) -> None:

@@ -41,6 +41,20 @@ class TestFilesSink(SinkContract):
 
         return Case(sink, numbers, lambda: numbers_in(sink), silence=silence)
 
+    def test_a_look_does_not_wait_for_a_running_driver(self, case: Case) -> None:
+        """`twopc status --sinks` looks at the directory while the query is running."""
+        driver = Driver(case.sink)
+        assert case.silence is not None
+        with case.silence():
+            seen = case.sink.create_committer().observe([], {})
+        assert seen is not None and seen.record.driver_epoch == driver.driver_epoch
+
+    def test_a_look_creates_nothing(self, tmp_path: Path) -> None:
+        """The directory may be misspelled."""
+        seen = FilesSink("sample", str(tmp_path / "absent")).create_committer().observe([], {})
+        assert seen is not None and not seen.record.id
+        assert not (tmp_path / "absent").exists()
+
     @pytest.mark.parametrize("step", ["write", "vote"])
     def test_a_swept_task_can_neither_write_nor_vote(self, step: str, case: Case) -> None:
         """The sweep has moved the task's file. A new file would contain only the rows that were written after the sweep."""
