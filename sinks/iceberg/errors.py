@@ -24,6 +24,14 @@ _MEANINGS: Final[dict[str, Meaning]] = {
     "BadRequestError": (FatalError, "The catalog rejected the request"),
 }
 
+#: An SQL catalog without pyiceberg's tables. SQLite and PostgreSQL name the error in their own ways.
+_WORDS: Final[dict[str, Meaning]] = {
+    "no such table: iceberg_|undefinedtable.*iceberg_": (
+        ConfigurationError,
+        "This database contains no Iceberg catalog: correct the catalog's uri",
+    ),
+}
+
 
 def _first_line(error: Exception) -> str:
     """Return the message's first line. Later lines may quote a long statement."""
@@ -31,4 +39,4 @@ def _first_line(error: Exception) -> str:
 
 
 #: Turns an error from pyiceberg, or from a client below it, into a StoreError.
-translated: Final = Translation(_first_line, _MEANINGS)
+translated: Final = Translation(_first_line, _MEANINGS, _WORDS)
