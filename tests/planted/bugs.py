@@ -779,7 +779,7 @@ BUGS: Final = (
         "        for stage in self._unwritten(seen).values():\n",
         "        for stage in ():\n",
         model=False,
-        protocol="tests/unit/test_spark_shuffles.py -k 'dropped_is_missed'",
+        protocol="tests/unit/test_spark_shuffles.py -k dropped_is_missed",
     ),
     _bug(
         "the jobs that may have written a skipped shuffle of the attempt are not looked up",
@@ -788,7 +788,7 @@ BUGS: Final = (
         "history.examine(shared | self._unwritten(seen).keys(), own)",
         "history.examine(shared, own)",
         model=False,
-        protocol="tests/unit/test_spark_shuffles.py -k 'dropped_is_missed'",
+        protocol="tests/unit/test_spark_shuffles.py -k dropped_is_missed",
     ),
     _bug(
         "the shuffle behind a skipped stage of the batch is not checked if Spark has dropped the stage",
