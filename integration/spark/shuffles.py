@@ -181,12 +181,18 @@ class Shuffles:
             raise
 
     def _unwritten(self, seen: _Seen) -> dict[int, int]:
-        """Return the stages that the attempt's jobs skipped, and that no known job has run, by their last RDD."""
-        return {
-            max(last.rdd_ids): stage
-            for stage, last in seen.stages.items()
-            if not last.has_run and last.num_tasks and not self._history.of(last.rdd_ids)
+        """Return the stages that the attempt's jobs skipped, and that no known job has run, by their last RDD.
+
+        A job that still runs evaluates the batch once more for its state only. It may yet run its stages.
+        """
+        skipped = {
+            stage: last
+            for job in seen.jobs
+            if job.is_over
+            for stage in job.stages
+            if not (last := seen.attempts[stage][-1]).has_run and last.num_tasks
         }
+        return {max(last.rdd_ids): stage for stage, last in skipped.items() if not self._history.of(last.rdd_ids)}
 
     def _shared(self, seen: _Seen, own: Collection[int]) -> set[int]:
         """Return the RDDs in the rows' lineage that another job may have kept, as shuffle files or in a cache."""

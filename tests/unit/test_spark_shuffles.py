@@ -474,6 +474,14 @@ def test_a_job_of_the_batch_that_spark_has_dropped_is_missed_if_another_has_read
         watching(store).check("b", {5})
 
 
+def test_a_stage_that_a_job_of_the_batch_has_yet_to_run_needs_no_job_that_wrote_it() -> None:
+    """The driver has collected the batch. A stateful batch is then evaluated once more, without output."""
+    running = Job(1, (3, 5), is_over=False)
+    pending = {stage: [StageAttempt("PENDING", stage, 0, (30 + stage,), 0, 0)] for stage in (3, 5)}
+    store = Store({}, {**plain(), **pending}, moment=NEW, marked={"a": [*ONE_JOB["a"], running]})
+    marked(store).check("a", ())
+
+
 def test_a_shuffle_without_tasks_needs_no_job_that_wrote_it() -> None:
     empty = StageAttempt("SKIPPED", 3, 0, (3,), 0, 0, num_tasks=0)
     store = Store({"b": [Job(0, (3, 5), is_over=True)]}, {3: [empty], 5: result(5, 6)}, moment=NEW)
