@@ -196,7 +196,9 @@ def test_the_broker_outlives_the_thread_that_started_it_but_not_its_killed_proce
 
 
 def test_a_bad_property_fails_the_start_with_the_end_of_the_log(tmp_path: Path) -> None:
-    with pytest.raises(ServiceError, match=r"broker\.log\):[\s\S]*Invalid value many for configuration num\.io\.threads"):
+    with pytest.raises(
+        ServiceError, match=r"broker\.log\):[\s\S]*Invalid value many for configuration num\.io\.threads"
+    ):
         LocalKafka(data_dir=tmp_path, properties={"num.io.threads": "many"}).start()
 
 
