@@ -295,7 +295,7 @@ def is_ahead(record: Control, scan_start: Mapping[str, Any]) -> bool:
 
 
 def is_behind(record: Control, scan_start: Mapping[str, Any]) -> bool:
-    """Tell whether a record lacks decisions from before the attempt whose ``begin_attempt`` returned ``scan_start``."""
+    """Return whether a record lacks decisions from before the attempt whose ``begin_attempt`` returned ``scan_start``."""
     known = scan_start or NO_ATTEMPT
     return record.version < version_of(known) and record.decided < int(known.get(_AFTER, 0))
 

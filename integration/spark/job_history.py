@@ -151,7 +151,7 @@ class JobHistory:
         found = [last] if last is not None and last.attempt_id == 0 else self.store.attempts(stage)
         numbers = [one.attempt_id for one in found]
         if numbers != list(range(len(numbers))):
-            raise UnreportedError(f"an earlier attempt at stage {stage} than {numbers[0]}")
+            raise UnreportedError(f"all attempts at stage {stage}")
         # Assume the worst of a stage whose report was lost.
         return [
             structs.replace(one, shuffle_read_records=1, shuffle_write_records=1) if one.is_overwritten else one

@@ -47,7 +47,7 @@ class Expression:
         return b"".join(b"%d:%s" % (len(one), one) for one in found if one is not None) if None not in found else None
 
     def number_of(self, message: Message) -> int | None:
-        """Return the part as a 64-bit integer, with or without a JSON string's quotes. Return None if the part is no integer."""
+        """Return the part as a 64-bit integer, with or without a JSON string's quotes; None if it is not an integer."""
         found = self.bytes_of(message)
         try:
             number = None if found is None else int(found.removeprefix(b'"').removesuffix(b'"'))

@@ -453,7 +453,7 @@ def test_a_stage_about_which_the_job_may_count_another_does_not_account_for_one_
 
 def test_a_rerun_whose_first_attempt_spark_has_dropped_stops_the_query() -> None:
     store = Store(ONE_JOB, {**plain(), M2: attempts_at(M2, 2)[1:]})
-    with pytest.raises(FatalError, match="an earlier attempt at stage 1 than 1"):
+    with pytest.raises(FatalError, match="does not have all attempts at stage 1"):
         watching(store).check("a", {RESULT})
 
 

@@ -189,7 +189,7 @@ class Selection:
         return self._arm(CatalogRule(self, Fault.HOLD_REQUEST, LONGEST_HOLD_S))
 
     def strand(self) -> CatalogRule:
-        """The same, but the client's connection breaks at once."""
+        """The request arrives when the rule is released. Its client's connection breaks at once."""
         return self._arm(CatalogRule(self, Fault.STRAND_REQUEST, LONGEST_HOLD_S))
 
     def hold_response(self) -> CatalogRule:
