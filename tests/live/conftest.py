@@ -16,13 +16,13 @@ from cryptography.hazmat.primitives.serialization import (
     load_pem_private_key,
 )
 
+from tests.live.broker_changes import add_scram_user
 from tests.live.security_support import (
     CANARY_PASSWORD,
     CANARY_USER,
     KEY_PASSWORD,
     PASSWORD,
     USER,
-    add_user,
 )
 from twopc.integration.services.kafka import LocalKafka
 
@@ -73,8 +73,8 @@ def secured(authority: tuple[Path, Path]) -> Iterator[LocalKafka]:
         "super.users": "User:ANONYMOUS",
     }
     with LocalKafka(listeners={"SECURE": "SASL_SSL"}, properties=properties) as kafka:
-        add_user(kafka, USER, PASSWORD)
-        add_user(kafka, CANARY_USER, CANARY_PASSWORD)
+        add_scram_user(kafka.bootstrap_servers, USER, PASSWORD)
+        add_scram_user(kafka.bootstrap_servers, CANARY_USER, CANARY_PASSWORD)
         yield kafka
         # A client that outlives its broker logs errors: it is still being made, or the traceback of a refusal holds it.
         for thread in threading.enumerate():

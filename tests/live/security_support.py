@@ -5,27 +5,15 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import Final
 
 from confluent_kafka.admin import (
     AclBinding,
-    AclBindingFilter,
     AclOperation,
     AclPermissionType,
-    AdminClient,
     ResourcePatternType,
     ResourceType,
-    ScramCredentialInfo,
-    ScramMechanism,
-    UserScramCredentialUpsertion,
 )
-
-from tests.live.rules.schedules import until
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable
-
-    from twopc.integration.services.kafka import LocalKafka
 
 #: A user that is there from the start.
 USER, PASSWORD = "ann", "a pass, word=1"
@@ -80,36 +68,3 @@ def documented() -> list[Right]:
         for role, on, name, _, rights, outcome, _ in found
         for right in rights.split(",")
     ]
-
-
-def admin_of(kafka: LocalKafka) -> AdminClient:
-    """The plain listener's, who may do everything."""
-    return AdminClient({"bootstrap.servers": kafka.bootstrap_servers, "log_level": 0})
-
-
-def add_user(kafka: LocalKafka, user: str, password: str) -> None:
-    credential = UserScramCredentialUpsertion(
-        user, ScramCredentialInfo(ScramMechanism.SCRAM_SHA_256, 4096), password.encode()
-    )
-    admin = admin_of(kafka)  # a dropped client ends its requests
-    admin.alter_user_scram_credentials([credential])[user].result()
-
-
-def allow(kafka: LocalKafka, bindings: Iterable[AclBinding]) -> None:
-    """Allow, and wait until the broker knows it."""
-    wanted, admin = list(set(bindings)), admin_of(kafka)
-    if not wanted:
-        return
-    for future in admin.create_acls(wanted).values():
-        future.result()
-    filter_of: Any = AclBindingFilter  # its types do not know that None means any
-    anything = filter_of(
-        ResourceType.ANY,
-        None,
-        ResourcePatternType.ANY,
-        wanted[0].principal,
-        None,
-        AclOperation.ANY,
-        AclPermissionType.ANY,
-    )
-    assert until(lambda: set(wanted) <= set(admin.describe_acls(anything).result()), 120)

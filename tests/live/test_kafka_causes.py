@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 import pytest
-from confluent_kafka.admin import AdminClient
 
+from tests.live.broker_changes import delete_topic
 from tests.live.services import KafkaService
 from tests.live.spark_support import wait_until
 from tests.live.ways import BOTH, Way
@@ -38,12 +38,6 @@ def rows() -> pa.RecordBatch:
     return pa.record_batch({"value": pa.array([b"v"] * 3, pa.binary())})
 
 
-def delete(servers: str, topic: str) -> None:
-    admin = AdminClient({"bootstrap.servers": servers, "log_level": 0})
-    admin.delete_topics([topic])[topic].result()
-    wait_until(lambda: topic not in admin.list_topics(timeout=30).topics, "the topic is gone")
-
-
 @BOTH
 def test_a_ledger_that_was_deleted_is_not_taken_for_a_bad_record(
     kafka: KafkaService, monkeypatch: pytest.MonkeyPatch, *, native: bool
@@ -52,7 +46,7 @@ def test_a_ledger_that_was_deleted_is_not_taken_for_a_bad_record(
     way = Way(kafka, monkeypatch, native=native, options=options, timeout_ms=4_000)
     writer = way.writer()
     writer.write(rows())
-    delete(way.servers, way.sink.ledger)
+    delete_topic(way.servers, way.sink.ledger)
     with pytest.raises(ConfigurationError, match=f"the ledger {way.sink.ledger} no longer exists.*Restart the query"):
         writer.pre_commit()
     writer.abort()

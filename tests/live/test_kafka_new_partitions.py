@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 import pytest
-from confluent_kafka.admin import AdminClient, NewPartitions
 
+from tests.live.broker_changes import add_partitions
 from tests.live.pipeline import create_topic
 from tests.live.ways import BOTH, Way
 from tests.reader import records
@@ -33,11 +33,6 @@ def rows(partitions: Sequence[int | None], topics: Sequence[str] | None = None) 
     return pa.record_batch(columns)
 
 
-def grow(way: Way, topic: str) -> None:
-    admin = AdminClient({"bootstrap.servers": way.servers, "log_level": 0})
-    admin.create_partitions([NewPartitions(topic, AFTER)])[topic].result()
-
-
 @BOTH
 @pytest.mark.parametrize("chosen", [False, True], ids=["one topic", "topics of rows"])
 @pytest.mark.parametrize("guarantee", ["EXACTLY_ONCE", "AT_LEAST_ONCE"])
@@ -50,7 +45,7 @@ def test_a_row_goes_to_a_partition_that_was_added_since(
     partitions = [None, 0, AFTER - 1, 1, BEFORE, AFTER - 1]
     writer = way.writer()
     writer.write(rows([0], [topic] if chosen else None))
-    grow(way, topic)
+    add_partitions(way.servers, topic, AFTER)
     writer.write(rows(partitions, [topic] * len(partitions) if chosen else None))
     writer.pre_commit()
     writer.hand_over()

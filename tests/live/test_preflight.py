@@ -6,14 +6,13 @@ import dataclasses
 import subprocess
 import sys
 import uuid
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Literal
 
 import msgspec
 import pyarrow as pa
 import pytest
 from confluent_kafka.admin import (
     AclBinding,
-    AclBindingFilter,
     AclOperation,
     AclPermissionType,
     AdminClient,
@@ -25,6 +24,7 @@ from confluent_kafka.admin import (
 )
 from kafka.protocol.api_key import ApiKey
 
+from tests.live.broker_changes import create_acls
 from tests.live.cluster_support import cluster, replicated_topic, three_brokers
 from tests.live.pipeline import Tasks, create_topic, record_batch
 from tests.live.rules.schedules import at, playing, until, work_of
@@ -391,18 +391,13 @@ def documented_rights(sink: KafkaSink, topic: str, pattern: ResourcePatternType)
 
 
 def allow(kafka: LocalKafka, rights: list[Right]) -> None:
-    admin = AdminClient({"bootstrap.servers": kafka.bootstrap_servers})
-    bindings = [
-        AclBinding(kind, name, pattern, f"User:{USER}", "*", operation, AclPermissionType.ALLOW)
-        for kind, name, pattern, operation in rights
-    ]
-    for future in admin.create_acls(bindings).values():
-        future.result()
-    filter_of: Any = AclBindingFilter  # its types do not know that None means any
-    anything = filter_of(
-        ResourceType.ANY, None, ResourcePatternType.ANY, None, None, AclOperation.ANY, AclPermissionType.ANY
+    create_acls(
+        kafka.bootstrap_servers,
+        [
+            AclBinding(kind, name, pattern, f"User:{USER}", "*", operation, AclPermissionType.ALLOW)
+            for kind, name, pattern, operation in rights
+        ],
     )
-    assert until(lambda: set(bindings) <= set(admin.describe_acls(anything).result()), 120)  # the broker knows them
 
 
 def guarded_sink(kafka: LocalKafka) -> tuple[KafkaSink, str]:

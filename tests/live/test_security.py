@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import logging
-import time
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -12,14 +11,13 @@ import pytest
 import trustme
 from confluent_kafka.admin import (
     AclBinding,
-    AclBindingFilter,
     AclOperation,
     AclPermissionType,
-    AdminClient,
     ResourcePatternType,
     ResourceType,
 )
 
+from tests.live.broker_changes import create_acls, with_acl
 from tests.live.pipeline import Query, Tasks, create_topic
 from tests.live.rules.schedules import at
 from tests.live.security_support import PASSWORD, USER
@@ -27,7 +25,7 @@ from twopc.errors import CommitBlockedError, ConfigurationError, TwoPhaseCommitE
 from twopc.sinks.kafka import ledger_topic
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from contextlib import AbstractContextManager
     from pathlib import Path
 
     from twopc.integration.services.kafka import LocalKafka
@@ -60,13 +58,13 @@ def secure_query(kafka: LocalKafka, root: Path, authority: tuple[Path, Path], **
 
 
 def allow(kafka: LocalKafka, *rights: tuple[ResourceType, str, ResourcePatternType, AclOperation]) -> None:
-    admin = AdminClient({"bootstrap.servers": kafka.bootstrap_servers, "log_level": 0})
-    bindings = [
-        AclBinding(kind, name, pattern, f"User:{USER}", "*", operation, AclPermissionType.ALLOW)
-        for kind, name, pattern, operation in rights
-    ]
-    for future in admin.create_acls(bindings).values():
-        future.result()
+    create_acls(
+        kafka.bootstrap_servers,
+        [
+            AclBinding(kind, name, pattern, f"User:{USER}", "*", operation, AclPermissionType.ALLOW)
+            for kind, name, pattern, operation in rights
+        ],
+    )
 
 
 def documented_rights(query: Query) -> list[tuple[ResourceType, str, ResourcePatternType, AclOperation]]:
@@ -158,21 +156,12 @@ def test_the_sinks_representation_hides_the_password(
     assert PASSWORD not in repr(query.sink)
 
 
-@contextlib.contextmanager
 def denied(
     kafka: LocalKafka, kind: ResourceType, name: str, pattern: ResourcePatternType, operation: AclOperation
-) -> Iterator[None]:
+) -> AbstractContextManager[None]:
     """A right is taken away, and given back."""
-    admin = AdminClient({"bootstrap.servers": kafka.bootstrap_servers, "log_level": 0})
-    what = (kind, name, pattern, f"User:{USER}", "*", operation, AclPermissionType.DENY)
-    binding, same = AclBinding(*what), AclBindingFilter(*what)
-    admin.create_acls([binding])[binding].result()
-    time.sleep(0.5)  # until the broker knows
-    try:
-        yield
-    finally:
-        admin.delete_acls([same])[same].result()
-        time.sleep(0.5)
+    binding = AclBinding(kind, name, pattern, f"User:{USER}", "*", operation, AclPermissionType.DENY)
+    return with_acl(kafka.bootstrap_servers, binding)
 
 
 def test_a_right_that_is_lost_before_the_commit_is_named_with_the_time_that_is_left_and_nothing_is_lost(

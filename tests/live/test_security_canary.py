@@ -18,10 +18,11 @@ import pytest
 import trustme
 from typer.testing import CliRunner
 
+from tests.live.broker_changes import create_acls
 from tests.live.canaries import CANARIES, WAYS, leaks, log
 from tests.live.pipeline import Tasks
 from tests.live.rules.schedules import Play, at, die
-from tests.live.security_support import CANARY_PASSWORD, CANARY_USER, KEY_PASSWORD, Right, allow, documented
+from tests.live.security_support import CANARY_PASSWORD, CANARY_USER, KEY_PASSWORD, Right, documented
 from tests.live.services import KafkaService
 from tests.live.spark_query import Options, encoded
 from tests.reader import records
@@ -59,7 +60,7 @@ def allow_everything(kafka: LocalKafka, name: str, topic: str) -> None:
     roles = {"tasks", "driver"}
     rights = [right.named(name, topic) for right in documented() if right.role in roles]
     rights.append(Right("verify", "topic", topic, "Read", stops=True))
-    allow(kafka, [right.binding(CANARY_USER) for right in rights])
+    create_acls(kafka.bootstrap_servers, [right.binding(CANARY_USER) for right in rights])
 
 
 def test_the_search_finds_each_form_of_a_canary() -> None:

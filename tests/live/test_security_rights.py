@@ -15,9 +15,10 @@ import pytest
 from confluent_kafka import Consumer, TopicPartition
 from typer.testing import CliRunner
 
+from tests.live.broker_changes import add_scram_user, create_acls
 from tests.live.pipeline import Tasks, record_batch
 from tests.live.rules.schedules import Play, at, die, work_of
-from tests.live.security_support import LITERAL, PREFIXED, Right, add_user, allow, documented
+from tests.live.security_support import LITERAL, PREFIXED, Right, documented
 from tests.live.services import KafkaService
 from tests.tasks import attempt_of, prepare
 from twopc.errors import TwoPhaseCommitError
@@ -66,12 +67,12 @@ class Part:
         return [right for right in RIGHTS if right.role in roles]
 
     def allow(self, role: str, rights: list[Right]) -> None:
-        add_user(self._kafka, self.user(role), self.user(role))
+        add_scram_user(self._kafka.bootstrap_servers, self.user(role), self.user(role))
         bindings = []
         for right in rights:
             pattern = PREFIXED if role in AND_THOSE_OF and "ledger" in right.name else LITERAL
             bindings.append(right.named(self.play.name, self.play.topic).binding(self.user(role), pattern))
-        allow(self._kafka, bindings)
+        create_acls(self._kafka.bootstrap_servers, bindings)
 
     def user(self, role: str) -> str:
         return f"{role.replace(' ', '-')}-{self.play.name}"

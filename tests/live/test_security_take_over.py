@@ -8,9 +8,10 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from tests.live.broker_changes import create_acls
 from tests.live.migrate.support import OldPipeline
 from tests.live.migrate.test_cutover import write_half_of_batch_1
-from tests.live.security_support import PASSWORD, USER, allow, documented
+from tests.live.security_support import PASSWORD, USER, documented
 from tests.live.spark_support import spark
 
 if TYPE_CHECKING:
@@ -49,9 +50,11 @@ def test_take_over_needs_to_read_the_output_and_names_the_right(
     before = pipeline.visible()
     pipeline.cut_over("--apply")
     rights = [right.named(pipeline.name, pipeline.topic) for right in documented()]
-    allow(secured, [right.binding(USER) for right in rights if right.role in {"tasks", "driver"}])
+    create_acls(
+        secured.bootstrap_servers, [right.binding(USER) for right in rights if right.role in {"tasks", "driver"}]
+    )
     assert f"Allow Read on the topic {pipeline.topic}" in pipeline.fail_new(spark)
     assert pipeline.visible() == before
-    allow(secured, [right.binding(USER) for right in rights if right.role == "TakeOver"])
+    create_acls(secured.bootstrap_servers, [right.binding(USER) for right in rights if right.role == "TakeOver"])
     pipeline.run_new(spark)
     assert pipeline.visible() == Counter(pipeline.given)

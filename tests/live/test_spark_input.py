@@ -16,16 +16,13 @@ from confluent_kafka.admin import (
     AclBinding,
     AclOperation,
     AclPermissionType,
-    AdminClient,
-    AlterConfigOpType,
-    ConfigEntry,
-    ConfigResource,
     ResourcePatternType,
     ResourceType,
 )
 from pyspark.errors import IllegalArgumentException
 
 from tests.live import spark_query
+from tests.live.broker_changes import alter_topic, create_acls
 from tests.live.pipeline import create_topic
 from tests.live.services import chosen
 from tests.live.spark_support import BY_TASKS, Pipeline, spark, wait_until
@@ -390,14 +387,8 @@ def allow(broker: LocalKafka, kind: ResourceType, name: str) -> None:
     """Allow every operation on a resource; a name that ends with a dot is a prefix."""
     pattern = ResourcePatternType.PREFIXED if name.endswith(".") else ResourcePatternType.LITERAL
     rule = AclBinding(kind, name, pattern, "User:app", "*", AclOperation.ALL, AclPermissionType.ALLOW)
-    admin = AdminClient({"bootstrap.servers": broker.bootstrap_servers, "log_level": 0})
-    for future in admin.create_acls([rule]).values():
-        future.result()
+    create_acls(broker.bootstrap_servers, [rule])
 
 
 def limit_records(pipeline: Pipeline, size: int) -> None:
-    entry = ConfigEntry("max.message.bytes", str(size), incremental_operation=AlterConfigOpType.SET)
-    resource = ConfigResource(ResourceType.TOPIC, str(pipeline.options.topic), incremental_configs=[entry])
-    admin = AdminClient({"bootstrap.servers": pipeline.bootstrap_servers, "log_level": 0})
-    for future in admin.incremental_alter_configs([resource]).values():
-        future.result()
+    alter_topic(pipeline.bootstrap_servers, str(pipeline.options.topic), {"max.message.bytes": str(size)})

@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
-from confluent_kafka.admin import AdminClient, NewPartitions
 
+from tests.live.broker_changes import add_partitions
 from tests.live.pipeline import create_topic
 from tests.live.services import chosen
 from tests.live.spark_support import BY_TASKS, Pipeline, Run, spark, wait_until
@@ -265,8 +265,7 @@ def test_added_partitions_of_the_output_are_warned_about_and_accepted(
     pipeline.feed(20)
     pipeline.run(spark)
     topic = str(pipeline.options.topic)
-    admin = AdminClient({"bootstrap.servers": kafka.bootstrap_servers, "log_level": 0})
-    admin.create_partitions([NewPartitions(topic, 6)])[topic].result()
+    add_partitions(kafka.bootstrap_servers, topic, 6)
     pipeline.feed(20)
     with caplog.at_level(logging.WARNING):
         pipeline.run(spark)

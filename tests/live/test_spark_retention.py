@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
-from confluent_kafka.admin import AdminClient
 
-from tests.live.spark_support import Pipeline, spark, wait_until
+from tests.live.broker_changes import delete_topic
+from tests.live.spark_support import Pipeline, spark
 from twopc import CheckpointConfig
 from twopc.records import Decision
 from twopc.sinks.kafka import KafkaSink
@@ -76,9 +76,7 @@ def test_a_stopped_query_keeps_everything_and_its_name_is_free_once_all_is_delet
     assert "name in use" in pipeline.fail(spark)
     shutil.rmtree(pipeline.options.checkpoint)
     ledger = KafkaSink(name=pipeline.options.name, bootstrap_servers=pipeline.bootstrap_servers).ledger
-    admin = AdminClient({"bootstrap.servers": pipeline.bootstrap_servers})
-    admin.delete_topics([ledger])[ledger].result()
-    wait_until(lambda: ledger not in admin.list_topics(timeout=10).topics, "the ledger is gone")
+    delete_topic(pipeline.bootstrap_servers, ledger)
     pipeline.run(spark)
     assert set(pipeline.visible().values()) == {2}  # the new query has processed all of the input
     assert pipeline.visible().keys() == pipeline.given.keys()

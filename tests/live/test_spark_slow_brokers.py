@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from confluent_kafka import Producer
-from confluent_kafka.admin import AdminClient, NewPartitions
 
 from tests.live import spark_query
+from tests.live.broker_changes import add_partitions
 from tests.live.pipeline import create_topic
 from tests.live.spark_support import Pipeline, spark
 from tests.nemesis.proxy import KafkaProxy
@@ -130,8 +130,7 @@ class _Grow(Listener):
 
     def ended(self, checkpoint: Checkpoint) -> None:
         if checkpoint.batch_id == 0:
-            admin = AdminClient({"bootstrap.servers": self._servers, "log_level": 0})
-            admin.create_partitions([NewPartitions(self._topic, AFTER)])[self._topic].result()
+            add_partitions(self._servers, self._topic, AFTER)
 
 
 def _chosen(frame: DataFrame, _options: Options) -> DataFrame:

@@ -9,8 +9,8 @@ from collections import defaultdict
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, ConfigResource, ResourceType
 
+from tests.live.broker_changes import alter_topic
 from tests.live.pipeline import create_topic
 from tests.reader import records
 from twopc.attempt import Attempt, TaskAttempt
@@ -19,7 +19,7 @@ from twopc.sinks.kafka.prepared import await_visible
 from twopc.sinks.kafka.transactions import TransactionClient
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     import pyarrow as pa
 
@@ -47,21 +47,8 @@ class Way:
         )
         self._monkeypatch = monkeypatch
 
-    def change(self, topic: str, config: dict[str, str]) -> None:
-        """Set options of a topic, and wait until the broker has them."""
-        admin = AdminClient({"bootstrap.servers": self.servers, "log_level": 0})
-        entries = [
-            ConfigEntry(name, value, incremental_operation=AlterConfigOpType.SET) for name, value in config.items()
-        ]
-        resource = ConfigResource(ResourceType.TOPIC, topic, incremental_configs=entries)
-        admin.incremental_alter_configs([resource])[resource].result()
-
-        def current() -> dict[str, str]:
-            wanted = ConfigResource(ResourceType.TOPIC, topic)
-            return {name: entry.value for name, entry in admin.describe_configs([wanted])[wanted].result().items()}
-
-        while not config.items() <= current().items():  # the broker may be behind the controller
-            pass
+    def change(self, topic: str, config: Mapping[str, str | None]) -> None:
+        alter_topic(self.servers, topic, config)
 
     def writer(self, *, ends_at: float = math.inf) -> KafkaWriter:
         self._monkeypatch.setattr(

@@ -6,12 +6,12 @@ from collections import Counter
 from typing import TYPE_CHECKING
 
 import pytest
-from confluent_kafka.admin import AdminClient
 
+from tests.live.broker_changes import delete_topic
 from tests.live.operate.support import ask, spark_files
 from tests.live.pipeline import Tasks
 from tests.live.rules.batches import ROWS, VISIBLE
-from tests.live.rules.schedules import Play, at, crash, die, until
+from tests.live.rules.schedules import Play, at, crash, die
 from twopc.integration.operate import acts
 from twopc.integration.operate.journal import acts_in
 from twopc.integration.operate.observe import observe
@@ -148,9 +148,7 @@ def test_without_a_ledger_nothing_is_judged_and_an_abort_needs_force(
     play: Play, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     crash(play.driver(), play, 0, ROWS, "driver.confirmed")
-    admin = AdminClient({"bootstrap.servers": play.bootstrap_servers, "log_level": 0})
-    admin.delete_topics([play.sink.ledger])[play.sink.ledger].result()
-    assert until(lambda: play.sink.ledger not in admin.list_topics(timeout=10).topics)
+    delete_topic(play.bootstrap_servers, play.sink.ledger)
     monkeypatch.chdir(tmp_path)
     listed = ask(play, "transactions", "list", play.name, "--json")
     assert {one["decision"] for one in listed.facts[0]["transactions"]} == {"unjudged"}

@@ -15,11 +15,11 @@ from confluent_kafka.admin import (
     AclBinding,
     AclOperation,
     AclPermissionType,
-    AdminClient,
     ResourcePatternType,
     ResourceType,
 )
 
+from tests.live.broker_changes import create_acls
 from tests.live.pipeline import Tasks, record_batch
 from tests.live.rules.batches import ROWS, VISIBLE, WithOrphan
 from tests.live.rules.schedules import Play, at, crash, die, playing, work_of, writer_of
@@ -226,13 +226,11 @@ def guarded() -> Iterator[LocalKafka]:
 
 
 def allow_all(broker: LocalKafka, *resources: tuple[ResourceType, str]) -> None:
-    admin = AdminClient({"bootstrap.servers": broker.bootstrap_servers, "log_level": 0})
     rights = [
         AclBinding(kind, name, ResourcePatternType.LITERAL, "User:ann", "*", AclOperation.ALL, AclPermissionType.ALLOW)
         for kind, name in resources
     ]
-    for future in admin.create_acls(rights).values():
-        future.result()
+    create_acls(broker.bootstrap_servers, rights)
 
 
 def test_a_driver_without_describe_on_its_transactional_ids_is_refused_before_it_fences(

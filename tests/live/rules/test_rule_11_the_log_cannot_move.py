@@ -15,6 +15,7 @@ import pytest
 from confluent_kafka import KafkaException
 from confluent_kafka.admin import AdminClient
 
+from tests.live.broker_changes import delete_topic
 from tests.live.pipeline import Tasks, opened
 from tests.live.rules.schedules import Play, at, crash, die, playing, until
 from twopc.batch import Batch
@@ -56,9 +57,7 @@ def topic_id(play: Play, topic: str) -> str:
 
 
 def delete_ledger(play: Play) -> None:
-    client, ledger = admin(play), play.sink.ledger
-    client.delete_topics([ledger])[ledger].result()
-    assert until(lambda: topic_id(play, ledger) == ABSENT)
+    delete_topic(play.bootstrap_servers, play.sink.ledger)
 
 
 def create_decision_log(play: Play) -> None:

@@ -17,14 +17,10 @@ import pytest
 from confluent_kafka import Producer, TopicPartition
 from confluent_kafka.admin import (
     AdminClient,
-    AlterConfigOpType,
-    ConfigEntry,
-    ConfigResource,
-    NewPartitions,
     OffsetSpec,
-    ResourceType,
 )
 
+from tests.live.broker_changes import add_partitions, alter_topic
 from tests.live.pipeline import Tasks, create_topic, opened
 from tests.live.rules.schedules import Play, at, crash, die, playing, until
 from tests.reader import committed
@@ -55,19 +51,6 @@ def admin(kafka: KafkaService) -> AdminClient:
     return AdminClient({"bootstrap.servers": kafka.bootstrap_servers, "log_level": 0})
 
 
-def alter(admin: AdminClient, topic: str, setting: str, value: str | None) -> None:
-    operation = AlterConfigOpType.DELETE if value is None else AlterConfigOpType.SET
-    entry = ConfigEntry(setting, value, incremental_operation=operation)
-    resource = ConfigResource(ResourceType.TOPIC, topic, incremental_configs=[entry])
-    admin.incremental_alter_configs([resource])[resource].result()
-
-    def took_effect() -> bool:
-        found = LedgerTopic(admin, topic, timeout_ms=10_000)._settings(topic)[setting]
-        return found == value if value is not None else found != "true"
-
-    assert until(took_effect)
-
-
 # -- dangerous settings ------------------------------------------------------------------------------------------------
 
 
@@ -93,16 +76,14 @@ def test_a_ledger_that_could_lose_decisions_is_refused_by_its_setting(
     assert play._records() == []
 
 
-def test_a_changed_setting_is_refused_at_the_start_and_the_running_query_continues(
-    play: Play, admin: AdminClient
-) -> None:
+def test_a_changed_setting_is_refused_at_the_start_and_the_running_query_continues(play: Play) -> None:
     """Fails if settings are only checked when the ledger is created, and not at each start."""
     healthy = play.driver()
     healthy.process(play.batch(0), Tasks(play, [["0"]]))
-    alter(admin, play.sink.ledger, "retention.ms", "86400000")
+    alter_topic(play.bootstrap_servers, play.sink.ledger, {"retention.ms": "86400000"})
     with pytest.raises(ConfigurationError, match=r"retention\.ms=86400000"):
         play.driver().process(play.batch(1), Tasks(play, [["intruder"]]))
-    alter(admin, play.sink.ledger, "retention.ms", "-1")
+    alter_topic(play.bootstrap_servers, play.sink.ledger, {"retention.ms": "-1"})
     assert len(play.acquisitions()) == 1
     healthy.process(play.batch(1), Tasks(play, [["1"]]))
     assert play.visible() == {"0": 1, "1": 1}
@@ -122,16 +103,16 @@ def test_a_second_sinks_ledger_is_checked_before_the_first_one_is_acquired(kafka
         assert first.acquisitions() == []
 
 
-def test_a_transaction_log_with_unclean_leaders_is_refused(play: Play, admin: AdminClient) -> None:
+def test_a_transaction_log_with_unclean_leaders_is_refused(play: Play) -> None:
     """Fails if ``require_safe`` only checks the ledger."""
     play.driver().process(play.batch(0), Tasks(play, [["0"]]))  # the first transaction creates the transaction log
     setting = "unclean.leader.election.enable"
-    alter(admin, TRANSACTION_LOG, setting, "true")
+    alter_topic(play.bootstrap_servers, TRANSACTION_LOG, {setting: "true"})
     try:
         with pytest.raises(ConfigurationError, match=f"{TRANSACTION_LOG} has {setting}=true"):
             play.driver().process(play.batch(1), Tasks(play, [["1"]]))
     finally:
-        alter(admin, TRANSACTION_LOG, setting, None)
+        alter_topic(play.bootstrap_servers, TRANSACTION_LOG, {setting: None})
     play.driver().process(play.batch(1), Tasks(play, [["1"]]))
 
 
@@ -257,16 +238,13 @@ def test_a_batch_that_outlives_its_transactions_fails_once_and_names_the_setting
 # -- the output's partitions -------------------------------------------------------------------------------------------
 
 
-def test_a_changed_partition_count_of_the_output_is_warned_about(
-    play: Play, admin: AdminClient, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_changed_partition_count_of_the_output_is_warned_about(play: Play, caplog: pytest.LogCaptureFixture) -> None:
     """Fails if the count is not compared with the decision's."""
     play.driver().process(play.batch(0), Tasks(play, [["0"]]))
     with caplog.at_level(logging.WARNING, "twopc.sinks.kafka.committer"):
         play.driver().process(play.batch(1), Tasks(play, [["1"]]))
         assert not any("move to other partitions" in text for text in caplog.messages)
-        admin.create_partitions([NewPartitions(play.topic, 6)])[play.topic].result()
-        assert until(lambda: len(admin.list_topics(play.topic).topics[play.topic].partitions) == 6)
+        add_partitions(play.bootstrap_servers, play.topic, 6)
         play.driver().process(play.batch(2), Tasks(play, [["2"]]))
         assert [text for text in caplog.messages if f"{play.topic} had 4 partitions and now has 6" in text]
 
