@@ -106,6 +106,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.planted", description=__doc__)
     parser.add_argument("--tiers", default=",".join(_TIERS), help="tiers to try, in this order")
     parser.add_argument("--only", default="", help="only bugs whose name contains this")
+    parser.add_argument("--skip", type=int, default=0, help="leave out this many bugs, which an earlier run has tried")
     parser.add_argument("--histories", type=int, default=20_000, help="maximum number of model histories per bug")
     parser.add_argument("--seed", type=int, default=random.SystemRandom().randrange(1_000_000_000))
     parser.add_argument("--control", action="store_true", help="plant nothing; a test that fails then is not a catch")
@@ -114,6 +115,7 @@ def main() -> int:
     table = Table("planted bug", "rule", "caught by", "s", title=f"seed {options.seed}")
     wrong = 0
     bugs = [replace(bug, edits=()) if options.control else bug for bug in BUGS if options.only in bug.name]
+    bugs = bugs[options.skip :]
 
     def judged(bug: Bug) -> tuple[str, str]:
         began = time.monotonic()
