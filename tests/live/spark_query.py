@@ -48,7 +48,8 @@ SHUFFLED = "a shuffle was written by worker "
 class Options:
     """The source, the plan and the output of the pipeline.
 
-    ``plan``: ``rows`` (no shuffle), ``shuffle`` (by key), ``unstable`` (a replay puts rows into other tasks),
+    ``plan``: ``rows`` (no shuffle), ``shuffle`` (by key), ``unstable`` (a replay puts rows into other tasks, as Spark knows),
+    ``scattered`` (the same, but Spark does not know it),
     ``two_shuffles`` (by a random number, and again; the last two tasks between them stop themselves),
     ``cached`` (the function caches and counts a shuffle by a random number, stops itself, and writes what it has cached),
     ``update`` or ``complete`` (a count per key, in that output mode), ``transformed`` (the rows of ``update``, by
@@ -142,10 +143,11 @@ def source(spark: SparkSession, options: Options) -> DataFrame:
 
 
 def planned(frame: DataFrame, options: Options) -> DataFrame:
-    if options.plan == "shuffle":
-        return frame.select("key", "value").repartition(options.partitions, "key")
-    if options.plan == "unstable":
-        return frame.select("key", "value").repartition(options.partitions, sf.rand())
+    if options.plan in {"shuffle", "unstable"}:
+        by = sf.col("key") if options.plan == "shuffle" else sf.rand()
+        return frame.select("key", "value").repartition(options.partitions, by)
+    if options.plan == "scattered":
+        return _scattered(frame, options).select("key", "value")
     if options.plan == "two_shuffles":
         schema = "key binary, value binary, place int, worker int"
         scattered = frame.select("key", "value").mapInArrow(_at_random_places, schema).repartition(4, "place")

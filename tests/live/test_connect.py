@@ -13,7 +13,7 @@ import pytest
 from tests.live.connect_calls import OUTCOME
 from tests.live.spark_query import encoded
 from tests.live.spark_support import BY_TASKS, Pipeline, processes_of, wait_until
-from tests.live.test_spark_checksums import _CHECKSUMS
+from tests.live.test_spark_checksums import CHECKSUMS
 from tests.live.test_spark_executors import is_stopped
 from twopc.crash_points import POINTS
 from twopc.integration.services.guard import GuardedProcess
@@ -118,7 +118,7 @@ def test_a_process_that_wakes_up_after_its_successor_has_begun_decides_nothing(
 def test_a_shuffle_is_refused_before_anything_is_written_and_with_the_assertion_it_is_written(
     kafka: KafkaService, tmp_path: Path
 ) -> None:
-    off = dict.fromkeys(_CHECKSUMS, "false")
+    off = dict.fromkeys(CHECKSUMS, "false")
     pipeline = pipeline_of(kafka, tmp_path, plan="shuffle", spark=off)
     try:
         pipeline.feed(20)
@@ -179,7 +179,7 @@ def test_one_of_two_queries_of_a_session_is_found_by_its_plan(kafka: KafkaServic
 
 @pytest.mark.skipif(pyspark.__version__ < "4.1", reason="Spark has the checksums from 4.1 on")
 def test_one_shuffle_is_written_if_spark_compares_its_rows(kafka: KafkaService, tmp_path: Path) -> None:
-    pipeline = pipeline_of(kafka, tmp_path, plan="unstable", spark=_CHECKSUMS)
+    pipeline = pipeline_of(kafka, tmp_path, plan="unstable", spark=CHECKSUMS)
     try:
         pipeline.feed(40)
         run = pipeline.process()

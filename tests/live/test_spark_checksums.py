@@ -23,7 +23,7 @@ import pytest
 
 from tests.live.retried_shuffles import BETWEEN, FAILED, ROWS, Options
 from tests.live.spark_support import processes_of, wait_until
-from tests.live.test_spark_executors import _CLUSTER, executor_of, is_stopped
+from tests.live.test_spark_executors import CLUSTER, executor_of, is_stopped
 from twopc.integration.services.guard import GuardedProcess
 
 if TYPE_CHECKING:
@@ -34,7 +34,7 @@ pytestmark = [
     pytest.mark.skipif(pyspark.__version__ < "4.1", reason="Spark has the checksums from 4.1 on"),
 ]
 
-_CHECKSUMS = {
+CHECKSUMS = {
     "spark.sql.shuffle.orderIndependentChecksum.enabled": "true",
     "spark.sql.shuffle.orderIndependentChecksum.enableFullRetryOnMismatch": "true",
 }
@@ -56,9 +56,9 @@ class Program:
         (root / "run").mkdir()
         self._gate, self._log = root / "run/gate", root / "log"
         spark = {
-            **_CLUSTER,
+            **CLUSTER,
             "spark.locality.wait": "0s",
-            **(_CHECKSUMS if are_on else dict.fromkeys(_CHECKSUMS, "false")),
+            **(CHECKSUMS if are_on else dict.fromkeys(CHECKSUMS, "false")),
             **options.pop("spark", {}),
         }
         given = Options(directory=str(root / "in"), spark=spark, **options)

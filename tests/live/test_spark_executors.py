@@ -29,7 +29,7 @@ _EXECUTOR = "org.apache.spark.executor.CoarseGrainedExecutorBackend"
 _COMPARISON = ("enabled", "enableFullRetryOnMismatch")
 _SWEPT = "sweeping undecided transactions"
 #: Two executors with one core each.
-_CLUSTER = {
+CLUSTER = {
     "spark.master": "local-cluster[2,1,1024]",
     "spark.executor.extraJavaOptions": "-XX:+UseSerialGC -XX:TieredStopAtLevel=1",
     # Both executors have a part of each shuffle, even if one of them starts late.
@@ -41,7 +41,7 @@ _CLUSTER = {
 def query(kafka: KafkaService, root: Path, *hosts: int, **options: Any) -> Iterator[Pipeline]:
     """Run a query of some batches on executors, of the sessions ``hosts`` if given; its output must be exactly once."""
     pipeline = Pipeline(
-        kafka.bootstrap_servers, root, max_offsets=20, settings=BY_TASKS, **{"spark": _CLUSTER, **options}
+        kafka.bootstrap_servers, root, max_offsets=20, settings=BY_TASKS, **{"spark": CLUSTER, **options}
     )
     try:
         pipeline.feed(60)
@@ -125,7 +125,7 @@ def test_a_shuffle_that_spark_sees_to_have_other_rows_stops_the_query_and_a_rest
     """Either Spark ends the job, or it runs the result stage again and the driver's own check finds that."""
     compared = {f"spark.sql.shuffle.orderIndependentChecksum.{name}": "true" for name in _COMPARISON}
     pipeline = Pipeline(
-        kafka.bootstrap_servers, tmp_path, spark=_CLUSTER | compared, plan="unstable", partitions=4, settings=BY_TASKS
+        kafka.bootstrap_servers, tmp_path, spark=CLUSTER | compared, plan="unstable", partitions=4, settings=BY_TASKS
     )
     try:
         pipeline.feed(60)
@@ -147,7 +147,7 @@ def test_rows_of_two_shuffles_that_a_stage_between_them_has_mixed_stop_the_query
 ) -> None:
     """The result stage is in its first attempt: the previous stage lost an executor, and was partly rerun."""
     pipeline = Pipeline(
-        kafka.bootstrap_servers, tmp_path, spark=_CLUSTER, plan="two_shuffles", partitions=4, settings=BY_TASKS
+        kafka.bootstrap_servers, tmp_path, spark=CLUSTER, plan="two_shuffles", partitions=4, settings=BY_TASKS
     )
     try:
         pipeline.feed(200)
@@ -173,7 +173,7 @@ def test_a_cache_of_which_an_executor_had_a_part_and_all_of_the_shuffle_is_not_d
 ) -> None:
     """Each stage runs once in each job, and none is skipped. But the second job writes the lost shuffle again."""
     apart = {
-        **_CLUSTER,
+        **CLUSTER,
         "spark.locality.wait": "0s",
         "spark.shuffle.reduceLocality.enabled": "false",
     }
@@ -235,7 +235,7 @@ def test_the_accepted_one_of_two_attempts_of_a_task_is_decided_and_the_other_swe
             "spark.master": master,
             "spark.executor.memory": "512m",
             "spark.executor.cores": "1",
-            "spark.executor.extraJavaOptions": _CLUSTER["spark.executor.extraJavaOptions"],
+            "spark.executor.extraJavaOptions": CLUSTER["spark.executor.extraJavaOptions"],
             "spark.executorEnv.TWOPC_CRASH_POINTS": "task.prepared=stop",
             "spark.scheduler.minRegisteredResourcesRatio": "1.0",
             "spark.speculation": "true",

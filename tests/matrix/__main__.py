@@ -45,6 +45,7 @@ _KAFKA: Final = (
 _CONNECT: Final = (
     "tests/live/test_connect.py",
     "tests/live/test_connect_server.py",
+    "tests/live/test_connect_executors.py",
     "tests/live/test_kill_loop_connect.py",
     *("-m", "whole or not whole"),
 )

@@ -1,0 +1,82 @@
+"""Executors die under Spark Connect, which does not show the driver what Spark then runs again (rule 6)."""
+
+from __future__ import annotations
+
+import contextlib
+from typing import TYPE_CHECKING, Any
+
+import pyspark
+import pytest
+
+from tests.live.spark_support import BY_TASKS, Pipeline
+from tests.live.test_spark_checksums import CHECKSUMS
+from tests.live.test_spark_executors import CLUSTER, executor_of, kill_workers, let_go, stopped
+
+pytest.importorskip("grpc", reason="Spark Connect needs it, and the group of Spark 3.5 lacks it")
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from tests.live.services import KafkaService
+
+pytestmark = [pytest.mark.whole, pytest.mark.timeout(900)]
+
+#: Spark's own log: a part of the shuffle was lost with its executor.
+_FETCH_FAILED = "FetchFailed("
+_DETERMINISTIC = {**BY_TASKS, "checkpoints": {"deterministic_plan": True}}
+
+
+@contextlib.contextmanager
+def query(kafka: KafkaService, root: Path, **options: Any) -> Iterator[Pipeline]:
+    """A query over 60 rows on two executors, whose processes end with it."""
+    pipeline = Pipeline(
+        kafka.bootstrap_servers,
+        root,
+        **{"max_offsets": 20, "is_connect": True, "settings": BY_TASKS, "spark": CLUSTER, **options},
+    )
+    try:
+        pipeline.feed(60)
+        yield pipeline
+    finally:
+        kill_workers(pipeline)
+    pipeline.require_exactly_once()
+
+
+def test_a_killed_executors_task_is_repeated_and_its_transaction_swept(kafka: KafkaService, tmp_path: Path) -> None:
+    with query(kafka, tmp_path) as pipeline:
+        run = pipeline.process("task.prepared=stop")
+        executor_of(stopped(run, count=1)[0]).kill()
+        let_go(run)
+        assert run.ended() == 0, run.text[-3000:]
+    pipeline.require_order()
+
+
+def test_the_lost_part_of_a_deterministic_shuffle_is_written_again_and_each_row_is_visible_once(
+    kafka: KafkaService, tmp_path: Path
+) -> None:
+    with query(kafka, tmp_path, plan="shuffle", partitions=4, settings=_DETERMINISTIC) as pipeline:
+        run = pipeline.process("task.prepared=stop")
+        executor_of(stopped(run, count=2)[0]).kill()
+        let_go(run)
+        assert run.ended() == 0, run.text[-3000:]
+        assert _FETCH_FAILED in run.text
+
+
+@pytest.mark.skipif(pyspark.__version__ < "4.1", reason="Spark compares the rows of a shuffle from 4.1 on")
+def test_a_shuffle_by_random_numbers_is_not_decided_with_other_rows_than_spark_has_compared(
+    kafka: KafkaService, tmp_path: Path
+) -> None:
+    """Either Spark runs every reader of the shuffle again, or it ends the job and a restart computes the batch again."""
+    with query(
+        kafka, tmp_path, plan="scattered", partitions=4, max_offsets=None, spark=CLUSTER | CHECKSUMS
+    ) as pipeline:
+        run = pipeline.process("task.prepared=stop")
+        executor_of(stopped(run, count=2)[0]).kill()
+        let_go(run)
+        ended = run.ended()
+        assert _FETCH_FAILED in run.text
+        if ended != 0:
+            assert not pipeline.visible()
+            again = pipeline.process()
+            assert again.ended() == 0, again.text[-3000:]
