@@ -12,7 +12,7 @@ from msgspec.structs import replace
 
 from twopc import control
 from twopc.attempt import Evidence
-from twopc.control_committer import NO_ATTEMPT, decided_before, version_of
+from twopc.control_committer import NO_ATTEMPT, version_of
 from twopc.errors import ConfigurationError, RefusedStartError, RetriableError
 from twopc.fenced_committer import StepCommitter, driver_epoch_of
 from twopc.sinks.lake.entries import EntryT
@@ -22,6 +22,7 @@ from twopc.sinks.lake.orphans import Orphans
 from twopc.sinks.lake.prepared import entries_of, whole
 from twopc.sinks.lake.published import Published, evidence_of, settle
 from twopc.sinks.lake.step import LakeStep
+from twopc.sinks.lake.versions import is_older, next_version
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
@@ -35,8 +36,6 @@ logger = logging.getLogger(__name__)
 
 StepT = TypeVar("StepT", bound=LakeStep[Any, Any])
 
-#: A driver's versions are higher than all earlier drivers' versions, so that no two drivers reserve the same version.
-_VERSIONS_OF_A_DRIVER: Final = 32
 _OVERTAKEN_ROUNDS: Final = 20
 
 
@@ -198,8 +197,8 @@ class LakeCommitter(StepCommitter[HandleT, StepT], Generic[HandleT, StepT, Entry
         known = scan_start or NO_ATTEMPT
         with self._try("reading its newest decision"), self.step() as step:
             record = control.decode(self.load(step))
-            is_older = _is_older(record, step.view.outcome, known)
-        if is_older:
+            is_behind = is_older(record, step.view.outcome, known)
+        if is_behind:
             raise RefusedStartError(
                 f"sink {self.name!r}: {self._table} is older than this checkpoint: {self.words.lost}. Nothing was written. "
                 "Restore the table's newer state, or use a new checkpoint and a new sink name",
@@ -271,7 +270,7 @@ class LakeCommitter(StepCommitter[HandleT, StepT], Generic[HandleT, StepT, Entry
         return dataclasses.replace(
             found,
             bound={**found.bound, "table": view.table_id},
-            is_behind=found.is_behind or _is_older(record, published, scan_start),
+            is_behind=found.is_behind or is_older(record, published, scan_start),
             evidence=evidence | dict.fromkeys(lost, Evidence.ABORTED),
         )
 
@@ -281,7 +280,7 @@ class LakeCommitter(StepCommitter[HandleT, StepT], Generic[HandleT, StepT, Entry
         """See :class:`StepCommitter`. Write nothing, because no other driver has this epoch, and a write would be a commit."""
         with self.driving() as step:
             record = control.decode(self.load(step))
-        return replace(record, version=max(above + 1, self._driver_epoch << _VERSIONS_OF_A_DRIVER))
+        return replace(record, version=next_version(above, self._driver_epoch))
 
     def _change(self, change: Callable[[Control], Control], then: Callable[[StepT], None] = lambda _: None) -> Control:
         """See :class:`StepCommitter`. Repeat a lost swap here, because only the end of the step shows whether it succeeded."""
@@ -300,9 +299,3 @@ class LakeCommitter(StepCommitter[HandleT, StepT], Generic[HandleT, StepT, Entry
         if handles:
             found = self.stage(step, whole(step.view.files, handles, self._entry))
             step.published = settle(published, found)
-
-
-def _is_older(record: Control, published: Published, known: Mapping[str, Any]) -> bool:
-    """Return whether a table lacks commits that came before the log's newest decision."""
-    newest = max(record.decided, published.version)
-    return newest < decided_before(known) or record.driver_epoch < version_of(known) >> _VERSIONS_OF_A_DRIVER

@@ -92,14 +92,14 @@ LAKE_BUGS: Final[tuple[Bug, ...]] = tuple(
         ),
         _bugs(
             "the versions of two drivers clash",
-            "committer.py",
-            "max(above + 1, self._driver_epoch << _VERSIONS_OF_A_DRIVER)",
+            "versions.py",
+            "max(above + 1, driver_epoch << _VERSIONS_OF_A_DRIVER)",
             "above + 1",
             **_both("commit.py::test_versions_of_two_drivers_never_clash"),
         ),
         _bugs(
             "an older table is believed at a start",
-            "committer.py",
+            "versions.py",
             "    return newest < decided_before(known) or record.driver_epoch < version_of(known) >> _VERSIONS_OF_A_DRIVER\n",
             "    return False\n",
             **_both("restored.py::test_a_start_on_an_older_table_is_refused", "1"),

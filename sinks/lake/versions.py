@@ -1,0 +1,27 @@
+"""Number attempts without a write to the table: a driver's epoch is the high part of the versions of its attempts."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+
+from twopc.control_committer import decided_before, version_of
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from twopc.control import Control
+    from twopc.sinks.lake.published import Published
+
+#: A driver's versions are higher than all earlier drivers' versions, so that no two drivers reserve the same version.
+_VERSIONS_OF_A_DRIVER: Final = 32
+
+
+def next_version(above: int, driver_epoch: int) -> int:
+    """Return a driver's first version above ``above``. No other driver ever has it."""
+    return max(above + 1, driver_epoch << _VERSIONS_OF_A_DRIVER)
+
+
+def is_older(record: Control, published: Published, known: Mapping[str, Any]) -> bool:
+    """Return whether a table lacks commits that came before the log's newest decision."""
+    newest = max(record.decided, published.version)
+    return newest < decided_before(known) or record.driver_epoch < version_of(known) >> _VERSIONS_OF_A_DRIVER
