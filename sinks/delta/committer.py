@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 from twopc.errors import CheckpointExpiredError, ConfigurationError
 from twopc.sinks.delta.entries import Entry
@@ -14,16 +13,16 @@ from twopc.sinks.delta.prepared import find_misfit, require_whole
 from twopc.sinks.delta.record import newest_transaction
 from twopc.sinks.delta.step import Step
 from twopc.sinks.delta.table import definition_of
-from twopc.sinks.lake.committer import LakeCommitter, Words
+from twopc.sinks.lake.committer import LakeCommitter
 from twopc.sinks.lake.errors import StoreError
+from twopc.sinks.lake.history import History
+from twopc.sinks.lake.words import Words
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Mapping
 
     from deltalake import DeltaTable
 
-    from twopc.control import Control
-    from twopc.observation import Observation
     from twopc.sinks.delta.settings import DeltaSettings
     from twopc.sinks.delta.store import Store
 
@@ -74,27 +73,19 @@ class DeltaCommitter(LakeCommitter[DeltaHandle, Step, Entry]):
         step.require_whole = lambda: require_whole(self._store, list(kept))
         return found
 
-    def observed(
-        self, step: Step, record: Control, decided: Sequence[DeltaHandle], scan_start: Mapping[str, Any]
-    ) -> Observation:
+    def history(self, step: Step) -> History | None:
         """See :class:`LakeCommitter`."""
-        found = super().observed(step, record, decided, scan_start)
-        history, batch = read_history(step.view.table), step.view.outcome.batch
-        added = version_of_batch(history, self.name, batch)
+        commits = read_history(step.view.table)
+        added = version_of_batch(commits, self.name, step.view.outcome.batch)
         if added is None:
-            return found
-        rolled_back = None
-        if added.restored is not None:
-            rolled_back = (
-                f"version {added.version} added batch {batch} to {self._table}, but version {added.restored} restored the table "
-                "to an earlier state"
-            )
-        return replace(
-            found,
-            rows=rows_by_version(history, self.name),
-            complete=complete_decisions(history, self.name),
-            facts={"version": f"{added.version} added batch {batch}"},
-            rolled_back=rolled_back,
+            return None
+        restored = f"version {added.restored} restored the table to an earlier state"
+        return History(
+            kind="version",
+            entry=added.version,
+            removed=None if added.restored is None else restored,
+            rows=rows_by_version(commits, self.name),
+            complete=complete_decisions(commits, self.name),
         )
 
     def newest_batch_of_others(self, query_id: str) -> int | None:

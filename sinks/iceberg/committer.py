@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 from twopc.errors import CheckpointExpiredError
 from twopc.fenced_committer import driver_epoch_of
@@ -15,14 +14,14 @@ from twopc.sinks.iceberg.prepared import added_already
 from twopc.sinks.iceberg.proposal import has_definitions
 from twopc.sinks.iceberg.spark_writer import newest_batch
 from twopc.sinks.iceberg.step import Step
-from twopc.sinks.lake.committer import LakeCommitter, Words
+from twopc.sinks.lake.committer import LakeCommitter
+from twopc.sinks.lake.history import History
+from twopc.sinks.lake.words import Words
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Mapping
     from contextlib import AbstractContextManager
 
-    from twopc.control import Control
-    from twopc.observation import Observation
     from twopc.sinks.iceberg.settings import IcebergSettings
 
 #: A batch must be committed long before maintenance may delete its files as orphans.
@@ -87,27 +86,19 @@ class IcebergCommitter(LakeCommitter[IcebergHandle, Step, Entry]):
                 step.additions.setdefault((handle.schema_id, handle.spec_id), []).extend(missing)
         return found
 
-    def observed(
-        self, step: Step, record: Control, decided: Sequence[IcebergHandle], scan_start: Mapping[str, Any]
-    ) -> Observation:
+    def history(self, step: Step) -> History | None:
         """See :class:`LakeCommitter`."""
-        found = super().observed(step, record, decided, scan_start)
-        metadata, batch = step.view.table.metadata, step.view.outcome.batch
-        added = snapshot_of(metadata, self.name, batch)
+        metadata = step.view.table.metadata
+        added = snapshot_of(metadata, self.name, step.view.outcome.batch)
         if added is None:
-            return found
-        rolled_back = None
-        if is_in_main(metadata, added) is False:
-            rolled_back = (
-                f"snapshot {added.snapshot_id} added batch {batch} to {self._table}, but the branch main no longer includes it: "
-                "somebody has rolled the table back or replaced the branch"
-            )
-        return replace(
-            found,
+            return None
+        gone = "the branch main no longer includes it: somebody has rolled the table back or replaced the branch"
+        return History(
+            kind="snapshot",
+            entry=added.snapshot_id,
+            removed=gone if is_in_main(metadata, added) is False else None,
             rows=rows_by_version(metadata, self.name),
             complete=complete_decisions(metadata, self.name),
-            facts={"snapshot": f"{added.snapshot_id} added batch {batch}"},
-            rolled_back=rolled_back,
         )
 
     def newest_batch_of_others(self, query_id: str) -> int | None:

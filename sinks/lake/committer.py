@@ -6,7 +6,7 @@ import contextlib
 import dataclasses
 import logging
 from abc import abstractmethod
-from typing import TYPE_CHECKING, Any, ClassVar, Final, Generic, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, Final, Generic, TypeVar
 
 from msgspec.structs import replace
 
@@ -31,28 +31,14 @@ if TYPE_CHECKING:
     from twopc.errors import TwoPhaseCommitError
     from twopc.observation import Observation
     from twopc.sinks.lake.files import Files
+    from twopc.sinks.lake.history import History
+    from twopc.sinks.lake.words import Words
 
 logger = logging.getLogger(__name__)
 
 StepT = TypeVar("StepT", bound=LakeStep[Any, Any])
 
 _OVERTAKEN_ROUNDS: Final = 20
-
-
-class Words(NamedTuple):
-    """The parts of error messages that depend on the table's format.
-
-    Attributes:
-        moved: names the value in the table that other drivers have moved.
-        recreated: says that somebody has replaced the table with a new one.
-        restored: says that the table has lost a running driver's commits.
-        lost: says at a start that the table has lost commits.
-    """
-
-    moved: str
-    recreated: str
-    restored: str
-    lost: str
 
 
 class LakeCommitter(StepCommitter[HandleT, StepT], Generic[HandleT, StepT, EntryT]):
@@ -101,6 +87,10 @@ class LakeCommitter(StepCommitter[HandleT, StepT], Generic[HandleT, StepT, Entry
     @abstractmethod
     def stage(self, step: StepT, found: Mapping[HandleT, list[EntryT] | None]) -> Mapping[HandleT, list[EntryT] | None]:
         """Stage the existing files. Return ``found``, with None for each transaction that can never be added."""
+
+    @abstractmethod
+    def history(self, step: StepT) -> History | None:
+        """Look up the sink's decisions in the table's history; None if it does not have the newest published batch."""
 
     # -- the store's hooks ----------------------------------------------------------------------------------------------
 
@@ -240,9 +230,7 @@ class LakeCommitter(StepCommitter[HandleT, StepT], Generic[HandleT, StepT, Entry
         except self.failures as error:
             self._block(self.reason(error))
             return dict.fromkeys(handles, Evidence.UNKNOWN)
-        if published.version != version_of(scan_start):
-            return dict.fromkeys(handles, Evidence.UNKNOWN)
-        return evidence_of(published, handles)
+        return evidence_of(published, handles, version_of(scan_start))
 
     def abort(self, handles: Sequence[HandleT]) -> None:
         """See :class:`StepCommitter`."""
@@ -263,16 +251,17 @@ class LakeCommitter(StepCommitter[HandleT, StepT], Generic[HandleT, StepT, Entry
         """See :class:`StepCommitter`."""
         found = super().observed(step, record, decided, scan_start)
         view, published = step.view, step.view.outcome
-        is_published = published.version == version_of(scan_start)
-        evidence = evidence_of(published if is_published else Published(), decided)
+        evidence = evidence_of(published, decided, version_of(scan_start))
         waiting = [handle for handle, proof in evidence.items() if proof is Evidence.UNKNOWN]
         lost = [handle for handle, entries in whole(view.files, waiting, self._entry).items() if entries is None]
-        return dataclasses.replace(
+        found = dataclasses.replace(
             found,
             bound={**found.bound, "table": view.table_id},
             is_behind=found.is_behind or is_older(record, published, scan_start),
             evidence=evidence | dict.fromkeys(lost, Evidence.ABORTED),
         )
+        history = self.history(step)
+        return found if history is None else history.added_to(found, self._table, published.batch)
 
     # -- helpers --------------------------------------------------------------------------------------------------------
 

@@ -44,8 +44,10 @@ def settle(published: Published, found: Mapping[HandleT, object | None]) -> Publ
     )
 
 
-def evidence_of(published: Published, handles: Sequence[HandleT]) -> dict[HandleT, Evidence]:
-    """Derive the evidence for transactions of the newest decision."""
+def evidence_of(published: Published, handles: Sequence[HandleT], version: int) -> dict[HandleT, Evidence]:
+    """Derive the evidence for transactions of the decision with this version. The outcome says nothing about any other one."""
+    if published.version != version:
+        return dict.fromkeys(handles, Evidence.UNKNOWN)
     asked = Counter(handle.attempt for handle in handles)
     return {handle: _evidence(published, handle, asked[handle.attempt]) for handle in handles}
 

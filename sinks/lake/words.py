@@ -1,0 +1,21 @@
+"""Define the words in error messages that differ between the table formats."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+
+class Words(NamedTuple):
+    """The parts of error messages that depend on the table's format.
+
+    Attributes:
+        moved: names the value in the table that other drivers have moved.
+        recreated: says that somebody has replaced the table with a new one.
+        restored: says that the table has lost a running driver's commits.
+        lost: says at a start that the table has lost commits.
+    """
+
+    moved: str
+    recreated: str
+    restored: str
+    lost: str
