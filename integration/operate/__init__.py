@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING, Any, Final
 from twopc.errors import missing_extra
 
 if TYPE_CHECKING:
-    from twopc.integration.operate.boundary import Savepoints, StoppedWithSavepointError, stop_with_savepoint
+    from twopc.integration.operate.boundary import Savepoints, StoppedWithSavepointError
     from twopc.integration.operate.progress import SourceProgress
+    from twopc.integration.operate.request import stop_with_savepoint
     from twopc.integration.operate.restore import restore_savepoint
     from twopc.integration.operate.savepoint import create_savepoint
 
@@ -26,7 +27,12 @@ __all__ = [
 ]
 
 if not TYPE_CHECKING:  # so that a type checker still reports names that do not exist
-    _HOMES: Final = {"create_savepoint": "savepoint", "restore_savepoint": "restore", "SourceProgress": "progress"}
+    _HOMES: Final = {
+        "SourceProgress": "progress",
+        "create_savepoint": "savepoint",
+        "restore_savepoint": "restore",
+        "stop_with_savepoint": "request",
+    }
 
     def __getattr__(name: str) -> Any:
         """Import the public names on first use (PEP 562): ``twopc --help`` needs none of them."""

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 from twopc.counted import counted
 from twopc.errors import ConfigurationError
 from twopc.integration.operate import manifest as manifests
-from twopc.integration.operate.boundary import request_savepoint
 from twopc.integration.operate.printing import ATTENTION, DONE, Answer, show_lines
+from twopc.integration.operate.request import request_savepoint
 from twopc.integration.operate.restore import restore_savepoint
 from twopc.integration.operate.savepoint import create_savepoint
 from twopc.integration.operate.subject import subject_of

@@ -44,9 +44,9 @@ OPERATE_BUGS: Final[tuple[Bug, ...]] = (
     one_edit(
         "a requester that has its answer does not wait for the query",
         0,
-        "integration/operate/boundary.py",
-        "            data is not None\n            and files.read(_REQUESTS",
-        "            False\n            and files.read(_REQUESTS",
+        "integration/operate/request.py",
+        "            data is not None\n            and files.read(REQUESTS",
+        "            False\n            and files.read(REQUESTS",
         model=False,
         protocol=_SAVEPOINT,
     ),

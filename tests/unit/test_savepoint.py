@@ -21,8 +21,9 @@ from twopc.errors import ConfigurationError, RetriableError
 from twopc.files import LocalFiles
 from twopc.integration.operate import create_savepoint, durable, restore_savepoint
 from twopc.integration.operate import savepoint as savepoint_module
-from twopc.integration.operate.boundary import StoppedWithSavepointError, _Run, request_savepoint
+from twopc.integration.operate.boundary import StoppedWithSavepointError, _Run
 from twopc.integration.operate.manifest import check, newest_good, open_savepoint, savepoints_in
+from twopc.integration.operate.request import request_savepoint
 from twopc.integration.services.server import wait_until
 from twopc.sealed import with_check
 

@@ -17,8 +17,9 @@ from twopc.errors import ConfigurationError
 from twopc.files import LocalFiles
 from twopc.integration.migrate.handover import Handover, Handovers, Kind
 from twopc.integration.migrate.place import opened
-from twopc.integration.operate.boundary import StoppedWithSavepointError, request_savepoint
+from twopc.integration.operate.boundary import StoppedWithSavepointError
 from twopc.integration.operate.journal import acts_in, write_down
+from twopc.integration.operate.request import request_savepoint
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -1,0 +1,147 @@
+"""Request a savepoint from a running query: write a file to its checkpoint, and wait for the file with the answer."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+import uuid
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+import msgspec
+
+from twopc.errors import ConfigurationError, RetriableError
+from twopc.files import UnlinkedFiles
+from twopc.integration.local_paths import local_path
+from twopc.integration.operate.checkpoint import read_checkpoint
+from twopc.integration.operate.manifest import Savepoint, open_savepoint
+from twopc.integration.operate.savepoint import create_savepoint
+from twopc.sealed import seal, unseal
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from pyspark.sql.streaming.query import StreamingQuery
+
+    from twopc.sinks.kafka import KafkaSink
+
+#: The beginnings of the files' names. The requester chooses the rest, which is the same for a request and its answer.
+REQUESTS: Final = "savepoint-request-"
+ANSWERS: Final = "savepoint-request-answer-"
+_POLL_S: Final = 0.05
+
+
+class Request(msgspec.Struct, frozen=True, kw_only=True):
+    """A request to a running query for a savepoint. ``stop``: whether the query stops afterward."""
+
+    directory: str
+    stop: bool
+
+
+class Answer(msgspec.Struct, frozen=True, kw_only=True):
+    """The response to a request: the savepoint's path, or why no savepoint was taken."""
+
+    path: str | None = None
+    problem: str | None = None
+
+
+def requests_in(checkpoint: Path) -> UnlinkedFiles:
+    """Open the directory of requests.
+
+    Each name is used only once, so a file never has two writers. So a file share without hard links is sufficient.
+    """
+    return UnlinkedFiles(checkpoint / "twopc")
+
+
+def request_savepoint(
+    checkpoint: Path, directory: Path, *, stop: bool, timeout_s: float, is_over: Callable[[], bool] = lambda: False
+) -> Savepoint | None:
+    """Request a savepoint from a running query that has :class:`Savepoints`. The query responds before its next batch.
+
+    Args:
+        checkpoint: the query's checkpoint.
+        directory: where to put the savepoint.
+        stop: whether the query stops afterward.
+        timeout_s: how long to wait, in seconds.
+        is_over: returns True to stop waiting.
+
+    Returns:
+        the savepoint. None if ``is_over`` returned True first, and the request was withdrawn.
+
+    Raises:
+        ConfigurationError: the checkpoint does not exist, or the query could not take the savepoint.
+        RetriableError: no response came in time. The request is withdrawn.
+    """
+    checkpoint, directory = local_path(checkpoint), local_path(directory)
+    read_checkpoint(checkpoint)
+    files, name = requests_in(checkpoint), uuid.uuid4().hex
+    request = Request(directory=str(directory.resolve()), stop=stop)
+    try:
+        files.put_if_absent(REQUESTS + name, seal(request))
+    except OSError as error:
+        raise ConfigurationError(
+            f"the request for a savepoint cannot be written to {files.location}: {error}. The query continues, and nothing "
+            "has changed. Free some space, or correct the directory's permissions. Then repeat the request"
+        ) from error
+    deadline, ended, data = time.monotonic() + timeout_s, False, None
+    try:
+        while (data := files.read(ANSWERS + name)) is None and time.monotonic() < deadline and not (ended := is_over()):
+            time.sleep(_POLL_S)
+        # After its answer, the query checks that somebody still waits, and removes the request; see `_Run._tell`.
+        while (
+            data is not None
+            and files.read(REQUESTS + name) is not None
+            and time.monotonic() < deadline
+            and not is_over()
+        ):
+            time.sleep(_POLL_S)
+    finally:
+        files.remove(REQUESTS + name)  # from here on, the query no longer answers
+        data = data or files.read(ANSWERS + name)
+        files.remove(ANSWERS + name)
+    if data is None:
+        if ended:
+            return None
+        raise RetriableError(
+            f"the query of {checkpoint} did not answer within {timeout_s:.0f} s: it has no new input, has ended, or has no "
+            "Savepoints(…) among its interceptors. The request is withdrawn, and nothing has changed. Stop the query, then run "
+            "`twopc savepoint create`"
+        )
+    answer = unseal(data, Answer)
+    if answer.path is None:
+        raise ConfigurationError(f"the query continues, but the savepoint was not taken: {answer.problem}")
+    return open_savepoint(Path(answer.path))
+
+
+def stop_with_savepoint(
+    query: StreamingQuery,
+    checkpoint_location: str,
+    directory: str,
+    *,
+    sinks: Sequence[KafkaSink] = (),
+    timeout_s: float = 600,
+) -> Savepoint:
+    """Stop a query in this process at the end of a batch, and take a savepoint.
+
+    A query that waits for input stops immediately, because it is between two batches. If the query begins a batch just then,
+    that batch may be decided after the savepoint. :func:`twopc.integration.operate.restore_savepoint` reports this case.
+
+    Raises:
+        ConfigurationError: the savepoint could not be taken.
+        RetriableError: the query did not reach the end of a batch in time. It continues.
+    """
+    checkpoint, kept = local_path(checkpoint_location), local_path(directory)
+
+    def is_over() -> bool:
+        if not query.isActive:
+            return True
+        status = query.status
+        return not status["isTriggerActive"] and not status["isDataAvailable"]
+
+    found = request_savepoint(checkpoint, kept, stop=True, timeout_s=timeout_s, is_over=is_over)
+    if found is None:
+        query.stop()
+        return create_savepoint(checkpoint, kept, sinks=sinks)
+    with contextlib.suppress(Exception):  # the query ends with StoppedWithSavepointError
+        query.awaitTermination(timeout_s)  # type: ignore[arg-type]
+    return found
