@@ -20,6 +20,7 @@ from twopc.control import Control, fenced
 from twopc.crash_points import crash_point
 from twopc.errors import FencedError, UnavailableError
 from twopc.observation import Observation
+from twopc.versions import NO_ATTEMPT, is_ahead, is_behind, scan_start_of, version_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -31,11 +32,6 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 StepT = TypeVar("StepT")
-#: Keys in the decision record: an attempt's version, and the version of the newest decision when the attempt began.
-_VERSION: Final = "base"
-_AFTER: Final = "after"
-#: Stands for a decision that does not exist.
-NO_ATTEMPT: Final[Mapping[str, Any]] = {_VERSION: 0, _AFTER: 0}
 #: A change to the record may lose this many rounds. Other drivers change it once per start or batch, so only a faulty swap loses
 #: every round.
 _ROUNDS: Final = 100
@@ -169,7 +165,7 @@ class ControlCommitter(SinkCommitter[HandleT], Generic[HandleT, StepT]):
         with self._try("beginning an attempt"):
             record = self._reserve(self._highest_version)
         self._highest_version = record.version
-        return {_VERSION: record.version, _AFTER: record.decided}
+        return scan_start_of(record)
 
     def initialize_state(self, decided: Sequence[HandleT], scan_start: Mapping[str, Any]) -> Mapping[HandleT, Any]:
         """See :class:`SinkCommitter`. Later versions are above the last decision's, even if the clock is set back."""
@@ -285,26 +281,3 @@ class ControlCommitter(SinkCommitter[HandleT], Generic[HandleT, StepT]):
 def text_of(error: Exception) -> str:
     """Return the error's message, or its class name if the message is empty."""
     return str(error) or type(error).__name__
-
-
-def is_ahead(record: Control, scan_start: Mapping[str, Any]) -> bool:
-    """Return whether a record has a newer decision than the attempt for which ``begin_attempt`` returned ``scan_start``."""
-    known = scan_start or NO_ATTEMPT
-    # A higher version is not required: if two copies have both decided, the one that began first may commit first.
-    return record.decided != version_of(known) and record.decided > decided_before(known)
-
-
-def is_behind(record: Control, scan_start: Mapping[str, Any]) -> bool:
-    """Return whether a record lacks decisions from before the attempt whose ``begin_attempt`` returned ``scan_start``."""
-    known = scan_start or NO_ATTEMPT
-    return record.version < version_of(known) and record.decided < int(known.get(_AFTER, 0))
-
-
-def version_of(scan_start: Mapping[str, Any]) -> int:
-    """Return the version of the attempt for which :meth:`ControlCommitter.begin_attempt` returned ``scan_start``."""
-    return int(scan_start[_VERSION])
-
-
-def decided_before(scan_start: Mapping[str, Any]) -> int:
-    """Return the version of the decision that was the newest when the attempt began."""
-    return int(scan_start.get(_AFTER, version_of(scan_start)))

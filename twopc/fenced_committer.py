@@ -13,9 +13,10 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final, Generic
 
 from twopc.attempt import Evidence, HandleT
-from twopc.control_committer import NO_ATTEMPT, ControlCommitter, StepT, version_of
+from twopc.control_committer import ControlCommitter, StepT
 from twopc.crash_points import crash_point
 from twopc.errors import RetriableError
+from twopc.versions import NO_ATTEMPT, version_of
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence

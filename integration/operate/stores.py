@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import msgspec
 
-from twopc.control_committer import version_of
 from twopc.errors import DecisionLogDamagedError, RetriableError, TwoPhaseCommitError
 from twopc.files import LocalFiles
 from twopc.integration.operate.advice import Urgency
@@ -19,6 +18,7 @@ from twopc.integration.operate.store_state import StoreState
 from twopc.integration.verify.history import History, history_of
 from twopc.log_view import LogView
 from twopc.registers import RegisterLog
+from twopc.versions import version_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

@@ -12,7 +12,6 @@ from msgspec.structs import replace
 
 from twopc import control
 from twopc.attempt import Evidence
-from twopc.control_committer import NO_ATTEMPT, version_of
 from twopc.errors import ConfigurationError, RefusedStartError, RetriableError
 from twopc.fenced_committer import StepCommitter, driver_epoch_of
 from twopc.sinks.lake.entries import EntryT
@@ -23,6 +22,7 @@ from twopc.sinks.lake.prepared import entries_of, whole
 from twopc.sinks.lake.published import Published, evidence_of, settle
 from twopc.sinks.lake.step import LakeStep
 from twopc.sinks.lake.versions import is_older, next_version
+from twopc.versions import NO_ATTEMPT, version_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterator, Mapping, Sequence

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
-from twopc.control_committer import decided_before, version_of
+from twopc.versions import decided_before, version_of
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -9,10 +9,11 @@ from typing import TYPE_CHECKING, Any, Final
 
 from twopc import control
 from twopc.attempt import Evidence
-from twopc.control_committer import NO_ATTEMPT, ControlCommitter, version_of
+from twopc.control_committer import ControlCommitter
 from twopc.crash_points import crash_point
 from twopc.errors import ConfigurationError, RetriableError, UnavailableError
 from twopc.sinks.staged.slices import APPLICABLE, SliceState, StagedHandleT, epoch_of
+from twopc.versions import NO_ATTEMPT, version_of
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Generator, Iterable, Mapping, Sequence

@@ -132,7 +132,7 @@ SINK_BUGS: Final[tuple[Bug, ...]] = (
     one_edit(
         "of two copies that decided, the one that began later is not an older one",
         10,
-        "twopc/control_committer.py",
+        "twopc/versions.py",
         "return record.decided != version_of(known) and record.decided > decided_before(known)",
         "return record.decided > version_of(known)",
         model=False,

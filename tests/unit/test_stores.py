@@ -11,7 +11,6 @@ import pytest
 from tests.unit.test_control import FIRST, SECOND, Markers, Store
 from twopc import control
 from twopc.attempt import Attempt, Claim, Evidence, Owner
-from twopc.control_committer import version_of
 from twopc.errors import ConfigurationError, UnavailableError
 from twopc.fenced_committer import Prepared
 from twopc.files import LocalFiles
@@ -22,6 +21,7 @@ from twopc.integration.verify.history import Batch, BatchId, History
 from twopc.log_view import LogView
 from twopc.records import Begin, Decision, TaskReport
 from twopc.registers import RegisterLog
+from twopc.versions import version_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
