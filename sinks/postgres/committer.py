@@ -9,17 +9,19 @@ from typing import TYPE_CHECKING, Any, Final
 from twopc import control
 from twopc.attempt import Evidence
 from twopc.crash_points import crash_point
-from twopc.errors import ConfigurationError, RetriableError
+from twopc.errors import RetriableError
 from twopc.fenced_committer import FencedCommitter
 from twopc.sinks.postgres.errors import FAILURES, explained, reason
 from twopc.sinks.postgres.handle import PostgresHandle
-from twopc.sinks.postgres.statements import Statements, read_facts
+from twopc.sinks.postgres.server import read_server, require_usable
+from twopc.sinks.postgres.stages import drop_stages
+from twopc.sinks.postgres.statements import Statements
 from twopc.sinks.postgres.table import fingerprint, read_table
 from twopc.sinks.postgres.transfer import Transfer
-from twopc.sinks.postgres.votes import find_votes, finish_votes
+from twopc.sinks.postgres.votes import find_votes, finish_votes, votes_of
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Collection, Iterator, Mapping, Sequence
     from contextlib import AbstractContextManager
 
     import psycopg
@@ -33,16 +35,10 @@ if TYPE_CHECKING:
     Connection = psycopg.Connection[Any]
 
 _PROOFS: Final = {"committed": Evidence.COMMITTED, "aborted": Evidence.ABORTED}
-#: The timeout is short because nobody waits for the removal of a stage.
-_DROP_LOCK_TIMEOUT_MS: Final = 1_000
-#: How many stages one transaction drops. Each stage needs a lock, and ``max_locks_per_transaction`` is 64 by default.
-_DROPPED_AT_ONCE: Final = 50
 #: Prefixes of SQLSTATEs after which an immediate retry may succeed.
 _PASSING: Final = ("40", "57P01", "57P02")
 #: The client's message contains this text if the other side has closed the connection.
 _BROKEN: Final = "closed the connection"
-#: ``server_version_num`` of the oldest supported version.
-_OLDEST: Final = 150_000
 
 
 class PostgresCommitter(FencedCommitter[PostgresHandle, "Connection"]):
@@ -83,22 +79,9 @@ class PostgresCommitter(FencedCommitter[PostgresHandle, "Connection"]):
     def check_store(self, step: Connection) -> None:
         """See :class:`FencedCommitter`. The other checks need a batch's columns; see :meth:`PostgresSink.check_schema`."""
         read_table(step, self._settings.table, locked=False)
-        is_standby, _, version, slots = self._facts(step)
-        self._may_have_votes = slots > 0
-        if is_standby:
-            raise ConfigurationError(
-                f"sink {self.name!r}: the dsn points to a standby. Pass the address of the primary"
-            )
-        if version < _OLDEST:
-            raise ConfigurationError(
-                f"sink {self.name!r}: PostgreSQL {version // 10_000} is too old. Nothing was written. Use 15 or newer"
-            )
-        if self._settings.vote == "prepared" and not slots:
-            raise ConfigurationError(
-                f"sink {self.name!r}: vote='prepared' needs a prepared transaction, but the server allows none "
-                "(max_prepared_transactions is 0). Nothing was written. Run ALTER SYSTEM SET max_prepared_transactions = "
-                "10 (at least one for each sink with this vote), and restart the server"
-            )
+        server = read_server(step)
+        self._may_have_votes = server.slots > 0
+        require_usable(server, self._settings)
 
     def load(self, step: Connection) -> bytes | None:
         """See :class:`FencedCommitter`. Return None if the sink's own tables do not exist yet."""
@@ -171,22 +154,22 @@ class PostgresCommitter(FencedCommitter[PostgresHandle, "Connection"]):
     def binding(self) -> Mapping[str, str]:
         """See :class:`FencedCommitter`. Add the server and the table. A recreated table is treated as another table."""
         with self._try("reading the table's identity"), self.step() as step:
-            _, server, _, _ = self._facts(step)
+            server = read_server(step)
             self._transfer.oid = read_table(step, self._settings.table, locked=False).oid
-        return {**super().binding(), "server": server, "table": str(self._transfer.oid)}
+        return {**super().binding(), "server": server.id, "table": str(self._transfer.oid)}
 
     def observed(
         self, step: Connection, record: Control, decided: Sequence[PostgresHandle], scan_start: Mapping[str, Any]
     ) -> Observation:
         """See :class:`FencedCommitter`. Votes of no decision are also leftovers, and they hold locks."""
         found = super().observed(step, record, decided, scan_start)
-        _, server, _, _ = self._facts(step)
+        server = read_server(step)
         table = str(read_table(step, self._settings.table, locked=False).oid)
         votes = find_votes(step, self.name, record)
-        spared = _votes_of(decided)
+        spared = votes_of(decided)
         return replace(
             found,
-            bound={**found.bound, "server": server, "table": table},
+            bound={**found.bound, "server": server.id, "table": table},
             leftovers=(*found.leftovers, *(vote for vote in votes if vote not in spared)),
             facts={"prepared transactions": ", ".join(votes)} if votes else {},
         )
@@ -216,7 +199,7 @@ class PostgresCommitter(FencedCommitter[PostgresHandle, "Connection"]):
                 )
             if handles and self._settings.mode == "upsert" and not self._settings.order_by:
                 self._transfer.require_distinct(step, table, handles)
-        for vote in _votes_of(handles):
+        for vote in votes_of(handles):
             with self._try("publishing the rows before the decision"):
                 self._vote(vote, [handle for handle in handles if handle.vote == vote])
 
@@ -230,7 +213,7 @@ class PostgresCommitter(FencedCommitter[PostgresHandle, "Connection"]):
 
     def commit_once(self, handles: Sequence[PostgresHandle], version: int) -> None:
         """See :class:`FencedCommitter`. Commit the votes first. Publish a batch without a vote from its stages."""
-        if votes := _votes_of(handles):
+        if votes := votes_of(handles):
             # Nobody holds a lock while a vote is committed. So record the decision first. Then a fenced driver can do nothing
             # more, and a driver that starts from an older checkpoint sees the decision.
             self._record_decision(version)
@@ -242,7 +225,7 @@ class PostgresCommitter(FencedCommitter[PostgresHandle, "Connection"]):
         """See :class:`FencedCommitter`."""
         # Roll back even if this driver is fenced, because nobody else uses these transaction names.
         with self._tidy("rolling back a vote"):
-            for _ in finish_votes(self._database, _votes_of(handles), "ROLLBACK"):
+            for _ in finish_votes(self._database, votes_of(handles), "ROLLBACK"):
                 pass
         super().abort(handles)
         self._drop_stages()
@@ -291,34 +274,16 @@ class PostgresCommitter(FencedCommitter[PostgresHandle, "Connection"]):
         if not self._may_have_votes:
             return
         with self._tidy("rolling back votes"):
-            spared = _votes_of(decided)
+            spared = votes_of(decided)
             with self.driving() as step:  # ensures that none of the votes is a successor's
                 found = find_votes(step, self.name, control.decode(self.load(step)))
             for _ in finish_votes(self._database, [name for name in found if name not in spared], "ROLLBACK"):
                 pass
 
-    def _facts(self, step: Connection) -> tuple[bool, str, int, int]:
-        [facts] = step.execute(read_facts()).fetchall()
-        return facts  # type: ignore[no-any-return]  # the statement's columns
-
     def _drop_stages(self) -> None:
-        """Try to drop the published and rolled-back stages. For example, a backup may still be reading them."""
+        """Try to drop the published and rolled-back stages. A later batch tries again."""
         with self._tidy("dropping stages"):
-            while self._drop_some():
-                pass
-
-    def _drop_some(self) -> bool:
-        """Drop some published or rolled-back stages. Return True if more may exist."""
-        with self._database.transaction() as connection:
-            find = self._statements.find_slices_with_marker(limit=_DROPPED_AT_ONCE)
-            names = [name for (name,) in connection.execute(find)]
-            for statement in self._statements.drop_stages(names, lock_timeout_ms=_DROP_LOCK_TIMEOUT_MS):
-                connection.execute(statement)
-        return len(names) == _DROPPED_AT_ONCE
-
-
-def _votes_of(handles: Iterable[PostgresHandle]) -> list[str]:
-    return sorted({handle.vote for handle in handles if handle.vote})
+            drop_stages(self._database, self._statements)
 
 
 def _one(connection: Connection, statement: Any) -> Any:

@@ -17,11 +17,12 @@ import psycopg
 from psycopg import sql
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterator
+    from collections.abc import Collection, Iterable, Iterator
 
     from twopc.attempt import Attempt
     from twopc.control import Control
     from twopc.sinks.postgres.database import Database
+    from twopc.sinks.postgres.handle import PostgresHandle
 
     Connection = psycopg.Connection[Any]
 
@@ -37,6 +38,11 @@ def vote_name(connection: Connection, sink: str, record: Control, attempt: Attem
     if database is None:
         raise AssertionError("a session is always in a database")
     return f"{_prefix(sink, record)}{database[0]}-{record.driver_epoch}-{attempt.driver_epoch}.{attempt.counter}"
+
+
+def votes_of(handles: Iterable[PostgresHandle]) -> list[str]:
+    """Return the names of the votes that publish these slices."""
+    return sorted({handle.vote for handle in handles if handle.vote})
 
 
 def find_votes(connection: Connection, sink: str, record: Control) -> list[str]:

@@ -9,7 +9,7 @@ import pytest
 from tests.live.postgres.support import case_of, left_behind, run, values
 from twopc import crash_points
 from twopc.attempt import Evidence
-from twopc.sinks.postgres import committer as postgres_committer
+from twopc.sinks.postgres import stages
 from twopc.sinks.postgres.statements import Statements
 from twopc.testing.contract import numbers
 from twopc.testing.contract.drivers import Driver, Query, all_rows
@@ -69,7 +69,7 @@ def test_a_reader_that_comes_between_is_waited_for_only_for_a_moment(
     monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    monkeypatch.setattr(postgres_committer, "_DROP_LOCK_TIMEOUT_MS", 1)
+    monkeypatch.setattr(stages, "_DROP_LOCK_TIMEOUT_MS", 1)
     driver = Driver(case_of(database).sink)
     scan_start = driver.begin()
     handle = driver.prepare(numbers([1]))
@@ -87,7 +87,7 @@ def test_a_reader_that_comes_between_is_waited_for_only_for_a_moment(
 
 def test_many_stages_are_dropped_a_few_at_a_time(database: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """A transaction that drops a thousand tables may need more locks than the server has, and would never end."""
-    monkeypatch.setattr(postgres_committer, "_DROPPED_AT_ONCE", 2)
+    monkeypatch.setattr(stages, "_DROPPED_AT_ONCE", 2)
     driver = Driver(case_of(database).sink)
     driver.begin()
     for number in range(5):

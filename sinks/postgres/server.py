@@ -1,0 +1,60 @@
+"""Read facts about the server, and check that the sink can use it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+from twopc.errors import ConfigurationError
+from twopc.sinks.postgres.statements import read_facts
+
+if TYPE_CHECKING:
+    import psycopg
+
+    from twopc.sinks.postgres.settings import PostgresSettings
+
+#: ``server_version_num`` of the oldest supported version.
+_OLDEST: Final = 150_000
+
+
+class Server(NamedTuple):
+    """Facts about a server, in the order of :func:`read_facts`.
+
+    Attributes:
+        is_standby: whether the server accepts no writes, because it follows another one.
+        id: identifies the server's data, on the primary and on its standbys.
+        version: the ``server_version_num``.
+        slots: how many prepared transactions the server allows at a time.
+    """
+
+    is_standby: bool
+    id: str
+    version: int
+    slots: int
+
+
+def read_server(connection: psycopg.Connection[Any]) -> Server:
+    """Read the facts about a connection's server."""
+    [facts] = connection.execute(read_facts()).fetchall()
+    return Server(*facts)
+
+
+def require_usable(server: Server, settings: PostgresSettings) -> None:
+    """Check that a sink with these settings can write to the server.
+
+    Raises:
+        ConfigurationError: it cannot. The message says why and what to do.
+    """
+    if server.is_standby:
+        raise ConfigurationError(
+            f"sink {settings.name!r}: the dsn points to a standby. Pass the address of the primary"
+        )
+    if server.version < _OLDEST:
+        raise ConfigurationError(
+            f"sink {settings.name!r}: PostgreSQL {server.version // 10_000} is too old. Nothing was written. Use 15 or newer"
+        )
+    if settings.vote == "prepared" and not server.slots:
+        raise ConfigurationError(
+            f"sink {settings.name!r}: vote='prepared' needs a prepared transaction, but the server allows none "
+            "(max_prepared_transactions is 0). Nothing was written. Run ALTER SYSTEM SET max_prepared_transactions = "
+            "10 (at least one for each sink with this vote), and restart the server"
+        )
