@@ -9,9 +9,10 @@ See docs/test-your-sink.md.
 """
 
 from twopc.testing.kill_loop.kills import Kill, Moment, Victim
-from twopc.testing.kill_loop.loop import KillLoop, QueryFailedError, kill_loop
+from twopc.testing.kill_loop.loop import KillLoop, QueryFailedError
 from twopc.testing.kill_loop.outcome import Outcome
 from twopc.testing.kill_loop.records import Files, KafkaTopic, Source
+from twopc.testing.kill_loop.seeded import kill_loop
 
 __all__ = [
     "Files",

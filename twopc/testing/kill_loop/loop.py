@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import random
 import sys
 import time
 from collections import deque
@@ -14,9 +13,9 @@ from typing import TYPE_CHECKING, Any, Final
 from twopc.integration.services import ServiceError
 from twopc.integration.services.java import java_home
 from twopc.testing.kill_loop.connect import ConnectSessions, require_connect
-from twopc.testing.kill_loop.kills import ALWAYS_SHOWS, BATCHES_A_KILL, OF_CONNECT, Kill, Moment, Victim, aimed, planned
+from twopc.testing.kill_loop.kills import Kill, Moment
 from twopc.testing.kill_loop.outcome import judge
-from twopc.testing.kill_loop.records import KEYS, Files
+from twopc.testing.kill_loop.records import KEYS
 from twopc.testing.kill_loop.run import Run, pickled, settings
 from twopc.testing.kill_loop.sessions import ClassicSessions, tail
 
@@ -38,83 +37,6 @@ _WORKER_DIED: Final = "Python worker exited unexpectedly"
 
 class QueryFailedError(ServiceError):
     """The query under test ended or hung by itself. The message quotes the end of the query's log."""
-
-
-def kill_loop(  # noqa: PLR0913 - all but the first two by name, most of them with defaults
-    read: Callable[[], Iterable[int | str | bytes]],
-    *,
-    directory: Path,
-    foreach_batch: str | Callable[..., None] | None = None,
-    query: str | Callable[..., Any] | None = None,
-    source: Source | None = None,
-    rows: int = 80,
-    kills: int = 2,
-    seed: int | None = None,
-    moments: Sequence[Moment] = ALWAYS_SHOWS,
-    crash_points: Sequence[str] = (),
-    spark: Mapping[str, str] | None = None,
-    connect: bool = False,
-    victims: Sequence[Victim] = (),
-) -> Outcome:
-    """Run a query until it has processed all its input, kill it on the way, and count the records in its output.
-
-    Every run is a separate process with a real Spark (``local[2]``), and receives only its share of the input, so that every
-    kill interrupts work in progress. A kill terminates the driver, its JVM and its Python workers together.
-
-    Under Spark Connect, every run has a client and a server on 127.0.0.1. The kills terminate, in turn: the process that
-    calls the function; the server, while that process survives and wakes up during the next run; the client; all processes
-    together.
-
-    Args:
-        read: returns the numbers that the output contains now (the ``number`` or ``value`` column), each as often as it
-            occurs. It is also called while the query runs, when the output may not exist yet, or may be locked.
-        directory: an empty directory for the input, the checkpoint and the logs.
-        foreach_batch: the function that ``foreachBatch`` calls, ``function(frame, batch_id)``; a callable or
-            ``"module:name"``. A callable is pickled. The object that ``exactly_once`` returns cannot be pickled, so
-            create it in ``query``.
-        query: instead of ``foreach_batch``, a function ``function(frame, checkpoint)`` that returns the
-            ``DataStreamWriter``. The loop adds the checkpoint and the trigger, and starts it.
-        source: the source that the query reads; JSON files by default. See :mod:`twopc.testing.kill_loop.records`.
-        rows: the total number of records that the query is fed.
-        kills: the number of kills.
-        seed: the seed of the kills; a random one by default.
-        moments: the first kills, before the drawn ones.
-        crash_points: where to kill first, for queries that use this toolkit; see :data:`twopc.crash_points.POINTS`.
-        spark: further settings of the Spark session.
-        connect: run the query under Spark Connect, from Spark 4.0 on. It needs ``pip install 'spark-twopc[connect]'``.
-        victims: with ``connect``, the processes that the kills terminate, in turn; by default all four of :class:`Victim`, ALL
-            last. At a crash point of a task, the task's worker always kills itself, and the query fails.
-
-    Raises:
-        QueryFailedError: the query stopped or hung by itself.
-        ServiceError: Spark Connect is not available with this PySpark, or its server did not start.
-        ValueError: neither or both of ``foreach_batch`` and ``query`` were given, or too few rows, or victims without
-            ``connect``.
-    """
-    if victims and not connect:
-        raise ValueError(
-            "kill_loop(victims=…) needs connect=True, because a kill of a classic session ends all of its processes"
-        )
-    if rows < BATCHES_A_KILL * (kills + 1) * 2:
-        raise ValueError(
-            f"kill_loop(rows={rows}, kills={kills}): these kills need at least {BATCHES_A_KILL * (kills + 1) * 2} rows"
-        )
-    seed = random.SystemRandom().randrange(1 << 32) if seed is None else seed
-    loop = KillLoop(
-        read=read,
-        foreach_batch=foreach_batch,
-        query=query,
-        source=source or Files(directory / "input"),
-        directory=directory,
-        rows=rows,
-        batch_rows=rows // (kills + 1) // BATCHES_A_KILL,
-        spark=spark or {},
-        connect=connect,
-    )
-    print(f"kill_loop: seed {seed}, logs in {directory}", flush=True)  # noqa: T201 - pytest shows it with a failure
-    plan = planned(seed, kills, moments=moments, crash_points=crash_points)
-    loop.run(aimed(plan, victims or OF_CONNECT) if connect else plan)
-    return loop.outcome(seed)
 
 
 @dataclass(kw_only=True)
