@@ -161,6 +161,12 @@ class SinkCommitter(ABC, Generic[HandleT]):
         later. The sweep raises nothing, because no decided batch depends on it.
         """
 
+    def prefetch(self) -> None:
+        """Request what the next :meth:`begin_attempt` needs, and do not wait for the answer. Must not raise.
+
+        This method is called when a batch is over. By default, it does nothing.
+        """
+
     def orphans_ended(self) -> int:
         """Count the open transactions that this committer's sweeps have ended, for metrics. Each transaction counts once.
 

@@ -145,6 +145,7 @@ class DriverRun:
     def finish(self, batch_id: int) -> None:
         """After a batch is proven, end its orphaned transactions and delete records that only older batches needed."""
         self.sweep()
+        self.setup.participants.prefetch()
         self.committed_through = batch_id
         if self.setup.staging is not None:
             self.setup.staging.release(self.log_epoch, batch_id)

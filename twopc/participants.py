@@ -140,6 +140,11 @@ class Participants:
                 mine = [handle for handles in spared for key, handle in handles.items() if key[0] == name]
                 ending.callback(committer.recover_and_abort, mine)
 
+    def prefetch(self) -> None:
+        """Let every sink request what it needs for the next attempt, while nobody waits for it."""
+        for committer in self.committers.values():
+            committer.prefetch()
+
     # -- the rest ------------------------------------------------------------------------------------------------------
 
     def blockers(self) -> list[str]:

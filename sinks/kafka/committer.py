@@ -154,6 +154,9 @@ class KafkaCommitter(SinkCommitter[KafkaHandle]):
         """See :class:`SinkCommitter`. Apply rule 7 as the last step of each batch."""
         below = self._log.driver_epoch + 1
         self._orphans_ended += sweep(self._client, self._settings, spared=decided, below=below)
+
+    def prefetch(self) -> None:
+        """See :class:`SinkCommitter`. Request the start offsets of the next attempt's markers."""
         self._scan_start.request()
 
     def orphans_ended(self) -> int:

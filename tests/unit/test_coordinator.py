@@ -366,3 +366,26 @@ def test_a_driver_whose_commit_was_interrupted_does_not_continue(cluster: Cluste
         query.run(1)
     cluster.start().run(1)
     assert cluster.store.visible() == all_rows(0, 1)
+
+
+def test_each_sink_requests_what_its_next_attempt_needs_when_a_batch_is_swept(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    calls: list[tuple[str, str]] = []
+
+    def noted(name: str) -> None:
+        really = getattr(FakeCommitter, name)
+
+        def call(committer: FakeCommitter, *given: object) -> object:
+            calls.append((committer._sink, name))
+            return really(committer, *given)
+
+        monkeypatch.setattr(FakeCommitter, name, call)
+
+    query = cluster.start("one", "two")
+    query.run(0)
+    for name in ("begin_attempt", "recover_and_abort", "prefetch"):
+        noted(name)
+    query.run(1)
+    assert [call for sink, call in calls if sink == "one"] == ["begin_attempt", "recover_and_abort", "prefetch"]
+    assert calls[-2:] == [("one", "prefetch"), ("two", "prefetch")]

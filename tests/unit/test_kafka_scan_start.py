@@ -10,6 +10,7 @@ import pytest
 from confluent_kafka import KafkaError, KafkaException
 
 from twopc.sinks.kafka import reader
+from twopc.sinks.kafka.committer import KafkaCommitter
 from twopc.sinks.kafka.scan_start import ScanStart
 
 if TYPE_CHECKING:
@@ -80,6 +81,17 @@ def test_a_later_attempt_takes_what_was_requested_when_the_batch_before_was_over
     assert scan_start.take()["markers"] == {"1": 30, "2": 40}
 
 
+def test_the_committer_requests_the_ends_in_advance(scan_start: ScanStart, brokers: Brokers) -> None:
+    class Committer(KafkaCommitter):
+        def __init__(self) -> None:
+            self._scan_start = scan_start
+
+    committer = Committer()
+    committer.begin_attempt()
+    committer.prefetch()
+    assert len(brokers.requested) == 2
+
+
 def test_an_answer_counts_once(scan_start: ScanStart, brokers: Brokers) -> None:
     """Otherwise a search would have to read the markers of all batches since."""
     scan_start.take()
@@ -97,7 +109,7 @@ def test_partitions_are_looked_up_once_and_each_batch_is_one_request(scan_start:
 
 
 def test_before_the_first_attempt_nothing_is_requested(scan_start: ScanStart, brokers: Brokers) -> None:
-    scan_start.request()  # the sweep of a start, which must not fail
+    scan_start.request()  # after a batch that a start has only finished
     assert (brokers.looked_up, brokers.requested) == (0, [])
 
 
