@@ -230,7 +230,8 @@ def test_a_batch_of_many_partitions_costs_brokers_as_much_as_one_of_few(
     assert {kind: found[kind] for kind in exactly} == exactly, f"a batch costs {found}"
     # The decision names each of the plan's partitions that has rows.
     most = {"DESCRIBE_TRANSACTIONS": 3, "LIST_OFFSETS": 1, BYTES: 10_000 + 2_500 * writers + 40 * partitions}
-    require_within({kind: found[kind] for kind in most}, most)
+    # The offsets are requested without waiting, so a busy machine may send the request in the next batch.
+    require_within({kind: found.get(kind, 0) for kind in most}, most)
     transactions = writers * len(batches)
     bounds = {kind: of_start + each_one * transactions for kind, (of_start, each_one) in RUN.items()}
     require_within({kind: of_run[kind] for kind in bounds}, bounds)

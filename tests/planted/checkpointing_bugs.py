@@ -192,7 +192,7 @@ CHECKPOINTING_BUGS: Final[tuple[Bug, ...]] = (
         "            self._flush(self._begun)\n",
         "            self._serve(self._begun, 0)\n",
         model=False,
-        protocol=f"{_GUARANTEES} -k lingers",
+        protocol=f"{_GUARANTEES} -k long_linger",
     ),
     one_edit(
         "guarantee: a delivery error does not count without a transaction",

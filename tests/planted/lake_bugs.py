@@ -175,7 +175,7 @@ LAKE_BUGS: Final[tuple[Bug, ...]] = tuple(
             "values.py",
             "    children = values.flatten()  # unlike field(), flatten() omits the values inside null structs\n",
             "    children = [values.field(index) for index in range(values.type.num_fields)]\n",
-            iceberg="iceberg_values.py",
+            iceberg="lake_values.py",
         ),
         _bugs(
             "a null in a required part is not found",

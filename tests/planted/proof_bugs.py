@@ -168,7 +168,7 @@ PROOF_BUGS: Final[tuple[Bug, ...]] = (
         _DRIVER,
         '                "retry.backoff.ms": str(RETRY_BACKOFF_MS),\n',
         "",
-        protocol="tests/unit/test_kafka_decision_log.py",
+        protocol="tests/unit/test_kafka_driver_producer.py",
         model=False,
     ),
     one_edit(
