@@ -66,7 +66,7 @@ def run_checkpoints(  # noqa: PLR0913, PLR0917 - the parts of a checkpoint
         except Exception as error:
             if failed == allowed or not may_repeat(error):
                 raise
-            text = "checkpoint %d failed, which is tolerable failure %d of %d in a row. The batch will be written again: %s"
+            text = "checkpoint %d failed: consecutive failure %d, of at most %d tolerated. The batch will be written again: %s"
             logger.warning(text, batch.batch_id, failed + 1, allowed, error)
         else:
             return

@@ -133,7 +133,7 @@ class LocalFiles:
 
 
 class UnlinkedFiles(LocalFiles):
-    """A local directory on a file system without hard links, or without sync for directories: gcsfuse, SMB, some FUSE.
+    """A local directory on a file system that lacks hard links or directory sync: gcsfuse, SMB, some other FUSE file systems.
 
     Nothing else on such a share reliably decides between two machines: ``RENAME_NOREPLACE`` is often missing, or each machine
     checks it only locally. So the share is treated like an object store, where two callers of ``put_if_absent`` may both receive

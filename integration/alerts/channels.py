@@ -29,7 +29,10 @@ _SERVER_ERRORS: Final = 500
 
 
 def to_log(alert: Alert) -> None:
-    """Log the alert as a warning in ``twopc.alerts``. An episode's end is also a warning, because INFO is often not shown."""
+    """Log the alert at WARNING in ``twopc.alerts``.
+
+    The end of an episode is also logged at WARNING, because INFO messages are often not shown.
+    """
     logger.warning("%s", line(alert), extra=msgspec.to_builtins(alert))
 
 

@@ -23,7 +23,7 @@ _LINE: Final = 300
 
 
 class Alert(msgspec.Struct, frozen=True, kw_only=True, tag=FORMAT, tag_field="format"):
-    """The news that a rule has begun to hold, or no longer holds. As JSON, an alert is the body of a webhook request.
+    """A notification that a rule has started or stopped firing. As JSON, an alert is the body of a webhook request.
 
     Attributes:
         rule: the rule's name.

@@ -68,7 +68,7 @@ def require_one_shuffle(
         query: the query's plan.
         frames: the plans for the DataFrames to write.
         batch: the batch's own columns.
-        checksums: returns Spark's settings just before the query started, and now.
+        checksums: returns whether Spark's checksums were in effect just before the query started, and whether they are now.
 
     Raises:
         ConfigurationError: the rows may come from two writes.

@@ -1,4 +1,4 @@
-"""Read a checkpoint's history while its query is running or dead. Skip and count torn lines."""
+"""Read a checkpoint's history, whether its query is running or dead. Skip and count torn lines."""
 
 from __future__ import annotations
 

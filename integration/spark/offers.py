@@ -81,7 +81,7 @@ def offers(frame: DataFrame, select: Mapping[str, Sequence[str]]) -> Offers:
 
 
 def quoted(name: str) -> str:
-    """Quote a column's name for SQL."""
+    """Quote a column name for SQL."""
     return "`" + name.replace("`", "``") + "`"
 
 

@@ -148,7 +148,7 @@ class BatchState:
 
         Raises:
             ConfigurationError: Spark's own plan does not write all of its state.
-            Exception: the evaluation failed; the same exception as from any action.
+            Exception: the evaluation failed. The exception is the one that any Spark action would raise.
         """
         if self._is_whole:
             return

@@ -31,7 +31,7 @@ class Job(msgspec.Struct, frozen=True):
 
 
 class StageAttempt(msgspec.Struct, frozen=True, rename="camel"):
-    """An attempt at a stage: the fields of Spark's ``StageData`` (``status/api/v1/api.scala``) that matter here.
+    """A stage attempt, with the necessary fields of Spark's ``StageData`` (``status/api/v1/api.scala``).
 
     Attributes:
         rdd_ids: the RDDs that the stage's tasks compute or read from a cache. A shuffle has the same RDDs in every job.

@@ -21,7 +21,7 @@ _STYLES: Final = {Severity.ERROR: "bold red", Severity.WARNING: "yellow", Severi
 
 @dataclass(frozen=True, kw_only=True)
 class Report:
-    """One check of a sink. Its attributes, ``ok``, ``all_compared`` and ``verdict`` are the keys of the JSON object."""
+    """One check of a sink. The JSON object has a key for each attribute, plus ``ok``, ``all_compared`` and ``verdict``."""
 
     sink: str  #: the sink's name
     ledger: str  #: the topic with the decisions

@@ -52,15 +52,15 @@ def read_tag(metadata: TableMetadata, sink: str) -> Tagged | None:
     """Read the sink's tag; None if the sink has never written to this table.
 
     Raises:
-        StoreError: somebody has deleted the tag, or moved it to another snapshot.
+        StoreError: the tag was deleted or moved to another snapshot.
     """
     tag = tag_of(sink)
     reference = metadata.refs.get(tag)
     if reference is None:
         if left := _newest_of(metadata, sink):
             raise StoreError(
-                f"the tag {tag!r} is missing, but this sink wrote snapshot {left}. Somebody has deleted the tag, which "
-                "records the committed batches",
+                f"the tag {tag!r} is missing, but this sink wrote snapshot {left}. The tag records the committed "
+                "batches, and it was deleted",
                 ConfigurationError,
                 f"Recreate the tag: ALTER TABLE … CREATE TAG `{tag}` AS OF VERSION {left}",
             )
@@ -70,7 +70,7 @@ def read_tag(metadata: TableMetadata, sink: str) -> Tagged | None:
     if found is None or summary.get(SINK) != sink or CONTROL not in summary:
         left = _newest_of(metadata, sink)
         raise StoreError(
-            f"the tag {tag!r} is on snapshot {reference.snapshot_id}, which this sink did not write. Somebody has moved the tag",
+            f"the tag {tag!r} is on snapshot {reference.snapshot_id}, which this sink did not write. The tag was moved",
             ConfigurationError,
             f"Move the tag back: ALTER TABLE … REPLACE TAG `{tag}` AS OF VERSION {left}"
             if left
@@ -80,7 +80,7 @@ def read_tag(metadata: TableMetadata, sink: str) -> Tagged | None:
     if newest != found.snapshot_id:
         raise StoreError(
             f"the tag {tag!r} is on snapshot {found.snapshot_id}, but this sink also wrote the newer snapshot {newest}. "
-            "Somebody has moved the tag back",
+            "The tag was moved back",
             ConfigurationError,
             f"Move the tag forward: ALTER TABLE … REPLACE TAG `{tag}` AS OF VERSION {newest}",
         )

@@ -1,4 +1,4 @@
-"""Choose the same columns as Spark's own Kafka writer by name and type, and check their values one column at a time.
+"""Choose columns by name and type, as Spark's own Kafka writer does, and check their values one column at a time.
 
 The names and types come from Spark's ``KafkaWriter.scala`` and its Structured Streaming + Kafka guide. Only ``timestamp`` is an
 addition.
@@ -63,7 +63,7 @@ def named(name: str, names: Sequence[str]) -> str | None:
 
 
 def require_writable(rows: pa.RecordBatch, *, max_bytes: int) -> None:
-    """Check rows with the columns of :class:`twopc.sinks.kafka.writer.KafkaWriter`, except ``topic``. Contact no broker.
+    """Check the columns of :class:`twopc.sinks.kafka.writer.KafkaWriter`, except ``topic``, without contacting a broker.
 
     Args:
         rows: the rows; may be empty.

@@ -1,7 +1,7 @@
 """Look up a topic again before rejecting a row, because the producer's metadata may be outdated.
 
-librdkafka immediately rejects an unknown partition or topic, and asks the brokers only every five minutes
-(``topic.metadata.refresh.interval.ms``). Java's producer asks as soon as it meets an unknown topic or partition.
+librdkafka immediately rejects a topic or partition that it does not know, and refreshes its metadata only every five minutes
+(``topic.metadata.refresh.interval.ms``). The Java producer refreshes as soon as it meets an unknown topic or partition.
 """
 
 from __future__ import annotations

@@ -21,7 +21,7 @@ _TOPIC_RULE: Final = "Use 1 to 249 letters, digits, '.', '_' or '-', and not '.'
 _TOPIC: Final = re.compile(r"(?!\.\.?$)[A-Za-z0-9._-]{1,249}")
 #: The prefix of a ledger's name, unless the user names the ledger.
 LEDGERS: Final = "twopc-ledger-"
-#: Kafka's own topics. Kafka itself rejects rows for them, but only when it receives the rows.
+#: Kafka's internal topics. Brokers reject rows for these topics, but only when they receive the rows.
 _INTERNAL: Final = frozenset({"__transaction_state", "__consumer_offsets"})
 #: The same limit as in Spark's own sink. Java's producer sends up to 1048494 bytes of key and value (max.request.size=1048576
 #: minus an overhead of 82), and brokers accept that by default. librdkafka's default is 1000000.
@@ -60,7 +60,7 @@ class KafkaSettings:
                 raise ConfigurationError(f"KafkaSink({argument}={topic!r}) is not a valid topic name. {_TOPIC_RULE}")
         if self.topic is not None and self._is_reserved(self.topic):
             raise ConfigurationError(
-                f"KafkaSink(topic={self.topic!r}) is a ledger or one of Kafka's own topics. Set a different topic for the rows"
+                f"KafkaSink(topic={self.topic!r}) is a ledger or one of Kafka's internal topics. Set another topic for the rows"
             )
         timeout_ms = self.timeout_ms
         if (
@@ -114,7 +114,7 @@ class KafkaSettings:
                 raise BadRecordError(f"{topic!r} in the 'topic' column is not a valid topic name. {_TOPIC_RULE}")
             if self._is_reserved(topic):
                 raise BadRecordError(
-                    f"{topic!r} in the 'topic' column is a ledger or one of Kafka's own topics, and a row would corrupt its "
+                    f"{topic!r} in the 'topic' column is a ledger or one of Kafka's internal topics, and a row would corrupt its "
                     "records. Correct the column"
                 )
 

@@ -222,6 +222,6 @@ def _partitioned(table: Table) -> Iterator[str]:
         )
     for name in table.stricter:
         yield (
-            f"a column of the partition {name} is NOT NULL, but may be null in {table.title}, so a stage does not check it: also "
-            "SET NOT NULL there"
+            f"a column of the partition {name} is NOT NULL but nullable in {table.title}, so the staging table does not check "
+            f"it: SET NOT NULL in {table.title}, too"
         )

@@ -69,8 +69,9 @@ class Address:
         """Connect to a server that accepts writes. The connection begins a transaction with its first statement.
 
         Args:
-            name: the sink's name, for the server's own views.
-            timeout_ms: how long the connection attempt may take; at least 2 s.
+            name: the sink's name. The server shows it as the application name (``pg_stat_activity``), unless the connection
+                string sets another.
+            timeout_ms: how long the connection attempt may take; less than 2 s counts as 2 s.
 
         Raises:
             psycopg.OperationalError: the attempt failed. The message shows no password.

@@ -252,13 +252,13 @@ def test_a_tag_that_was_moved_is_named(shop: Shop) -> None:
         shop.change(lambda table: table.manage_snapshots().remove_tag(TAG).create_tag(to, TAG).commit())
 
     move(first)
-    with pytest.raises(ConfigurationError, match=r"Somebody has moved the tag back.*REPLACE TAG"):
+    with pytest.raises(ConfigurationError, match=r"The tag was moved back.*REPLACE TAG"):
         Driver(shop.sink)
     shop.append(9)
     foreign = shop.table().current_snapshot()
     assert foreign is not None
     move(foreign.snapshot_id)
-    with pytest.raises(ConfigurationError, match=r"this sink did not write. Somebody has moved the tag.*REPLACE TAG"):
+    with pytest.raises(ConfigurationError, match=r"this sink did not write. The tag was moved.*REPLACE TAG"):
         Driver(shop.sink)
 
 
