@@ -33,7 +33,7 @@ class SinkCommitter(ABC, Generic[HandleT]):
 
     @abstractmethod
     def inspect(self) -> Owner | None:
-        """Check that this sink can be used: its settings and rights. Changes nothing.
+        """Check that this sink can be used: its settings and permissions. Changes nothing.
 
         This method is called before :meth:`acquire`, so that a refused start does not fence a healthy driver.
 

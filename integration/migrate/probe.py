@@ -74,7 +74,7 @@ def probe(wanted: Probe, sink: KafkaSink, say: Callable[[str], object]) -> Probe
         say: called with a sentence that names the topic to read, once the topic exists.
 
     Raises:
-        ConfigurationError: the topic does not exist, or a right is missing.
+        ConfigurationError: the topic does not exist, or a permission is missing.
         TwoPhaseCommitError: the brokers do not respond.
     """
     longest_s = max(wanted.hold_s, _PATIENCE * wanted.wait_s)

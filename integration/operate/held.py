@@ -45,7 +45,7 @@ def held_back(cluster: Cluster, topics: Collection[str]) -> tuple[HeldPartition,
     """Find the partitions whose readers are held back, and the transactions that hold them back.
 
     Raises:
-        TwoPhaseCommitError: no broker responds, or a right is missing.
+        TwoPhaseCommitError: no broker responds, or a permission is missing.
     """
     behind: dict[str, dict[int, tuple[int, int]]] = {}
     for topic in sorted(topics):

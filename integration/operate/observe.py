@@ -110,7 +110,7 @@ def observe(sink: KafkaSink) -> SinkState:
     """Observe a sink.
 
     Raises:
-        TwoPhaseCommitError: no broker responds, or a right is missing.
+        TwoPhaseCommitError: no broker responds, or a permission is missing.
     """
     with closing(TransactionClient(sink.committing_config())) as client, closing(sink.create_decision_log()) as log:
         if log.identity() == ABSENT:

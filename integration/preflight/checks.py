@@ -54,7 +54,7 @@ def findings_of(target: Target, further: Sequence[Check] = ()) -> tuple[Finding,
                 found.extend(check.run(target))
             except TwoPhaseCommitError as error:  # a check that cannot finish must not hide the other checks' findings
                 found.append(
-                    failed(check.name, target.sink.name, error, "Allow the rights that docs/security.md lists")
+                    failed(check.name, target.sink.name, error, "Allow the permissions that docs/security.md lists")
                 )
     if lacks:
         why = "the sink's start, its ledger and a two-phase commit were not tried: they need a request that a broker rejects"
@@ -70,7 +70,7 @@ def findings_of(target: Target, further: Sequence[Check] = ()) -> tuple[Finding,
 
 
 FIX_REQUESTS: Final = "Fix the problem that 'requests' reports, and run the preflight again"
-_FIX: Final = "The sink logs this at each start. Correct the setting that it names, or grant the right that it names"
+_FIX: Final = "The sink logs this at each start. Correct the setting that it names, or grant the permission that it names"
 _REMOVE: Final = "No query uses it. If it does not disappear by itself, delete it"
 
 

@@ -45,12 +45,12 @@ _DENIED: Final = frozenset(
 
 
 def failed(check: str, subject: str, error: TwoPhaseCommitError, rights: str) -> Finding:
-    """Build the finding for a check that raised an error. ``rights`` says what to allow if a right is missing."""
+    """Build the finding for a check that raised an error. ``rights`` says what to allow if a permission is missing."""
     fix = _TRY_AGAIN if error.retriable else rights if is_denied(error) else _AS_IT_SAYS
     return Finding(check, subject, Result.FAIL, str(error), fix)
 
 
 def is_denied(error: TwoPhaseCommitError) -> bool:
-    """Whether a broker rejected a request because a right is missing."""
+    """Whether a broker rejected a request because a permission is missing."""
     cause = error.__cause__
     return isinstance(cause, KafkaException) and error_of(cause).code() in _DENIED

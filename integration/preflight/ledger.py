@@ -33,7 +33,7 @@ def check_start(target: Target) -> Iterator[Finding]:
 
 
 def check_ledger(target: Target) -> Iterator[Finding]:
-    """Check the ledger's settings, its owner and the rights on it. If the ledger is missing, check that it can be created."""
+    """Check the ledger's settings, owner and permissions. If the ledger is missing, check that it can be created."""
     log = target.log
     rights = (
         f"Grant the sink's principal Create, Read, Write, Describe, DescribeConfigs and Delete on {log.name}. Create is not "
@@ -60,7 +60,7 @@ def check_ledger(target: Target) -> Iterator[Finding]:
 def check_transaction_log(target: Target) -> Iterator[Finding]:
     """Check the number of replicas that Kafka's own transaction log has or can get. The sink checks the log's settings."""
     settings = _broker_settings(target)
-    with contextlib.suppress(ConfigurationError):  # if the right to describe it is missing, the sink warns
+    with contextlib.suppress(ConfigurationError):  # if the permission to describe it is missing, the sink warns
         found = describe(target.admin, TRANSACTION_LOG, timeout_ms=target.sink.timeout_ms)
         if found is not None:
             yield from check_durability(_LOG, found, _in_sync(target, TRANSACTION_LOG))
@@ -84,7 +84,7 @@ def check_transaction_log(target: Target) -> Iterator[Finding]:
 
 
 def _broker_settings(target: Target) -> dict[str, int]:
-    """Return one broker's settings, since all brokers have the same settings. Empty without the right to read the settings."""
+    """Return one broker's settings, since all brokers have the same settings; empty without permission to read them."""
     broker = ConfigResource(ResourceType.BROKER, str(target.brokers.nodes[0]))
     timeout_s = target.sink.timeout_ms / 1000
     try:
@@ -98,7 +98,7 @@ def _in_sync(target: Target, topic: str) -> dict[str, str | None]:
     """Return ``min.insync.replicas`` unless it is 1. The sink itself warns about 1, and checks all other settings."""
     try:
         settings = settings_of(target.admin, topic, timeout_ms=target.sink.timeout_ms) or {}
-    except ConfigurationError:  # if the right to read them is missing, the sink warns
+    except ConfigurationError:  # if the permission to read them is missing, the sink warns
         return {}
     name = "min.insync.replicas"
     return {name: settings[name]} if settings.get(name, "1") != "1" else {}

@@ -67,7 +67,7 @@ def _check_output(target: Target, topic: str) -> Iterator[Finding]:
 
 
 def check_rights(check: str, found: TopicDescription, needed: Collection[str]) -> Iterator[Finding]:
-    """Check this principal's rights on a topic, as the broker reports them (KIP-430). Yield nothing without a report."""
+    """Check this principal's permissions on a topic, as the broker reports them (KIP-430). Yield nothing without a report."""
     allowed = {operation.name for operation in found.authorized_operations or ()}
     missing = [right for right in needed if right not in allowed and "ALL" not in allowed]
     if allowed and missing:

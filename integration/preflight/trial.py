@@ -148,7 +148,7 @@ class Trial:
         """Send DeleteRecords, as the driver does when it truncates its ledger.
 
         Raises:
-            ConfigurationError: a right is missing.
+            ConfigurationError: a permission is missing.
             RetriableError: the broker did not respond.
         """
         where = TopicPartition(self.topic, partition, before)

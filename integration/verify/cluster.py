@@ -77,7 +77,7 @@ class Cluster:
             raise
 
     def _require_ids(self) -> None:
-        """Require the right to see the sink's transactions. Without this right, a broker lists no transactions."""
+        """Require the permission to see the sink's transactions. Without this permission, a broker lists no transactions."""
         tid = f"{self.sink.name}.verify"
         if self.transactions.describe([tid])[tid].error == NOT_AUTHORIZED:
             raise ConfigurationError(
@@ -126,7 +126,7 @@ class Cluster:
         return None if found is None else self._bounds(topic, [partition.id for partition in found.partitions])
 
     def is_compacted(self, topic: str) -> bool:
-        """Whether the topic is compacted; False if the user has no right to read its configuration."""
+        """Whether the topic is compacted; False if the user has no permission to read its configuration."""
         resource = ConfigResource(ResourceType.TOPIC, topic)
         (future,) = self.ledger.admin.describe_configs([resource], request_timeout=self._timeout_ms / 1000).values()
         try:
