@@ -55,7 +55,7 @@ def decode(frames: Iterable[tuple[int, bytes]]) -> list[LogEntry]:
 def decoding(frames: Iterable[tuple[int, bytes]]) -> Iterator[LogEntry]:
     """Decode ``(offset, frame)`` pairs in order as they arrive. A record has the offset of its first frame.
 
-    A record without its last frames does not count. All of a record's frames are in one transaction, so nobody has acted on
+    A record without its last frames does not count. All of a record's frames are in one transaction, so no driver has acted on
     an incomplete record. A late EndTxn for the previous record can leave an incomplete record behind (KAFKA-17754). A
     record without its first frame is damaged.
 

@@ -73,7 +73,7 @@ class SinkCommitter(ABC, Generic[HandleT]):
         return None
 
     def observe(self, decided: Sequence[HandleT], scan_start: JsonObject) -> Observation | None:
-        """Read the state of the sink's store, for ``twopc status``. Needs no :meth:`acquire`, fences nobody and writes nothing.
+        """Read the state of the sink's store, for ``twopc status``. Needs no :meth:`acquire`, and changes nothing.
 
         Args:
             decided: all handles of the newest decision in the log.

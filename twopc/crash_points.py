@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 #: The points that every run with rows passes, in the order of the protocol's steps.
 POINTS: Final = (
-    "driver.inspected",  # the read-only checks have passed; nobody is fenced yet
+    "driver.inspected",  # the read-only checks have passed; no driver is fenced yet
     "driver.fenced",  # the previous driver is fenced; this driver has no record yet
     "driver.acquired",  # the previous driver is fenced; this driver's acquired record is durable
     "driver.recovered",  # the last decision is finished; orphans are swept

@@ -210,7 +210,7 @@ class FencedCommitter(StepCommitter[HandleT, StepT], Generic[HandleT, StepT]):
         """
 
     def forget_before(self, step: StepT, version: int) -> None:
-        """Delete the markers of lower versions. Nobody will ask for those outcomes again."""
+        """Delete the markers of lower versions. Their outcomes are no longer needed."""
 
     # -- for callers ----------------------------------------------------------------------------------------------------
 

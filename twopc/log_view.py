@@ -101,7 +101,7 @@ def fold(contents: LogContents) -> LogView:
             view, _ = _fold_from(contents, recorded_start)
         except DecisionLogDamagedError as error:
             return LogView(damage=str(error))
-    # Somebody deleted records that no driver had truncated, so the log is damaged rather than empty (rule 4).
+    # Records that no driver had truncated were deleted, so the log is damaged rather than empty (rule 4).
     if contents.start > recorded_start:
         return replace(
             view, damage=f"it starts at offset {contents.start}, but was truncated only up to {recorded_start}"

@@ -1,4 +1,4 @@
-"""The state of a sink's store, read for an operator. Reading it fences nobody and changes nothing."""
+"""The state of a sink's store, read for an operator. Reading it fences no driver and changes nothing."""
 
 from __future__ import annotations
 

@@ -97,8 +97,8 @@ def damaged(view: LogView, log: str) -> DecisionLogDamagedError:
     """Build the error for a log that cannot be trusted."""
     return DecisionLogDamagedError(
         f"the decision log {log} is damaged: {view.damage}. Nothing was written, and visible rows stay visible. Without "
-        "the log, nobody can tell whether the last batch is complete. Restore the log from a backup; or check the output, then "
-        "start with a new checkpoint and a new sink name"
+        "the log, it is impossible to tell whether the last batch is complete. Restore the log from a backup; or check the "
+        "output, then start with a new checkpoint and a new sink name"
     )
 
 

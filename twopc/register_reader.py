@@ -101,7 +101,7 @@ class RegisterReader:
             # The listing may have been taken halfway through a truncation, so list again.
         raise DecisionLogDamagedError(
             f"{self.where()}: {f'registers {missing[:5]} are' if missing else 'every register is'} missing. Without "
-            "them, nobody can tell what was decided"
+            "them, the decisions are unknown"
         )
 
     def is_dropped(self, number: int) -> bool:

@@ -44,7 +44,7 @@ def _try(files: Files) -> tuple[str, object] | None:
     name, doing = f".tried-{uuid.uuid4().hex}", "creating a file"
     try:
         if not files.put_if_absent(name, b"1"):
-            return doing, "the file system reports that the name is taken, but nobody else uses it"
+            return doing, "the file system reports that the name is taken, but no other program uses it"
         doing = "reading a file"
         if (found := files.read(name)) != b"1":
             return doing, f"it contains {found!r}, but b'1' was written"

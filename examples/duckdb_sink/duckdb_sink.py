@@ -57,7 +57,7 @@ def create_tables(path: Path) -> None:
 
 
 def connect(path: str, timeout_ms: int = 30_000, *, read_only: bool = False) -> duckdb.DuckDBPyConnection:
-    """Wait until nobody else has the file open, then open it. Readers must also use this function; the sink waits for readers."""
+    """Open the file as soon as no other process has it open. Readers must also use this function; the sink waits for readers."""
     ends_at = time.monotonic() + timeout_ms / 1000
     while True:
         if not Path(path).is_file():
@@ -82,7 +82,7 @@ class DuckDbSink(TwoPhaseCommitSink[Prepared]):
     Attributes:
         name: the sink's name across restarts.
         path: the path of the file that :func:`create_tables` created.
-        timeout_ms: how long a step waits for the file while somebody else has it open.
+        timeout_ms: how long a step waits for the file while another process has it open.
     """
 
     name: str

@@ -23,7 +23,7 @@ _LATE: Final = 2 / 3
 
 
 class Urgency(Enum):
-    """Whether somebody must act."""
+    """Whether the user must act."""
 
     NONE = "ok"
     WATCH = "watch"  #: the state ends by itself; act only if it does not
@@ -114,7 +114,7 @@ def _of_transactions(state: SinkState) -> Iterator[Advice]:
         yield Advice(
             Urgency.ACT,
             f"{counted(len(lost), 'transaction')} of batch {lost[0].batch} {'is' if len(lost) == 1 else 'are'} "
-            "decided and lost: expired, or aborted by somebody",
+            "decided and lost: expired, or aborted by another client",
             f"Start the query, which repairs as much as it can. `twopc resolve {state.sink}` shows the repair in advance.",
             "a-decided-transaction-is-lost",
         )

@@ -87,7 +87,7 @@ def status(  # noqa: PLR0913 - options of a command line
 
     The command only reads, and the query may be running or dead. Ages depend on this machine's clock and the brokers' clocks.
 
-    Exit status: 0 nothing to do, 1 somebody must act, 2 not examined (no broker, no such checkpoint, wrong usage).
+    Exit status: 0 nothing to do, 1 you must act, 2 not examined (no broker, no such checkpoint, wrong usage).
     """
     if what is None and bootstrap_servers is None:
         raise typer.BadParameter("name a checkpoint, or add --bootstrap-servers")
@@ -145,7 +145,7 @@ def resolve(  # noqa: PLR0913 - options of a command line
 
     If you confirm, the command commits decided transactions that are still open. It aborts nothing.
 
-    Exit status: 0 nothing is in doubt, 1 somebody must act, 2 not examined.
+    Exit status: 0 nothing is in doubt, 1 you must act, 2 not examined.
     """
     from twopc.integration.operate.printing import run  # noqa: PLC0415 - slow imports that --help does not need
     from twopc.integration.operate.resolve import resolve as go  # noqa: PLC0415

@@ -1,4 +1,4 @@
-"""Observe a sink in Kafka: its driver, decisions, open transactions and proofs. The module only reads, and fences nobody."""
+"""Observe a sink in Kafka: its driver, decisions, open transactions and proofs. The module only reads, and fences no driver."""
 
 from __future__ import annotations
 

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 #: The exit statuses of all these commands.
 DONE: Final = 0
-ATTENTION: Final = 1  #: somebody must act, or the command did not do everything
+ATTENTION: Final = 1  #: the user must act, or the command did not do everything
 NOT_DONE: Final = 2  #: the command could not read the state, or the usage is wrong
 REFUSED: Final = 3  #: the decision record forbids the act, or the act needs --force
 

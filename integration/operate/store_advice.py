@@ -79,8 +79,8 @@ def _of_binding(state: StoreState, seen: Observation, checkpoint: CheckpointStat
         return Advice(Urgency.WATCH, "the checkpoint is not bound to this sink", action, "the-stores-of-sinks")
     if bound is not None and not record.id:
         what = (
-            "the checkpoint is bound to this sink, but the store has no control record: somebody has deleted it, or the address "
-            "now leads to another store"
+            "the checkpoint is bound to this sink, but the store has no control record: the record was deleted, or the "
+            "address now leads to another store"
         )
         action = "Do not start the query; the start is refused. Correct the address, or restore the store."
         return Advice(Urgency.ACT, what, action, "the-control-record-is-missing-or-unreadable")

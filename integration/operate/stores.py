@@ -1,4 +1,4 @@
-"""Observe a sink without a ledger: compare its store with the decisions. The module only reads, and fences nobody."""
+"""Observe a sink without a ledger: compare its store with the decisions. The module only reads, and fences no driver."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def read_decisions(checkpoint: CheckpointState, kafka: Sequence[KafkaSink]) -> D
 def observe_store(sink: TwoPhaseCommitSink[Any], read: Read) -> tuple[StoreState, list[Advice]]:
     """Observe one store, and advise.
 
-    A running query changes its checkpoint and its store after the checkpoint was read. So a finding that calls for somebody
+    A running query changes its checkpoint and its store after the checkpoint was read. So a finding that requires action
     counts only if the next look confirms it. Each look reads the checkpoint again.
     """
     before: object = None

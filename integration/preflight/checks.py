@@ -70,7 +70,9 @@ def findings_of(target: Target, further: Sequence[Check] = ()) -> tuple[Finding,
 
 
 FIX_REQUESTS: Final = "Fix the problem that 'requests' reports, and run the preflight again"
-_FIX: Final = "The sink logs this at each start. Correct the setting that it names, or grant the permission that it names"
+_FIX: Final = (
+    "The sink logs this at each start. Correct the setting that it names, or grant the permission that it names"
+)
 _REMOVE: Final = "No query uses it. If it does not disappear by itself, delete it"
 
 

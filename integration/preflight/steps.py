@@ -77,7 +77,7 @@ def _make_topic(trial: Trial) -> Outcome:
     if trial.log.identity() == str(Uuid(0, 0)):
         why = "topics have no ids on this cluster, so the sink cannot detect that its ledger was deleted and recreated"
         return Outcome(
-            Result.WARN, why, "Make sure that nobody deletes the ledger, or use brokers with topic ids (KIP-516)"
+            Result.WARN, why, "Make sure that the ledger is never deleted, or use brokers with topic ids (KIP-516)"
         )
     return _passed("a topic was created for this trial, with the ledger's settings; it is deleted afterwards")
 

@@ -9,7 +9,7 @@ from twopc import errors
 
 #: A restart recovers (``EX_TEMPFAIL`` in ``sysexits.h``).
 RESTART: Final = 75
-#: Somebody must act, because every restart fails until something is changed (``EX_CONFIG``).
+#: The user must act, because every restart fails until something is changed (``EX_CONFIG``).
 LOOK: Final = 78
 #: The query stopped on request.
 DONE: Final = 0
@@ -38,8 +38,8 @@ def exit_status(error: BaseException) -> int:
         error: the error that ``query.awaitTermination()`` raised, or any other error.
 
     Returns:
-        0 if the query stopped with a savepoint on request; 75 if a restart recovers; 78 if every restart fails until somebody
-        follows the message; 1 if the error is not from this toolkit. Restart after 1, too, because recovery always begins with
+        0 if the query stopped with a savepoint on request; 75 if a restart recovers; 78 if every restart fails until you
+        follow the message; 1 if the error is not from this toolkit. Restart after 1, too, because recovery always begins with
         a restart.
     """
     kind = type(error)
@@ -50,5 +50,5 @@ def exit_status(error: BaseException) -> int:
         kind = getattr(errors, found[1], kind) if found is not None else kind
     if not issubclass(kind, errors.TwoPhaseCommitError):
         return UNKNOWN
-    is_for_somebody = issubclass(kind, _NEEDS_A_LOOK) and not issubclass(kind, errors.DecisionInDoubtError)
-    return LOOK if is_for_somebody else RESTART
+    needs_user = issubclass(kind, _NEEDS_A_LOOK) and not issubclass(kind, errors.DecisionInDoubtError)
+    return LOOK if needs_user else RESTART

@@ -14,7 +14,7 @@ class Severity(Enum):
 
     ERROR = "error"  #: exactly-once is violated, or its proof is damaged
     WARNING = "warning"  #: something is not proven, or not finished
-    INFO = "info"  #: nobody has to act
+    INFO = "info"  #: no action is needed
 
 
 class Kind(Enum):

@@ -26,7 +26,7 @@ _WORDS: Final[dict[str, Meaning]] = {
     "kernel error: schema error": (ConfigurationError, "Repair the table's columns, or use another table"),
     "found gap|expected contiguous": (
         ConfigurationError,
-        "The table's log is damaged: somebody has deleted part of it. Restore the log",
+        "The table's log is damaged: part of it was deleted. Restore the log",
     ),
 }
 _NOISE: Final = re.compile(r"\x1b\[[0-9;]*m|\s+0: <unknown>.*", re.DOTALL)

@@ -1,4 +1,4 @@
-"""Find the version that added a batch, and tell whether somebody has restored the table to an earlier version."""
+"""Find the version that added a batch, and tell whether the table was later restored to an earlier version."""
 
 from __future__ import annotations
 

@@ -28,7 +28,7 @@ def require_whole(store: Store, handles: Sequence[DeltaHandle]) -> None:
     """
     gone = [handle.transaction for handle, entries in whole(store, handles, Entry).items() if entries is None]
     if gone:
-        raise StoreError(f"somebody deleted files of {gone[0]} while the driver repeated its commit")
+        raise StoreError(f"files of {gone[0]} were deleted while the driver repeated its commit")
 
 
 def find_misfit(store: Store, entry: Entry, table: Definition) -> str | None:

@@ -2,8 +2,8 @@
 
 An application can set one entry in Delta's log that survives checkpoints and that a commit can depend on: the version of the
 application's last transaction (``txn``). This version is a number, so it can only point to a record. A record is a small file,
-written once under a unique name. The pointer moves in the same commit that adds the rows, and only if nobody else has moved it
-since the table was loaded. So every commit includes its own evidence, and no log clean-up removes the evidence.
+written once under a unique name. The pointer moves in the same commit that adds the rows, and only if it has not moved since
+the table was loaded. So every commit includes its own evidence, and no log clean-up removes the evidence.
 """
 
 from __future__ import annotations
@@ -94,7 +94,7 @@ def read_record(store: Store, table: DeltaTable, sink: str) -> tuple[DeltaTable,
         if read_pointer(newer, sink) == pointer:
             raise StoreError(
                 f"the table's log names {path}, but this file is missing. It records the sink's driver and its committed "
-                "batches. Somebody has deleted it, or copied the table without it",
+                "batches. The file was deleted, or the table was copied without it",
                 ConfigurationError,
                 "Restore the file, or use a new checkpoint and a new sink name",
             )

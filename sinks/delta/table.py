@@ -40,7 +40,7 @@ class Definition:
 
     @cached_property
     def fingerprint(self) -> str:
-        """A short string that changes if somebody alters the columns or the partitioning."""
+        """A short string that changes if the columns or the partitioning change."""
         said = msgspec.json.encode([self.schema_json, self.partitions])
         return hashlib.sha256(said).hexdigest()[:32]
 

@@ -78,7 +78,7 @@ class Cluster:
         found = self._look_up(table, row)
         with self._lock:
             if found not in known:
-                insort(known, found)  # after `forget`, nobody uses this list any more
+                insort(known, found)  # after `forget`, this list is no longer used
         return found
 
     def forget(self, table: str) -> None:

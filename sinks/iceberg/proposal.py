@@ -124,7 +124,8 @@ def propose(table: Table, sink: str, tagged: int | None, change: Change) -> Prop
     if moves_branch or parent_id is None:
         requirements.append(_unmoved(MAIN_BRANCH, parent_id))
     if parent_id is None:
-        # Nobody compares sequence numbers here. But each commit that raises the table's number also moves a reference.
+        # Without a parent, nothing compares sequence numbers. But each commit that raises the table's number also moves a
+        # reference.
         others = (name for name in metadata.refs if name not in {MAIN_BRANCH, tag_of(sink)})
         requirements.extend(_unmoved(name, metadata.refs[name].snapshot_id) for name in others)
     updates.append(_moved(tag_of(sink), "tag", snapshot_id, {"max-ref-age-ms": _FOREVER_MS}))
@@ -154,8 +155,8 @@ def _manifest(
 ) -> ManifestFile:
     schema_id, spec_id = ids
     schema, spec = table.metadata.schema_by_id(schema_id), table.metadata.specs().get(spec_id)
-    if schema is None or spec is None:  # somebody removed the schema or spec after the step began
-        raise StoreError(f"somebody has removed schema {schema_id} or partitioning {spec_id}, which the files need")
+    if schema is None or spec is None:  # removed after the step began
+        raise StoreError(f"schema {schema_id} or partitioning {spec_id} was removed, but the files need it")
     with write_manifest(
         format_version=_FORMAT,
         spec=spec,

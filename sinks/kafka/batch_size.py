@@ -1,7 +1,7 @@
 """Learn the largest batch that a topic accepts. Brokers reject larger batches, and unlike Java, librdkafka never splits them.
 
 The limit applies to batches, so a topic that accepts 64 kB may reject five hundred small records with one key. A process asks
-for each topic's limit once per run. If the process may not ask, or if somebody lowers the limit while the query runs, the
+for each topic's limit once per run. If the process may not ask, or if the limit is lowered while the query runs, the
 process learns from the rejection, and the next attempt sends smaller batches.
 
 Sources: ``batch.size`` in librdkafka's CONFIGURATION.md; ``analyzeAndValidateRecords`` and ``append`` in Kafka's

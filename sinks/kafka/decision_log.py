@@ -193,7 +193,7 @@ class KafkaDecisionLog(DecisionLog):
         return LogContents(start, Entries(lambda: self._entries(start, until, whoever=whoever)))
 
     def _recorded_start(self, earliest: int) -> int:
-        """Find a long ledger's newest truncation, even if nobody may delete the records below it.
+        """Find a long ledger's newest truncation, even if the records below it could not be deleted.
 
         The truncation is nearer to the end than to the beginning, so search backward, in growing parts.
         """

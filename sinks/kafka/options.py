@@ -180,7 +180,7 @@ def for_kafka_python(parsed: Mapping[str, Any]) -> dict[str, Any]:
     uses_tokens = protocol.startswith("SASL") and config["sasl_mechanism"] == "OAUTHBEARER"
     if uses_tokens:
         config["sasl_oauth_token_provider"] = _tokens(parsed)
-    elif "oauth_cb" in parsed:  # confluent-kafka would wait for a token that nobody requests
+    elif "oauth_cb" in parsed:  # confluent-kafka would wait for a token that no client requests
         raise ConfigurationError(
             f"option {_CALLBACK!r} is set, but has no effect. Set kafka.security.protocol=SASL_SSL and "
             "kafka.sasl.mechanism=OAUTHBEARER, or remove the option"

@@ -95,7 +95,7 @@ def _request_s(timeout_ms: float) -> float:
 
 #: With these options, a consumer without a group reads existing committed records.
 COMMITTED: Final = {
-    "group.id": "twopc",  # librdkafka requires a group, but nobody commits offsets for it
+    "group.id": "twopc",  # librdkafka requires a group, but no offsets are committed for it
     "enable.auto.commit": "false",
     "auto.offset.reset": "error",  # a deleted record is not treated as absent
     "isolation.level": "read_committed",

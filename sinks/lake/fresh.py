@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 SettingsT = TypeVar("SettingsT")
 
-#: After somebody alters the table, rows that now fit must not go to the dead letters for hours.
+#: After the table is altered, rows that now fit must not go to the dead letters for hours.
 _FRESH_S: Final = 30
 
 

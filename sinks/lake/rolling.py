@@ -150,5 +150,5 @@ class RollingFiles(Generic[EntryT]):
         file.close()
         size = self._files.size_of(file.path)
         if size is None:
-            raise StoreError(f"somebody has deleted {file.path}, which this task has just written")
+            raise StoreError(f"{file.path}, which this task has just written, was deleted")
         self._entries.append(file.entry(size, self._partitions[key]))

@@ -27,7 +27,7 @@ class LakeStep(ABC, Generic[ViewT, SeenT]):
     """Runs one step of the driver. A subclass supports one table format.
 
     The table stores one value for the sink: a pointer in Delta's log, or a tag in an Iceberg table. This value leads to the
-    sink's record, and a commit moves it by compare-and-set. So a step is valid until somebody moves the value.
+    sink's record, and a commit moves it by compare-and-set. So a step is valid until the value moves.
 
     Args:
         sink: the sink's name.
@@ -103,7 +103,7 @@ class LakeStep(ABC, Generic[ViewT, SeenT]):
 
         Raises:
             OvertakenError: another driver has moved the sink's value.
-            StoreError: somebody has recreated the table.
+            StoreError: the table was recreated.
         """
 
     @abstractmethod

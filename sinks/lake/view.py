@@ -20,7 +20,7 @@ class View(Protocol[HandleT]):
 
     @property
     def table_id(self) -> str:
-        """The table's id, which changes if somebody recreates the table."""
+        """The table id, which changes if the table is recreated."""
 
     @property
     def stored(self) -> bytes | None:

@@ -66,7 +66,7 @@ _MEANINGS: Final[dict[str, tuple[type[TwoPhaseCommitError], str]]] = {
     ),
     "57": (UnavailableError, "The server terminated the statement or the connection, or is starting or stopping"),
     "P0001": (BadRecordError, "One of the table's triggers or functions rejects a row"),
-    "57014": (UnavailableError, "Raise timeout_ms, unless somebody cancelled the statement"),
+    "57014": (UnavailableError, "Raise timeout_ms, unless an operator cancelled the statement"),
 }
 #: If a connection attempt fails, the client reports no SQLSTATE, but only a text in the language of the server's lc_messages.
 _REFUSALS: Final = {

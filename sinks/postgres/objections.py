@@ -29,7 +29,7 @@ _KINDS: Final = {
     "c": "a composite type",
     "t": "a TOAST table",
 }
-#: These defaults give every row a different value, which can collide only with a value that somebody has set explicitly.
+#: These defaults give every row a different value, which can collide only with a value that was set explicitly.
 _EACH_ONCE: Final = ("nextval(", "gen_random_uuid()", "uuidv7()", "uuidv4()")
 _INSTEAD: Final = "vote='prepared', so that the table itself checks the rows before the decision"
 _RIGHTS: Final = {"append": frozenset({"INSERT", "SELECT"}), "upsert": frozenset({"INSERT", "SELECT", "UPDATE"})}

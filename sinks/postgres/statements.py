@@ -140,7 +140,7 @@ class Statements:
         )
 
     def find_slices_with_marker(self, *, limit: int) -> sql.Composed:
-        """Find published or rolled-back slices. Nobody needs their stages or is reading them."""
+        """Find published or rolled-back slices. Their stages are no longer needed, and no transaction reads them."""
         return self._format(
             "SELECT s.txn FROM {schema}.slice s JOIN {schema}.marker m USING (txn) WHERE s.sink = {sink} AND NOT EXISTS ("
             "SELECT FROM pg_locks l WHERE l.relation = to_regclass({stage})::oid AND l.pid <> pg_backend_pid()"
@@ -194,8 +194,8 @@ class Statements:
             publishing: how to publish the rows.
             filled: the columns that the stages have filled with defaults, if the table's defaults may have changed since then.
         """
-        # If the table has lost one of the batch's columns, the server reports an error, and somebody must rename the column
-        # back. A lost column with a default does no harm.
+        # If the table has lost one of the batch's columns, the server reports an error, and the user must rename the
+        # column back. A lost column with a default does no harm.
         names = (*publishing.written, *(name for name in publishing.filled if filled is None or name in filled))
         insert = sql.SQL("INSERT INTO {} ({}) ").format(place(publishing.table), _names(names))
         staged = self._staged(txns, names)

@@ -4,8 +4,8 @@ A prepared transaction outlives its session and a server crash, keeps its locks,
 The transaction contains its slices' markers. So these markers prove the transaction's commit, as for any other publish, and
 prevent another publish of the same slices.
 
-Nobody prepares the same name twice. So a transaction that the server no longer lists is either committed, with visible markers,
-or permanently rolled back.
+No two transactions are prepared under the same name. So a transaction that the server no longer lists is either committed, with
+visible markers, or permanently rolled back.
 """
 
 from __future__ import annotations
