@@ -61,7 +61,7 @@ def describing(  # noqa: PLR0913, PLR0917 - the options that describe a sink
 
 
 def quiet_admin(sink: KafkaSink) -> AdminClient:
-    """Return a client for the sink's cluster. It logs nothing between a command's lines: its errors say enough."""
+    """Return a client for the sink's cluster. The client does not log between a command's lines, as its errors say enough."""
     from confluent_kafka.admin import AdminClient  # noqa: PLC0415 - as above
 
     return AdminClient({**sink.connection_config(), "log_level": 0})

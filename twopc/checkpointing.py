@@ -51,7 +51,7 @@ def run_checkpoints(  # noqa: PLR0913, PLR0917 - the parts of a checkpoint
         run_id: the id of the query's run.
         checkpoint: makes the batch visible or raises. Its second argument is the number of checkpoints of this batch that have
             already failed.
-        may_repeat: returns whether this process may write the batch again after an error. It may do so only if the batch is
+        may_repeat: returns whether this process may write the batch again after an error: only if the batch is
             certainly undecided (:meth:`twopc.coordinator.Coordinator.is_undecided`). By then, the batch's open transactions have
             ended.
         wait_ms: waits for this many milliseconds, and raises if the query is stopped in the meantime.

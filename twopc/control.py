@@ -1,6 +1,6 @@
 """A sink's control record, which identifies the sink's owner and newest decision.
 
-The record is one value in the sink's store. It changes only by compare-and-set, so if two drivers change it, one of them
+The record is one value in the sink's store. The value changes only by compare-and-set, so if two drivers change it, one of them
 notices. The functions here compute the next record; :class:`twopc.control_committer.ControlCommitter` stores it.
 """
 

@@ -86,7 +86,7 @@ class DriverRun:
         return Attempt(self.log_epoch, self._attempts)
 
     def append(self, records: Sequence[Record], deciding: Handles | None = None) -> None:
-        """Write records to the decision log. They are durable on return. If they contain a decision, this is the commit point.
+        """Write records to the decision log, durably. If the records contain a decision, this call is the commit point.
 
         Args:
             records: the records, which are written completely or not at all.

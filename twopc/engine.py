@@ -31,8 +31,8 @@ class Repair:
 
     Attributes:
         lost: by sink name, the partitions whose rows are written. Any task may now have these rows.
-        first_task: the number of the attempt's first task. It is above the numbers in the decision, because a sink may identify
-            a transaction by its task's number.
+        first_task: the number of the attempt's first task. This number is above the numbers in the decision, because a sink may
+            identify a transaction by its task's number.
         direct: the DataFrames that the driver must write, as one task. The driver also wrote them for the decision, and a repair
             compares rows with the decision partition by partition.
     """

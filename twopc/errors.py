@@ -66,7 +66,7 @@ class CheckpointExpiredError(FatalError):
     """Pre-commit took longer than its limit or than the transaction timeout. A replay would take just as long.
 
     Attributes:
-        late: the votes that arrived after the time limit. They do not count, and their transactions are aborted.
+        late: the votes that arrived after the time limit. Late votes do not count, and their transactions are aborted.
     """
 
     def __init__(self, message: str, *, late: Sequence[TaskReport] = ()) -> None:

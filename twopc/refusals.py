@@ -117,7 +117,7 @@ def blocked(batch_id: int, unproven: Sequence[str], blockers: Sequence[str]) -> 
 
 
 def in_doubt(batch_id: int, handles: Handles, evidence: Mapping[TaskKey, Evidence], why: str) -> InDoubtError:
-    """Build the error for a decided batch that cannot be completed. It lists every transaction by its outcome."""
+    """Build the error for a decided batch that cannot be completed. The message lists every transaction by its outcome."""
 
     def named(wanted: Evidence) -> list[str]:
         return [handles[key].transaction for key, found in sorted(evidence.items()) if found is wanted]

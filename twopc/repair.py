@@ -21,8 +21,8 @@ def match_rows(
 ) -> dict[Place, Place] | None:
     """For each decided partition of the plan, find the partition of the replay that has its rows.
 
-    The replay must yield the decided rows for *all* partitions; otherwise the lost rows may now be in other partitions. It does
-    not matter if a partition has moved to a different task, or if the order differs: if a source has few partitions, Spark
+    The replay must yield the decided rows for *all* partitions; otherwise the lost rows may now be in other partitions. A
+    partition may move to a different task, and the order of the partitions may change: if a source has few partitions, Spark
     plans them in a different order when it reads their offsets back from the checkpoint.
 
     Args:

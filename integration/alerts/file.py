@@ -1,4 +1,4 @@
-"""Read a rules file. It has ``key=value`` lines, like every options file here. A key is ``<rule>.<setting>``."""
+"""Read a rules file, which has ``key=value`` lines like the other options files. A key is ``<rule>.<setting>``."""
 
 from __future__ import annotations
 

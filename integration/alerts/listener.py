@@ -43,8 +43,8 @@ class Alerts(Listener):
     """Sends alerts when rules hold. The query's thread only hands over events, and never waits.
 
     Args:
-        rules: the rules. Each needs a different name.
-        to: the channels. Each is called with an :class:`Alert`, in its own thread.
+        rules: the rules, with different names.
+        to: the channels. Each channel is called with an :class:`Alert`, in its own thread.
         name: the query's name in alerts. Empty: use the query's id.
         checkpoint_location: the query's checkpoint, a local directory. If you pass it, failures in earlier processes count, and
             the file ``twopc/alerts.json`` in the checkpoint prevents a second report of an episode after a restart.

@@ -95,7 +95,7 @@ def check_source(sink: KafkaSink, source: Source) -> Iterator[Finding]:
 
 
 def check_groups(target: Target) -> Iterator[Finding]:
-    """Find the consumer groups that read the output. Each must read only committed records, but no broker can check that."""
+    """Find the consumer groups that read the output. A group must read only committed records, but no broker can check that."""
     timeout_s = target.sink.timeout_ms / 1000
     with translated("listing the consumer groups"):
         listed = target.admin.list_consumer_groups(request_timeout=timeout_s).result()

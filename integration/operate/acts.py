@@ -98,8 +98,8 @@ def require_abortable(wanted: Sequence[OpenTransaction], *, is_forced: bool) -> 
             )
         if one.standing is Standing.DRIVER:
             raise ForbiddenError(
-                f"{one.transactional_id} belongs to the driver itself: {one.evidence}. It expires within a minute, or ends when "
-                f"you start the query. {_NEVER}"
+                f"{one.transactional_id} belongs to the driver itself: {one.evidence}. The transaction expires within a "
+                f"minute, or ends when you start the query. {_NEVER}"
             )
         if one.standing in {Standing.RUNNING, Standing.UNJUDGED} and not is_forced:
             what = (

@@ -98,7 +98,7 @@ def restore_savepoint(savepoint: Path, checkpoint: Path, *, sinks: Sequence[Kafk
 
     Args:
         savepoint: a savepoint, or a directory whose newest good savepoint is used.
-        checkpoint: the new checkpoint. It must not exist yet, or must be empty.
+        checkpoint: the new checkpoint's directory, which must be missing or empty.
         sinks: the sinks to query for output that will be duplicated. The sinks are only read.
 
     Raises:

@@ -69,7 +69,7 @@ def list_savepoints(
 @app.command()
 def restore(  # noqa: PLR0913 - options of a command line
     savepoint: Annotated[Path, typer.Argument(help="A savepoint, or a directory whose newest good savepoint is used.")],
-    checkpoint: Annotated[Path, typer.Argument(help="The new checkpoint. It must not exist yet, or must be empty.")],
+    checkpoint: Annotated[Path, typer.Argument(help="The new checkpoint's directory, which must be missing or empty.")],
     *,
     bootstrap_servers: _Servers = None,
     config: Config = None,
@@ -103,7 +103,8 @@ def stop_with_savepoint(
 ) -> None:
     """Make a running query take a savepoint at the end of its batch and then stop.
 
-    The query must have twopc.integration.operate.Savepoints(…) among its interceptors. It ends with StoppedWithSavepointError.
+    The query must have twopc.integration.operate.Savepoints(…) among its interceptors. The query ends with
+    StoppedWithSavepointError.
 
     Exit status: 0 stopped; 2 not stopped, and the query continues.
     """

@@ -83,7 +83,7 @@ def restore(savepoint: Path, checkpoint: Path, connection: Connection) -> Answer
             "--bootstrap-servers."
         )
     lines += [
-        f"To replace the old query, use exactly_once(…, {done.settings}) at the first start. That ends the old query for good.",
+        f"To replace the old query, use exactly_once(…, {done.settings}) at the first start. The old query then ends for good.",
         f"To run it alongside the old query instead, rename the sinks and pass only override=AdoptQuery({done.query_id!r}).",
     ]
     return Answer(DONE, done.facts(), show_lines(lines))

@@ -100,7 +100,7 @@ class LocalRedis(LocalServer):
         self._serve([*program, str(config), *self._arguments], self._is_ready)
 
     def _is_ready(self) -> bool:
-        """Whether the server responds. It replies with an error while it loads its data."""
+        """Whether the server responds. While it loads its data, the server replies with an error."""
         try:
             return bool(self.execute("PING"))
         except (RedisError, OSError):

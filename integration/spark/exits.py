@@ -1,4 +1,4 @@
-"""Choose the exit status of a driver whose query has stopped. It shows whether a restart is enough or a person must act."""
+"""Choose a driver's exit status after its query has stopped. The status shows whether a restart is enough or you must act."""
 
 from __future__ import annotations
 

@@ -26,7 +26,7 @@ _AZURE: Final = frozenset({"abfs", "abfss"})
 _ACLS: Final = "fs.capability.paths.acls"
 _EXISTS: Final = "FileAlreadyExistsException"
 _ABSENT: Final = "FileNotFoundException"
-#: The local directories that each context has opened. They stay valid while the context runs. Remote file systems are not
+#: The local directories that each context has opened. Directories stay valid while the context runs. Remote file systems are not
 #: cached, because other code may close them.
 _local: Final[WeakKeyDictionary[SparkContext, dict[str, LocalFiles]]] = WeakKeyDictionary()
 

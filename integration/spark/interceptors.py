@@ -1,7 +1,7 @@
 """Run additional actions around the write of each batch: ``exactly_once(sink, interceptors=[…])``.
 
 The name comes from Kafka (``ProducerInterceptor``). An interceptor sees the batch before the write, and again once the batch is
-visible. It may pass on different rows, or stop the query.
+visible. An interceptor may pass on different rows, or stop the query.
 """
 
 from __future__ import annotations

@@ -111,8 +111,8 @@ def slow_batch_advice(location: str, batch_id: int, *, is_undecided: bool) -> st
         return f"{advice}. Do not delete the batch's plan, because a decision depends on it"
     offsets = f"{location}/offsets/{batch_id}"
     return (
-        f"{advice}. If you cannot raise the limit and the source is Kafka, let Spark replan the batch. That loses nothing, "
-        f"because the batch is not decided. Stop the query, delete {offsets} (the newest file there) and "
+        f"{advice}. If you cannot raise the limit and the source is Kafka, let Spark replan the batch. No row is lost, "
+        f"because the batch is not decided. Stop the query, delete {offsets} (the newest file in that directory) and "
         f"{location}/offsets/.{batch_id}.crc if it exists, set a smaller maxOffsetsPerTrigger, and restart"
     )
 

@@ -41,7 +41,7 @@ class Offers:
     """The columns that the sinks of a DataFrame choose from.
 
     Attributes:
-        base: the DataFrame to which the paths apply. It is the user's own if no sink has expressions.
+        base: the DataFrame to which the paths apply: the user's DataFrame if no sink has expressions.
         own: the DataFrame's columns.
         made: the columns that each sink's expressions make, by sink name.
     """

@@ -24,7 +24,7 @@ CHECKSUM: Final = "__twopc_checksum"
 #: The column that says why a row is bad; null for a good row. Present only if bad rows become dead letters.
 CAUSE: Final = "__twopc_cause"
 _KEY: Final = b"twopc.views"
-#: The maximum size of a dead letter. It is below the default limits of clients, brokers and topics, so no letter stops the query.
+#: The maximum size of a dead letter, below the default limits of clients, brokers and topics, so that no letter stops the query.
 _LETTER_MAX_BYTES: Final = 900_000
 #: How much of a long text (in characters) or of long binary data (in bytes) is kept if the letter would exceed the limit.
 _CUT_AT: Final = 10_000

@@ -33,7 +33,7 @@ _ENTRY: Final = np.dtype(
 _TAIL: Final = struct.Struct("<qHiq")
 #: The number of entries that all buckets keep in memory before they are written to files.
 _BUFFER_ROWS: Final = 100_000
-#: The number of entries that are examined together. Each takes about a hundred bytes during that time.
+#: The number of entries that are examined together. Meanwhile, each entry takes about a hundred bytes.
 _PART_ROWS: Final = 500_000
 _SAMPLE_ROWS: Final = 100_000
 

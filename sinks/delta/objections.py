@@ -55,7 +55,7 @@ _LEAST_RETENTION_MS: Final = _UNIT_MS["hour"]
 
 
 def find_objections(table: Definition) -> Iterator[str]:
-    """Yield a message for each unsupported feature or setting. It continues "table … " and tells the user what to do."""
+    """Yield a message for each unsupported feature or setting. The message continues "table … " and tells the user what to do."""
     yield from _protocol(table)
     yield from _configuration(table.configuration)
     for path, field in table.fields():

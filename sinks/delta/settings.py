@@ -80,7 +80,7 @@ class DeltaSettings:
             )
 
     def store(self) -> Store:
-        """Create a store, which the caller must close. It loads the table later.
+        """Create a store, which loads the table later. The caller must close the store.
 
         Raises:
             ConfigurationError: this process's environment lets two commits overwrite each other.

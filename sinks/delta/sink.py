@@ -25,7 +25,7 @@ class DeltaSink(DeltaSettings, TwoPhaseCommitSink[DeltaHandle]):
     Each task writes Parquet files that no version names. After the decision, the driver adds them all in one commit.
 
     Args:
-        name: the sink's name across restarts. It may contain letters, digits, ``_`` and ``-``.
+        name: the sink's name across restarts. A name may contain letters, digits, ``_`` and ``-``.
         table_uri: the table's directory in deltalake's notation: ``s3://bucket/table``, ``abfss://…``, or a path that the
             driver and all executors share. The rows' columns must have the same names as the table's columns.
         storage_options: deltalake's options for the storage, such as credentials.

@@ -47,8 +47,9 @@ class Step(LakeStep[DeltaView, "tuple[DeltaTable, int | None]"]):
     def commit(self) -> StoreError | None:
         """See :class:`LakeStep`. The commit is based on the table version that the step has read.
 
-        deltalake rejects the commit if a later version has moved the same pointer. It does not compare pointers by number, so it
-        would accept a commit that is based on a version after the move. So the step must use the version that it has read.
+        deltalake rejects the commit if a later version has moved the same pointer. But deltalake does not compare pointers by
+        number, so it would accept a commit that is based on a version after the move. So the step must use the version that it
+        has read.
         """
         if self._record is None:
             record = self._record = self._new_record()

@@ -1,8 +1,8 @@
 """Find the regions and servers of an HBase cluster, and connect to them.
 
 This module does not use ``hbasedriver.zk`` to read ZooKeeper. If the znode is missing, for example while HBase starts,
-``hbasedriver.zk`` leaves a client running, which opens new sessions until the process exits. It also contacts only one of
-several hosts, and waits for 10 s.
+``hbasedriver.zk`` leaves a client running, which opens new sessions until the process exits. The library also contacts
+only one of several hosts, and waits for 10 s.
 """
 
 from __future__ import annotations

@@ -29,7 +29,7 @@ _MORE: Final = 0x80
 
 
 class Encoder:
-    """Encodes one mapping's mutations. They have no timestamp, because the decision sets it.
+    """Encodes one mapping's mutations. A mutation has no timestamp, because the decision sets it.
 
     Args:
         operation: HBase's name for the operation.

@@ -31,7 +31,7 @@ class HBaseSink(HBaseSettings, TwoPhaseCommitSink[HBaseHandle]):
     chunk by chunk, each row in one atomic step with its marker.
 
     Args:
-        name: the sink's name across restarts. It may contain letters, digits, ``_`` and ``-``.
+        name: the sink's name across restarts. A name may contain letters, digits, ``_`` and ``-``.
         zookeeper: HBase's quorum, ``host:port,…`` (``hbase.zookeeper.quorum``).
         table: ``table`` or ``namespace:table``; it must exist.
         mapping: how to convert rows to mutations; one of ``twopc.sinks.hbase.mappings``.

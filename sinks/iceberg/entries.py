@@ -11,7 +11,7 @@ from pyiceberg.typedef import Record
 
 
 class Entry(msgspec.Struct, frozen=True, array_like=True):
-    """Describes one file. It has the same fields as an entry in an Iceberg manifest.
+    """Describes one file, with the same fields as an entry in an Iceberg manifest.
 
     Attributes:
         partition: the partition's values. A decimal is a one-element list with its text, because the encoding has no decimals.

@@ -51,7 +51,7 @@ _PLACES: Final = ("write.data.path", "write.metadata.path")
 
 
 def find_objections(metadata: TableMetadata) -> Iterator[str]:
-    """Yield a message for each unsupported feature or setting. It continues "table … " and tells the user what to do."""
+    """Yield a message for each unsupported feature or setting. The message continues "table … " and tells the user what to do."""
     if metadata.format_version != _FORMAT:
         yield f"has format version {metadata.format_version}, but the sink writes only version {_FORMAT}. {_upgrade(metadata)}"
     for name, (honoured, why) in _PROPERTIES.items():

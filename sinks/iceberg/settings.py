@@ -61,7 +61,7 @@ class IcebergSettings:
         )
 
     def store(self) -> Store:
-        """Create a store, which the caller must close. It loads the table later."""
+        """Create a store, which loads the table later. The caller must close the store."""
         return Store(self.catalog, self.table, timeout_ms=self.timeout_ms)
 
     def require_supported(self, table: Table) -> None:

@@ -177,8 +177,8 @@ def ledger_gone(error: KafkaError, ledger: str) -> ConfigurationError | None:
 def ledger_is_gone(ledger: str, why: str = "") -> ConfigurationError:
     """Build the error for a ledger that no longer exists."""
     return ConfigurationError(
-        f"the ledger {ledger} no longer exists, or lacks a partition{why}. It was deleted while the query was running, and "
-        "the sink's decisions with it. No part of this batch is visible. Do not create the ledger yourself. Restart "
+        f"the ledger {ledger} no longer exists, or lacks a partition{why}. The topic was deleted while the query was "
+        "running, and the sink's decisions with it. No part of this batch is visible. Do not create the ledger yourself. Restart "
         "the query. Its error will then say what the checkpoint still contains, and what to do"
     )
 

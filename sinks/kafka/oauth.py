@@ -105,7 +105,7 @@ class Tokens:
         if not is_token:
             got = ", ".join(type(part).__name__ for part in parts)  # no values, because one of them is a secret
             raise ConfigurationError(
-                f"{self._name} returned ({got}), which is not a token for SASL/OAUTHBEARER. It must return {_FORM}"
+                f"{self._name} returned ({got}), which is not a token for SASL/OAUTHBEARER. The function must return {_FORM}"
             )
         without: tuple[Any, ...] = ("", {})
         token, expires_s, principal, extensions = (*parts, *without[len(parts) - 2 :])

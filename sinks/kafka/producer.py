@@ -84,8 +84,8 @@ def make_ready(
 ) -> ReadyProducer:
     """Create and initialize a producer.
 
-    ``topics`` contains the ledger and, if all rows have the same topic, that topic. It is a tuple because mypy accepts ``str`` as
-    ``Sequence[str]``, and a producer creates every topic that it asks for if the brokers allow that.
+    ``topics`` contains the ledger and, if all rows have the same topic, that topic. ``topics`` is a tuple because mypy accepts
+    ``str`` as ``Sequence[str]``, and a producer creates every topic that it asks for if the brokers allow that.
 
     Raises:
         ConfigurationError, RetriableError: the producer cannot be initialized.
@@ -141,8 +141,8 @@ def _initialised(  # noqa: PLR0913 - as make_ready
 @cache
 def _warn_of_statistics(version: str) -> None:
     logger.warning(
-        "librdkafka %s does not log a producer's id in the expected form, so the sink collects statistics. They cost more time "
-        "and memory with each output partition. No data is at risk",
+        "librdkafka %s does not log a producer's id in the expected form, so the sink collects statistics. Statistics cost "
+        "more time and memory with each output partition. No data is at risk",
         version,
     )
 

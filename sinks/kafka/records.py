@@ -87,7 +87,7 @@ def messages_of(rows: pa.RecordBatch, topics: Sequence[str], which: Any) -> list
     """Convert rows to the arguments of ``produce``: topic, value, key, and then partition, two callbacks, timestamp, headers.
 
     Args:
-        rows: the rows, with the columns of :class:`twopc.sinks.kafka.writer.KafkaWriter`. They have passed
+        rows: the rows, with the columns of :class:`twopc.sinks.kafka.writer.KafkaWriter`. The rows have passed
             :func:`twopc.sinks.kafka.columns.require_exact`.
         topics: the rows' topics.
         which: for each row, the index of its topic in ``topics``; None if there is only one topic.

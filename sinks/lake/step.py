@@ -47,7 +47,7 @@ class LakeStep(ABC, Generic[ViewT, SeenT]):
     def end(self, timeout_ms: int) -> None:
         """Commit the step's changes, if any.
 
-        If others commit first, the step tries again. It also repeats a commit that received no response. The sink's value
+        If others commit first, the step tries again. The step also repeats a commit that received no response. The sink's value
         moves by compare-and-set, so at most one try takes effect, even if it is late.
 
         Raises:

@@ -157,7 +157,7 @@ def _rules() -> Iterator[Rule]:
     yield Rule(pa.types.is_duration, frozenset({"interval"}), _interval)
 
 
-#: Only PostgreSQL knows which values these types accept. It checks each value when a task stages it.
+#: Only PostgreSQL knows which values these types accept. The server checks each value when a task stages it.
 _CHECKED_BY_THE_SERVER: Final = ("inet", "cidr", "macaddr", "macaddr8")
 #: The types that a column accepts, in Spark's terms.
 _WANTED: Final[Sequence[tuple[frozenset[str], str]]] = (

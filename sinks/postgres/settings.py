@@ -65,7 +65,7 @@ class PostgresSettings:
         Address(self.dsn)
 
     def database(self) -> Database:
-        """Create a connection, which the caller must close. It opens when it is first used."""
+        """Create a connection, which opens when it is first used. The caller must close it."""
         return Database(Address(self.dsn), self.name, timeout_ms=self.timeout_ms)
 
     def publishing(self, table: Table, columns: tuple[str, ...]) -> Publishing:

@@ -25,7 +25,7 @@ class PostgresSink(PostgresSettings, TwoPhaseCommitSink[PostgresHandle]):
     transaction.
 
     Args:
-        name: the sink's name across restarts. It may contain letters, digits, ``_`` and ``-``.
+        name: the sink's name across restarts. A name may contain letters, digits, ``_`` and ``-``.
         dsn: a libpq connection string: ``postgresql://user:password@host:port/database?sslmode=verify-full``, or
             ``host=… dbname=…``.
         table: the table's name in SQL: ``schema.table``, with ``"…"`` around a name with capital letters. The rows' columns

@@ -39,7 +39,7 @@ class Transfer:
         return dict(step.execute(self._statements.find_slices(names, unmarked=unmarked)).fetchall())
 
     def table(self, step: Connection) -> Table:
-        """Read the table. It must still be the checkpoint's table."""
+        """Read the table, which must still be the checkpoint's table."""
         table = read_table(step, self._settings.table)
         if self.oid not in {None, table.oid}:
             raise ConfigurationError(

@@ -26,7 +26,7 @@ class RedisSink(RedisSettings, TwoPhaseCommitSink[RedisHandle]):
     commands chunk by chunk, each chunk in one atomic step with its marker.
 
     Args:
-        name: the sink's name across restarts. It may contain letters, digits, ``_`` and ``-``.
+        name: the sink's name across restarts. A name may contain letters, digits, ``_`` and ``-``.
         url: ``redis://user:password@host:port/database``, ``rediss://`` for TLS, or ``unix://`` for a socket. For a cluster,
             name any node. Behind Sentinel, only user, password and database count.
         mapping: how to convert rows to commands; one of ``twopc.sinks.redis.mappings``.

@@ -332,7 +332,7 @@ def test_an_undecided_batch_that_never_fits_can_be_replanned_as_its_message_says
     pipeline.fail(spark, settings=limit)
     message = pipeline.fail(spark, settings=limit, max_offsets=1)
     assert "Smaller batches alone do not help" in message
-    found = re.search(r"delete (\S+) \(the newest file there\) and (\S+) if it exists", message)
+    found = re.search(r"delete (\S+) \(the newest file in that directory\) and (\S+) if it exists", message)
     assert found is not None, message
     newest = max(Path(found[1]).parent.glob("[0-9]*"), key=lambda file: int(file.name))
     assert found[1] == str(newest)

@@ -78,5 +78,5 @@ def test_workers_without_the_toolkit_are_a_configuration_error() -> None:
 
 
 def test_no_message_advises_to_delete_the_plan_of_a_decided_batch() -> None:
-    assert "delete /c/offsets/7 (the newest file there)" in slow_batch_advice("/c", 7, is_undecided=True)
+    assert "delete /c/offsets/7 (the newest file in that directory)" in slow_batch_advice("/c", 7, is_undecided=True)
     assert "Do not delete the batch's plan" in slow_batch_advice("/c", 7, is_undecided=False)

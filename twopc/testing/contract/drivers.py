@@ -50,7 +50,7 @@ def attempt_of(work: Work, sink: str, partition: int) -> TaskAttempt:
 
 
 def is_wanted(work: Work, sink: str, partition: int) -> bool:
-    """Whether the task writes to the named sink. It is evaluated and reported either way (rule 9)."""
+    """Whether the task writes to the named sink. Either way, the task is evaluated and reported (rule 9)."""
     return work.mode.includes((sink, partition))
 
 

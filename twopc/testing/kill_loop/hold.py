@@ -1,7 +1,7 @@
 """Hold a process at the moment of a kill.
 
 A process that reaches the moment writes a file. The loop watches for this file, and kills. Only under Spark Connect can a process
-survive the kill. It continues when the loop releases it.
+survive the kill. The surviving process continues when the loop releases it.
 """
 
 from __future__ import annotations

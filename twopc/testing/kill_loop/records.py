@@ -1,4 +1,4 @@
-"""The records that a query is fed, through files or a Kafka topic. They are numbered from 0.
+"""The records that a query is fed, through files or a Kafka topic. Record numbers start at 0.
 
 Record n has the columns ``number`` (BIGINT, n), ``key`` (STRING, one of ten) and ``value`` (STRING, n in decimal).
 """

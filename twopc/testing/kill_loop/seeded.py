@@ -45,7 +45,7 @@ def kill_loop(  # noqa: PLR0913 - all but the first two by name, most of them wi
 
     Args:
         read: returns the numbers that the output contains now (the ``number`` or ``value`` column), each as often as it
-            occurs. It is also called while the query runs, when the output may not exist yet, or may be locked.
+            occurs. The loop also calls ``read`` while the query runs, when the output may not exist yet, or may be locked.
         directory: an empty directory for the input, the checkpoint and the logs.
         foreach_batch: the function that ``foreachBatch`` calls, ``function(frame, batch_id)``; a callable or
             ``"module:name"``. A callable is pickled. The object that ``exactly_once`` returns cannot be pickled, so

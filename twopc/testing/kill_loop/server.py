@@ -29,7 +29,7 @@ _ZOMBIE_TIMEOUT_S: Final = 20
 
 
 class Server:
-    """A server on 127.0.0.1, and all processes that it starts. It ends with its owner, even if SIGKILL ends the owner.
+    """A server on 127.0.0.1, and all processes that it starts. The server ends with its owner, even if SIGKILL ends the owner.
 
     Attributes:
         url: the server's address.

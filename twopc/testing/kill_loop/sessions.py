@@ -61,7 +61,7 @@ class ClassicRun:
         return self._processes.exit_code
 
     def kill(self, victim: Victim) -> Victim:
-        """See :class:`RunningQuery`. They die together, as if their machine had failed."""
+        """See :class:`RunningQuery`. All processes die together, as if their machine had failed."""
         del victim
         self._processes.kill()
         return Victim.ALL
