@@ -228,7 +228,7 @@ class FencedCommitter(StepCommitter[HandleT, StepT], Generic[HandleT, StepT]):
         del scan_start  # the transaction's name is enough to find it
         try:
             with self.step() as step:
-                self.load(step)  # if the store locks here, this waits for a step whose answer is still missing
+                self.load(step)  # if `load` takes a lock, it waits for a step whose response is still missing
                 return {handle: self.outcome(step, handle) for handle in handles}
         except self.failures as error:
             self._block(self.reason(error))

@@ -1,4 +1,4 @@
-"""One query's sinks, from the coordinator's point of view. Every loop over several sinks is here.
+"""One query's sinks, from the coordinator's point of view. This module has every loop over several sinks.
 
 No other module loops over committers or decodes stored handles. So every loop has the same order, and each handle is decoded
 only once.

@@ -28,8 +28,8 @@ def match_rows(
     Args:
         decision: the decision.
         replayed: the reports from all tasks of the replay.
-        expected: the result of an earlier call. If a decided place's rows fit several replayed places, the place passed here is
-            preferred, or the decided place itself if it is absent here.
+        expected: the result of an earlier call. If a decided place's rows fit several replayed places, this result's
+            place is preferred; if this result has none, the decided place itself is preferred.
 
     Returns:
         the replayed place for each decided place; None if the replay yields different rows.

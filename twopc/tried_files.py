@@ -34,8 +34,8 @@ def tried(files: Files) -> Files:
         return tried(UnlinkedFiles(files.location))
     raise ConfigurationError(
         f"{files.location}, the directory beside the checkpoint, cannot be used, because {doing} failed: {_said(why)}. Nothing "
-        "was written, and no other run was stopped. The driver creates, reads, lists and deletes small files there. Allow this, "
-        "free some space, or use a checkpoint on another file system; then restart"
+        "was written, and no other run was stopped. The driver creates, reads, lists and deletes small files in this directory. "
+        "Allow this, free some space, or use a checkpoint on another file system; then restart"
     ) from (why if isinstance(why, Exception) else None)
 
 

@@ -27,7 +27,7 @@ def local_files(location: str) -> LocalFiles:
     if found and (found["scheme"].lower() != "file" or found["host"] not in {None, "", "localhost"}):
         raise ConfigurationError(
             f"checkpoint_location={location!r}: under Spark Connect, this release can only use a checkpoint on the file system "
-            "of the server's host (file:/…). Nothing was written. Use a directory there, or a classic session"
+            "of the server's host (file:/…). Nothing was written. Use a directory on that host, or a classic session"
         )
     path = found["path"] if found else location
     if not path.startswith("/"):
@@ -101,7 +101,7 @@ def calling_query(session: Any, files: LocalFiles) -> ConnectQuery:
         raise ConfigurationError(
             "Spark did not make this call. The call comes from another thread, or from outside a foreachBatch function. "
             "Nothing was written. Call the exactly_once() object in the function itself. Other work may stay in threads. "
-            "If the call is already there, use a release of PySpark that the documentation lists"
+            "If the function already makes the call itself, use a release of PySpark that the documentation lists"
         )
     query_id = checkpoint.query_id(files)
     active = list(session.streams.active)

@@ -62,7 +62,7 @@ def read(checkpoint: Path) -> History:
 
     Args:
         checkpoint: the query's checkpoint, as a path or a ``file:`` URL. A copy of its ``twopc/history`` also works, for file
-            systems that are not mounted here.
+            systems that are not mounted on this machine.
 
     Raises:
         HistoryError: the history is missing, or was written by a newer release.

@@ -82,7 +82,8 @@ def cutover(  # noqa: PLR0913 - options of a command line
     other_writers: Annotated[
         bool,
         _batch(
-            "--other-writers", help="Expect records that are not in the batch, because other programs also write there."
+            "--other-writers",
+            help="Expect records that are not in the batch, because other programs also write to the output.",
         ),
     ] = False,
     ledger_topic: _Ledger = None,

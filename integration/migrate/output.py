@@ -75,8 +75,8 @@ def bounds_of(
     if stable != ends:
         held = ", ".join(f"{topic}[{number}]" for number in numbers if stable[number] < ends[number])
         raise ConfigurationError(
-            f"a transaction is open in {held}, so a transactional query is writing there. Nothing was done. Stop that query, or "
-            "end its transactions"
+            f"a transaction is open in {held}, so a transactional query is writing to the output. Nothing was done. Stop that "
+            "query, or end its transactions"
         )
     if starts is not None:
         if set(starts) != set(numbers):

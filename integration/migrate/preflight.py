@@ -90,7 +90,7 @@ def check_source(sink: KafkaSink, source: Source) -> Iterator[Finding]:
                 "source", topic, Result.PASS, f"exists, with {counted(len(known[topic].partitions), 'partition')}"
             )
         else:
-            why = "the topic does not exist there, or the principal may not see it"
+            why = "the topic does not exist on the source cluster, or the principal may not see it"
             yield Finding("source", topic, Result.FAIL, why, "Correct the name, or allow Describe and Read on it")
 
 
@@ -109,16 +109,14 @@ def check_groups(target: Target) -> Iterator[Finding]:
     for topic, groups in readers.items():
         if groups:
             why = (
-                f"{counted(len(groups), 'group has', 'groups have')} offsets there: {', '.join(sorted(groups))}. Under "
+                f"{counted(len(groups), 'group has', 'groups have')} offsets in the topic: {', '.join(sorted(groups))}. Under "
                 "read_uncommitted, a reader also sees rows of undecided and of aborted attempts. A broker does not know which "
                 "isolation level a reader uses"
             )
             fix = "Set isolation.level=read_committed in each group before the cut-over. Readers without a group are not listed"
             yield Finding("readers", topic, Result.WARN, why, fix)
         else:
-            why = (
-                "no consumer group that the principal may see has offsets there. Readers without a group are not listed"
-            )
+            why = "no consumer group that the principal may see has offsets in the topic. Readers without a group are not listed"
             yield Finding("readers", topic, Result.PASS, why)
 
 

@@ -129,7 +129,7 @@ class TakeOver(Interceptor):
         if count := written_since(self._sink, handover):
             raise ConfigurationError(
                 f"{counted(count, 'record was', 'records were')} written to {', '.join(handover.topics)} since the "
-                f"hand-over was recorded. Stop the old query or other program that still writes there. {_AGAIN}"
+                f"hand-over was recorded. Stop the old query or other program that still writes to them. {_AGAIN}"
             )
 
     def _write_rest(self, frame: DataFrame, handover: Handover, proceed: Callable[[Frames], None]) -> None:
@@ -154,7 +154,7 @@ def described(batch_id: int, numbers: Numbers) -> str:
     """Describe the numbers in a sentence."""
     return (
         f"batch {batch_id} has {counted(numbers.rows, 'row')}: {numbers.already} in the output, {numbers.rest} still "
-        f"to be written. Of the other records there, {numbers.surplus} are duplicates of earlier attempts and stay, "
+        f"to be written. Of the output's other records, {numbers.surplus} are duplicates of earlier attempts and stay, "
         f"and {numbers.others} do not belong to the batch"
     )
 

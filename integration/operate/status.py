@@ -94,7 +94,7 @@ def status(what: str | None, connection: Connection, *, checkpoint: Path | None 
         for store, advice in stores:
             show_store(store, advice, console)
         for topic in strangers:
-            text = f"{topic} is not a ledger: no sink can have its name. The topic is a copy, or a killed preflight left it behind"
+            text = f"{topic} is not a ledger: no sink can have its name. The topic is a copy, or a remnant of a killed preflight"
             console.print(text, markup=False, soft_wrap=True)
         if not found and seen is None:
             console.print("No sink has a ledger or an open transaction on this cluster.")

@@ -78,7 +78,7 @@ class GuardedProcess:
     def exit_code(self) -> int | None:
         """The child's exit code, 128 + N after signal N; None while it runs."""
         # Not `Popen.poll`: a Ctrl-C between its lock and its `try` leaves the lock taken, so `Popen.wait` never returns.
-        # With WNOWAIT the code can be read again until it is stored here, even after an interruption.
+        # With WNOWAIT, the code can be read again until this property has stored it, even after an interruption.
         if self._guard.returncode is None:
             with contextlib.suppress(ChildProcessError):  # another thread was faster
                 ended = os.waitid(os.P_PID, self._guard.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT)

@@ -33,7 +33,7 @@ def require_not_overwritten(session: SparkSession, files: Files, query_id: str, 
         running = _running_offsets(session, query_id)
     except Py4JError as error:
         raise ConfigurationError(
-            f"{files.location}: another driver could overwrite a batch's offsets there, and this version of Spark does "
+            f"another driver could overwrite a batch's offsets in {files.location}, and this version of Spark does "
             f"not show the running query's offsets ({error}). This run has written no part of the batch. Use a "
             "checkpoint on a POSIX path or on HDFS, or Spark 3.5 or 4.0"
         ) from error

@@ -68,8 +68,8 @@ class Cluster:
         try:
             if self.ledger.identity() == ABSENT:
                 raise ConfigurationError(
-                    f"topic {sink.ledger} does not exist at {sink.bootstrap_servers}: sink {sink.name!r} never wrote there. "
-                    "Correct --sink, or name its ledger with --ledger-topic"
+                    f"topic {sink.ledger} does not exist at {sink.bootstrap_servers}: sink {sink.name!r} never wrote to this "
+                    "cluster. Correct --sink, or name its ledger with --ledger-topic"
                 )
             self._require_ids()
         except TwoPhaseCommitError:

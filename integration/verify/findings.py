@@ -73,7 +73,7 @@ class Kind(Enum):
     )  #: Spark's commits/N is missing although batch N + 1 was decided
     OFFSETS_MISSING = "offsets_missing", Severity.WARNING  #: Spark's offsets/N is missing for a decided batch
     RUNNING_OPEN = "running_open", Severity.INFO  #: undecided, begun by the current driver; its batch is being written
-    NOT_COMPARED = "not_compared", Severity.INFO  #: a comparison would prove nothing here; the text says why
+    NOT_COMPARED = "not_compared", Severity.INFO  #: a comparison would prove nothing; the text says why
     REPAIRED = "repaired", Severity.INFO  #: batches whose lost transactions were written again (rule 9)
 
 

@@ -76,7 +76,7 @@ class Output:
         """Read up to the ends. Call ``on_progress`` with the number of records in each list.
 
         Raises:
-            TwoPhaseCommitError: some records could not be read. The next call resumes there.
+            TwoPhaseCommitError: some records could not be read. The next call resumes at these records.
         """
         for index, (topic, tail) in enumerate(self.topics.items()):
             for messages in tail.read_new(cluster, topic):

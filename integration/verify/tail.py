@@ -44,7 +44,7 @@ class Tail:
         """Yield the records up to the last stable offsets.
 
         Raises:
-            TwoPhaseCommitError: some records could not be read. The next call resumes there.
+            TwoPhaseCommitError: some records could not be read. The next call resumes at these records.
         """
         positions = self._positions
         for messages in cluster.read(topic, positions, self.bounds.stable):

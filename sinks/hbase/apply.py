@@ -178,7 +178,7 @@ def _stamp_deletion(mutation: Message, at_ms: int) -> None:
     mutation.timestamp = at_ms
     for column in mutation.column_value:
         for cell in column.qualifier_value:
-            cell.timestamp = at_ms  # without a timestamp here, HBase would delete the cell's newest version
+            cell.timestamp = at_ms  # if the cell had no timestamp, HBase would delete the cell's newest version
 
 
 def _advance(seen: bytes | None, base: int, partition: int, done: int) -> bytes | None:

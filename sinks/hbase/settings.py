@@ -72,8 +72,8 @@ class HBaseSettings(StagedSettings):
             if named := os.environ.get("HADOOP_USER_NAME"):
                 return named
             raise ConfigurationError(
-                f"HBaseSink(user=''): this process's user id {os.getuid()} has no name here, but HBase needs a user name. Pass "
-                "user='…', or set HADOOP_USER_NAME for the driver and the executors"
+                f"HBaseSink(user=''): this process's user id {os.getuid()} has no name on this machine, but HBase needs a user "
+                "name. Pass user='…', or set HADOOP_USER_NAME for the driver and the executors"
             ) from None
 
     def objections(self, found: collections.abc.Mapping[str, Any]) -> Iterator[tuple[bool, str]]:

@@ -244,7 +244,7 @@ class KafkaDecisionLog(DecisionLog):
         if entry.offset == acquired + 1 and not isinstance(entry.record, Acquired):
             raise DecisionLogDamagedError(
                 f"{self.name} on this cluster is a mirror's copy of a ledger: its offsets and transactions come from another "
-                f"cluster, so it proves nothing here. After a failover, {FAILOVER}"
+                f"cluster, so it proves nothing on this cluster. After a failover, {FAILOVER}"
             )
 
     def _require_own(self, owners: Collection[str]) -> None:

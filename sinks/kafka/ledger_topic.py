@@ -158,8 +158,8 @@ class LedgerTopic:
     def _replicas(self) -> int:
         """Return three, or the transaction log's number of replicas if lower: decisions depend on the ledger and on that log.
 
-        The number of running brokers does not matter here. Otherwise, a first start during a rolling restart would create a
-        permanently weak ledger.
+        The result does not depend on the number of running brokers. Otherwise, a first start during a rolling restart would
+        create a permanently weak ledger.
         """
         try:
             found = describe(self._admin, TRANSACTION_LOG, timeout_ms=self._timeout_s * 1000)

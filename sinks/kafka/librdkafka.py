@@ -44,7 +44,7 @@ _INT, _SIZE, _PTR, _TEXT = ctypes.c_int, ctypes.c_size_t, ctypes.c_void_p, ctype
 
 
 class Message(ctypes.Structure):
-    """``rd_kafka_message_t``. Pointers are numbers here, so that numpy can fill them in."""
+    """``rd_kafka_message_t``. Pointers are declared as numbers, so that numpy can fill them in."""
 
     _fields_ = (
         ("err", ctypes.c_int32),
@@ -141,7 +141,7 @@ class Library:
             setattr(self, name, function)
 
     def __getattr__(self, name: str) -> Any:
-        raise AttributeError(f"librdkafka's rd_kafka_{name} is not declared here")
+        raise AttributeError(f"the librdkafka function rd_kafka_{name} is not declared in this class")
 
 
 @functools.cache

@@ -117,7 +117,7 @@ class LibrdkafkaProducer:
         self._raise(self._lib.begin_transaction(self._client))
 
     def abort_transaction(self, timeout: float) -> None:
-        """See ``rd_kafka_abort_transaction``. The call waits for reports, so another thread makes it while this thread reads them."""
+        """See ``rd_kafka_abort_transaction``. It waits for reports, so another thread calls it, and this thread reads them."""
         result: list[int | None] = []
         call = threading.Thread(
             target=lambda: result.append(self._lib.abort_transaction(self._client, _milliseconds(timeout)))

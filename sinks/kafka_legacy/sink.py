@@ -52,7 +52,7 @@ class AtLeastOnceKafkaSink:
         """Write one task's rows with a separate producer, and flush.
 
         Raises:
-            RetriableError: a row was not acknowledged. The task's other rows are in the topic and stay there.
+            RetriableError: a row was not acknowledged. The task's other rows stay in the topic.
         """
         errors: list[KafkaError] = []
         producer = Producer(self._config())

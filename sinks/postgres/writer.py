@@ -55,7 +55,7 @@ class PostgresWriter(SinkWriter[PostgresHandle]):
             raise RetriableError(f"sink {self._settings.name!r}: a newer driver has replaced this task's driver")
 
     def write(self, rows: pa.RecordBatch) -> None:
-        """See :class:`SinkWriter`. PostgreSQL checks the table's own constraints here."""
+        """See :class:`SinkWriter`. During the write, PostgreSQL checks the table's constraints."""
         with self._explaining("writing"):
             if self._format is None:
                 self._format = self._create_stage(rows.schema)

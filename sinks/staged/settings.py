@@ -58,7 +58,7 @@ class StagedSettings(ABC):
 
     @abstractmethod
     def objections(self, found: Any) -> Iterator[tuple[bool, str]]:
-        """Yield possible objections to a store with these facts. An objection has advice, and a flag that says whether it applies.
+        """Yield possible objections to a store with these facts. An objection has advice, and a flag: whether it applies.
 
         The caller stops at the first objection that applies.
         """

@@ -48,7 +48,7 @@ def show(console: Console, scale: Scale, ways: Mapping[str, Sequence[Step]], sec
             counts = ("" if count is None else f"{count:,}" for count in (step.records, step.lost, step.doubled))
             table.add_row(step.name, done, *counts, style=style)
         console.print(table)
-    console.print("Not run here:")
+    console.print("Not run by this rehearsal:")
     for what, why in NOT_RUN.items():
         console.print(f"- {what}: {why}.", markup=False)
     verdict = (

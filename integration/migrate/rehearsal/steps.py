@@ -159,7 +159,7 @@ class Rehearsal:
         # From now on, each number is expected as often as it is in the output now, and at least once.
         self._expected = numbers_of(self.output.records())
         self._batch = dry.get("handover", {}).get("batch_id", -1)
-        done = f"batch {self._batch}: {dry.get('output_records')} of its {dry.get('source_records')} records are there"
+        done = f"batch {self._batch}: {dry.get('output_records')} of its {dry.get('source_records')} records are in the output"
         self.add("twopc migrate cutover", done, records=self._expected.total(), problem=problem)
 
     def run_new(self, kills: int) -> None:

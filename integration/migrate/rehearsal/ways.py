@@ -28,8 +28,8 @@ _MIRROR_TIMEOUT_S: Final = 120
 #: The cases that a rehearsal does not run, and why. The report prints them.
 NOT_RUN: Final = {
     "the source moves to another cluster, too": (
-        "its offsets change there, so a checkpoint from the old cluster does not fit. Move the output first. Then move the "
-        "source with a new checkpoint, or copy it with a tool that keeps offsets"
+        "its offsets change on the new cluster, so a checkpoint from the old cluster does not fit. Move the output first. Then "
+        "move the source with a new checkpoint, or copy it with a tool that keeps offsets"
     ),
     "MirrorMaker 2, Confluent Replicator, Cluster Linking": (
         "MirrorMaker 2 needs features of the source's brokers that 0.10 lacks; the others are not available as packages"
