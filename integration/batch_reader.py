@@ -60,7 +60,7 @@ class OldBatch:
 
 
 def read_batches(config: Mapping[str, Any], topic: str) -> Iterator[tuple[int, Any]]:
-    """Yield each partition's number and record batches (of kafka-python), from offset 0 up to the high watermark.
+    """Yield each partition number with its record batches (of kafka-python), from offset 0 up to the high watermark.
 
     Args:
         config: kafka-python's connection options.

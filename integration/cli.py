@@ -204,7 +204,7 @@ def preflight(  # noqa: PLR0913 - options of a command line
 ) -> None:
     """Test a cluster for a sink: settings, permissions, and a two-phase commit on a separate topic.
 
-    This is safe while a query with the sink's name is running. The command removes everything that it creates.
+    This is safe while a query with the sink name is running. The command removes everything that it creates.
 
     Exit status, set by the worst finding: 0 pass, 3 warn, 1 fail; 2 not checked (no broker, wrong usage, interrupt).
     """

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 def connection_options(pairs: Sequence[str], file: Path | None) -> dict[str, Any]:
-    """Parse librdkafka's options. ``key=value`` words override the file's lines, and the prefix ``kafka.`` is optional.
+    """Parse librdkafka options. ``key=value`` words override the file's lines, and the prefix ``kafka.`` is optional.
 
     Raises:
         ConfigurationError: an option is not ``key=value``, or the file cannot be read.

@@ -26,7 +26,7 @@ def local_path(location: str | Path) -> Path:
         raise ConfigurationError(
             f"{location} is not on this machine, but this command reads only local directories and file: URLs. Mount it, "
             "or copy it (for example with `hdfs dfs -get`) and pass the path of the copy. For a history, a copy of "
-            "twopc/history is enough. `twopc status` also takes a sink's name instead of a checkpoint"
+            "twopc/history is enough. `twopc status` also takes a sink name instead of a checkpoint"
         )
     return Path("/" + path[2:].partition("/")[2] if path.startswith("//") else path)
 

@@ -28,7 +28,7 @@ def reported(
     Args:
         name: the command's name, which follows ``twopc``.
         act: runs the command, prints the result, and returns the status.
-        not_done: the status after an error. Python's own status for errors, 1, has another meaning in most commands.
+        not_done: the status after an error. The Python status for errors, 1, has another meaning in most commands.
         expected: the status for each type of error that needs no traceback. The protocol's errors never need one. Any other
             error is printed with its traceback.
         interrupted: the text to print after Ctrl-C. None: let the KeyboardInterrupt reach the caller.

@@ -29,7 +29,7 @@ def read_topic(
     """Yield committed records, in lists of up to 10,000.
 
     Args:
-        connection: librdkafka's connection options.
+        connection: librdkafka connection options.
         topic: the topic.
         starts: the first offset, by partition.
         ends: by partition, the offset before which to stop; at most the last stable offset.

@@ -1,11 +1,11 @@
-"""Check a sink's name, which is part of ids, keys and file names in every store."""
+"""Check a sink name, which is part of ids, keys and file names in every store."""
 
 from __future__ import annotations
 
 import re
 from typing import Final
 
-# A dot is not allowed, because the driver finds Kafka's transactional ids by the prefix "<name>.".
+# A dot is not allowed, because the driver finds transactional ids in Kafka by the prefix "<name>.".
 _NAME: Final = re.compile(r"[A-Za-z0-9_-]{1,100}")
 #: The advice for any other name.
 RULE: Final = "use 1 to 100 letters, digits, '_' or '-'"

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import NamedTuple, Protocol, TypeVar
 
-#: One transaction of a batch: the sink's name and the task's partition.
+#: One transaction of a batch: the sink name and the task's partition.
 TaskKey = tuple[str, int]
 #: A partition of the plan: the name of the DataFrame (empty if the batch has only one), and the partition's index.
 Place = tuple[str, int]
@@ -30,7 +30,7 @@ class TaskAttempt:
     """One task of one attempt, with the fields that name a writer's transaction.
 
     Attributes:
-        partition: the task's number in the batch. A repair's tasks have numbers above those of the decision (see
+        partition: the task number in the batch. A repair's tasks have numbers above those of the decision (see
             :meth:`twopc.engine.Work.number_of`).
         driver_epoch: the fencing token that this driver acquired for the sink (:meth:`SinkCommitter.acquire`).
         committed_through: the highest batch for which this driver has proven every transaction; -1 if none.
@@ -89,7 +89,7 @@ class Handle(Protocol):
 
     @property
     def transaction(self) -> str:
-        """The transaction's name, as it appears in messages."""
+        """The transaction name, as it appears in messages."""
 
 
 HandleT = TypeVar("HandleT", bound=Handle)

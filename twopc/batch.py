@@ -18,7 +18,7 @@ class Batch:
     """One batch, as the engine presents it.
 
     Attributes:
-        query_id: the query's id, stored in its checkpoint.
+        query_id: the query id, stored in the query's checkpoint.
         offsets: the batch's source offsets, one canonical string per source.
         offsets_of: reads another batch's source offsets from the same checkpoint; returns None if the checkpoint has none for it.
     """

@@ -24,7 +24,7 @@ class Control(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     """The control record. All fields are empty until the first driver acquires the sink.
 
     Attributes:
-        id: the sink's id in this store; it moves with the store's data.
+        id: the sink id in this store; it moves with the store's data.
         run: the owner's run, a UUID.
         query_id: the owner's query.
         driver_epoch: how many times the sink has been acquired.
@@ -77,7 +77,7 @@ def acquired(record: Control, claim: Claim, *, seen: Owner, sink: str) -> Contro
         record: the current record.
         claim: the claimant.
         seen: the owner that the claimant wants to fence.
-        sink: the sink's name, for the message.
+        sink: the sink name, for the message.
 
     Raises:
         FencedError: another driver has since acquired the sink.

@@ -42,10 +42,10 @@ class DecisionLog(ABC):
 
     @abstractmethod
     def read(self) -> LogContents:
-        """Read everything up to this driver's own record (rule 1). No other driver can add records after that.
+        """Read everything up to this driver's record (rule 1). No other driver can add records after that.
 
         Raises:
-            DecisionLogDamagedError: a record is torn or altered, or this driver's own record cannot be read back.
+            DecisionLogDamagedError: a record is torn or altered, or this driver's record cannot be read back.
             FencedError: a newer driver has acquired the log in the meantime.
         """
 

@@ -75,7 +75,7 @@ class DriverRun:
     def is_abandoned(self) -> bool:
         """Whether the user abandons the last decision.
 
-        Never true for this driver's own decision, because a loss of that decision would stop the query first.
+        Never true for this driver's decision, because a loss of that decision would stop the query first.
         """
         decision, named = self.view.decision, self.setup.settings.overrides.abandon_batch
         return decision is not None and decision.batch_id == named and decision.attempt.driver_epoch < self.log_epoch

@@ -42,7 +42,7 @@ class RetriableError(TwoPhaseCommitError):
 class UnavailableError(RetriableError):
     """A server that the batch needs did not respond in time. No part of the attempt is or will be visible.
 
-    A sink's own step may also raise this error. During a commit, the committer reports UNKNOWN instead, so no caller sees it.
+    A sink's step may also raise this error. During a commit, the committer reports UNKNOWN instead, so no caller sees it.
     """
 
 

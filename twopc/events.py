@@ -10,7 +10,7 @@ class Triggered:
     """A checkpoint was triggered.
 
     Attributes:
-        batch_id: the batch's id, which is also the checkpoint's.
+        batch_id: the batch id, which is also the checkpoint id.
         query_id, run_id: Spark's ids for the query and for its current run.
         triggered_ms: when the checkpoint was triggered, in ms since 1970 UTC.
     """

@@ -34,7 +34,7 @@ _COMMIT_ATTEMPTS: Final = 3
 
 @dataclass(frozen=True)
 class Prepared:
-    """The handle for a sink whose driver needs only a transaction's name.
+    """The handle for a sink whose driver needs only a transaction name.
 
     Attributes:
         transaction: the name, from :func:`transaction_name`.
@@ -48,7 +48,7 @@ class Prepared:
 def transaction_name(sink: str, task: TaskAttempt) -> str:
     """Create a name that is unique forever: two attempts at one task never share a name (rules 6 and 13).
 
-    The name contains only the characters of the sink's name, digits, ``a`` to ``f``, and ``-``.
+    The name contains only the characters of the sink name, digits, ``a`` to ``f``, and ``-``.
     """
     return f"{sink}-{task.driver_epoch}-{uuid.uuid4().hex}"
 
@@ -84,7 +84,7 @@ class StepCommitter(ControlCommitter[HandleT, StepT], Generic[HandleT, StepT]):
 
         Args:
             step: the owner's step.
-            transaction: the transaction's name.
+            transaction: the transaction name.
             version: the highest version so far.
         """
 
@@ -92,7 +92,7 @@ class StepCommitter(ControlCommitter[HandleT, StepT], Generic[HandleT, StepT]):
     def pending(self, step: StepT) -> Iterable[str]:
         """List the names of this sink's transactions that are neither published nor rolled back.
 
-        The result may include names from other sinks, so listing all names that begin with the sink's name is enough.
+        The result may include names from other sinks, so listing all names that begin with the sink name is enough.
         """
 
     def is_passing(self, error: Exception) -> bool:
@@ -205,7 +205,7 @@ class FencedCommitter(StepCommitter[HandleT, StepT], Generic[HandleT, StepT]):
 
         Args:
             step: the owner's step.
-            transaction: the transaction's name.
+            transaction: the transaction name.
             version: the highest version so far, for :meth:`forget_before`.
         """
 
@@ -225,7 +225,7 @@ class FencedCommitter(StepCommitter[HandleT, StepT], Generic[HandleT, StepT]):
 
     def prove(self, handles: Sequence[HandleT], scan_start: Mapping[str, Any]) -> Mapping[HandleT, Evidence]:
         """See :class:`SinkCommitter`. Reads the markers."""
-        del scan_start  # the transaction's name is enough to find it
+        del scan_start  # the transaction name is enough to find it
         try:
             with self.step() as step:
                 self.load(step)  # if `load` takes a lock, it waits for a step whose response is still missing

@@ -27,7 +27,7 @@ logger = logging.getLogger(__name__)
 class Listener:
     """Watches checkpoints.
 
-    A listener is called in the query's own thread, so it must be quick. Its errors are logged once and change nothing.
+    A listener is called in the query's thread, so it must be quick. Its errors are logged once and change nothing.
     """
 
     def triggered(self, checkpoint: Triggered) -> None:

@@ -13,7 +13,7 @@ from twopc.errors import ConfigurationError
 
 @dataclass(frozen=True)
 class EndQuery:
-    """Take over a sink's name from another query, and end that query permanently.
+    """Take over a sink name from another query, and end that query permanently.
 
     Attributes:
         query_id: the id of the query that ends.
@@ -60,7 +60,7 @@ class AddSink:
     """Let a sink join a checkpoint that was bound without it, from the next batch on.
 
     Attributes:
-        name: the sink's name.
+        name: the sink name.
     """
 
     name: str

@@ -24,13 +24,13 @@ FAILED: Final = "failed"
 
 
 class Acknowledgement(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """A task's vote. The task's own clock measured all durations, in ms.
+    """A task's vote. The task's clock measured all durations, in ms.
 
     Attributes:
-        partition: the task's number in the batch.
+        partition: the task number in the batch.
         attempt: Spark's number for the task attempt; the first is 0.
         took_ms: the time from the task's first action to the hand-over of its handles.
-        read_ms: the part of ``took_ms`` spent waiting for rows from the source, the shuffle and the user's own functions.
+        read_ms: the part of ``took_ms`` spent waiting for rows from the source, the shuffle and the user's functions.
         flush_ms: the part of ``took_ms`` spent waiting until the sinks had the rows. The rest was spent on converting rows.
         host: the host where the task ran; empty in the driver.
     """
@@ -52,7 +52,7 @@ class StateSize(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
         operator: the engine's name for the operator.
         memory_bytes: the memory that the store uses, as the engine reports it.
         commit_ms: how long the tasks took in total to commit the last version.
-        sizes: further sizes under the store's own names, such as RocksDB's files.
+        sizes: further sizes under the store's names, such as RocksDB's files.
     """
 
     operator: str
@@ -83,7 +83,7 @@ class Checkpoint(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, 
     """A checkpoint that has ended. Each line of the history contains one checkpoint.
 
     Attributes:
-        batch_id: the batch's id, which is also the checkpoint's.
+        batch_id: the batch id, which is also the checkpoint id.
         status: ``completed`` or ``failed``.
         triggered_ms: when the checkpoint was triggered, in ms since 1970 UTC.
         took_ms: the time from the trigger to the end.
@@ -96,7 +96,7 @@ class Checkpoint(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, 
         transactions: the number of transactions that were decided.
         orphans_ended: how many open, undecided transactions the sweeps have ended since the last checkpoint. Not every sink
             counts them.
-        planned: how much input Spark had planned, in the source's own unit; None if the source does not report it.
+        planned: how much input Spark had planned, in the source's unit; None if the source does not report it.
         limit_ms: the time limit for preparing; None means no limit.
         limited_by: the settings that change ``limit_ms``.
         median_ms: the median task duration.

@@ -41,9 +41,9 @@ class TaskReport(msgspec.Struct, frozen=True, kw_only=True):
     """The report from one accepted task.
 
     Attributes:
-        partition: the task's number in the batch, counted over all of the batch's DataFrames.
+        partition: the task number in the batch, counted over all of the batch's DataFrames.
         parts: the rows that the task received from each partition of the plan. If empty, the task has all rows of one partition,
-            whose index is the task's number.
+            whose index is the task number.
         rows: the number of rows that the task received.
         checksum: order-insensitive sum of the rows' 64-bit hashes, modulo 2**64; 0 if the decision has only one transaction.
         handles: the task's handles by sink name, as JSON values. A sink to which the task wrote nothing is absent (rule 8).

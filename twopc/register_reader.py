@@ -78,7 +78,7 @@ class RegisterReader:
         """Return the records at or above the recorded truncation; older registers are treated as deleted.
 
         Args:
-            own: the calling driver's own records; the result then ends with this driver's acquisition. None returns all
+            own: the calling driver's records; the result then ends with this driver's acquisition. None returns all
                 records.
 
         Raises:

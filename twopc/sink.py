@@ -52,7 +52,7 @@ class SinkColumn:
     """One column of a sink's rows.
 
     Attributes:
-        name: the sink's name for the column.
+        name: the column's name in the sink.
         source: the column of the batch that supplies the values.
         form: how the values are converted.
     """
@@ -66,7 +66,7 @@ class TwoPhaseCommitSink(ABC, Generic[HandleT]):
     """A sink, as the user describes it. The object is frozen, picklable and cheap to create, and opens no connection.
 
     Attributes:
-        name: the sink's name, which must stay the same across restarts; part of every id that the sink writes to its store.
+        name: the sink name, which must stay the same across restarts; part of every id that the sink writes to its store.
     """
 
     name: str

@@ -56,7 +56,7 @@ def _recover(setup: Setup, batch: Batch, pending: Pending) -> DriverRun:
     claim = Claim(query_id=batch.query_id, run=setup.driver_run_id, deciding_log=setup.log.name)
     log_epoch = setup.log.acquire(claim)  # the previous driver can decide nothing after this
     driver_epochs = setup.participants.acquire(claim)
-    view = _view_of(setup.log, setup.log.read)  # up to this driver's own record, so nothing is missing
+    view = _view_of(setup.log, setup.log.read)  # up to this driver's record, so nothing is missing
     crash_point("driver.acquired")
 
     pending.enter("recover")

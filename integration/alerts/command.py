@@ -39,7 +39,7 @@ class Watching:
         checkpoint: the query's checkpoint.
         rules: the rules file.
         state: the file that records the sent alerts; None: no file.
-        name: the query's name in alerts.
+        name: the query name in alerts.
         interval_s: the time between two checks, in seconds; None: check once.
         for_s: how long to watch, in seconds; None: until Ctrl-C.
         clock: returns the time, in seconds since 1970 UTC.

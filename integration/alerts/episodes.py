@@ -28,7 +28,7 @@ class Alert(msgspec.Struct, frozen=True, kw_only=True, tag=FORMAT, tag_field="fo
     Attributes:
         rule: the rule's name.
         status: ``firing`` or ``over``.
-        query: the name that the user gave to the query, or the query's id.
+        query: the name that the user gave to the query, or the query id.
         at_ms: when the check found that the rule holds or no longer holds, in ms since 1970 UTC.
         since_ms: when the episode began, in ms since 1970 UTC.
         text: the reason, in one or more sentences.
@@ -62,7 +62,7 @@ class Episodes:
 
     Args:
         rules: the rules; each has a different name.
-        query: the query's name in alerts. Empty: use the query's id, once a checkpoint shows the id.
+        query: the query name in alerts. Empty: use the query id, once a checkpoint shows the id.
         watched_ms: when the watch began, in ms since 1970 UTC.
         state: the state that an earlier process left.
     """

@@ -45,7 +45,7 @@ class Alerts(Listener):
     Args:
         rules: the rules, with different names.
         to: the channels. Each channel is called with an :class:`Alert`, in its own thread.
-        name: the query's name in alerts. Empty: use the query's id.
+        name: the query name in alerts. Empty: use the query id.
         checkpoint_location: the query's checkpoint, a local directory. If you pass it, failures in earlier processes count, and
             the file ``twopc/alerts.json`` in the checkpoint prevents a second report of an episode after a restart.
         clock: returns the time, in seconds since 1970 UTC.

@@ -29,7 +29,7 @@ class ConnectCalls:
 
     Args:
         sinks: the sinks that receive rows.
-        location: the checkpoint's location.
+        location: the checkpoint location.
         options: the user's options.
 
     Raises:

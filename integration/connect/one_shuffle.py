@@ -33,7 +33,7 @@ _OTHER_SHUFFLES: Final = (
 
 @dataclass(frozen=True)
 class Checksums:
-    """Whether Spark's own checksums are in effect.
+    """Whether Spark's checksums are in effect.
 
     Attributes:
         missing: the settings to change, each with the required value.
@@ -67,7 +67,7 @@ def require_one_shuffle(
         batch_id: the batch.
         query: the query's plan.
         frames: the plans for the DataFrames to write.
-        batch: the batch's own columns.
+        batch: the batch's columns.
         checksums: returns whether Spark's checksums were in effect just before the query started, and whether they are now.
 
     Raises:

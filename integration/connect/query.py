@@ -43,10 +43,10 @@ class ConnectQuery:
 
     Args:
         remote: PySpark's object for the query.
-        location: the checkpoint's location.
+        location: the checkpoint location.
 
     Attributes:
-        query_id: the query's id, which survives restarts.
+        query_id: the query id, which survives restarts.
         run_id: Spark's id for the run, new with each start.
     """
 

@@ -31,7 +31,7 @@ class ConnectState:
     """See :class:`~twopc.integration.spark.mode.StateCheck`.
 
     Args:
-        batch_id: the batch's id.
+        batch_id: the batch id.
         batch: the DataFrame that Spark has passed for the batch.
         is_cached: whether the DataFrame is persisted, so that a job may read it without evaluating it.
         files: the query's checkpoint.

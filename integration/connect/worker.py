@@ -2,7 +2,7 @@
 
 Each start of a query has its own process on the server's host. PySpark's ``foreach_batch_worker.py`` calls the function in
 its main thread and waits until the function returns. PySpark's worker passes neither the query nor any value that a user
-could not set, so this module recognises the call by PySpark's own frame on the stack.
+could not set, so this module recognises the call by PySpark's frame on the stack.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ class CalledBatch(NamedTuple):
 
     Attributes:
         frame: the batch.
-        batch_id: the batch's number.
+        batch_id: the batch number.
     """
 
     frame: DataFrame

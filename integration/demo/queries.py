@@ -28,7 +28,7 @@ def with_twopc(outputs: Sequence[Output], shuffle: int) -> Query:
     """
 
     def query(frame: DataFrame, checkpoint: str) -> DataStreamWriter:
-        from twopc import CheckpointConfig  # noqa: PLC0415 - in the query's own process
+        from twopc import CheckpointConfig  # noqa: PLC0415 - in the query's process
         from twopc.integration.spark import exactly_once  # noqa: PLC0415 - the same
 
         sinks = [(output, output.sink()) for output in outputs]

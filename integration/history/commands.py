@@ -41,7 +41,7 @@ def history(
 def show(
     checkpoint: HistoryOf,
     batch: Annotated[
-        int, typer.Argument(min=0, help="The checkpoint's id, which is the batch number.", show_default=False)
+        int, typer.Argument(min=0, help="The checkpoint id, which is the batch number.", show_default=False)
     ],
     *,
     as_json: Json = False,

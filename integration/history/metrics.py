@@ -44,7 +44,7 @@ class PrometheusMetrics(Listener):
         name: the value of the label ``query`` in every metric.
         port: the port on which to serve the metrics; None: the caller serves the registry.
         address: the server's address.
-        registry: where to register the metrics; None: prometheus_client's own registry.
+        registry: where to register the metrics; None: the default registry of prometheus_client.
 
     Raises:
         ModuleNotFoundError: the ``metrics`` extra is not installed.

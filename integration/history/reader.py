@@ -32,7 +32,7 @@ class InProgress:
     """A checkpoint that Spark has planned but not recorded as done: the checkpoint is in progress, or its query ended first.
 
     Attributes:
-        batch_id: the checkpoint's id.
+        batch_id: the checkpoint id.
         since_ms: when Spark planned the checkpoint, in ms since 1970 UTC.
     """
 
@@ -45,7 +45,7 @@ class History:
     """The records about a query's checkpoints.
 
     Attributes:
-        location: the checkpoint's location, as the caller passed it.
+        location: the checkpoint location, as the caller passed it.
         checkpoints: the checkpoints that have ended, in the order in which they ended. A retried batch appears once per attempt.
         skipped: where torn or foreign lines are, as ``file:line``.
         in_progress: the checkpoint in progress, if any.

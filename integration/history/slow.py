@@ -201,8 +201,8 @@ SLOW: Final = (
     ),
     Rule(
         "slow plan",
-        "Producing the rows takes most of the time: the source, a shuffle, or the query's own functions.",
-        "The sink is not the cause. Examine the stage in Spark's own UI. Add cores, or make the query do less.",
+        "Producing the rows takes most of the time: the source, a shuffle, or the query's functions.",
+        "The sink is not the cause. Examine the stage in the Spark UI. Add cores, or make the query do less.",
         _reading,
     ),
     Rule(

@@ -5,7 +5,7 @@ A streaming query that changes its sink keeps its checkpoint, so it loses no inp
 in the output. A sink without transactions does not record which rows it has written.
 
 So ``twopc migrate cutover`` writes the file ``<checkpoint>/twopc/handover-<n>.json`` after the old query has stopped. The file
-contains the batch's number, its source offsets, and *bounds*: the batch's rows in the output are between these offsets.
+contains the batch number, the batch's source offsets, and *bounds*: the batch's rows in the output are between these offsets.
 :class:`twopc.integration.migrate.TakeOver` comes before the new sink. It compares batch N with the records within the bounds, as
 multisets, and passes on the rest. Every other batch passes unchanged.
 

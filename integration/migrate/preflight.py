@@ -210,7 +210,7 @@ def _sampled(target: Target, topic: str, partitions: Sequence[int]) -> Iterator[
 
 
 def murmur2(data: bytes) -> int:
-    """Return the hash of Java's default partitioner, without the sign bit."""
+    """Return the hash of the Java client's default partitioner, without the sign bit."""
     mix, mask = 0x5BD1E995, 0xFFFFFFFF
     found = 0x9747B28C ^ len(data)
     whole = len(data) // 4 * 4

@@ -189,7 +189,7 @@ def _tried(wanted: Probe, writer: _Writer, group: _Group, partitions: Collection
         return offsets
 
     def commit_another() -> None:
-        if wanted.topic is None:  # in the user's own topic, every reader would see these records
+        if wanted.topic is None:  # in the user's topic, every reader would see these records
             commit_one()
 
     began = time.monotonic()

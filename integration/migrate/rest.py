@@ -71,7 +71,7 @@ class Comparison:
     """Compare a batch with the records within the bounds. Evaluate the batch only once, and cache it until :meth:`release`.
 
     Args:
-        frame: the batch, with Kafka's columns.
+        frame: the batch, with the Kafka columns.
         sink: describes the output's cluster.
         handover: a hand-over of the kind ``rest``.
 

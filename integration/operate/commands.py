@@ -22,10 +22,10 @@ transactions = typer.Typer(
 
 _force = partial(typer.Option, rich_help_panel="By hand")
 
-_What = Annotated[str, typer.Argument(help="A sink's name, or the directory of a query's checkpoint.")]
+_What = Annotated[str, typer.Argument(help="A sink name, or the directory of a query's checkpoint.")]
 _WhatOrAll = Annotated[
     str | None,
-    typer.Argument(help="A sink's name, or the directory of a query's checkpoint. Default: every sink on the cluster."),
+    typer.Argument(help="A sink name, or the directory of a query's checkpoint. Default: every sink on the cluster."),
 ]
 _Ids = Annotated[
     list[str] | None, typer.Argument(help="Transactional ids. Default: every transaction that the command may end.")
@@ -35,7 +35,7 @@ _ServersOrNone = Annotated[
     connection(help="host:port of a broker. Without a broker, the command shows only the facts in the checkpoint."),
 ]
 _Ledger = Annotated[str | None, connection(help="The sink's ledger. Default: twopc-ledger-<sink>.")]
-_Checkpoint = Annotated[Path | None, typer.Option(help="The query's checkpoint, in addition to a sink's name.")]
+_Checkpoint = Annotated[Path | None, typer.Option(help="The query's checkpoint, in addition to a sink name.")]
 _Sinks = Annotated[
     str | None,
     typer.Option(
@@ -258,7 +258,7 @@ def abort(  # noqa: PLR0913 - options of a command line
     """Abort transactions that can no longer be decided, as the sweep does, and fence their writers.
 
     The command never aborts a transaction that a decision names, even with --force. Without --force, it does not abort the
-    newest driver's own transactions. With --force, it fences that driver.
+    newest driver's transactions. With --force, it fences that driver.
 
     Exit status: 0 done; 1 some aborts are not proven; 2 not done; 3 the decision record forbids it, or --force is needed.
     """

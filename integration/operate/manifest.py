@@ -55,7 +55,7 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
         query_id: the query whose checkpoint was copied.
         batch_id: the last batch in the savepoint. Spark has finished this batch, so the batch is visible in every sink.
         offsets: the batch's source offsets, as the protocol compares them.
-        taken_from: the checkpoint's location, for information only, because a savepoint may be moved.
+        taken_from: the checkpoint location, for information only, because a savepoint may be moved.
         at_ms: when the savepoint was taken, in ms since 1970 UTC.
         log: the checkpoint's decision log; None if the query had no decision log.
         sinks: the sinks that the checkpoint was bound to.

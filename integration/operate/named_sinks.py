@@ -1,4 +1,4 @@
-"""Import the sinks that a user's own code describes, because only this code has their credentials."""
+"""Import the sinks that the user's code describes, because only this code has their credentials."""
 
 from __future__ import annotations
 

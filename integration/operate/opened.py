@@ -103,7 +103,7 @@ def opened(
     """Judge a sink's open transactions.
 
     Args:
-        sink: the sink's name.
+        sink: the sink name.
         described: the coordinators' descriptions, by transactional id. Transactions that have since ended are left out.
         decided: the decisions in the log; None if the log cannot be read.
         driver_epoch: the epoch of the newest driver in the log.

@@ -1,4 +1,4 @@
-"""Walk an operator through a batch in doubt (``twopc resolve``). The steps come from recovery's own table."""
+"""Walk an operator through a batch in doubt (``twopc resolve``). The steps come from the recovery table."""
 
 from __future__ import annotations
 

@@ -63,7 +63,7 @@ class Restored(NamedTuple):
     """A restored checkpoint.
 
     Attributes:
-        checkpoint: the checkpoint's location.
+        checkpoint: the checkpoint location.
         query_id: the new query's id.
         savepoint: the savepoint from which the checkpoint was restored.
         repeated: for each queried sink, the output that will be duplicated.

@@ -147,7 +147,7 @@ def _wanted(checkpoint: Path, batch: int) -> list[str]:
 
 
 def _names(checkpoint: Path) -> Iterator[str]:
-    """List every file whose name does not begin with a dot. A dot marks Hadoop's checksums and unfinished files."""
+    """List every file whose name does not begin with a dot. A dot marks Hadoop checksums and unfinished files."""
     for path in sorted(checkpoint.rglob("*")):
         name = path.relative_to(checkpoint)
         if not any(part.startswith(".") for part in name.parts) and path.is_file():

@@ -1,4 +1,4 @@
-"""Explain the state of a sink's store and the next action, as :mod:`twopc.integration.operate.advice` does for Kafka's sinks."""
+"""Explain the state of a sink's store and the next action, as :mod:`twopc.integration.operate.advice` does for Kafka sinks."""
 
 from __future__ import annotations
 

@@ -93,7 +93,7 @@ class Subject:
     stores: tuple[TwoPhaseCommitSink[Any], ...] = ()
 
     def with_transactions(self) -> tuple[KafkaSink, ...]:
-        """Return :attr:`sinks`, for a command about Kafka's transactions.
+        """Return :attr:`sinks`, for a command about Kafka transactions.
 
         Raises:
             ConfigurationError: none of the checkpoint's sinks is a Kafka sink.
@@ -111,9 +111,9 @@ def subject_of(what: str | None, connection: Connection, *, checkpoint: Path | N
     """Find the subject.
 
     Args:
-        what: a sink's name, or the path of a checkpoint. None: all sinks on the cluster.
+        what: a sink name, or the path of a checkpoint. None: all sinks on the cluster.
         connection: the connection to the cluster.
-        checkpoint: the query's checkpoint, if ``what`` is a sink's name.
+        checkpoint: the query's checkpoint, if ``what`` is a sink name.
 
     Raises:
         ConfigurationError: the checkpoint does not exist or cannot be read, no broker was named, or the user's sinks cannot be
@@ -135,7 +135,7 @@ def subject_of(what: str | None, connection: Connection, *, checkpoint: Path | N
 
 
 def is_path(what: str) -> bool:
-    """Whether the text names a directory. A sink's name has no slash and no dot."""
+    """Whether the text names a directory. A sink name has no slash and no dot."""
     return "/" in what or "." in what or Path(what).is_dir()
 
 

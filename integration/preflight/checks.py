@@ -78,7 +78,7 @@ _REMOVE: Final = "No query uses it. If it does not disappear by itself, delete i
 
 @contextlib.contextmanager
 def _warnings() -> Iterator[list[logging.LogRecord]]:
-    """Collect the sink's warnings about topic settings, and the preflight's own warnings about leftover topics."""
+    """Collect the sink's warnings about topic settings, and the preflight's warnings about leftover topics."""
     records: list[logging.LogRecord] = []
 
     class Collector(logging.Handler):

@@ -95,7 +95,7 @@ def run_preflight(sink: KafkaSink, topics: Sequence[str], further: Sequence[Chec
 
 @contextlib.contextmanager
 def _logging() -> Iterator[None]:
-    """Print the warnings about leftovers. Hide the clients' own log lines, which add nothing to the errors."""
+    """Print the warnings about leftovers. Hide the clients' log lines, which add nothing to the errors."""
     handlers = {logging.getLogger(): logging.NullHandler(), logging.getLogger(_OURS): logging.StreamHandler()}
     for logger, handler in handlers.items():
         logger.addHandler(handler)

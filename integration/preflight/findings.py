@@ -34,7 +34,7 @@ class Finding:
 
 
 _TRY_AGAIN: Final = "Run the preflight again. If it fails again, look for the reason in the brokers' logs"
-_AS_IT_SAYS: Final = "Follow the sink's own error"
+_AS_IT_SAYS: Final = "Follow the sink's error message"
 _DENIED: Final = frozenset(
     {
         KafkaError.TOPIC_AUTHORIZATION_FAILED,

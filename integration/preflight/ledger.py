@@ -1,4 +1,4 @@
-"""Run the read-only parts of the sink's next start: the sink's own checks, and the check of its ledger."""
+"""Run the read-only parts of the sink's next start: the sink's checks, and the check of its ledger."""
 
 from __future__ import annotations
 
@@ -27,9 +27,9 @@ _RIGHTS: Final = ("READ", "WRITE", "DESCRIBE", "DESCRIBE_CONFIGS", "DELETE")
 
 
 def check_start(target: Target) -> Iterator[Finding]:
-    """Run the sink's own checks, which come before it acquires the ledger."""
+    """Run the sink's checks, which come before it acquires the ledger."""
     target.committer.inspect()
-    yield Finding("start", target.sink.name, Result.PASS, "the sink's own start-up checks pass")
+    yield Finding("start", target.sink.name, Result.PASS, "the sink's start-up checks pass")
 
 
 def check_ledger(target: Target) -> Iterator[Finding]:
@@ -58,7 +58,7 @@ def check_ledger(target: Target) -> Iterator[Finding]:
 
 
 def check_transaction_log(target: Target) -> Iterator[Finding]:
-    """Check the number of replicas that Kafka's own transaction log has or can get. The sink checks the log's settings."""
+    """Check the number of replicas that the Kafka transaction log has or can get. The sink checks the log's settings."""
     settings = _broker_settings(target)
     with contextlib.suppress(ConfigurationError):  # if the permission to describe it is missing, the sink warns
         found = describe(target.admin, TRANSACTION_LOG, timeout_ms=target.sink.timeout_ms)

@@ -29,7 +29,7 @@ _VERDICTS: Final = {
 class Report:
     """The report on one preflight. Its attributes, ``result``, ``verdict`` and ``counts`` are the keys of the JSON object."""
 
-    sink: str  #: the sink's name
+    sink: str  #: the sink name
     bootstrap_servers: str
     cluster: str  #: the cluster's id
     stand_in: str  #: the topic of the trial, which was deleted afterward

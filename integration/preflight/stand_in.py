@@ -1,4 +1,4 @@
-"""Make a sink like the query's, but with the preflight's own names, so that a trial cannot affect the query."""
+"""Make a sink like the query's, but with separate names, so that a trial cannot affect the query."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def stand_in_for(sink: KafkaSink) -> KafkaSink:
 
     The ids and the topic have the same prefixes as the sink's, so the same prefixed ACLs apply. No sink's name contains a dot, so
     the names cannot clash: no driver or task uses these ids, no sweep mistakes one for a task's id (``driver_epoch_of``), and no
-    ledger has the topic's name.
+    ledger has the topic name.
     """
     own = f"preflight-{uuid.uuid4().hex[:12]}"
     made = copy.copy(sink)

@@ -63,7 +63,7 @@ class Target:
 
 
 def _reason(sink: KafkaSink) -> str:
-    """Return librdkafka's reason for the missing response, such as a wrong password; empty if librdkafka logs no reason."""
+    """Return the reason that librdkafka logs for the missing response, such as a wrong password; empty if it logs none."""
     said: list[str] = []
 
     class Collector(logging.Handler):

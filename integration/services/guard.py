@@ -45,8 +45,8 @@ class GuardedProcess:
             command: the program and its arguments.
             log: the file for the program's output.
             cwd: the program's working directory.
-            user: the user id and only group id of the program; None: this process's own user and groups.
-            ends_family: whether the child's own children are killed once the child has ended (on Linux). Paused children would
+            user: the user id and only group id of the program; None: this process's user and groups.
+            ends_family: whether the child's children are killed once the child has ended (on Linux). Paused children would
                 never end by themselves. The child counts as ended only once its children have ended, too.
 
         Raises:

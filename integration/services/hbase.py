@@ -1,7 +1,7 @@
 """Run a real HBase without Docker: `with LocalHBase() as hbase: ... hbase.zookeeper`.
 
 Master, region server and ZooKeeper run in one process, from the jars in `.jars`, on ports of 127.0.0.1, with a real write-ahead
-log on the local file system. The sink speaks HBase's own protocol, so no Thrift gateway is needed.
+log on the local file system. The sink speaks the HBase protocol, so no Thrift gateway is needed.
 """
 
 from __future__ import annotations

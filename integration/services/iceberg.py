@@ -1,4 +1,4 @@
-"""Run Iceberg's own REST catalog in memory, on 127.0.0.1 only. Iceberg's tests use it as a reference for other catalogs."""
+"""Run the Iceberg REST catalog in memory, on 127.0.0.1 only. Iceberg's tests use it as a reference for other catalogs."""
 
 from __future__ import annotations
 

@@ -81,7 +81,7 @@ def run_ivy(ivy_file: str, work: Path, name: str, *, verify: bool) -> None:
 
     Args:
         ivy_file: the text of the ivy.xml.
-        work: a directory for the jars and for Ivy's own files.
+        work: a directory for the jars and for Ivy's files.
         name: distinguishes parallel runs in one directory.
         verify: let Ivy check SHA-1 and MD5, with one more request per file.
 

@@ -83,7 +83,7 @@ def hbase_set() -> JarSet:
 
 
 def postgres_jdbc_set() -> JarSet:
-    """Return PostgreSQL's JDBC driver, for Spark's own writer."""
+    """Return the PostgreSQL JDBC driver, for Spark's own writer."""
     roots = (f"org.postgresql:postgresql:{POSTGRES_JDBC_VERSION}",)
     title = f"PostgreSQL {POSTGRES_JDBC_VERSION} JDBC driver"
     return JarSet(f"postgres-jdbc-{POSTGRES_JDBC_VERSION}", title, roots, transitive=False)
@@ -107,14 +107,14 @@ def old_kafka_set() -> JarSet:
 
 
 def iceberg_set() -> JarSet:
-    """Return the class path of Iceberg's own REST catalog, which is part of Iceberg's tests."""
+    """Return the class path of the Iceberg REST catalog, which is part of Iceberg's tests."""
     iceberg, jetty = (f"org.apache.iceberg:iceberg-core:{ICEBERG_VERSION}", "org.eclipse.jetty:jetty-{}:11.0.26")
     roots = (iceberg, f"{iceberg}:tests", jetty.format("server"), jetty.format("servlet"), "org.slf4j:slf4j-nop:2.0.17")
     return JarSet(f"iceberg-{ICEBERG_VERSION}", f"Iceberg {ICEBERG_VERSION} REST catalog", roots)
 
 
 def spark_iceberg_set() -> JarSet:
-    """Return Iceberg's own reader and writer for the installed PySpark, in one jar."""
+    """Return the Iceberg reader and writer for the installed PySpark, in one jar."""
     minor = ".".join(importlib.metadata.version("pyspark").split(".")[:2])
     root = f"org.apache.iceberg:iceberg-spark-runtime-{minor}_{'2.12' if minor < '4' else '2.13'}:{ICEBERG_VERSION}"
     return JarSet(
@@ -126,6 +126,6 @@ def spark_iceberg_set() -> JarSet:
 
 
 def spark_delta_set() -> JarSet:
-    """Return Delta Lake's own reader and writer for Spark 4.0, beside the libraries that PySpark ships."""
+    """Return the Delta Lake reader and writer for Spark 4.0, beside the libraries that PySpark ships."""
     roots = tuple(f"io.delta:{module}:{DELTA_VERSION}" for module in ("delta-spark_2.13", "delta-storage"))
     return JarSet(f"delta-spark-{DELTA_VERSION}", f"Delta Lake {DELTA_VERSION}", roots, transitive=False)

@@ -1,4 +1,4 @@
-"""Download the jars for Kafka, HBase, Spark's Kafka connector and PostgreSQL's driver once, and verify them on every use.
+"""Download the jars for Kafka, HBase, Spark's Kafka connector and the PostgreSQL driver once, and verify them on every use.
 
 `python -m twopc.integration.services.jars` downloads the default sets and prints their files. `--lock` rewrites `jars.lock.json`.
 `--lock spark-kafka` rewrites only the connector for the installed Spark.

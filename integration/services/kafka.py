@@ -193,7 +193,7 @@ class LocalKafka(LocalServer):
 
 @functools.cache
 def _class_data(version: str) -> tuple[str, ...]:
-    """Return the flags for Kafka's class data archive. To create it, a broker starts and stops once."""
+    """Return the flags for the Kafka class data archive. To create it, a broker starts and stops once."""
     if version != DEFAULT_KAFKA_VERSION:
         return ()  # this version starts too rarely to be worth an archive
 

@@ -58,7 +58,7 @@ class Upgrade:
         return f"{self.version}, {what[self.mode]}"
 
 
-#: The order comes from Kafka's upgrade notes: first the code, then the protocol. The last release with ZooKeeper follows, then
+#: The order comes from the Kafka upgrade notes: first the code, then the protocol. The last release with ZooKeeper follows, then
 #: its migration, then the newest release.
 UPGRADE: Final = (
     Upgrade(version="2.8.2", protocol="0.10.2"),

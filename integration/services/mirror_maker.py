@@ -1,4 +1,4 @@
-"""Run Kafka's own MirrorMaker 1, which copies a topic from a Kafka 0.10 broker to a current cluster.
+"""Run Kafka MirrorMaker 1, which copies a topic from a Kafka 0.10 broker to a current cluster.
 
 MirrorMaker 2 (Kafka Connect) needs broker features that 0.10 lacks. Kafka 3.9 is the last release with
 MirrorMaker 1.
@@ -19,7 +19,7 @@ MIRROR_MAKER_VERSION: Final = "3.9.1"
 
 
 class MirrorMaker(LocalServer):
-    """Copies a topic until it is stopped. Keys, values and times stay; Java's partitioner chooses the partitions.
+    """Copies a topic until it is stopped. Keys, values and times stay; the Java partitioner chooses the partitions.
 
     If MirrorMaker is stopped in an orderly way (`stop`, `close`), no record is duplicated.
     """

@@ -246,7 +246,7 @@ class LocalPostgres(LocalServer):
 
 
 def _signal(process: psutil.Process, number: signal.Signals) -> None:
-    with contextlib.suppress(psutil.NoSuchProcess):  # psutil compares start times, so this is the server's own process
+    with contextlib.suppress(psutil.NoSuchProcess):  # psutil compares start times, so this is the server process
         process.send_signal(number)
 
 

@@ -1,7 +1,7 @@
 """Limit the bytes that each task sends to the driver: rows pass until they have used up a budget.
 
-No expression in Spark SQL keeps a running total over rows, so the plan has a counter from Java's library. ``Invoke``
-(Catalyst's own way to call a method of an object) adds each row's bytes to the counter, and a filter lets rows pass until the
+No expression in Spark SQL keeps a running total over rows, so the plan has a counter from the Java library. ``Invoke``
+(the Catalyst way to call a method of an object) adds each row's bytes to the counter, and a filter lets rows pass until the
 sum is over the budget. Each plan has its own counter. Spark serializes the counter with the plan, so each task has its own
 copy. The filter is declared non-deterministic, so Spark neither moves it nor combines it with another (``CombineFilters``).
 The filter reads its input to the end. A ``LIMIT`` would stop a stateful operator before it writes its state.
@@ -32,7 +32,7 @@ logger = logging.getLogger(__name__)
 #: The bytes counted for each column and each array element, in addition to its text and binary data: the size of an Arrow
 #: offset.
 _LEAST_BYTES: Final = 4
-#: The counter's class. It is not one of Java's number classes, because py4j would convert those to Python numbers.
+#: The counter's class. It is not a Java number class, because py4j would convert a number to Python.
 _COUNTER: Final = "java.util.concurrent.atomic.AtomicLongArray"
 #: The types with a fixed size.
 _FIXED: Final = (

@@ -33,7 +33,7 @@ def decoding(files: Files, name: str) -> Iterator[None]:
 
 
 def query_id(files: Files) -> str:
-    """Read the query's id, which survives restarts.
+    """Read the query id, which survives restarts.
 
     Raises:
         ConfigurationError: the directory is not a checkpoint, or its metadata cannot be read.

@@ -101,7 +101,7 @@ class ClassicCalls:
 
     Args:
         sinks: the sinks that receive rows.
-        location: the checkpoint's location, if the user has passed it.
+        location: the checkpoint location, if the user has passed it.
         options: the user's options.
     """
 

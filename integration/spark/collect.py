@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-#: Spark's own limit, by its name in Spark's error. It applies to all of a job's results as they arrive from the executors.
+#: Spark's limit, by its name in Spark's error. It applies to all of a job's results as they arrive from the executors.
 _SPARKS_LIMIT: Final = "spark.driver.maxResultSize"
 
 
@@ -51,7 +51,7 @@ def collect(
     try:
         return _collect(rows, max_bytes, budget, cancel)
     except Exception:
-        if max_bytes is None:  # neither the JVM's own error nor the broken connection to it names a setting
+        if max_bytes is None:  # neither the JVM's error nor the broken connection to it names a setting
             logger.error(  # noqa: TRY400 - the error itself is raised
                 "the driver could not collect the rows of a batch. No data is lost. If the error is about memory "
                 "(OutOfMemoryError, spark.driver.maxResultSize), set write_by='auto', so that the tasks write rows that are too "

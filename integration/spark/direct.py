@@ -121,7 +121,7 @@ class Way:
 
 
 class BatchInput:
-    """The input that Spark has planned for a batch, in the sources' own units: records, or batches of files.
+    """The input that Spark has planned for a batch, in the sources' units: records, or batches of files.
 
     Attributes:
         size: how far the offsets have grown; None if unknown.

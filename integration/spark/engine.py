@@ -158,7 +158,7 @@ class SparkEngine:
         for result in results:
             if result.error is not None:
                 error = named_error(*result.error)
-                # The driver's own writer gives up when its time runs out, because Spark cannot cancel it.
+                # The driver's writer gives up when its time runs out, because Spark cannot cancel it.
                 if isinstance(error, CheckpointExpiredError) and time.monotonic() >= limit.ends_at:
                     raise _expired(work, limit, (), f". {error}")
                 _note_vote(work, error)

@@ -52,12 +52,12 @@ def exactly_once(  # noqa: PLR0913 - settings, each with a default
 
     Args:
         sinks: one or more; every batch becomes visible in all of them or in none.
-        checkpoint_location: the query's ``checkpointLocation``. None: the calling query's own location.
+        checkpoint_location: the query's ``checkpointLocation``. None: the calling query's location.
         checkpoints: timeouts, retries, retention and history of the query's checkpoints.
         dead_letter: a KafkaSink with a topic, for records about bad rows. If one sink can never accept a row, no other sink
             gets the row either. None: a bad row stops the query, and no part of its batch is visible.
         select: by sink name, the SQL expressions that make the sink's columns, such as
-            ``{"events": ["CAST(id AS STRING) AS key", "to_json(struct(*)) AS value"]}``; other sinks use the batch's own
+            ``{"events": ["CAST(id AS STRING) AS key", "to_json(struct(*)) AS value"]}``; other sinks use the batch's
             columns.
         staging: keep each task's rows until its transactions are proven, so that a decided batch whose transactions
             timed out can be completed under any plan (rule 9). True keeps the rows beside the checkpoint; a path keeps

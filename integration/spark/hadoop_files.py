@@ -40,7 +40,7 @@ def open_files(context: SparkContext, location: str) -> Files:
     known = _local.setdefault(context, {})
     if location in known:  # every batch opens the directory, which takes a dozen calls to the JVM
         return known[location]
-    # The public API does not expose PySpark's own gateway. Opening a second gateway would change the converters of this one.
+    # The public API does not expose PySpark's gateway. Opening a second gateway would change the converters of this one.
     gateway: Any = context._gateway  # noqa: SLF001 - see above
     path = gateway.jvm.org.apache.hadoop.fs.Path(location)
     configuration: Any = context._jsc.hadoopConfiguration()  # noqa: SLF001 - the same

@@ -27,7 +27,7 @@ class InterceptedBatch:
 
     Attributes:
         frames: the user's argument, either one DataFrame or one for each sink.
-        batch_id: the batch's number.
+        batch_id: the batch number.
         checkpoint_location: the location of the query's checkpoint.
         run_id: Spark's id for this run of the query, new with each start. The first batch of a run may be a replay.
     """

@@ -88,7 +88,7 @@ class JobHistory:
 
         Args:
             rdds: the numbers of one or more RDDs.
-            own: the numbers of the run's own jobs.
+            own: the numbers of the run's jobs.
         """
         first = self.first_job(min(rdds))
         missing = self._examined.missing(first, max(own, default=first))
@@ -120,7 +120,7 @@ class JobHistory:
                 continue
             job = self._reported(number) if number < last else self.store.job(number)
             if job is None:
-                continue  # this job began after the run's own jobs were over
+                continue  # this job began after the run's jobs were over
             stages.update(job.stages)
             for attempts in self.stages_of(job).values():
                 self.record(attempts)

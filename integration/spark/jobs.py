@@ -102,7 +102,7 @@ def slow_batch_advice(location: str, batch_id: int, *, is_undecided: bool) -> st
     """Give advice for a batch that takes too long, other than to raise the limit.
 
     Args:
-        location: the checkpoint's location.
+        location: the checkpoint location.
         batch_id: the batch.
         is_undecided: whether Spark may replan the batch, because it is not decided and every earlier batch is proven.
     """

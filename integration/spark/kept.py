@@ -20,7 +20,7 @@ _PROCESS: Final = uuid.uuid4().hex
 
 @dataclass(frozen=True)
 class Runs:
-    """A task's own run, and all runs of its driver. Each task carries this object.
+    """A task's run, and all runs of its driver. Each task carries this object.
 
     Attributes:
         mine: Spark's id for the task's run.

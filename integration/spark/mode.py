@@ -1,4 +1,4 @@
-"""Define the interface between a run of a query and Spark, for Spark's own driver and for Spark Connect."""
+"""Define the interface between a run of a query and Spark, for Spark's driver and for Spark Connect."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class Query(Protocol):
 
     @property
     def query_id(self) -> str:
-        """The query's id, which survives restarts."""
+        """The query id, which survives restarts."""
 
     @property
     def run_id(self) -> str:
@@ -39,7 +39,7 @@ class Query(Protocol):
 
     @property
     def checkpoint_location(self) -> str:
-        """The checkpoint's location."""
+        """The checkpoint location."""
 
     @property
     def batch_id(self) -> int:
@@ -82,7 +82,7 @@ class StateCheck(Protocol):
         Like a retry, this also rewrites the part that exists.
 
         Raises:
-            ConfigurationError: Spark's own plan does not write all of its state.
+            ConfigurationError: Spark's plan does not write all of its state.
             Exception: the evaluation failed; the same exception as from any action.
         """
 

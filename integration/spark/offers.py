@@ -1,6 +1,6 @@
 """Offer each sink the columns that it chooses from: the DataFrame's own, or those that the sink's expressions make.
 
-The expressions for all sinks are in one projection of the user's DataFrame. So ``*`` means the user's own columns,
+The expressions for all sinks are in one projection of the user's DataFrame. So ``*`` means the user's columns,
 regardless of the other sinks' expressions and their order, and each expression is evaluated once.
 """
 

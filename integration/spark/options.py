@@ -25,7 +25,7 @@ _WRITE_BY: Final = ("auto", "driver", "tasks")
 
 @dataclass(frozen=True, kw_only=True)
 class Options:
-    """The arguments of ``exactly_once`` except the sinks and the checkpoint's location; see that function's docstring."""
+    """The arguments of ``exactly_once`` except the sinks and the checkpoint location; see that function's docstring."""
 
     checkpoints: CheckpointConfig = field(default_factory=CheckpointConfig)
     dead_letter: TwoPhaseCommitSink[Any] | None = None

@@ -47,7 +47,7 @@ def require_not_overwritten(session: SparkSession, files: Files, query_id: str, 
 
 
 def running_query(session: SparkSession, query_id: str) -> Any:
-    """Find Spark's own object for a running query.
+    """Find Spark's object for a running query.
 
     The public API shows only finished batches, and only to the session that started the query.
 

@@ -29,7 +29,7 @@ class Closable(Protocol):
 
 @dataclass
 class QueryRun:
-    """One run of a query. Only the query's own thread uses this object.
+    """One run of a query. Only the query's thread uses this object.
 
     Attributes:
         query: Spark's view of the run.

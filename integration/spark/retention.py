@@ -20,7 +20,7 @@ def decisions_kept(session: SparkSession, num_retained: int | None) -> int:
     """Return the user's number, but at least the number of batches that Spark retains. A query can be reset to any of them.
 
     Args:
-        session: the query's own session.
+        session: the query's session.
         num_retained: the user's setting; None: :data:`NUM_RETAINED`.
     """
     sparks = int(session.conf.get(_SPARKS, _SPARKS_DEFAULT) or _SPARKS_DEFAULT)

@@ -37,16 +37,16 @@ if TYPE_CHECKING:
 
 
 class RunWriter:
-    """Writes the batches of one run. Only the query's own thread uses this object.
+    """Writes the batches of one run. Only the query's thread uses this object.
 
     Attributes:
         run: the run.
-        location: the checkpoint's location.
+        location: the checkpoint location.
 
     Args:
         run: the run.
         mode: how this process reaches Spark.
-        location: the checkpoint's location.
+        location: the checkpoint location.
         sinks: the sinks that receive rows.
         options: the user's options.
     """

@@ -1,4 +1,4 @@
-"""Use Spark's own objects to find the query that makes a call.
+"""Use Spark's objects to find the query that makes a call.
 
 Nothing here depends on settings that a user can change. Job groups, local properties, names and session settings belong to the
 user. The query's thread and Spark's object for the query do not.
@@ -26,7 +26,7 @@ class RunningQuery:
         threads: the JVM's class ``java.lang.Thread``.
 
     Attributes:
-        query_id: the query's id, which survives restarts.
+        query_id: the query id, which survives restarts.
         run_id: Spark's id for the run, new with each start.
     """
 
@@ -48,7 +48,7 @@ class RunningQuery:
 
     @property
     def checkpoint_location(self) -> str:
-        """The checkpoint's location, as a Hadoop path that names its file system (``ResolveWriteToStream`` in Spark)."""
+        """The checkpoint location, as a Hadoop path that names its file system (``ResolveWriteToStream`` in Spark)."""
         return str(self._java.resolvedCheckpointRoot())
 
     @property
@@ -74,7 +74,7 @@ class GivenCheckpoint(NamedTuple):
     """A checkpoint that the user has named.
 
     Attributes:
-        location: the checkpoint's location.
+        location: the checkpoint location.
         query_id: the query id in the checkpoint.
     """
 
@@ -90,7 +90,7 @@ def calling_query(session: SparkSession, given: GivenCheckpoint | None) -> Runni
         given: the checkpoint that the query must have; None for any.
 
     Raises:
-        ConfigurationError: the checkpoint belongs to another query, or the call does not come from a query's own thread.
+        ConfigurationError: the checkpoint belongs to another query, or the call does not come from a query's thread.
     """
     try:
         return _calling_query(session, given)

@@ -50,7 +50,7 @@ def by_frame(frames: Frames, sinks: Sequence[TwoPhaseCommitSink[Any]], batch_id:
         batch_id: for messages.
 
     Raises:
-        ConfigurationError: a sink has no DataFrame, a key is not a sink's name, or a value is not a DataFrame from a classic
+        ConfigurationError: a sink has no DataFrame, a key is not a sink name, or a value is not a DataFrame from a classic
             session.
     """
     given = frames.values() if isinstance(frames, Mapping) else (frames,)
@@ -84,10 +84,10 @@ def by_frame(frames: Frames, sinks: Sequence[TwoPhaseCommitSink[Any]], batch_id:
 
 
 _ONE_CALL: Final = (
-    "Write a batch with one call. Pass a dictionary with a DataFrame for each sink's name, such as "
+    "Write a batch with one call. Pass a dictionary with a DataFrame for each sink name, such as "
     'each({"orders": orders, "audit": audit}, batch_id), or pass orders.unionByName(more) if both go to one sink'
 )
-_USAGE: Final = "Pass a DataFrame, or a dictionary that has a DataFrame for each sink's name"
+_USAGE: Final = "Pass a DataFrame, or a dictionary that has a DataFrame for each sink name"
 
 
 @dataclass(frozen=True)

@@ -2,7 +2,7 @@
 
 Each task attempt writes one staged file, ``<driver epoch>/<batch id>/<UUID>.arrow`` (rule 13). Driver and workers must share the
 location: a POSIX path or a file system that pyarrow supports, object stores included. A staged file has a unique name, is read by
-that name, and is never renamed. Each query that shares the location has its own directory, named after the query's id.
+that name, and is never renamed. Each query that shares the location has its own directory, named after the query id.
 """
 
 from __future__ import annotations
@@ -95,7 +95,7 @@ class Staging:
     """The staged files, for the driver (see ``twopc.engine.StagedRows``) and for the tasks that publish them.
 
     Args:
-        location: this query's own directory.
+        location: this query's directory.
     """
 
     def __init__(self, location: str) -> None:

@@ -116,7 +116,7 @@ class BatchState:
 
     Args:
         batch_id: the batch.
-        execution: Spark's own plan for the batch (``IncrementalExecution``).
+        execution: Spark's plan for the batch (``IncrementalExecution``).
         operators: one or more stateful operators.
         tell: reports an extra evaluation that only writes state.
     """
@@ -147,7 +147,7 @@ class BatchState:
         Like a retry, this also rewrites the part that exists.
 
         Raises:
-            ConfigurationError: Spark's own plan does not write all of its state.
+            ConfigurationError: Spark's plan does not write all of its state.
             Exception: the evaluation failed. The exception is the one that any Spark action would raise.
         """
         if self._is_whole:
@@ -162,7 +162,7 @@ class BatchState:
         if missing:
             raise ConfigurationError(
                 f"Spark has evaluated all rows of batch {self._batch_id}, but {', '.join(missing)} has not written all of "
-                "its state, so the next batch could not start. The query's own plan cuts this operator off, for example by "
+                "its state, so the next batch could not start. The query's plan cuts this operator off, for example by "
                 "a join with an empty table. No part of this batch is decided or visible. Move that part of the plan into "
                 "the foreachBatch function, and restart"
             )

@@ -35,7 +35,7 @@ class View(msgspec.Struct, frozen=True, kw_only=True):
     """The part of a batch that one sink sees. A view is stored with staged rows, so its fields are a storage format.
 
     Attributes:
-        columns: for each column, the sink's name for it and its index in the batch.
+        columns: each column's name in the sink and index in the batch.
         of_bad_rows: whether the sink receives dead letters, which are records about rows that other sinks cannot accept.
     """
 

@@ -1,8 +1,8 @@
 """Cache the directory of each imported archive between tasks, in Spark's Python workers.
 
 Each task begins with ``importlib.invalidate_caches()`` (``pyspark.worker_util.setup_spark_files``). Python then reads the
-directory of each archive on the path again, once for every package imported from it. These archives are Spark's own
-``pyspark.zip`` and each jar of ``spark.jars.packages``, which Spark also puts on the path. That takes 70 to 300 ms per task.
+directory of each archive on the path again, once for every package imported from it, which takes 70 to 300 ms per task.
+The archives are Spark's ``pyspark.zip`` and each jar of ``spark.jars.packages``, which Spark also puts on the path.
 """
 
 from __future__ import annotations

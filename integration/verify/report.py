@@ -23,7 +23,7 @@ _STYLES: Final = {Severity.ERROR: "bold red", Severity.WARNING: "yellow", Severi
 class Report:
     """One check of a sink. The JSON object has a key for each attribute, plus ``ok``, ``all_compared`` and ``verdict``."""
 
-    sink: str  #: the sink's name
+    sink: str  #: the sink name
     ledger: str  #: the topic with the decisions
     query_id: str | None = None  #: the query for which the decision log is open; None if it is not open
     driver_epoch: int | None = (

@@ -66,7 +66,7 @@ class NewFile:
         self._stats = FileStats(table.stored, table.configuration)
         self._parts = contextlib.ExitStack()
         self._stream: Any = self._parts.enter_context(store.writing(path))
-        # The file omits Arrow's own schema, so that all readers see the same types.
+        # The file omits the Arrow schema, so that all readers see the same types.
         writer: Any = pq.ParquetWriter(
             self._stream,
             table.stored,

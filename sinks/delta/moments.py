@@ -7,7 +7,7 @@ from typing import Any, Final
 
 import pyarrow as pa
 
-_EPOCH: Final = dt.datetime(1970, 1, 1)  # noqa: DTZ001 - Delta's own zone is UTC
+_EPOCH: Final = dt.datetime(1970, 1, 1)  # noqa: DTZ001 - the Delta time zone is UTC
 
 
 def numbers(values: Any) -> Any:

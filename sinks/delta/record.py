@@ -31,7 +31,7 @@ class Record(msgspec.Struct, frozen=True):
     """The content of a record file.
 
     Attributes:
-        pointer: the record's own pointer.
+        pointer: the record's pointer.
         control: the control record.
         published: see :class:`Published`.
         before: the previous pointer. Its record stays for one more commit. A machine crash may lose a commit that deltalake
@@ -77,7 +77,7 @@ def read_record(store: Store, table: DeltaTable, sink: str) -> tuple[DeltaTable,
     Args:
         store: the storage.
         table: a version that was just loaded. If its record has been replaced since then, a newer version is returned.
-        sink: the sink's name.
+        sink: the sink name.
 
     Raises:
         StoreError: the record is missing, or the file has other content.

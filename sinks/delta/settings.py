@@ -69,7 +69,7 @@ class DeltaSettings:
             or (isinstance(options, dict) and all(isinstance(one, str) for pair in options.items() for one in pair)),
             "storage_options",
             "…",
-            "pass deltalake's options, a dictionary of strings",
+            "pass the deltalake options, a dictionary of strings",
         )
         for option in _unsafe(options or {}):
             self._require(

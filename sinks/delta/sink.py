@@ -25,10 +25,10 @@ class DeltaSink(DeltaSettings, TwoPhaseCommitSink[DeltaHandle]):
     Each task writes Parquet files that no version names. After the decision, the driver adds them all in one commit.
 
     Args:
-        name: the sink's name across restarts. A name may contain letters, digits, ``_`` and ``-``.
-        table_uri: the table's directory in deltalake's notation: ``s3://bucket/table``, ``abfss://…``, or a path that the
+        name: the sink name, constant across restarts. A name may contain letters, digits, ``_`` and ``-``.
+        table_uri: the table's directory in deltalake notation: ``s3://bucket/table``, ``abfss://…``, or a path that the
             driver and all executors share. The rows' columns must have the same names as the table's columns.
-        storage_options: deltalake's options for the storage, such as credentials.
+        storage_options: the deltalake options for the storage, such as credentials.
         timeout_ms: how long to repeat a commit while the storage rejects it or does not respond, and how long one request to the
             storage may take.
 

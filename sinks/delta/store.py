@@ -26,8 +26,8 @@ class Store:
 
     Args:
         uri: the table's directory.
-        options: deltalake's options for the storage.
-        timeout_ms: how long deltalake repeats a request that fails. deltalake's own default is three minutes.
+        options: the deltalake options for the storage.
+        timeout_ms: how long deltalake repeats a request that fails. The deltalake default is three minutes.
     """
 
     def __init__(self, uri: str, options: Mapping[str, str] | None, *, timeout_ms: int) -> None:
@@ -117,7 +117,7 @@ class Store:
 
 
 class _Upload:
-    """Lets Arrow write a new object. deltalake's own stream accepts only ``bytes``, but Arrow writes buffers."""
+    """Lets Arrow write a new object. The stream in deltalake accepts only ``bytes``, but Arrow writes buffers."""
 
     def __init__(self, handler: Any, path: str) -> None:
         self._stream = handler._handler.open_output_stream(path, None)  # noqa: SLF001 - no public function returns it

@@ -21,7 +21,7 @@ class Definition:
     """Describes one version of a table.
 
     Attributes:
-        id: the table's id, which never changes.
+        id: the table id, which never changes.
         schema_json: the table's columns, in Delta's JSON format.
         partitions: the table's partition columns.
         configuration: the table's properties.
@@ -50,7 +50,7 @@ class Definition:
         return pa.schema([column for column in self.schema if column.name not in self.partitions])
 
     def top_fields(self) -> Iterator[tuple[str, dict[str, Any]]]:
-        """Yield each column's name and its JSON definition."""
+        """Yield each column's name and JSON definition."""
         for one in msgspec.json.decode(self.schema_json)["fields"]:
             yield one["name"], one
 
@@ -63,7 +63,7 @@ class Definition:
 def definition_of(table: DeltaTable) -> Definition:
     """Read the definition of a loaded table."""
     metadata, protocol, schema = table.metadata(), table.protocol(), table.schema()
-    arrow: Any = schema.to_arrow()  # another library's object, which pa.schema reads through Arrow's own interface
+    arrow: Any = schema.to_arrow()  # another library's object, which pa.schema reads through the Arrow interface
     features = {*(protocol.reader_features or ()), *(protocol.writer_features or ())}
     return Definition(
         id=str(metadata.id),

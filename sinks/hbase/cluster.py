@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
     from twopc.sinks.hbase.messages import Message
 
-#: HBase's default for ``zookeeper.znode.parent``.
+#: The HBase default for ``zookeeper.znode.parent``.
 ZNODE: Final = "/hbase"
 _MAGIC: Final = len(b"PBUF")
 

@@ -1,4 +1,4 @@
-"""Encode a task's rows in HBase's wire format, without a message object for each row. The bytes are the same.
+"""Encode a task's rows in the HBase wire format, without a message object for each row. The bytes are the same.
 
 Building and copying a message for each row takes 2.5 times as long. From one mutation to the next, only the row key, the values
 and their lengths change, and the lengths often repeat.
@@ -32,9 +32,9 @@ class Encoder:
     """Encodes one mapping's mutations. A mutation has no timestamp, because the decision sets it.
 
     Args:
-        operation: HBase's name for the operation.
+        operation: the HBase name for the operation.
         places: the cells that the operation changes. Each row has one value for each cell.
-        delete_type: HBase's type of deletion for each cell; None unless the operation deletes. A deletion's row has no values.
+        delete_type: the HBase type of deletion for each cell; None unless the operation deletes. A deletion's row has no values.
     """
 
     def __init__(self, operation: str, places: Sequence[Column], *, delete_type: Any = None) -> None:

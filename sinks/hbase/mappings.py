@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
     from twopc.sinks.hbase.row_ops import Column
 
-#: HBase's own counter format.
+#: The counter format of HBase.
 COUNTER: Final = struct.Struct(">q")
 INT64: Final = range(-(2**63), 2**63)
 _MAX_KEY_BYTES: Final = 32_767
@@ -40,7 +40,7 @@ class Mapping(ABC):
     """Converts rows to mutations.
 
     Attributes:
-        operation: HBase's name for the operation.
+        operation: the HBase name for the operation.
         row: the row key template.
         cells: each ``family:qualifier`` that the operation changes.
 
@@ -156,7 +156,7 @@ class Put(_Writing):
 
 @dataclass(frozen=True)
 class Increment(_Writing):
-    """Add integers to the cells, which are 64-bit counters in the format of HBase's own ``Increment``."""
+    """Add integers to the cells, which are 64-bit counters in the format of HBase ``Increment``."""
 
     operation = "INCREMENT"
 

@@ -1,4 +1,4 @@
-"""Import connections from ``hbase-driver``, and the protobuf messages that it generates from HBase's definitions.
+"""Import connections from ``hbase-driver``, and the protobuf messages that it generates from the HBase definitions.
 
 Only this module imports the package, because the import has a side effect.
 """

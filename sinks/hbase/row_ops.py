@@ -33,7 +33,7 @@ class Op(NamedTuple):
     """One row's part of a request.
 
     Attributes:
-        table: the table's name.
+        table: the table name.
         row: the row's key.
         look: the cells to read. An operation that reads has no mutations.
         mutations: the changes, which HBase applies together.

@@ -1,6 +1,6 @@
 """Define the HBase sink that users create.
 
-The sink speaks HBase's own protocol, without a gateway. A mutation and its marker must be one conditional, atomic step, and
+The sink speaks the HBase protocol, without a gateway. A mutation and its marker must be one conditional, atomic step, and
 one call must carry many rows. HBase's native ``Multi`` supports both since 2.4. The Thrift gateways make one call per row.
 Thrift 1 checks and writes only a single cell, and Thrift 2 has no conditional increment or append.
 """
@@ -31,16 +31,16 @@ class HBaseSink(HBaseSettings, TwoPhaseCommitSink[HBaseHandle]):
     chunk by chunk, each row in one atomic step with its marker.
 
     Args:
-        name: the sink's name across restarts. A name may contain letters, digits, ``_`` and ``-``.
-        zookeeper: HBase's quorum, ``host:port,…`` (``hbase.zookeeper.quorum``).
+        name: the sink name, constant across restarts. A name may contain letters, digits, ``_`` and ``-``.
+        zookeeper: the ZooKeeper quorum, ``host:port,…`` (``hbase.zookeeper.quorum``).
         table: ``table`` or ``namespace:table``; it must exist.
         mapping: how to convert rows to mutations; one of ``twopc.sinks.hbase.mappings``.
-        znode: HBase's path in ZooKeeper (``zookeeper.znode.parent``).
+        znode: the HBase path in ZooKeeper (``zookeeper.znode.parent``).
         staging_table: the sink's own table. The sink creates it if it does not exist, and several sinks may share it.
         user: the user name that servers see; if empty, the user of the process.
         chunk_rows: how many rows the driver applies before it records its progress.
         chunk_bytes: the maximum size of a chunk in bytes. A larger row is a chunk by itself.
-        max_cell_bytes: HBase's maximum cell size in bytes (``hbase.server.keyvalue.maxsize``). A row must fit into one cell.
+        max_cell_bytes: the maximum HBase cell size in bytes (``hbase.server.keyvalue.maxsize``). A row must fit into one cell.
         timeout_ms: how long one step may wait for HBase.
 
     Raises:

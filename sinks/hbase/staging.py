@@ -41,7 +41,7 @@ class HBaseHandle(StagedHandle):
     Attributes:
         partition: the task's partition, which orders a decision's slices.
         table: the table that the mutations change.
-        operation: HBase's name for the operation.
+        operation: the HBase name for the operation.
         chunks: the number of chunks.
         distinct: True if no two chunks share a row key, so that they may be applied in any order.
     """
@@ -114,7 +114,7 @@ def fold(digests: Iterable[bytes]) -> str:
 
 
 def pack(actions: Iterable[bytes]) -> bytes:
-    """Encode a chunk as HBase's own message. The message names the operation, so later versions apply the chunk correctly."""
+    """Encode a chunk as an HBase message. The message names the operation, so later versions apply the chunk correctly."""
     return _CHUNK + b"".join(actions)
 
 

@@ -55,7 +55,7 @@ def entry_of(path: str, size: int, partition: tuple[Any, ...], statistics: dict[
     """Make a file's entry.
 
     Args:
-        path: the file's path.
+        path: the file path.
         size: its size in bytes.
         partition: the partition's values in Iceberg's stored form.
         statistics: the statistics that pyiceberg computed.

@@ -10,7 +10,7 @@ from twopc.sinks.lake.errors import Meaning, Translation
 #: Each error's meaning, by the name of its class, because each catalog has its own client.
 _MEANINGS: Final[dict[str, Meaning]] = {
     "NoSuchTableError": (ConfigurationError, "Create the table, or correct its name"),
-    "NoSuchNamespaceError": (ConfigurationError, "Create the namespace and the table, or correct the table's name"),
+    "NoSuchNamespaceError": (ConfigurationError, "Create the namespace and the table, or correct the table name"),
     "UnauthorizedError": (ConfigurationError, "Check the credentials in the catalog's configuration"),
     "OAuthError": (ConfigurationError, "Check the credentials in the catalog's configuration"),
     "ForbiddenError": (ConfigurationError, "Grant the sink's user the permissions that docs/iceberg.md lists"),
@@ -24,7 +24,7 @@ _MEANINGS: Final[dict[str, Meaning]] = {
     "BadRequestError": (FatalError, "The catalog rejected the request"),
 }
 
-#: An SQL catalog without pyiceberg's tables. SQLite and PostgreSQL name the error in their own ways.
+#: An SQL catalog without the pyiceberg tables. SQLite and PostgreSQL name the error in their own ways.
 _WORDS: Final[dict[str, Meaning]] = {
     "no such table: iceberg_|undefinedtable.*iceberg_": (
         ConfigurationError,

@@ -31,7 +31,7 @@ class TableFiles:
                 return None
 
     def write(self, path: str, data: bytes) -> None:
-        """Write one of the sink's own small files."""
+        """Write one of the sink's small files."""
         with translated(f"writing {path}"), self._io.new_output(path).create(overwrite=True) as stream:
             stream.write(data)
 

@@ -46,7 +46,7 @@ class ParquetFile:
         with warnings.catch_warnings():
             warnings.simplefilter(
                 "ignore"
-            )  # pyiceberg warns about options that only Java's writer supports, such as bloom filters
+            )  # pyiceberg warns about options that only the Java writer supports, such as bloom filters
             output = io.new_output(path)
             schema = sanitize_column_names(metadata.schema())
             self._ids = parquet_path_to_id_mapping(schema)
@@ -68,8 +68,8 @@ class ParquetFile:
     def close(self) -> dict[str, Any]:
         """Complete the file, and return its statistics for a manifest entry.
 
-        pyiceberg's own statistics would be wrong in three cases. If a value exceeds 4 KiB, Parquet omits its row group's bounds.
-        Then pyiceberg would use only the other row groups' bounds for the file, and readers would skip the file. NaNs are
+        The statistics from pyiceberg would be wrong in three cases. If a value exceeds 4 KiB, Parquet omits its row group's
+        bounds. Then pyiceberg would use only the other row groups' bounds for the file, and readers would skip the file. NaNs are
         outside the bounds, so unless they are counted, a DELETE for other rows also deletes them. A truncated string may end in
         a character that has no successor.
         """
@@ -130,7 +130,7 @@ class _Limited(HTTPAdapter):
 
 
 class TimedRestCatalog(RestCatalog):
-    """A REST catalog with a time limit for all requests, even the first. pyiceberg's own catalog would wait forever."""
+    """A REST catalog with a time limit for all requests, even the first. A pyiceberg catalog would otherwise wait forever."""
 
     def _create_session(self) -> Session:
         session = super()._create_session()
@@ -139,7 +139,7 @@ class TimedRestCatalog(RestCatalog):
 
 
 def limit_time(catalog: Catalog, timeout_ms: int) -> None:
-    """Set a time limit for an open REST catalog's requests. The catalog may be an instance of the user's own class."""
+    """Set a time limit for an open REST catalog's requests. The catalog may be an instance of a user-defined class."""
     if isinstance(catalog, RestCatalog):
         _limit(catalog._session, timeout_ms)  # noqa: SLF001 - see above
 

@@ -1,6 +1,6 @@
 """Build a commit to the table directly: a new snapshot, the references that move to it, and the commit's requirements.
 
-pyiceberg's own transactions retain only one requirement of each type, and repeat a rejected commit without the other
+pyiceberg transactions retain only one requirement of each type, and repeat a rejected commit without the other
 requirements. So two drivers could add the same files.
 """
 
@@ -82,7 +82,7 @@ def propose(table: Table, sink: str, tagged: int | None, change: Change) -> Prop
 
     Args:
         table: the table's newest metadata.
-        sink: the sink's name.
+        sink: the sink name.
         tagged: the snapshot that the sink's tag must still name; None if the tag must not exist.
         change: the content of the commit.
 

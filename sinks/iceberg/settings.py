@@ -51,7 +51,7 @@ class IcebergSettings:
             isinstance(self.catalog, dict) and all(isinstance(key, str) for key in self.catalog),
             "catalog",
             "…",
-            "pass pyiceberg's properties for the catalog, such as {'type': 'rest', 'uri': 'https://…'}",
+            "pass the pyiceberg properties for the catalog, such as {'type': 'rest', 'uri': 'https://…'}",
         )
         self._require(
             self.catalog.get("type") != "in-memory" and not _OF_ONE_PROCESS.match(str(self.catalog.get("uri", ""))),

@@ -25,9 +25,9 @@ class IcebergSink(IcebergSettings, TwoPhaseCommitSink[IcebergHandle]):
     Each task writes data files that no snapshot names. After the decision, the driver adds them all to the table with one commit.
 
     Args:
-        name: the sink's name across restarts. A name may contain letters, digits, ``_`` and ``-``.
-        catalog: pyiceberg's configuration for the catalog, such as ``{"type": "rest", "uri": "https://…"}``. Every executor must
-            reach the catalog. The key ``name`` is the catalog's own name, which matters for ``"type": "sql"``.
+        name: the sink name, constant across restarts. A name may contain letters, digits, ``_`` and ``-``.
+        catalog: the pyiceberg configuration for the catalog, such as ``{"type": "rest", "uri": "https://…"}``. Every executor
+            must reach the catalog. The key ``name`` is the catalog's name, which matters for ``"type": "sql"``.
         table: ``namespace.table``. The rows' columns must have the same names as the table's columns.
         timeout_ms: how long to repeat a commit while the catalog rejects it or does not respond, and how long one request to a
             REST catalog may take.

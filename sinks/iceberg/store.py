@@ -22,7 +22,7 @@ class Store:
     """Accesses a table in a catalog.
 
     Args:
-        properties: pyiceberg's properties for the catalog; ``name`` is the catalog's own name.
+        properties: the pyiceberg properties for the catalog; ``name`` is the catalog's name.
         table: ``namespace.table``.
         timeout_ms: how long one request to the catalog may take.
     """
@@ -45,7 +45,7 @@ class Store:
     def commit(
         self, table: Table, requirements: tuple[TableRequirement, ...], updates: tuple[TableUpdate, ...]
     ) -> None:
-        """Try to commit once. pyiceberg's own commit would repeat the try without most of its requirements."""
+        """Try to commit once. A pyiceberg commit would repeat the try without most of its requirements."""
         with translated(f"committing to table {self._table}"):
             self._opened().commit_table(table, requirements, updates)
 

@@ -1,4 +1,4 @@
-"""Convert Arrow rows to librdkafka's structures. numpy fills in the addresses, so no row becomes a Python object.
+"""Convert Arrow rows to librdkafka structures. numpy fills in the addresses, so no row becomes a Python object.
 
 The structures contain addresses in Arrow's buffers. An object in this module keeps its arrays alive. The caller must keep the
 object until librdkafka has copied the rows, which happens within each call.

@@ -26,9 +26,9 @@ if TYPE_CHECKING:
 
     from twopc.sinks.kafka.settings import KafkaSettings
 
-#: librdkafka's own default.
+#: The librdkafka default.
 _DEFAULT: Final = 1_000_000
-#: Java's default. If Spark's own sink can write to a topic with its defaults, the topic accepts batches of this size.
+#: The Java default. If Spark's own sink can write to a topic with its defaults, the topic accepts batches of this size.
 _CAUTIOUS: Final = 16_384
 #: The settings that limit a topic's batches. The segment size is a limit because a batch must fit in one segment.
 _LIMITS: Final = ("max.message.bytes", "segment.bytes")

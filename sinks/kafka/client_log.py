@@ -1,4 +1,4 @@
-"""Pass on librdkafka's log, and keep the last lines to explain errors."""
+"""Pass on the librdkafka log, and keep the last lines to explain errors."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import logging
 from collections import deque
 from typing import Final
 
-#: Receives librdkafka's log lines. Otherwise, a discarded producer that outlives its broker would write to stderr forever.
+#: Receives the librdkafka log lines. Otherwise, a discarded producer that outlives its broker would write to stderr forever.
 client_logger = logging.getLogger("twopc.librdkafka")
 
 _KEPT: Final = 3

@@ -46,7 +46,7 @@ def kafka_columns(schema: pa.Schema, *, has_topic: bool) -> tuple[SinkColumn, ..
 
 
 def named(name: str, names: Sequence[str]) -> str | None:
-    """Find the column with exactly this name, as Spark's own writer requires, or else the only case-insensitive match.
+    """Find the column with exactly this name, as Spark's writer requires, or else the only case-insensitive match.
 
     Raises:
         SchemaError: several columns match.
@@ -67,7 +67,7 @@ def require_writable(rows: pa.RecordBatch, *, max_bytes: int) -> None:
 
     Args:
         rows: the rows; may be empty.
-        max_bytes: the maximum size of a record, ``message.max.bytes``, in librdkafka's count.
+        max_bytes: the maximum size of a record, ``message.max.bytes``, as librdkafka counts it.
 
     Raises:
         BadRecordError: no producer could ever send at least one of the rows. The message says why.

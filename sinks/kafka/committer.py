@@ -34,7 +34,7 @@ logger = logging.getLogger(__name__)
 #: Texts for reports whose names need an explanation.
 _ANSWERS: Final = {
     NO_ANSWER: "no answer",
-    NOT_AUTHORIZED: "not authorized; allow Write and Describe on the transactional ids that start with the sink's name and a dot",
+    NOT_AUTHORIZED: "not authorized; allow Write and Describe on the transactional ids that start with the sink name and a dot",
 }
 
 

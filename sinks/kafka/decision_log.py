@@ -54,7 +54,7 @@ _READ_BACK_PAUSE_S: Final = 0.005
 #: (200 decisions, each with its control record).
 _PART: Final = 512
 #: A connected broker may be silent for this long, for example because it is paused or its host is lost. By then, another
-#: broker leads or coordinates. librdkafka's default is a minute, as long as the timeout of the driver's transaction.
+#: broker leads or coordinates. The librdkafka default is a minute, as long as the timeout of the driver's transaction.
 _SILENCE_MS: Final = 10_000
 _SHORTEST_SILENCE_MS: Final = 2_000
 
@@ -82,7 +82,7 @@ class KafkaDecisionLog(DecisionLog):
         self._frame_bytes = _FRAME_BYTES
 
     def identity(self) -> str:
-        """See :class:`DecisionLog`. Return the topic's id."""
+        """See :class:`DecisionLog`. Return the topic id."""
         return self.topic.identity()
 
     def inspect(self) -> LogContents:
@@ -104,7 +104,7 @@ class KafkaDecisionLog(DecisionLog):
         return self.driver_epoch
 
     def read(self) -> LogContents:
-        """See :class:`DecisionLog`. Read up to this driver's own record, so that no stale leader can hide a decision."""
+        """See :class:`DecisionLog`. Read up to this driver's record, so that no stale leader can hide a decision."""
         return self.contents(until=self.driver_epoch)
 
     def append(self, records: Sequence[Record]) -> int:
@@ -121,7 +121,7 @@ class KafkaDecisionLog(DecisionLog):
         """See :class:`DecisionLog`. Discard the producer without ending a transaction."""
         self._producer = None
         self.reader.close()
-        # librdkafka's admin client lives until its last reference is gone. An error's traceback may keep this object alive for
+        # A librdkafka admin client lives until its last reference is gone. An error's traceback may keep this object alive for
         # the entire session.
         with contextlib.suppress(AttributeError):  # already closed
             del self.admin, self.topic

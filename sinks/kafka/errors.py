@@ -1,4 +1,4 @@
-"""Translate Kafka's errors into our own, which say what happened and what to do."""
+"""Translate Kafka errors into our own, which say what happened and what to do."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from twopc.sinks.kafka.oauth import failures
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-# ruff: noqa: SLF001 - librdkafka's own codes are public constants with an underscore
+# ruff: noqa: SLF001 - librdkafka codes are public constants with an underscore
 
 _FENCED: Final = frozenset({KafkaError._FENCED, KafkaError.INVALID_PRODUCER_EPOCH, KafkaError.PRODUCER_FENCED})
 
@@ -106,7 +106,7 @@ _BAD_RECORD: Final = {
     KafkaError.UNKNOWN_TOPIC_OR_PART: "the topic or partition does not exist: create it, or correct the name",
     KafkaError._UNKNOWN_TOPIC: "the topic does not exist: create it, or correct the name",
     KafkaError._UNKNOWN_PARTITION: "the topic has no such partition: correct the 'partition' column",
-    KafkaError.TOPIC_EXCEPTION: "the topic's name is not valid: correct it",
+    KafkaError.TOPIC_EXCEPTION: "the topic name is not valid: correct it",
 }
 _CONFIGURATION: Final = {
     KafkaError.INVALID_TRANSACTION_TIMEOUT: "kafka.transaction.timeout.ms (default 900000) exceeds the brokers' "
@@ -120,7 +120,7 @@ _CONFIGURATION: Final = {
 
 #: The permission to allow, by error, unless the caller names a more precise one.
 _DENIED: Final = {
-    KafkaError.TRANSACTIONAL_ID_AUTHORIZATION_FAILED: "Write on the transactional ids whose prefix is the sink's name and a dot",
+    KafkaError.TRANSACTIONAL_ID_AUTHORIZATION_FAILED: "Write on the transactional ids whose prefix is the sink name and a dot",
     KafkaError.TOPIC_AUTHORIZATION_FAILED: "the permissions that docs/security.md lists for the topic",
     KafkaError.GROUP_AUTHORIZATION_FAILED: "Describe on the consumer group",
     KafkaError.CLUSTER_AUTHORIZATION_FAILED: "the permissions that docs/security.md lists for the cluster",
@@ -148,7 +148,7 @@ def error_of(error: KafkaException | SystemError | KafkaError) -> KafkaError:
 
 
 def cause_of(producer: Any, error: KafkaError) -> KafkaError:
-    """Determine why a transaction failed if a record's own error says only that the record was purged.
+    """Determine why a transaction failed if a record's error says only that the record was purged.
 
     Args:
         producer: the producer, which has begun a transaction. If that transaction has failed, an attempt to begin another

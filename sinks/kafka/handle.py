@@ -43,7 +43,7 @@ class KafkaHandle:
 
     Attributes:
         uuid: the transaction's UUID, which is its marker's key.
-        producer_id: the producer's id, from the producer's own report.
+        producer_id: the producer id, as the producer itself reported it.
         producer_epoch: the producer epoch, from the same report. An epoch serves only one transaction (rule 5).
         marker_partition: the ledger partition that contains the transaction's marker.
         rows: the number of records written, without the marker.
@@ -60,7 +60,7 @@ class KafkaHandle:
 
     @property
     def transaction(self) -> str:
-        """The transaction's name in error messages."""
+        """The transaction name in error messages."""
         return f"{self.transactional_id} ({self.uuid})"
 
     @property

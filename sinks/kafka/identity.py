@@ -1,4 +1,4 @@
-"""Read a producer's id and epoch from librdkafka's log or statistics.
+"""Read a producer's id and epoch from the librdkafka log or statistics.
 
 No librdkafka function returns both values. librdkafka logs both before ``init_transactions()`` returns
 (``rd_kafka_idemp_pid_update`` in ``rdkafka_idempotence.c``). Its statistics also contain them, but each report lists every
@@ -23,7 +23,7 @@ _INFO: Final = 6  #: librdkafka's ``log_level``, unless ``debug`` is also set
 _DEBUG: Final = 7
 _FACILITY: Final = "GETPID"
 _ACQUIRED: Final = re.compile(r"Acquired PID\{Id:(\d+),Epoch:(\d+)\}")
-_CONTEXT: Final = "eos"  #: the category of librdkafka's debug lines that contain the id and epoch
+_CONTEXT: Final = "eos"  #: the category of the librdkafka debug lines that contain the id and epoch
 _STATISTICS_INTERVAL_MS: Final = "100"
 
 UNKNOWN: Final = (-1, -1)

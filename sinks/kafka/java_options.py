@@ -1,4 +1,4 @@
-"""Give advice on the security options of Java's Kafka clients, because neither client of this sink is a Java client.
+"""Give advice on the security options of the Java Kafka clients, because neither client of this sink is a Java client.
 
 Sources: Kafka's ``SslConfigs``, ``SaslConfigs`` and login modules; librdkafka's CONFIGURATION.md.
 """
@@ -22,7 +22,7 @@ _BYTES: Final = "Remove it: the sink sends bytes"
 _TOKENS: Final = "Set kafka.oauth_cb to a function that returns a token, or kafka.sasl.oauthbearer.method=oidc"
 _RENEWAL: Final = "Remove it: tokens are renewed automatically"
 
-#: The advice for each option, by Java's name or name=value.
+#: The advice for each option, by Java name or name=value.
 ANSWERS: Final = {
     "sasl.jaas.config": "Set the options that replace its login module, see below",
     "sasl.mechanism=AWS_MSK_IAM": (

@@ -73,7 +73,7 @@ class LedgerTopic:
         self._created_id = ""
 
     def identity(self) -> str:
-        """Return the topic's id, which changes when the topic is recreated; :data:`ABSENT` if it does not exist."""
+        """Return the topic id, which changes when the topic is recreated; :data:`ABSENT` if it does not exist."""
         # ensure() has read the id. Afterward, a broker that lags might still report the topic as absent.
         return self._created_id or self._find_id()
 

@@ -1,4 +1,4 @@
-"""Declare librdkafka's own C interface, for the library that confluent-kafka's extension module is linked to.
+"""Declare the librdkafka C interface, for the library that confluent-kafka's extension module is linked to.
 
 This module uses only the documented interface, ``rdkafka.h``. The module accepts only versions 2.x, which keep these
 functions and structures. With any other version, the caller works without the library. The C library stays loaded until the

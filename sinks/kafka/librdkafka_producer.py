@@ -1,4 +1,4 @@
-"""Provide a transactional producer on librdkafka's C interface, for records that are never Python objects.
+"""Provide a transactional producer on the librdkafka C interface, for records that are never Python objects.
 
 Delivery reports, statistics and log lines are events in one queue. :meth:`LibrdkafkaProducer.poll` reads the queue, so librdkafka
 never calls Python. Each accepted record has one delivery report (``delivery.report.only.error`` is off), and the producer reads
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
 _TEXT_BYTES: Final = 512
 _EVENTS: Final = c.DELIVERIES | c.LOG | c.ERROR | c.STATISTICS
-#: How long librdkafka's flush may continue after our own flush has ended with an error.
+#: How long the librdkafka flush may continue after our own flush has ended with an error.
 _FLUSH_SLICE_MS: Final = 100
 _SERVE_S: Final = 0.01
 #: The options that confluent-kafka handles itself.
@@ -47,7 +47,7 @@ ARGUMENT: Final = np.dtype(c.Argument)
 
 
 def accepts(config: Mapping[str, Any]) -> bool:
-    """Return whether all options are librdkafka's own, without callbacks or options that confluent-kafka adds."""
+    """Return whether all options are librdkafka options, without callbacks or options that confluent-kafka adds."""
     return not any(callable(value) or name.startswith(_CONFLUENT_ONLY) for name, value in config.items())
 
 
@@ -56,11 +56,11 @@ class LibrdkafkaProducer:
 
     Args:
         library: librdkafka.
-        config: librdkafka's options.
+        config: librdkafka options.
         delivered: counts how many records each topic and partition has acknowledged.
         on_error: called for each topic of a record that was not delivered.
         on_statistics: called with the statistics, if ``statistics.interval.ms`` is set.
-        logger: receives librdkafka's log lines, like confluent-kafka's ``logger``.
+        logger: receives the librdkafka log lines, like confluent-kafka's ``logger``.
     """
 
     def __init__(  # noqa: PLR0913 - one argument for each kind of event
@@ -136,7 +136,7 @@ class LibrdkafkaProducer:
         messages["value_size"], messages["key_size"] = len(value), len(key)
         self.produce_batch(topic, messages, partition)
         error = int(messages["err"][0])
-        if error == KafkaError._QUEUE_FULL:  # noqa: SLF001 - librdkafka's own codes have an underscore
+        if error == KafkaError._QUEUE_FULL:  # noqa: SLF001 - librdkafka codes have an underscore
             raise BufferError(KafkaError(error).str())
         if error:
             raise KafkaException(not_produced(error))
@@ -188,7 +188,7 @@ class LibrdkafkaProducer:
         self.poll(0)
         if not self._unreported:
             return 0
-        # While librdkafka's flush runs, no record lingers. The flush returns after another thread has read the reports.
+        # While the librdkafka flush runs, no record lingers. The flush returns after another thread has read the reports.
         done = threading.Event()
         call = threading.Thread(target=self._flush_until, args=(done,))
         call.start()

@@ -1,4 +1,4 @@
-"""Read many of librdkafka's delivery reports at a time. This module examines each report, but creates no Python object for it."""
+"""Read many librdkafka delivery reports at a time. This module examines each report, but creates no Python object for it."""
 
 from __future__ import annotations
 

@@ -16,7 +16,7 @@ from twopc.counted import counted
 if TYPE_CHECKING:
     from twopc.sinks.kafka.records import Records
 
-# ruff: noqa: SLF001 - librdkafka's own codes are public constants with an underscore
+# ruff: noqa: SLF001 - librdkafka codes are public constants with an underscore
 _UNKNOWN: Final = frozenset({KafkaError._UNKNOWN_PARTITION, KafkaError._UNKNOWN_TOPIC})
 #: How long a broker may lag behind the controller that has added a partition.
 _PATIENCE_S: Final = 1.0
@@ -42,7 +42,7 @@ class LookUp:
         return self._partitions(records.topic_of(row)) > 0
 
     def named(self, topic: str, error: KafkaError) -> str:
-        """Return the topic's name, with its number of partitions if the error depends on it."""
+        """Return the topic name, with its number of partitions if the error depends on it."""
         count = self._partitions(topic) if error.code() == KafkaError._UNKNOWN_PARTITION else 0
         return f"{topic} ({topic} has {counted(count, 'partition')})" if count else topic
 

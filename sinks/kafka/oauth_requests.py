@@ -1,4 +1,4 @@
-"""Request tokens for kafka-python with librdkafka's built-in methods.
+"""Request tokens for kafka-python with the built-in librdkafka methods.
 
 Source: librdkafka's CONFIGURATION.md (``sasl.oauthbearer.*``) and ``rdkafka_sasl_oauthbearer*.c``.
 """
@@ -35,7 +35,7 @@ class ClientCredentials:
     """Requests tokens with OAuth's client credentials grant (RFC 6749, section 4.4), for ``sasl.oauthbearer.method=oidc``.
 
     Args:
-        options: librdkafka's options.
+        options: librdkafka options.
 
     Raises:
         ConfigurationError: an option is missing, or the endpoint is not a URL.

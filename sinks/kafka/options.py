@@ -108,9 +108,7 @@ def check(options: Mapping[str, Any]) -> None:
             raise ConfigurationError(f"{given} cannot be set: {_REASONS[name]}. Remove the option")
         instead = java_options.answer(name, value)
         if instead:  # the value may be a secret
-            raise ConfigurationError(
-                f"option {option!r} is for Java's clients, but the sink uses librdkafka. {instead}"
-            )
+            raise ConfigurationError(f"option {option!r} is for Java clients, but the sink uses librdkafka. {instead}")
         connection = name.startswith(("ssl.", "sasl.", "https.ca")) or name in {"connect_cb", "resolve_cb"}
         if connection and name not in _CONNECTION:  # the same
             known = sorted(PREFIX + n for n in _CONNECTION if n.startswith(("ssl.", "sasl.")))
@@ -151,7 +149,7 @@ def without_network(parsed: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def without_prefix(options: Mapping[str, Any]) -> dict[str, Any]:
-    """Convert the options to librdkafka's form: names without prefix, and strings or callables as values."""
+    """Convert the options to librdkafka's format: names without prefix, and strings or callables as values."""
     return {name.removeprefix(PREFIX): value if callable(value) else _text(value) for name, value in options.items()}
 
 
@@ -176,7 +174,7 @@ def for_kafka_python(parsed: Mapping[str, Any]) -> dict[str, Any]:
     if "sasl_mechanism" in config:
         config["sasl_mechanism"] = config["sasl_mechanism"].upper()
     elif protocol.startswith("SASL"):
-        config["sasl_mechanism"] = "GSSAPI"  # librdkafka's default
+        config["sasl_mechanism"] = "GSSAPI"  # the librdkafka default
     uses_tokens = protocol.startswith("SASL") and config["sasl_mechanism"] == "OAUTHBEARER"
     if uses_tokens:
         config["sasl_oauth_token_provider"] = _tokens(parsed)

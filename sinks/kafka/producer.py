@@ -210,7 +210,7 @@ def is_for_another(error: KafkaError) -> bool:
 
 
 def drop_quietly(ready: ReadyProducer, timeout_ms: float) -> None:
-    """Abort a producer's own transaction if possible. The sweep ends a transaction that stays open.
+    """Abort a producer's transaction if possible. The sweep ends a transaction that stays open.
 
     librdkafka waits for records in flight. If no response comes, the transaction stays open, and the sweep fences these records.
     Do not purge them. The abort would leave the epoch unchanged, and brokers before Kafka 3.6 accept a record that arrives after

@@ -94,7 +94,7 @@ class ProducerPool:
         self._making.start()
 
     def serve_idle(self) -> None:
-        """Read librdkafka's events for the ready producers, and drop the producers after a long idle time."""
+        """Read the librdkafka events for the ready producers, and drop the producers after a long idle time."""
         if time.monotonic() - self._last_use > _KEEP_S:
             self._drop_ready()
         with self._lock:

@@ -11,13 +11,13 @@ if TYPE_CHECKING:
 
     import pyarrow as pa
 
-# ruff: noqa: SLF001 - librdkafka's own codes are public constants with an underscore
+# ruff: noqa: SLF001 - librdkafka codes are public constants with an underscore
 _QUEUE_FULL: Final = KafkaError._QUEUE_FULL
 _STATE: Final = KafkaError._STATE
 
 
 class Records(Protocol):
-    """Rows that are ready for librdkafka's queue.
+    """Rows that are ready for the librdkafka queue.
 
     Attributes:
         stopped: whether every row after the first rejected row was rejected too, so none was queued out of order.

@@ -1,4 +1,4 @@
-"""Arrange librdkafka's delivery counts for the handle."""
+"""Arrange the librdkafka delivery counts for the handle."""
 
 from __future__ import annotations
 

@@ -13,7 +13,7 @@ _PORTS: Final = range(1, 65_536)
 def servers_of(text: str, protocol: str) -> tuple[str, ...]:
     """Split a comma-separated list into distinct servers, each without a leading listener name (``SSL://host:port``).
 
-    Java's clients skip the listener name. librdkafka reads it as a protocol, and connects to no server if it differs from
+    Java clients skip the listener name. librdkafka reads it as a protocol, and connects to no server if it differs from
     ``protocol``. So this function rejects a different name.
 
     Raises:

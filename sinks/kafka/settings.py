@@ -23,10 +23,10 @@ _TOPIC: Final = re.compile(r"(?!\.\.?$)[A-Za-z0-9._-]{1,249}")
 LEDGERS: Final = "twopc-ledger-"
 #: Kafka's internal topics. Brokers reject rows for these topics, but only when they receive the rows.
 _INTERNAL: Final = frozenset({"__transaction_state", "__consumer_offsets"})
-#: The same limit as in Spark's own sink. Java's producer sends up to 1048494 bytes of key and value (max.request.size=1048576
-#: minus an overhead of 82), and brokers accept that by default. librdkafka's default is 1000000.
+#: The same limit as in Spark's own sink. The Java producer sends up to 1048494 bytes of key and value (max.request.size=1048576
+#: minus an overhead of 82), and brokers accept that by default. The librdkafka default is 1000000.
 _MESSAGE_MAX_BYTES: Final = 1_048_494 + 36
-#: The brokers' default maximum (transaction.max.timeout.ms). With librdkafka's default of 60 s, more transactions would be lost
+#: The brokers' default maximum (transaction.max.timeout.ms). With the librdkafka default of 60 s, more transactions would be lost
 #: (rule 9).
 _TRANSACTION_TIMEOUT_MS: Final = 900_000
 _SHORTEST_TRANSACTION_MS: Final = 2_000
@@ -123,7 +123,7 @@ class KafkaSettings:
 
     @property
     def client_options(self) -> dict[str, Any]:
-        """The user's options in librdkafka's form."""
+        """The user's options in librdkafka's format."""
         return options.without_prefix(self.options)
 
     @property
@@ -147,10 +147,10 @@ class KafkaSettings:
             # This is the Java client's partitioner, so keys stay in the same partitions as with Spark's own sink.
             "partitioner": "murmur2_random",
             "linger.ms": "5",
-            # This option limits a task's memory; librdkafka's default is 1 GiB.
+            # This option limits a task's memory; the librdkafka default is 1 GiB.
             "queue.buffering.max.kbytes": "32768",
             "queue.buffering.max.messages": "200000",
-            # If an unknown topic does not appear in this time, its records fail; librdkafka's default is 30 s.
+            # If an unknown topic does not appear in this time, its records fail; the librdkafka default is 30 s.
             "topic.metadata.propagation.max.ms": "10000",
             "message.max.bytes": str(self.message_max_bytes),
             **self.client_options,

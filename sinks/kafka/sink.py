@@ -27,16 +27,16 @@ class KafkaSink(KafkaSettings, TwoPhaseCommitSink[KafkaHandle]):
     """Writes rows to Kafka exactly once. The driver commits them after its decision.
 
     Args:
-        name: the sink's name across restarts, and the prefix of its transactional ids. The name may contain letters,
+        name: the sink name, constant across restarts, and the prefix of its transactional ids. The name may contain letters,
             digits, ``_`` and ``-``.
         bootstrap_servers: ``host:port``, or several separated by commas.
         topic: the topic for the rows. It overrides the ``topic`` column, as in Spark. None uses that column.
-        options: librdkafka's options with the prefix ``kafka.``, for example ``{"kafka.compression.type": "zstd"}``.
+        options: librdkafka options with the prefix ``kafka.``, for example ``{"kafka.compression.type": "zstd"}``.
             ``kafka.transaction.timeout.ms`` (default 900000, the brokers' default maximum) limits how long a batch may take.
         ledger_topic: the topic for decisions and markers, by default ``twopc-ledger-<name>``. The sink creates it if it does
             not exist.
         timeout_ms: how long one step may wait for the brokers.
-        other_ledgers: more topics that may not receive rows, besides this sink's own ledger and all topics named
+        other_ledgers: more topics that may not receive rows, besides this sink's ledger and all topics named
             ``twopc-ledger-…``. :func:`twopc.integration.spark.exactly_once` adds the ledgers of the query's other sinks.
         guarantee: ``"EXACTLY_ONCE"`` by default. With ``"AT_LEAST_ONCE"``, the sink has no transactions, readers see rows early,
             and **a failure duplicates rows**. With ``"NONE"``, tasks do not even wait for the brokers, and **a failure loses or
@@ -74,7 +74,7 @@ class KafkaSink(KafkaSettings, TwoPhaseCommitSink[KafkaHandle]):
         return kafka_columns(schema, has_topic=self.topic is not None)
 
     def check_rows(self, rows: pa.RecordBatch) -> None:
-        """See :class:`TwoPhaseCommitSink`. Do not check a topic's own limits and partitions, which only brokers know."""
+        """See :class:`TwoPhaseCommitSink`. Do not check a topic's limits and partitions, which only brokers know."""
         from twopc.sinks.kafka.columns import require_writable, texts_of  # noqa: PLC0415 - only for dead letters
 
         if self.topic is None:

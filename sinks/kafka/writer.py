@@ -104,7 +104,7 @@ class KafkaWriter(SinkWriter[KafkaHandle]):
         return self._pool.take(task.batch_id, task.committed_through)
 
     def write(self, rows: pa.RecordBatch) -> None:
-        """See :class:`SinkWriter`. librdkafka's queue bounds the memory."""
+        """See :class:`SinkWriter`. The librdkafka queue bounds the memory."""
         require_exact(rows)
         self._fit_batches(rows)
         ready = self._begun

@@ -33,7 +33,7 @@ class AtLeastOnceKafkaSink:
     Attributes:
         bootstrap_servers: a broker's host:port, or several separated by commas.
         topic: the topic for every row.
-        options: librdkafka's options, without a prefix.
+        options: librdkafka options, without a prefix.
         timeout_ms: how long the flush at the end of a task may take.
     """
 
@@ -79,7 +79,7 @@ class AtLeastOnceKafkaSink:
     def _config(self) -> dict[str, Any]:
         return {
             "acks": "all",
-            # Producers for Kafka 0.10 used Java's partitioner.
+            # Producers for Kafka 0.10 used the Java partitioner.
             "partitioner": "murmur2_random",
             **self.options,
             "bootstrap.servers": self.bootstrap_servers,

@@ -17,7 +17,7 @@ class Entry(Protocol):
 
     @property
     def path(self) -> str:
-        """The file's path."""
+        """The file path."""
 
     @property
     def size(self) -> int:

@@ -23,7 +23,7 @@ class Published(msgspec.Struct, frozen=True, omit_defaults=True):
         version: the decision's version.
         epoch: the driver epoch in the files' paths. A repair has several drivers' files; ``epoch`` is then the last
             driver's epoch.
-        batch: the batch's id.
+        batch: the batch id.
         attempts: the number of settled transactions for each attempt at the batch. A repair has several attempts.
         lost: the settled transactions that will never be in the table.
     """

@@ -37,7 +37,7 @@ class DataFile(Protocol[EntryT_co]):
 
     @property
     def path(self) -> str:
-        """The file's path."""
+        """The file path."""
 
     @property
     def size(self) -> int:

@@ -23,7 +23,7 @@ class RowFormat:
     """Turns a batch into rows of the table.
 
     Attributes:
-        table: the table's name in error messages.
+        table: the table name in error messages.
         sources: for each of the table's columns, the batch's column; None if the batch lacks the column.
         target: the table's columns.
         stored: the same columns with their names in a data file.

@@ -30,7 +30,7 @@ class LakeStep(ABC, Generic[ViewT, SeenT]):
     sink's record, and a commit moves it by compare-and-set. So a step is valid until the value moves.
 
     Args:
-        sink: the sink's name.
+        sink: the sink name.
         view: the table's state when it was read.
 
     Attributes:

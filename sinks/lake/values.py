@@ -1,4 +1,4 @@
-"""Convert a column's values to the table's type, and find values that this type can never store.
+"""Convert column values to the table's type, and find values that this type can never store.
 
 The conversion is recursive in structs, lists and maps. No information is lost: integers and floats become wider, and decimals
 get more digits. Each table format has its own types. Iceberg has large strings and lists, UUIDs and fixed bytes. Delta has 16-bit

@@ -34,7 +34,7 @@ class LakeWriter(SinkWriter[HandleT]):
 
     Args:
         task: the task.
-        sink: the sink's name.
+        sink: the sink name.
         read: reads the table, and returns a view of it.
         release: closes the connections.
     """

@@ -1,6 +1,6 @@
 """Define which Arrow types a PostgreSQL column accepts, how to write the values, and which values never fit.
 
-The sink writes a value as text. From this text, PostgreSQL's own input function creates the same value that ``INSERT`` would
+The sink writes a value as text. From this text, the PostgreSQL input function creates the same value that ``INSERT`` would
 store. If PostgreSQL would have to guess (a time zone, the digits of a double), the sink rejects the column, and the query must
 cast it.
 """

@@ -37,7 +37,7 @@ class Database:
 
     Args:
         address: the database's address.
-        name: the sink's name, for the server's own views.
+        name: the sink name, which the server shows as the application name.
         timeout_ms: how long the connection attempt, or one transaction, may take.
     """
 

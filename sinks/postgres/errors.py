@@ -1,4 +1,4 @@
-"""Translate PostgreSQL's errors by SQLSTATE while a batch is undecided (appendix A of PostgreSQL's manual)."""
+"""Translate PostgreSQL errors by SQLSTATE while a batch is undecided (appendix A of the PostgreSQL manual)."""
 
 from __future__ import annotations
 
@@ -115,9 +115,7 @@ def reason(error: Exception) -> str:
 
 def _meaning(error: Exception) -> tuple[type[TwoPhaseCommitError], str]:
     state = getattr(error, "sqlstate", None)
-    if (
-        state is None
-    ):  # the client's own error, because the server refused the connection, was not reachable or was lost
+    if state is None:  # the client's error, because the server refused the connection, was not reachable or was lost
         state = next((state for words, state in _REFUSALS.items() if re.search(words, text_of(error))), "08")
     return _MEANINGS[max((code for code in _MEANINGS if state.startswith(code)), key=len)]
 

@@ -27,7 +27,7 @@ _OWNED: Final = {
     "client_encoding": "the sink writes UTF-8",
     "connect_timeout": "timeout_ms sets the timeouts",
     "replication": "the sink executes statements",
-    "fallback_application_name": "it contains the sink's own name",
+    "fallback_application_name": "it contains the sink name",
 }
 _PORTS: Final = range(1, 65_536)
 #: The sink does not hide a shorter secret, because it also occurs in other words.
@@ -40,7 +40,7 @@ class Address:
     """The database's address, and the user who connects.
 
     Args:
-        dsn: a URL or ``name=value`` pairs, in libpq's format.
+        dsn: a URL or ``name=value`` pairs, in libpq format.
 
     Raises:
         ConfigurationError: the dsn is invalid. The message shows none of its values.
@@ -69,7 +69,7 @@ class Address:
         """Connect to a server that accepts writes. The connection begins a transaction with its first statement.
 
         Args:
-            name: the sink's name. The server shows it as the application name (``pg_stat_activity``), unless the connection
+            name: the sink name. The server shows it as the application name (``pg_stat_activity``), unless the connection
                 string sets another.
             timeout_ms: how long the connection attempt may take; less than 2 s counts as 2 s.
 
@@ -103,7 +103,7 @@ class Address:
             return conninfo_to_dict(self.dsn)
         except (psycopg.Error, UnicodeError):
             # The client's message quotes the text that it cannot parse.
-            raise _wrong(f"it is neither a URL nor name=value pairs in libpq's format. {_ESCAPES}") from None
+            raise _wrong(f"it is neither a URL nor name=value pairs in libpq format. {_ESCAPES}") from None
 
 
 def _objections(dsn: str, found: Mapping[str, Any]) -> Iterator[str]:

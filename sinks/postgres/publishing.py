@@ -42,7 +42,7 @@ class Publishing:
 
     @property
     def left_to_the_table(self) -> tuple[Column, ...]:
-        """The identity columns that the batch lacks. Only the table's own sequence can fill them, during the publish."""
+        """The identity columns that the batch lacks. Only the table's sequence can fill them, during the publish."""
         return tuple(column for column in self.table.columns if column.is_identity and column.name not in self.written)
 
     @property

@@ -32,7 +32,7 @@ class RowFormat:
     """Converts rows to text for ``COPY table (columns) FROM STDIN``. The object is frozen and picklable.
 
     Attributes:
-        table: the table's name in error messages.
+        table: the table name in error messages.
         columns: for each column to write, the name of the batch's column, and the table's column.
         key: the table's columns that must not be null even if the table allows nulls.
     """

@@ -25,10 +25,10 @@ class PostgresSink(PostgresSettings, TwoPhaseCommitSink[PostgresHandle]):
     transaction.
 
     Args:
-        name: the sink's name across restarts. A name may contain letters, digits, ``_`` and ``-``.
+        name: the sink name, constant across restarts. A name may contain letters, digits, ``_`` and ``-``.
         dsn: a libpq connection string: ``postgresql://user:password@host:port/database?sslmode=verify-full``, or
             ``host=… dbname=…``.
-        table: the table's name in SQL: ``schema.table``, with ``"…"`` around a name with capital letters. The rows' columns
+        table: the table name in SQL: ``schema.table``, with ``"…"`` around a name with capital letters. The rows' columns
             must have the same names as the table's columns.
         mode: ``append`` inserts every row. ``upsert`` updates an existing row with the same key, and inserts all other rows.
         key: with ``upsert``, the columns of one of the table's unique indexes.

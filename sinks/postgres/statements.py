@@ -37,7 +37,7 @@ CREATE TABLE IF NOT EXISTS {schema}.marker (
     "CREATE INDEX IF NOT EXISTS marker_of_sink ON {schema}.marker (sink, version)",
 )
 _STAGE: Final = "stage_"
-#: The length of the UUID at the end of a transaction's name. The full name may be too long for PostgreSQL.
+#: The length of the UUID at the end of a transaction name. The full name may be too long for PostgreSQL.
 _DIGITS: Final = 32
 
 
@@ -47,7 +47,7 @@ class Statements:
 
     Attributes:
         schema: the name of the schema for the sink's own objects.
-        sink: the sink's name.
+        sink: the sink name.
     """
 
     schema: str
@@ -242,7 +242,7 @@ def read_facts() -> sql.SQL:
 
 
 def place(table: Table) -> sql.Identifier:
-    """Return the table's name, with its schema."""
+    """Return the table name, with its schema."""
     return sql.Identifier(table.schema, table.name)
 
 

@@ -146,7 +146,7 @@ def read_table(connection: psycopg.Connection[Any], name: str, *, locked: bool =
 
     Args:
         connection: a connection to the table's database.
-        name: the table's name in SQL, with or without the schema, quoted if needed.
+        name: the table name in SQL, with or without the schema, quoted if needed.
         locked: whether to read the definitions of indexes and constraints, for which PostgreSQL locks the table. Before
             recovery, an ``ALTER TABLE`` may wait for the previous driver's vote, and block everybody else who wants a lock.
             :func:`fingerprint` needs these definitions.
@@ -244,7 +244,7 @@ def _type(oid: int, typmod: int, sql: str, types: Mapping[int, Row]) -> ColumnTy
 def _kind(row: Row) -> str:
     if row["kind"] == "e":
         return "enum"
-    # An extension may be in any schema. A user's own type with the same name may accept different input.
+    # An extension may be in any schema. A user-defined type with the same name may accept different input.
     is_known = row["kind"] == "b" and (row["is_built_in"] or row["name"] == "citext")
     return row["name"] if is_known else ""
 

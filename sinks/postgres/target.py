@@ -40,7 +40,7 @@ class Column:
     """A column in the table.
 
     Attributes:
-        number: the column's number in the catalog, which constraints and indexes use.
+        number: the column number in the catalog, which constraints and indexes use.
         is_nullable: whether the column may be null.
         default: the expression for the column's default; None without a default.
         generated: how the table computes the column's value; empty if the table does not compute it.
@@ -57,7 +57,7 @@ class Column:
 
     @property
     def is_identity(self) -> bool:
-        """Whether the table's own sequence fills the column."""
+        """Whether the table's sequence fills the column."""
         return self.generated in {"ALWAYS", "BY DEFAULT"}
 
     @property
@@ -149,7 +149,7 @@ class Table:
     Attributes:
         oid: the object id, which changes when the table is recreated.
         schema: the schema's name.
-        name: the table's name, without the schema.
+        name: the table name, without the schema.
         kind: ``pg_class.relkind``: ``r`` for a regular table, ``p`` for a partitioned table.
         persistence: ``pg_class.relpersistence``: ``p`` for a permanent table, ``u`` for an unlogged table.
         columns: all columns, in order.
@@ -189,7 +189,7 @@ class Table:
 
     @property
     def title(self) -> str:
-        """The table's name in error messages."""
+        """The table name in error messages."""
         return f"{self.schema}.{self.name}"
 
     def column(self, name: str) -> Column:

@@ -105,7 +105,7 @@ def too_long(column: Any, target: ColumnType) -> Iterator[Problem]:
 
 
 def not_uuid(column: pa.Array[Any], _: ColumnType) -> Iterator[Problem]:
-    """Find strings that are not a UUID in any of PostgreSQL's input forms."""
+    """Find strings that are not a UUID in any PostgreSQL input form."""
     yield from _matching(pc.invert(pc.match_substring_regex(column, _UUID)), "a string that is not a UUID")
 
 

@@ -1,6 +1,6 @@
 """Talk to standalone Redis, to Redis behind Sentinel, or to a cluster.
 
-redis-py retries a command after a lost response, which would apply an ``INCRBY`` twice. So the sink disables redis-py's retries.
+redis-py retries a command after a lost response, which would apply an ``INCRBY`` twice. So the sink disables redis-py retries.
 Only :meth:`RedisClient.execute` retries, and it accepts only calls that may be repeated.
 """
 

@@ -1,4 +1,4 @@
-"""Check redis-py's options, which come from a sink's ``options`` and from its url's query.
+"""Check the redis-py options, which come from a sink's ``options`` and from its url's query.
 
 redis-py itself lets a url override all options. It passes unknown options to a constructor that rejects them, or drops them (in a
 cluster), and it reads ``/prod`` as database 0.
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
 _CONNECTIONS: Final = {"redis": Connection, "rediss": SSLConnection, "unix": UnixDomainSocketConnection}
-_RETRIES: Final = "redis-py's retries would apply a command twice"
+_RETRIES: Final = "a redis-py retry would apply a command twice"
 _ANSWERS: Final = "the sink reads and writes bytes"
 #: Options that the sink itself sets, or that would change the meaning of commands and responses.
 _OWNED: Final = {
@@ -50,7 +50,7 @@ _TEXTS: Final = frozenset(
         "ssl_ca_certs", "ssl_ca_data", "ssl_ca_path", "ssl_password", "ssl_ciphers",
     }
 )  # fmt: skip
-#: The cluster client's own options, without its connections' options.
+#: The cluster client's options, without its connections' options.
 _OF_CLUSTER: Final = frozenset(inspect.signature(RedisCluster.__init__).parameters) - {"self", "kwargs"}
 #: Parameters in the signatures that are not for users.
 _PRIVATE: Final = frozenset({"self", "args", "kwargs", "connection_kwargs"})

@@ -26,14 +26,14 @@ class RedisSink(RedisSettings, TwoPhaseCommitSink[RedisHandle]):
     commands chunk by chunk, each chunk in one atomic step with its marker.
 
     Args:
-        name: the sink's name across restarts. A name may contain letters, digits, ``_`` and ``-``.
+        name: the sink name, constant across restarts. A name may contain letters, digits, ``_`` and ``-``.
         url: ``redis://user:password@host:port/database``, ``rediss://`` for TLS, or ``unix://`` for a socket. For a cluster,
             name any node. Behind Sentinel, only user, password and database count.
         mapping: how to convert rows to commands; one of ``twopc.sinks.redis.mappings``.
         cluster: whether Redis is a cluster.
         sentinels: ``(host, port)`` of each Sentinel; needs ``service``.
         service: the Sentinels' name for the primary.
-        options: redis-py's keyword arguments, such as ``ssl_ca_certs``.
+        options: redis-py keyword arguments, such as ``ssl_ca_certs``.
         wait_replicas: the number of replicas that must have a write before it counts (``WAIT``).
         wait_aof: whether the primary must have a write in its append-only file on disk before it counts (``WAITAOF``, Redis
             7.2).

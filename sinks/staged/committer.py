@@ -35,7 +35,7 @@ _OBSERVED: Final = {
 
 
 class StagedCommitter(ControlCommitter[StagedHandleT, "StoreClient[Any]"]):
-    """See :class:`SinkCommitter`. A subclass supplies a store's own steps.
+    """See :class:`SinkCommitter`. A subclass supplies the store's steps.
 
     Each step must be repeatable, and may raise one of the client's ``failures``. The store compares the attempt's version in each
     atomic operation, so a step needs only the client.

@@ -22,7 +22,7 @@ logger = logging.getLogger(__name__)
 
 
 class StagedWriter(SinkWriter[StagedHandleT]):
-    """See :class:`SinkWriter`. Rows have the DataFrame's own columns, and the mapping picks the columns that it needs."""
+    """See :class:`SinkWriter`. Rows have the DataFrame's columns, and the mapping picks the columns that it needs."""
 
     def __init__(self, task: TaskAttempt, sink: str, client: StoreClient[Any]) -> None:
         self._task = task

@@ -1,4 +1,4 @@
-"""Create an Iceberg table in a REST catalog, and read it through Spark with Iceberg's own runtime."""
+"""Create an Iceberg table in a REST catalog, and read it through Spark with the Iceberg runtime."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ class IcebergOutput(TableOutput):
 
     Attributes:
         uri: the catalog's address.
-        table: the table's name, with the namespace.
+        table: the table name, with the namespace.
         directory: a directory for scratch files.
     """
 
@@ -142,5 +142,5 @@ def catalog_settings(uri: str) -> dict[str, str]:
 
 
 def full_name(table: str) -> str:
-    """Return a table's name in Spark."""
+    """Return a table name in Spark."""
     return f"{_CATALOG}.{table}"

@@ -59,7 +59,7 @@ class KafkaOutput(Output):
 
     Attributes:
         bootstrap_servers: the broker's address.
-        topic: the topic's name.
+        topic: the topic name.
         partitions: the number of partitions in the topic.
     """
 

@@ -58,7 +58,7 @@ class PostgresOutput(TableOutput):
 
     Attributes:
         dsn: the server's connection string.
-        table: the table's name, not quoted.
+        table: the table name, not quoted.
     """
 
     title = "PostgreSQL"

@@ -104,7 +104,7 @@ class Store(ABC):
         """Return a query's output.
 
         Args:
-            name: the query's name.
+            name: the query name.
             partitions: the number of partitions, if the output is a topic.
         """
 

@@ -19,7 +19,7 @@ def old_query(servers: str, topic: str) -> Query:
     """Make the original query, which writes at least once."""
 
     def query(frame: DataFrame, _: str) -> DataStreamWriter:
-        from twopc.sinks.kafka_legacy import AtLeastOnceKafkaSink  # noqa: PLC0415 - in the query's own process
+        from twopc.sinks.kafka_legacy import AtLeastOnceKafkaSink  # noqa: PLC0415 - in the query's process
 
         sink = AtLeastOnceKafkaSink(bootstrap_servers=servers, topic=topic)
         return frame.select("key", "value").writeStream.foreachBatch(sink)
@@ -31,7 +31,7 @@ def new_query(servers: str, topic: str, name: str, query_id: str) -> Query:
     """Make the query with the transactional sink, behind ``TakeOver``."""
 
     def query(frame: DataFrame, _: str) -> DataStreamWriter:
-        from twopc.integration.migrate import TakeOver  # noqa: PLC0415 - in the query's own process
+        from twopc.integration.migrate import TakeOver  # noqa: PLC0415 - in the query's process
         from twopc.integration.spark import exactly_once  # noqa: PLC0415 - the same
         from twopc.sinks.kafka import KafkaSink  # noqa: PLC0415 - the same
 
@@ -46,7 +46,7 @@ def way_back(servers: str, topic: str, name: str) -> Query:
     """Make the old query again, behind ``TakeOver``."""
 
     def query(frame: DataFrame, _: str) -> DataStreamWriter:
-        from twopc.integration.migrate import TakeOver  # noqa: PLC0415 - in the query's own process
+        from twopc.integration.migrate import TakeOver  # noqa: PLC0415 - in the query's process
         from twopc.integration.spark import intercepted  # noqa: PLC0415 - the same
         from twopc.sinks.kafka import KafkaSink  # noqa: PLC0415 - the same
         from twopc.sinks.kafka_legacy import AtLeastOnceKafkaSink  # noqa: PLC0415 - the same

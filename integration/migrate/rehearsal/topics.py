@@ -44,7 +44,7 @@ class Output:
 
     Attributes:
         servers: the addresses of the topic's cluster.
-        topic: the topic's name.
+        topic: the topic name.
         partitions: the number of partitions in the topic.
     """
 

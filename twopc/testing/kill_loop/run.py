@@ -83,7 +83,7 @@ def entered(argument: str) -> Run:
 
 
 def spark_environment(java_home: str) -> dict[str, str]:
-    """Return this process's environment without the user's own Spark settings, so that no result depends on them."""
+    """Return this process's environment without the user's Spark settings, so that no result depends on them."""
     inherited = {name: value for name, value in os.environ.items() if not name.startswith(("SPARK_", "PYSPARK_"))}
     return {
         **inherited,

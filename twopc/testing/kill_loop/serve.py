@@ -16,7 +16,7 @@ from twopc.testing.kill_loop.run import entered
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-#: PySpark's own settings for a server, but with the address 127.0.0.1 and any free port.
+#: PySpark's settings for a server, but with the address 127.0.0.1 and any free port.
 _SETTINGS: Final = {
     "spark.plugins": "org.apache.spark.sql.connect.SparkConnectPlugin",
     "spark.sql.artifact.isolation.enabled": "true",
