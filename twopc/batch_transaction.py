@@ -195,7 +195,7 @@ class BatchTransaction:
                 prepared = prepared or self._participants.decode(error.late)
             with contextlib.ExitStack() as ending:
                 ending.callback(self._run.sweep)
-                ending.callback(self._participants.abort, prepared)  # runs first, because it needs no listing
+                ending.callback(self._participants.abort, prepared)  # runs first, because it does not list transactions
         except Exception as second:  # noqa: BLE001 - see above
             text = (
                 "batch %d: some open transactions could not be aborted. The next start, or the transactions' timeout, will abort "

@@ -67,7 +67,7 @@ class SinkCommitter(ABC, Generic[HandleT]):
         """The newest batch of this query that another writer has recorded in the store; None if there is no such batch.
 
         This method only reads. It is called after :meth:`inspect` if the batch is not decided: another writer may have used
-        the query's checkpoint before. Return None for a store in which other writers record no batches.
+        the query's checkpoint before. Return None for a store in which other writers do not record their batches.
         """
         del query_id
         return None

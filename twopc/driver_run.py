@@ -116,7 +116,7 @@ class DriverRun:
         return is_proven_absent(self.setup.log, records, driver_run_id=self.setup.driver_run_id, after=after)
 
     def abandon(self) -> None:
-        """Record that the user abandons the rest of the last decision. After that, its batch needs no further work.
+        """Record that the user abandons the rest of the last decision. After that, the batch needs no further work.
 
         Raises:
             FencedError, RetriableError, DecisionInDoubtError: see :meth:`DecisionLog.append`.

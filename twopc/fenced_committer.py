@@ -151,7 +151,7 @@ class StepCommitter(ControlCommitter[HandleT, StepT], Generic[HandleT, StepT]):
             self._orphans_ended += len(orphans)
 
     def close(self) -> None:
-        """See :class:`SinkCommitter`. By default, a committer keeps no connection open."""
+        """See :class:`SinkCommitter`. By default, a committer does not keep any connections open."""
 
     def observed(
         self, step: StepT, record: Control, decided: Sequence[HandleT], scan_start: Mapping[str, Any]

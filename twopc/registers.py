@@ -132,7 +132,7 @@ class RegisterLog(DecisionLog):
             )
 
     def close(self) -> None:
-        """See :class:`DecisionLog`. This log keeps no connection open."""
+        """See :class:`DecisionLog`. This log does not keep any connections open."""
 
     def _put(self, number: int, records: Sequence[Record]) -> bool:
         """Write a register. Returns False if another driver has it.

@@ -63,7 +63,7 @@ class SinkColumn:
 
 
 class TwoPhaseCommitSink(ABC, Generic[HandleT]):
-    """A sink, as the user describes it. The object is frozen, picklable and cheap to create, and opens no connection.
+    """A sink, as the user describes it. The object is frozen, picklable and cheap to create, and does not open any connections.
 
     Attributes:
         name: the sink name, which must stay the same across restarts; part of every id that the sink writes to its store.
@@ -134,7 +134,7 @@ class TwoPhaseCommitSink(ABC, Generic[HandleT]):
         del schema
 
     def check_rows(self, rows: pa.RecordBatch) -> None:
-        """Check whether a writer of this sink could ever write these rows. Inspects only the rows; contacts no store.
+        """Check whether a writer of this sink could ever write these rows. Inspects only the rows, without contacting the store.
 
         This method is called before a task writes its rows, if bad records become dead letters.
 

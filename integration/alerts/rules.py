@@ -154,7 +154,7 @@ class NoCheckpoint:
 
     Attributes:
         name: the rule's name.
-        for_s: how long the query may go without a completed checkpoint, in seconds. Spark makes no checkpoint without
+        for_s: how long the query may go without a completed checkpoint, in seconds. Spark does not make a checkpoint without
             new input, so choose more than the source's longest pause.
         is_of_planned: whether to judge only while a planned checkpoint is not done, and to count from the time of its plan. Then
             the source may pause for any length of time, but the rule does not notice a driver that died between two checkpoints.

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from twopc.integration.history.reader import History
     from twopc.progress import Checkpoint
 
-#: The page runs no scripts and sends no requests.
+#: The page does not run scripts or send requests.
 _POLICY: Final = "default-src 'none'; style-src 'unsafe-inline'"
 _STYLE: Final = """
 :root { color-scheme: light dark; --page: #ffffff; --text: #1f2328; --dim: #59636e; --line: #d1d9e0; --card: #f6f8fa;

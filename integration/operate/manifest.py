@@ -162,7 +162,7 @@ def choose(path: Path) -> Savepoint:
     """Open a savepoint or, in a directory of savepoints, the newest good savepoint.
 
     Raises:
-        ConfigurationError: the path is not a savepoint and contains no good savepoint.
+        ConfigurationError: the path is not a savepoint and does not contain a good savepoint.
     """
     path = local_path(path)
     try:

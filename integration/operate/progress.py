@@ -44,7 +44,7 @@ class SourceProgress(Interceptor):
     def __init__(self, *, bootstrap_servers: str, group: str, options: Mapping[str, Any] | None = None) -> None:
         if not group:
             raise ConfigurationError(
-                "SourceProgress(group='') names no consumer group: specify one that no consumer uses"
+                "SourceProgress(group='') does not name a consumer group: specify one that no consumer uses"
             )
         source = KafkaSink(name="progress", bootstrap_servers=bootstrap_servers, options=options or {})
         self._admin = AdminClient(source.connection_config())

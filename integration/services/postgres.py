@@ -115,7 +115,7 @@ class LocalPostgres(LocalServer):
 
     def pause(self) -> None:
         """Freeze the server and every backend (SIGSTOP): connections stay open, but nothing responds."""
-        super().pause()  # first, so that the server starts no further process
+        super().pause()  # first, so that the server cannot start another process
         for child in self._children():
             self._stop(child)
 

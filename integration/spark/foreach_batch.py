@@ -133,7 +133,7 @@ class ExactlyOnce:
 
         Args:
             frames: the batch, or a DataFrame made from it, for all sinks; or a dictionary with a DataFrame for each sink's
-                name, and None for a sink that receives no rows from this batch. A DataFrame is evaluated once, even if
+                name, and None for a sink that should not receive any rows from this batch. A DataFrame is evaluated once, even if
                 several sinks use it.
             batch_id: the number that Spark passed with the batch.
 

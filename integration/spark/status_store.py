@@ -85,7 +85,7 @@ class Moment(msgspec.Struct, frozen=True):
     job: int
 
 
-#: Spark's status for a stage that has run no task.
+#: Spark's status for a stage that has not run any tasks.
 _IDLE: Final = frozenset({"PENDING", "SKIPPED"})
 #: The moment before the application began.
 BEGINNING: Final = Moment(0, 0)

@@ -1,4 +1,4 @@
 """``twopc verify``: compare a sink's decisions with its output and checkpoint.
 
-The command only reads: it fences no driver and ends no transaction.
+The command only reads: it does not fence a driver or end a transaction.
 """

@@ -77,7 +77,7 @@ class Cluster:
             raise
 
     def _require_ids(self) -> None:
-        """Require the permission to see the sink's transactions. Without this permission, a broker lists no transactions."""
+        """Require the permission to see the sink's transactions. Without it, a broker does not list any transactions."""
         tid = f"{self.sink.name}.verify"
         if self.transactions.describe([tid])[tid].error == NOT_AUTHORIZED:
             raise ConfigurationError(

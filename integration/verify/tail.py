@@ -49,7 +49,7 @@ class Tail:
         positions = self._positions
         for messages in cluster.read(topic, positions, self.bounds.stable):
             self.records += len(messages)
-            # Set this now, not at the end. After an error, the next call resumes here and yields no record twice.
+            # Set this now, not at the end. After an error, the next call resumes at this position, so no record is yielded twice.
             positions.update({message.partition() or 0: (message.offset() or 0) + 1 for message in messages})
             yield messages
         positions.update({partition: max(end, positions[partition]) for partition, end in self.bounds.stable.items()})

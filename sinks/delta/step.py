@@ -62,7 +62,7 @@ class Step(LakeStep[DeltaView, "tuple[DeltaTable, int | None]"]):
         properties = CommitProperties(
             app_transactions=[Transaction(app_id(self.sink), record.pointer)],
             custom_metadata={
-                "isBlindAppend": True,  # the commit reads no rows, so other writers' deletes and updates do not conflict with it
+                "isBlindAppend": True,  # the commit does not read rows, so it does not conflict with others' deletes and updates
                 "twopc.sink": self.sink,
                 **self._said(),
             },

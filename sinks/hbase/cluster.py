@@ -143,7 +143,7 @@ class Cluster:
 
 
 def locate_master(quorum: str, timeout_s: float, znode: str = ZNODE) -> Address:
-    """Find the active master's host and port. Raises ConnectionError if ZooKeeper lists no master or does not respond."""
+    """Find the active master's host and port. Raises ConnectionError if ZooKeeper does not list a master, or does not respond."""
     return _address(zookeeper_pb.Master.FromString(_read(quorum, f"{znode}/master", timeout_s)).master)
 
 

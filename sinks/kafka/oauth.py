@@ -126,7 +126,7 @@ class Tokens:
 def require_token(config: Mapping[str, Any]) -> None:
     """Request a librdkafka client's token before the client is created.
 
-    The client itself would ignore the error, wait for 10 s and give no reason.
+    The client itself would ignore the error, wait for 10 s, and not give the reason.
 
     Raises the same errors as :meth:`Tokens.__call__`.
     """

@@ -119,12 +119,12 @@ def unsecured(config: str | None) -> Granted:
     ``config`` has the form of ``sasl.oauthbearer.config``: ``principal=admin scope=role1,role2 lifeSeconds=600``.
 
     Raises:
-        ConfigurationError: ``config`` names no principal.
+        ConfigurationError: ``config`` does not name a principal.
     """
     given = _pairs(config or "", " ")
     principal = given.get("principal")
     if not principal:
-        raise ConfigurationError("kafka.sasl.oauthbearer.config names no principal. Set 'principal=<name>'")
+        raise ConfigurationError("kafka.sasl.oauthbearer.config does not name a principal. Set 'principal=<name>'")
     now = time.time()
     expires_s = now + int(given.get("lifeSeconds", "3600"))
     claims: dict[str, Any] = {given.get("principalClaimName", "sub"): principal, "iat": now, "exp": expires_s}

@@ -17,7 +17,7 @@ def servers_of(text: str, protocol: str) -> tuple[str, ...]:
     ``protocol``. So this function rejects a different name.
 
     Raises:
-        ConfigurationError: the list contains no server, or an entry is not a server.
+        ConfigurationError: the list is empty, or an entry is not a server.
     """
     found = []
     for entry in filter(None, (part.strip() for part in text.split(","))):
@@ -33,7 +33,9 @@ def servers_of(text: str, protocol: str) -> tuple[str, ...]:
             )
         found.append(server)
     if not found:
-        raise ConfigurationError(f"KafkaSink(bootstrap_servers={text!r}) names no broker. Set at least one host:port")
+        raise ConfigurationError(
+            f"KafkaSink(bootstrap_servers={text!r}) does not name a broker. Set at least one host:port"
+        )
     return tuple(dict.fromkeys(found))
 
 

@@ -140,7 +140,7 @@ class KafkaWriter(SinkWriter[KafkaHandle]):
         )
 
     def hand_over(self) -> None:
-        """See :class:`SinkWriter`. Drop the producer, which sends no abort, so the transaction stays prepared."""
+        """See :class:`SinkWriter`. Drop the producer without an abort, so that the transaction stays prepared."""
         super().hand_over()
         self._ready = None
 

@@ -1,7 +1,7 @@
 """Check a PostgreSQL sink's connection string, and show it without its password.
 
 libpq quotes the text that it cannot parse. If a password is not escaped, this text may be part of the password. So this module
-catches the mistake first, and shows no value.
+catches the mistake first, and does not show any values.
 """
 
 from __future__ import annotations
@@ -74,7 +74,7 @@ class Address:
             timeout_ms: how long the connection attempt may take; less than 2 s counts as 2 s.
 
         Raises:
-            psycopg.OperationalError: the attempt failed. The message shows no password.
+            psycopg.OperationalError: the attempt failed. The message does not show the password.
         """
         given: Mapping[str, Any] = {"target_session_attrs": "read-write", **self._parameters()}
         try:

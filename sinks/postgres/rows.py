@@ -97,7 +97,7 @@ class RowFormat:
             written = array_text(values, rule.write(values.values, column.type))
         else:
             written = rule.write(values, column.type)
-        # Numbers and times contain no characters to escape.
+        # Numbers and times do not contain any characters to escape.
         if not _is_tame(values.type):
             written = replaced(written, _ESCAPES)
         return pc.coalesce(written, text(_NULL)) if written.null_count else written

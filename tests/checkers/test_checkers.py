@@ -78,7 +78,7 @@ def test_a_good_history_passes_every_checker() -> None:
         ([*SEEN, row(1, 9, "7:0")], "made up"),
         ([*SEEN[:2], row(1, 0, "0:2 other")], "altered"),
         ([*SEEN[:2], row(1, 0, "0:2", b"other key")], "altered"),
-        ([*SEEN, row(1, 9, "garbage")], "made up: it names no source record"),
+        ([*SEEN, row(1, 9, "garbage")], "made up: it does not name any source record"),
     ],
 )
 def test_differences_between_input_and_output_are_reported(observed: list[Observation], what: str) -> None:

@@ -114,7 +114,7 @@ def test_a_row_that_names_no_topic_or_a_ledger_is_a_bad_record_before_it_is_writ
 
 @pytest.mark.parametrize("topic", RESERVED)
 def test_a_ledger_must_not_be_a_topic_for_a_sinks_rows(topic: str) -> None:
-    with pytest.raises(ConfigurationError, match=f"topic='{topic}'.*Set a different topic"):
+    with pytest.raises(ConfigurationError, match=f"topic='{topic}'.*Set another topic"):
         KafkaSink(name="s", bootstrap_servers="b:1", ledger_topic="decisions", topic=topic)
 
 

@@ -86,7 +86,7 @@ def _nothing_fails() -> Iterator[None]:
             "is set, but has no effect",
         ),
         ({"oauth_cb": a_token, "security.protocol": "ssl"}, "is set, but has no effect"),
-        ({"enable.sasl.oauthbearer.unsecure.jwt": True}, "names no principal"),
+        ({"enable.sasl.oauthbearer.unsecure.jwt": True}, "does not name a principal"),
     ],
 )
 def test_options_that_supply_no_token_are_refused_with_what_to_set(options: dict[str, Any], expected: str) -> None:

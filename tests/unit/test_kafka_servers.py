@@ -42,8 +42,8 @@ def test_both_clients_get_the_same_servers(written: str, read: list[str]) -> Non
 @pytest.mark.parametrize(
     ("written", "named"),
     [
-        ("", "names no broker"),
-        (" , ,", "names no broker"),
+        ("", "does not name a broker"),
+        (" , ,", "does not name a broker"),
         ("a:abc,b:2", "'a:abc' is not host:port"),
         ("a:0", "'a:0' is not host:port"),
         ("a:65536", "'a:65536' is not host:port"),

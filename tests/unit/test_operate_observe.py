@@ -21,13 +21,13 @@ def test_sinks_are_observed_together_and_returned_in_their_order(monkeypatch: py
     def look(sink: KafkaSink) -> SinkState:
         together.wait()
         if sink.name == "b":
-            raise ConfigurationError("no right")
+            raise ConfigurationError("no permission")
         return SinkState(sink=sink.name, ledger=sink.ledger)
 
     monkeypatch.setattr(observe_module, "observe", look)
     assert [(state.sink, state.problem) for state in observe_all(SINKS)] == [
         ("a", None),
-        ("b", "no right"),
+        ("b", "no permission"),
         ("c", None),
     ]
 

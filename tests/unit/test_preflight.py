@@ -73,7 +73,7 @@ def denied() -> ConfigurationError:
     ("error", "fix"),
     [
         (denied(), "allow it"),
-        (ConfigurationError("e"), "Follow the sink's own error"),
+        (ConfigurationError("e"), "Follow the sink's error message"),
         (RetriableError("e"), "Run the preflight again"),
     ],
 )
