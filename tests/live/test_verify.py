@@ -424,7 +424,7 @@ def test_a_query_that_writes_during_the_checks_causes_no_errors(play: Play) -> N
         (("--key", "json:n"), "'json:n' is not an expression"),
         (("--by", "key"), "--by needs --sequence"),
         (("--config", "ssl.ca.location"), "an option is not in the form key=value"),
-        (("--config", "sasl.jaas.config=x"), "'kafka.sasl.jaas.config' is for Java's clients"),
+        (("--config", "sasl.jaas.config=x"), "'kafka.sasl.jaas.config' is for Java clients"),
         (("--checkpoint", "/no/such/path"), "does not exist"),
         (("--bootstrap-servers", "127.0.0.1:1", "--timeout", "1"), "no Kafka broker responds at 127.0.0.1:1"),
     ],

@@ -58,7 +58,7 @@ REST = {"type": "rest", "uri": "https://catalog.example"}
         ({"table": "orders"}, r"IcebergSink\(table='orders'\): pass 'namespace.table'"),
         ({"timeout_ms": 0}, r"IcebergSink\(timeout_ms=0\): set a positive number"),
         ({"orphan_age_ms": -1}, r"IcebergSink\(orphan_age_ms=-1\): set a positive number"),
-        ({"catalog": "prod"}, r"IcebergSink\(catalog=…\): pass pyiceberg's properties"),
+        ({"catalog": "prod"}, r"IcebergSink\(catalog=…\): pass the pyiceberg properties"),
         ({"catalog": {"type": "in-memory"}}, r"IcebergSink\(catalog=…\): a catalog in memory exists in one process"),
         ({"catalog": {"type": "sql", "uri": "sqlite:///:memory:"}}, "a catalog in memory"),
         ({"catalog": {"type": "sql", "uri": "sqlite://"}}, "a catalog in memory"),

@@ -23,7 +23,7 @@ def sink(url: str, options: dict[str, Any] | None = None, *, cluster: bool = Fal
         (
             "retry_on_timeout",
             "false",
-            "'retry_on_timeout' is reserved: redis-py's retries would apply a command twice",
+            "'retry_on_timeout' is reserved: a redis-py retry would apply a command twice",
         ),
         ("socket_timeout", "3", "'socket_timeout' is reserved: timeout_ms sets the timeouts"),
         ("host", "h", "'host' is reserved"),
