@@ -187,7 +187,7 @@ class BatchTransaction:
     def _end_what_is_open(self, error: BaseException | None = None) -> None:
         """End the transactions that attempts left open.
 
-        An error here is only logged, because the caller needs the original error.
+        An error while ending them is only logged, because the caller needs the original error.
         """
         prepared, self._prepared = self._prepared, {}
         try:

@@ -4,7 +4,7 @@ Without this file, a renamed sink, another cluster or a recreated ledger would l
 would be written twice.
 
 On a file system with an atomic put-if-absent, the file decides between two drivers. An object store lacks that operation, so
-there the log's own fence decides. A fenced driver may still write a file at any time. So each driver uses its own file name,
+the log's fence decides. A fenced driver may still write a file at any time. So each driver uses its own file name,
 every decision records the number of its binding, and the last decision's binding counts. The first binding has a second name
 that every reader checks, because a store may list files late.
 """

@@ -65,9 +65,9 @@ def refusal(position: Position, label: str, view: LogView, batch: Batch, log: st
             f"override=EndQuery({mine!r})"
         ),
         Position.GAP: (
-            f"the checkpoint is at batch {at}, but the last batch decided in {log} is {highest}. The batches in between ran "
-            "without this sink, or the log was replaced. Call exactly_once's object for every batch, even an empty one. If "
-            "the batches in between have no rows for this sink, or they were written by other means, pass "
+            f"the checkpoint is at batch {at}, but the last batch decided in {log} is {highest}. The batches after {highest} "
+            "ran without this sink, or the log was replaced. Call the exactly_once object for every batch, even an empty "
+            "one. If the missed batches have no rows for this sink, or were written by other means, pass "
             f"override=ResumeAt({at}). Otherwise their rows are missing, so let the engine run them again. With Spark, delete "
             f"the files in the checkpoint's offsets/ with a number above {missing} and those in commits/ with a number above "
             f"{highest}, correct the function, and restart. Do the same if the query keeps state (dropDuplicates, windows, "
@@ -82,7 +82,7 @@ def refusal(position: Position, label: str, view: LogView, batch: Batch, log: st
         Position.UNADOPTED: (
             f"the checkpoint is at batch {at}, but {log} has no record of the earlier batches. If they were written by other "
             f"means, pass override=AdoptQuery({mine!r}). If the sink was renamed, restore its previous name. If the function "
-            "did not call exactly_once's object for them, correct the function, and start with a new checkpoint: this sink "
+            "did not call the exactly_once object for them, correct the function, and start with a new checkpoint: this sink "
             "has written nothing yet"
         ),
         Position.ENDED: (

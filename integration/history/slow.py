@@ -176,7 +176,7 @@ SLOW: Final = (
         "slow checkpoint directory",
         "Reading the checkpoint directory is slow.",
         "Check the load on the disk or file system of checkpointLocation, and which other programs use it. Spark also "
-        "writes there for each batch. Stop the query, and move the checkpoint to a faster file system.",
+        "writes to it for each batch. Stop the query, and move the checkpoint to a faster file system.",
         _between_phases,
     ),
     Rule(
@@ -222,7 +222,7 @@ SLOW: Final = (
     ),
     Rule(
         "slow host",
-        "One task is slow although it has no more rows than the others. Its host, or a partition's leader, is slow.",
+        "One task is slow although it has no more rows than the others. The task's host, or a partition's leader, is slow.",
         "Check that host (disk, other processes, swap) and the leader of the partitions that the task writes to. "
         "spark.excludeOnFailure.enabled does not detect slowness.",
         lambda window: _behind(window, has_more_rows=False),

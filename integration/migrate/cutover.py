@@ -77,7 +77,7 @@ def find(wanted: Cutover, place: Place, sink: KafkaSink) -> Found:
     planned_ms = _planned_ms(files, batch_id) if batch_id >= 0 else 0
     if unnamed := wanted.starts.keys() - set(wanted.topics):
         raise ConfigurationError(
-            f"--start-offsets names {', '.join(sorted(unnamed))}, but no --topic does. Nothing was done. Correct one of them"
+            f"--start-offsets names {', '.join(sorted(unnamed))}, but --topic does not. Nothing was done. Correct one option"
         )
     topics = {
         topic: bounds_of(sink, topic, planned_ms, wanted.clock_skew_ms, wanted.starts.get(topic))

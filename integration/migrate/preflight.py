@@ -175,7 +175,7 @@ def check_quotas(target: Target) -> Iterator[Finding]:
     )
     if found:
         why = (
-            f"quotas apply to the sink: {'; '.join(found)}. For each rate, Kafka applies only the most specific one. "
+            f"quotas apply to the sink: {'; '.join(found)}. For each rate, Kafka applies only the most specific quota. "
             f"A transaction expires if it is throttled for too long{unknown}"
         )
         fix = (

@@ -219,8 +219,8 @@ def _finding(  # noqa: PLR0913, PLR0917 - everything that was observed
     subject, name = f"{group.topic}[{partition}]", group.wanted.group
     if partition not in read:
         why = (
-            f"group {name} committed no offset past a committed record within {took_s:.0f} s, so its isolation level is unknown. "
-            "The group does not read this partition, lags, or keeps its offsets elsewhere, as Spark does"
+            f"group {name} did not commit an offset past a committed record within {took_s:.0f} s, so its isolation level is "
+            "unknown. The group does not read this partition, lags, or keeps its offsets elsewhere, as Spark does"
         )
         return Finding("reader", subject, Result.WARN, why, "Start the reader, or allow more time with --wait")
     if partition in passed:

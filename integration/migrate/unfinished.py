@@ -66,7 +66,7 @@ class TakeOver(Interceptor):
         if tuple(sink_names) != (self._sink.name,):
             raise ConfigurationError(
                 f"TakeOver hands a batch over to one sink, {self._sink.name!r}, but exactly_once() has "
-                f"{', '.join(sink_names)}. The others would miss the rows that {self._sink.name!r} already has. {_SEVERAL}"
+                f"{', '.join(sink_names)}. The other sinks would miss the rows that {self._sink.name!r} already has. {_SEVERAL}"
             )
 
     def intercept(self, batch: InterceptedBatch, proceed: Callable[[Frames], None]) -> None:
@@ -200,7 +200,7 @@ def _require_clear(handover: Handover, numbers: Numbers, text: str) -> None:
         problems.append(
             f"{counted(numbers.unclear, 'row equals', 'rows equal')} records that were written up to "
             f"{handover.clock_skew_ms} ms before the batch was planned. If the clocks of the producers and the driver "
-            "differ, these records may belong to this batch or to the batch before, so pass a --key, "
+            "differ, these records may belong to this batch or to the previous batch, so pass a --key, "
             "--start-offsets, or a smaller --clock-skew-ms (0 if all clocks agree)"
         )
     if numbers.others and not handover.other_writers:

@@ -68,7 +68,7 @@ def require_committable(state: SinkState, wanted: Sequence[OpenTransaction], *, 
     """Check that the decision record allows these commits.
 
     Raises:
-        ForbiddenError: the record forbids one of them, or one needs ``--force``.
+        ForbiddenError: the record forbids a commit, or a commit needs ``--force``.
     """
     for one in wanted:
         if one.standing is not Standing.DECIDED:
@@ -88,7 +88,7 @@ def require_abortable(wanted: Sequence[OpenTransaction], *, is_forced: bool) -> 
     """Check that the decision record allows these aborts.
 
     Raises:
-        ForbiddenError: the record forbids one of them, or one needs ``--force``.
+        ForbiddenError: the record forbids an abort, or an abort needs ``--force``.
     """
     for one in wanted:
         if one.standing is Standing.DECIDED:

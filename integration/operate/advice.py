@@ -105,8 +105,8 @@ def _of_transactions(state: SinkState) -> Iterator[Advice]:
             f"batch {open_decided[0].batch} is decided, but "
             f"{counted(len(open_decided), 'of its transactions is', 'of its transactions are')} not yet committed; "
             f"{_expiry(open_decided)}",
-            "If the query is not running, start it now: it commits them first. If it cannot start, run `twopc transactions "
-            f"commit {state.sink}`.",
+            "If the query is not running, start it now: the start commits them first. If the query cannot start, run `twopc "
+            f"transactions commit {state.sink}`.",
             "decided-and-not-committed",
         )
     lost = [one for one in state.proofs if one.evidence is Evidence.ABORTED]
@@ -150,9 +150,9 @@ def _of_transactions(state: SinkState) -> Iterator[Advice]:
         names = ", ".join(sorted({str(one.transactional_id) for one in foreign}))
         yield Advice(
             Urgency.WATCH,
-            f"readers of {foreign[0].topic}[{foreign[0].partition}] stop at offset {foreign[0].stable}: {names} has a "
-            "transaction open there that does not belong to this sink",
-            "Ask its owner. The transaction expires by itself after its own transaction.timeout.ms.",
+            f"readers of {foreign[0].topic}[{foreign[0].partition}] stop at offset {foreign[0].stable}: another "
+            f"program, {names}, has an open transaction in this partition",
+            "Ask the program's owner. The transaction expires after the transaction.timeout.ms of its producer.",
             "a-foreign-transaction-holds-readers-back",
         )
 
@@ -173,7 +173,8 @@ def _of_running(state: SinkState, running: Sequence[OpenTransaction]) -> Advice:
     return Advice(
         Urgency.WATCH,
         f"{what}; {_expiry(running)}",
-        "If the driver is alive, do nothing. If it is dead, start the query, which aborts them and writes the batch again.",
+        "If the driver is alive, do nothing. If it is dead, start the query, which aborts the transactions and writes the batch "
+        "again.",
         "a-batch-is-being-written",
     )
 

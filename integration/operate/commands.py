@@ -143,7 +143,7 @@ def resolve(  # noqa: PLR0913 - options of a command line
 ) -> None:
     """Walk through a batch in doubt step by step: state, evidence, next action.
 
-    If you confirm, the command commits decided transactions that are still open. It aborts nothing.
+    If you confirm, the command commits decided transactions that are still open. It does not abort any transaction.
 
     Exit status: 0 nothing is in doubt, 1 you must act, 2 not examined.
     """
@@ -196,7 +196,7 @@ def prove(  # noqa: PLR0913 - options of a command line
     timeout: Timeout = 30,
     as_json: Json = False,
 ) -> None:
-    """Show, for each transaction in the last decision, what its marker proves. The command ends and fences nothing.
+    """Show, for each transaction in the last decision, what its marker proves. The command does not end or fence anything.
 
     Exit status: 0 all are proven committed, 1 some are lost, open or not provable, 2 not examined.
     """

@@ -3,8 +3,9 @@
 No expression in Spark SQL keeps a running total over rows, so the plan has a counter from the Java library. ``Invoke``
 (the Catalyst way to call a method of an object) adds each row's bytes to the counter, and a filter lets rows pass until the
 sum is over the budget. Each plan has its own counter. Spark serializes the counter with the plan, so each task has its own
-copy. The filter is declared non-deterministic, so Spark neither moves it nor combines it with another (``CombineFilters``).
-The filter reads its input to the end. A ``LIMIT`` would stop a stateful operator before it writes its state.
+copy. The filter is declared non-deterministic, so Spark neither moves it nor combines it with another filter
+(``CombineFilters``). The filter reads its input to the end. A ``LIMIT`` would stop a stateful operator before it writes its
+state.
 """
 
 from __future__ import annotations
@@ -154,7 +155,7 @@ def _bytes_of(value: str, kind: st.DataType) -> str | None:
 
 
 def _bytes_in(column: Any) -> float:
-    """Add up the bytes of text and binary data in a column, at any depth. Data below a null does not count."""
+    """Add up the bytes of text and binary data in a column, at any depth. Data inside a null value is not counted."""
     kind: Any = column.type
     if pa.types.is_struct(kind):
         return sum(map(_bytes_in, column.flatten()))

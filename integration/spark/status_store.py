@@ -135,7 +135,7 @@ class StatusStore:
 
     def now(self) -> Moment:
         """Return the current moment. Uses up an RDD number."""
-        # In this order, a job that is submitted in between is treated as later than the moment, which is safe.
+        # In this order, a job that is submitted between the two calls is treated as later than the moment, which is safe.
         job = self.end_of_jobs()
         return Moment(self.next_rdd(), job)
 

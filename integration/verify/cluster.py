@@ -135,8 +135,8 @@ class Cluster:
             return False
 
     def _bounds(self, topic: str, partitions: list[int]) -> Bounds:
-        # Ask for the ends first and the starts last. Then records that are written in between are not read, and records that are
-        # deleted in between are treated as deleted.
+        # Ask for the ends first and the starts last. Then records that are written between the two requests are not read, and
+        # records that are deleted between them are treated as deleted.
         admin, timeout_ms = self.ledger.admin, self._timeout_ms
         stable = offsets(admin, topic, partitions, OffsetSpec.latest(), committed=True, timeout_ms=timeout_ms)
         ends = offsets(admin, topic, partitions, OffsetSpec.latest(), timeout_ms=timeout_ms)

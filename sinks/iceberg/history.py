@@ -52,7 +52,7 @@ def complete_decisions(metadata: TableMetadata, sink: str) -> frozenset[int]:
 
 
 def is_in_main(metadata: TableMetadata, snapshot: Snapshot) -> bool | None:
-    """Return whether the main branch was built on this snapshot; None if the snapshots in between have expired."""
+    """Return whether the main branch was built on this snapshot; None if snapshots between the two have expired."""
     main = metadata.refs.get(MAIN_BRANCH)
     if main is None:
         return False

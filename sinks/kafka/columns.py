@@ -102,7 +102,7 @@ def require_exact(rows: pa.RecordBatch) -> None:
     earliest_ms = pc.min(columns["timestamp"]).as_py() if "timestamp" in columns else None
     if earliest_ms is not None and earliest_ms <= 0:
         raise BadRecordError(
-            "a time at or before 1970-01-01 00:00:00.000 UTC in the 'timestamp' column, which Kafka's client cannot write: "
+            "a time at or before 1970-01-01 00:00:00.000 UTC in the 'timestamp' column, which the Kafka client cannot write: "
             "use null for the time of writing"
         )
     if "headers" in columns:
@@ -125,7 +125,7 @@ def _require_names(headers: Any) -> None:
         raise BadRecordError(f"a header's key in the 'headers' column is not UTF-8: {error}") from error
     if pc.any(pc.match_substring(names, "\0"), min_count=0).as_py():
         raise BadRecordError(
-            "a header's key in the 'headers' column has a NUL character, at which Kafka's client would cut the key off"
+            "a header's key in the 'headers' column has a NUL character, at which the Kafka client would cut the key off"
         )
 
 

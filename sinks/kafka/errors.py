@@ -200,7 +200,7 @@ def translate(error: KafkaException | SystemError | KafkaError, doing: str, righ
     if is_fenced(inner):
         return FencedError(
             f"{doing}: {inner.str()}. A newer driver or task has initialised the transactional id, or the transaction timed out. "
-            "No part of it is visible. Restart the query, unless a newer driver should run"
+            "No part of the transaction is visible. Restart the query, unless a newer driver should run"
         )
     text = f"{doing}: {inner.str()} ({inner.name()})"
     if inner.code() in _GIVEN_UP and right:

@@ -155,10 +155,10 @@ def test_a_transaction_ended_in_one_partition_only_is_reported() -> None:
     ("decided", "observed", "markers", "reported"),
     [
         (DECIDED, SEEN[:2], ["uuid-one"], ["3 rows decided, 2 visible"]),
-        ([], SEEN, [], ["visible rows are named by no decision"]),
+        ([], SEEN, [], ["no decision names these visible rows"]),
         (DECIDED, SEEN, [], ["decided, but its marker is not visible"]),
-        (DECIDED, SEEN, ["uuid-one", "uuid-two"], ["a visible marker belongs to no decision"]),
-        (DECIDED, SEEN, ["uuid-one"] * 2, ["a visible marker belongs to no decision"]),
+        (DECIDED, SEEN, ["uuid-one", "uuid-two"], ["no decision names this visible marker"]),
+        (DECIDED, SEEN, ["uuid-one"] * 2, ["no decision names this visible marker"]),
         (
             [*DECIDED, *DECIDED],
             SEEN,

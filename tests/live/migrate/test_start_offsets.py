@@ -63,7 +63,7 @@ def test_a_topic_that_is_not_handed_over_is_refused(kafka: KafkaService, tmp_pat
     topic = create_topic(kafka.bootstrap_servers, f"t{uuid.uuid4().hex[:10]}", 1)
     code, output = cutover(kafka.bootstrap_servers, tmp_path / "checkpoint", topic, {"misspelt": {"0": 0}})
     assert code == 2
-    assert "--start-offsets names misspelt, but no --topic does" in output
+    assert "--start-offsets names misspelt, but --topic does not" in output
 
 
 def test_a_file_where_a_directory_should_be_is_a_line(tmp_path: Path) -> None:

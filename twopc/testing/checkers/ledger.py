@@ -43,11 +43,11 @@ def disagreeing(
     ]
     known = {handle.producer for handle in decided}
     violations += [
-        Violation(_CHECKER, "visible rows are named by no decision", (producer, rows))
+        Violation(_CHECKER, "no decision names these visible rows", (producer, rows))
         for producer, rows in sorted(visible.items())
         if producer not in known
     ]
     times, wanted = Counter(markers), Counter(handle.uuid for handle in decided)
     violations += [Violation(_CHECKER, "decided, but its marker is not visible", (uuid,)) for uuid in wanted - times]
-    violations += [Violation(_CHECKER, "a visible marker belongs to no decision", (uuid,)) for uuid in times - wanted]
+    violations += [Violation(_CHECKER, "no decision names this visible marker", (uuid,)) for uuid in times - wanted]
     return violations

@@ -19,7 +19,7 @@ def stand_still(reached: str) -> None:
     """Report that the moment has come, and wait for SIGKILL or for :func:`release`.
 
     Raises:
-        RuntimeError: neither came within 600 s.
+        RuntimeError: neither SIGKILL nor the release came within 600 s.
     """
     Path(reached).touch()
     deadline = time.monotonic() + _HELD_S

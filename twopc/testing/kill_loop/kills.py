@@ -119,7 +119,7 @@ def planned(seed: int, count: int, *, moments: Sequence[Moment], crash_points: S
 
 
 def aimed(kills: Iterable[Kill], victims: Sequence[Victim]) -> list[Kill]:
-    """Give each kill the next victim, and start over after the last victim. A kill in a task keeps its victim."""
+    """Give each kill the next victim, and start over after the last victim. A kill in a task already has its victim."""
     following = cycle(victims)
     return [kill if kill.is_in_task else replace(kill, victim=next(following)) for kill in kills]
 
