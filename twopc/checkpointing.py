@@ -3,11 +3,11 @@
 Flink counts *continuous* failures. A checkpoint counts if it was declined, if it expired, or if an I/O error ended it. A
 completed checkpoint resets the count to 0. A job fails with the first failure above ``tolerable-failed-checkpoints``. A failed
 task does not count: the restart strategy handles it (``CheckpointFailureManager.checkFailureCounter``, flink-runtime). After a
-failed checkpoint, Flink continues with newer rows. Spark hands over each batch only once, so here the same batch is written
-again.
+failed checkpoint, Flink continues with newer rows. Spark hands over each batch only once, so the toolkit writes the same
+batch again.
 
 Flink's ``min-pause`` counts from the end of one checkpoint to the trigger of the next (``CheckpointRequestDecider.
-nextTriggerDelayMillis``). The pause here also counts from the end of one checkpoint. After a failed checkpoint, the pause
+nextTriggerDelayMillis``). The toolkit's pause also counts from the end of one checkpoint. After a failed checkpoint, the pause
 serves as the backoff.
 """
 

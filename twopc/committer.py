@@ -45,7 +45,7 @@ class SinkCommitter(ABC, Generic[HandleT]):
         """
 
     def has_newer_decision(self, scan_start: JsonObject) -> bool:
-        """Whether the query that owned this sink last has committed a decision here that its log does not have.
+        """Whether the query that owned this sink last has committed a decision to it that the query's log lacks.
 
         This method only reads. It is called before and after :meth:`acquire`: the checkpoint may be an older copy, or one
         of two copies that have both decided. ``scan_start`` is the result of :meth:`begin_attempt` for the newest decision

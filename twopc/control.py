@@ -1,7 +1,7 @@
 """A sink's control record, which identifies the sink's owner and newest decision.
 
 The record is one value in the sink's store. The value changes only by compare-and-set, so if two drivers change it, one of them
-notices. The functions here compute the next record; :class:`twopc.control_committer.ControlCommitter` stores it.
+notices. This module computes the next record; :class:`twopc.control_committer.ControlCommitter` stores it.
 """
 
 from __future__ import annotations

@@ -48,7 +48,7 @@ class Step(Enum):
 
 
 class Case(NamedTuple):
-    """One row of the table. A field that is None matches everything."""
+    """A row in the recovery table. A field that is None matches everything."""
 
     label: str
     statuses: frozenset[LogStatus] | None

@@ -69,7 +69,7 @@ def lost_places(
     Args:
         decision: the decision.
         lost: the lost transactions.
-        found: the replayed place for each decided place; a place that is absent here has not changed.
+        found: the replayed place for each decided place; a missing place has not changed.
     """
     places: dict[str, set[Place]] = {}
     for task in decision.tasks:

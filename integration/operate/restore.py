@@ -33,7 +33,7 @@ NOTE: Final = "twopc/restored.json"
 
 
 class Note(msgspec.Struct, frozen=True, kw_only=True):
-    """The origin of a restored checkpoint, stored there for information."""
+    """The origin of a restored checkpoint, stored in the checkpoint for information."""
 
     savepoint: str
     former_query_id: str

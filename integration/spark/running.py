@@ -1,7 +1,7 @@
 """Use Spark's objects to find the query that makes a call.
 
-Nothing here depends on settings that a user can change. Job groups, local properties, names and session settings belong to the
-user. The query's thread and Spark's object for the query do not.
+This module does not depend on settings that a user can change. Job groups, local properties, names and session settings belong to
+the user. The query's thread and Spark's object for the query do not.
 """
 
 from __future__ import annotations

@@ -41,7 +41,7 @@ Limit = tuple[int, str]
 
 
 class BatchSize:
-    """The largest batches that a sink's topics accept. One process learns them in one run."""
+    """The largest batches that a sink's topics accept. Each process learns the sizes once per run."""
 
     def __init__(self, settings: KafkaSettings) -> None:
         self._settings = settings

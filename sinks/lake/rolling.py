@@ -118,7 +118,7 @@ class RollingFiles(Generic[EntryT]):
         return self._entries
 
     def discard(self) -> None:
-        """Close and delete all files. Raise nothing, because a sweep deletes the remaining files."""
+        """Close and delete all files. Ignore errors, because a sweep deletes the remaining files."""
         for file in self._open.values():
             with contextlib.suppress(Exception):
                 file.close()

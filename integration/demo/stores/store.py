@@ -43,7 +43,7 @@ class Output(ABC):
 
     @abstractmethod
     def append(self, batch: DataFrame) -> None:
-        """Append a batch as Spark's guides show it."""
+        """Append a batch as the Spark guides show it."""
 
     @abstractmethod
     def numbers(self, rows: int, on_progress: Callable[[int], object] = lambda _: None) -> Iterator[int]:

@@ -53,7 +53,7 @@ class Output:
     partitions: int
 
     def create(self) -> None:
-        """Create the topic with one replica, since each cluster here is one broker. Wait until the broker has its metadata.
+        """Create the topic with one replica, because each cluster has only one broker. Wait until the broker has its metadata.
 
         Raises:
             ServiceError: the topic did not appear in time.
