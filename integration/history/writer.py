@@ -1,6 +1,6 @@
 """Write the history, one line for each ended checkpoint, to ``<checkpoint>/twopc/history``.
 
-The writer runs after the commit, so it does not delay the batch. It writes each line with a single ``write`` without ``fsync``.
+The writer runs after the commit, so it does not delay the batch. Each line is written with a single ``write`` without ``fsync``.
 If the machine crashes, the last lines may be lost or torn; a reader skips torn lines. The protocol does not depend on the
 history.
 """

@@ -223,7 +223,7 @@ def commit(  # noqa: PLR0913 - options of a command line
     reason: _Reason = None,
     as_json: Json = False,
 ) -> None:
-    """Commit decided transactions, as the query's next start would. This does not disturb a running driver.
+    """Commit decided transactions, as the query's next start would. The command does not disturb a running driver.
 
     The command never commits a transaction that no decision names, even with --force.
 

@@ -27,7 +27,7 @@ _VERDICTS: Final = {
 
 @dataclass(frozen=True, kw_only=True)
 class Report:
-    """The report on one preflight. Its attributes, ``result``, ``verdict`` and ``counts`` are the keys of the JSON object."""
+    """The report on one preflight. The JSON object has a key for each attribute, plus ``result``, ``verdict`` and ``counts``."""
 
     sink: str  #: the sink name
     bootstrap_servers: str

@@ -183,7 +183,7 @@ class Shuffles:
     def _unwritten(self, seen: _Seen) -> dict[int, int]:
         """Return the stages that the attempt's jobs skipped, and that no known job has run, by their last RDD.
 
-        A job that still runs evaluates the batch once more for its state only. It may yet run its stages.
+        A job that still runs evaluates the batch once more for its state only. The job may still run its stages.
         """
         skipped = {
             stage: last

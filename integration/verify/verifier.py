@@ -182,6 +182,6 @@ class Verifier(AbstractContextManager["Verifier"]):
 
 
 def _driver_epoch(history: History, decided: Mapping[str, Decided]) -> int:
-    """Return the current driver's epoch. Its acquisition may be truncated by now, but its transactional ids show the epoch."""
+    """Return the current driver's epoch. Its acquired record may be truncated by now, but transactional ids show the epoch."""
     of = (driver_epoch_of(one.handle.transactional_id) for one in decided.values())
     return max([*history.acquisitions, *(number for number in of if number is not None)], default=-1)

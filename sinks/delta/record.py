@@ -34,8 +34,8 @@ class Record(msgspec.Struct, frozen=True):
         pointer: the record's pointer.
         control: the control record.
         published: see :class:`Published`.
-        before: the previous pointer. Its record stays for one more commit. A machine crash may lose a commit that deltalake
-            has not flushed, and then the table names the previous record again.
+        before: the previous pointer. The previous record stays for one more commit. A machine crash may lose a commit that
+            deltalake has not flushed, and then the table names the previous record again.
     """
 
     pointer: int

@@ -94,7 +94,7 @@ class HBaseWriter(StagedWriter[HBaseHandle]):
 
 
 def require_fits(data: bytes, row: bytes, max_bytes: int) -> None:
-    """Check a row's size. Its chunk becomes one cell in the staging table, and each value may become a cell in HBase.
+    """Check a row's size. The row's chunk becomes one cell in the staging table, and each value may become a cell in HBase.
 
     Raises:
         BadRecordError: the row is too large.

@@ -156,7 +156,7 @@ def new_producer(
 ) -> tuple[Producer | LibrdkafkaProducer, LibrdkafkaProducer | None]:
     """Create a producer. Return it a second time if it accepts records that are not Python objects.
 
-    Its delivery reports go to ``failures`` and ``delivered``, and its log to ``log`` and ``identity``.
+    The producer's delivery reports go to ``failures`` and ``delivered``, and its log to ``log`` and ``identity``.
     """
     native = _native(config, failures, delivered, log, identity)
     if native is not None:

@@ -89,8 +89,8 @@ class Statements:
     def create_stage(self, txn: str, publishing: Publishing) -> Iterator[sql.Composed]:
         """Create a slice's stage. The stage rejects every row that the table itself would reject because of the row's own values.
 
-        The stage also fills missing columns with defaults. It leaves identities to the table, because the stage's counter would
-        be separate.
+        The stage also fills missing columns with defaults. The stage leaves identities to the table, because the stage's counter
+        would be separate.
         """
         stage = self.stage(txn)
         yield sql.SQL(

@@ -38,7 +38,7 @@ def verdict(  # noqa: PLR0913 - a history has that many parts
     """Collect the history and return every broken promise.
 
     Args:
-        sink: the sink to check, with its output, ledger and transactions. Its ledger must never have been truncated.
+        sink: the sink to check, with its output, ledger and transactions. The sink's ledger must never have been truncated.
         bootstrap_servers: the addresses of the cluster itself, not of a proxy.
         watcher: a watcher that has read the output from the start.
         given: the expected output for each source record.

@@ -1,7 +1,7 @@
 """Run a Spark Connect server for the query under test: ``python -m twopc.testing.kill_loop.serve RUN READY``.
 
-The server writes its port to the file READY, and runs until it is killed. Its Python process outlives the JVM, so that processes
-that the JVM leaves behind end with the Python process.
+The server writes its port to the file READY, and runs until it is killed. The server's Python process outlives the JVM, so that
+processes that the JVM leaves behind end with the Python process.
 """
 
 from __future__ import annotations
