@@ -32,7 +32,7 @@ def alerts(  # noqa: PLR0913 - options of a command line
             help="Remember sent alerts in this file, so that several runs report each episode only once.",
         ),
     ] = None,
-    name: Annotated[str, typer.Option(help="The query name in alerts. Default: its id.")] = "",
+    name: Annotated[str, typer.Option(help="The query name in alerts. Default: the query id.")] = "",
     as_json: Json = False,
 ) -> None:
     """Send alerts when checkpoints fail, or when no checkpoint is completed, according to a team's own rules.

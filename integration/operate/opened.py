@@ -28,7 +28,7 @@ class Standing(Enum):
 
 @dataclass(frozen=True, kw_only=True)
 class OpenTransaction:
-    """An open transaction. As JSON, it has a key for each attribute.
+    """An open transaction. Its JSON object has a key for each attribute.
 
     Attributes:
         state: the transaction's state, in the coordinator's terms.

@@ -29,7 +29,8 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 _BOOTSTRAP_TIMEOUT_MS: Final = 30_000
-#: The kafka-python timeouts (``KafkaConnectionManager.DEFAULT_CONFIG``). Its admin client does not accept these options.
+#: The kafka-python timeouts (``KafkaConnectionManager.DEFAULT_CONFIG``). The admin client of kafka-python does not accept these
+#: options.
 _SETUP_TIMEOUTS_MS: Final = {
     "socket_connection_setup_timeout_ms": 10_000,
     "socket_connection_setup_timeout_max_ms": 30_000,

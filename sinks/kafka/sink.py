@@ -27,8 +27,8 @@ class KafkaSink(KafkaSettings, TwoPhaseCommitSink[KafkaHandle]):
     """Writes rows to Kafka exactly once. The driver commits them after its decision.
 
     Args:
-        name: the sink name, constant across restarts, and the prefix of its transactional ids. The name may contain letters,
-            digits, ``_`` and ``-``.
+        name: the sink name, constant across restarts, and the prefix of the sink's transactional ids. The name may contain
+            letters, digits, ``_`` and ``-``.
         bootstrap_servers: ``host:port``, or several separated by commas.
         topic: the topic for the rows. It overrides the ``topic`` column, as in Spark. None uses that column.
         options: librdkafka options with the prefix ``kafka.``, for example ``{"kafka.compression.type": "zstd"}``.
