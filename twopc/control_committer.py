@@ -145,7 +145,7 @@ class ControlCommitter(SinkCommitter[HandleT], Generic[HandleT, StepT]):
                     return Observation(record=record, bound={"id": ""})
                 return self.observed(step, record, decided, scan_start or NO_ATTEMPT)
         except self.failures as error:
-            kind = type(self.explain(error, ""))  # the text is about an attempt, and nobody makes one
+            kind = type(self.explain(error, ""))  # the text is about an attempt, and there is none
             raise kind(self.reason(error)) from error
 
     def acquire(self, claim: Claim, seen: Owner | None) -> int:

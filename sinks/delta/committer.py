@@ -37,7 +37,7 @@ class DeltaCommitter(LakeCommitter[DeltaHandle, Step, Entry]):
         moved="pointer",
         recreated="was deleted and recreated",
         restored="was restored to an older state while this driver was running",
-        lost="its log no longer contains batches that were committed to it. Somebody has restored an older copy of its files",
+        lost="its log no longer contains batches that were committed to it. An older copy of its files was restored",
     )
 
     def __init__(self, settings: DeltaSettings) -> None:
@@ -98,7 +98,7 @@ class DeltaCommitter(LakeCommitter[DeltaHandle, Step, Entry]):
         self._store.close()
 
     def _require_fit(self, table: DeltaTable, kept: Mapping[DeltaHandle, list[Entry]]) -> None:
-        """Check that the table still accepts decided files, even if somebody has altered it since the decision.
+        """Check that the table still accepts decided files, even if it was altered since the decision.
 
         Raises:
             StoreError: the table no longer accepts them.

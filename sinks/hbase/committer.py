@@ -49,7 +49,7 @@ class HBaseCommitter(StagedCommitter[HBaseHandle]):
             return self._cell.load(step)
         except AbsentTableError:
             if self._run:
-                raise  # this driver has used the table, so somebody has dropped the table since then
+                raise  # this driver has used the table, so the table was dropped since then
             return None
 
     def swap(self, step: StoreClient[Any], old: bytes | None, new: bytes) -> bool:

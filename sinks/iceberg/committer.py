@@ -35,8 +35,8 @@ class IcebergCommitter(LakeCommitter[IcebergHandle, Step, Entry]):
         moved="tag",
         recreated="was dropped and recreated",
         restored="was restored to an older state, or the sink's tag was moved back or deleted",
-        lost="the table no longer contains batches that were committed to it. Somebody has restored an older state, or "
-        "recreated the tag",
+        lost="the table no longer contains batches that were committed to it. An older state was restored, or "
+        "the tag was recreated",
     )
 
     def __init__(self, settings: IcebergSettings) -> None:
@@ -74,7 +74,7 @@ class IcebergCommitter(LakeCommitter[IcebergHandle, Step, Entry]):
     ) -> Mapping[IcebergHandle, list[Entry] | None]:
         """See :class:`LakeCommitter`.
 
-        If somebody has removed a schema or partitioning from the table, no manifest can list the files that need it.
+        If a schema or partitioning was removed from the table, no manifest can list the files that need it.
         """
         found = {
             handle: entries if has_definitions(step.view.table, handle.schema_id, handle.spec_id) else None
@@ -92,7 +92,7 @@ class IcebergCommitter(LakeCommitter[IcebergHandle, Step, Entry]):
         added = snapshot_of(metadata, self.name, step.view.outcome.batch)
         if added is None:
             return None
-        gone = "the branch main no longer includes it: somebody has rolled the table back or replaced the branch"
+        gone = "the branch main no longer includes it: the table was rolled back or the branch was replaced"
         return History(
             kind="snapshot",
             entry=added.snapshot_id,
@@ -111,7 +111,7 @@ class IcebergCommitter(LakeCommitter[IcebergHandle, Step, Entry]):
         self._store.close()
 
     def _added_already(self, step: Step, found: Mapping[IcebergHandle, list[Entry] | None]) -> set[str]:
-        """Find files that are in the table although the tag's record does not mention them, because somebody recreated the tag.
+        """Find files that are in the table although the tag's record does not mention them, because the tag was recreated.
 
         Look up only earlier drivers' files, because a running driver knows its own record.
         """

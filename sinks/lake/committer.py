@@ -174,7 +174,7 @@ class LakeCommitter(StepCommitter[HandleT, StepT], Generic[HandleT, StepT, Entry
     # -- for callers ----------------------------------------------------------------------------------------------------
 
     def binding(self) -> Mapping[str, str]:
-        """See :class:`StepCommitter`. Add the table's id, which changes if somebody recreates the table."""
+        """See :class:`StepCommitter`. Add the table's id, which changes if the table is recreated."""
         bound = super().binding()
         return {**bound, "table": self._table_id}
 

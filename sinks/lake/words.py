@@ -10,7 +10,7 @@ class Words(NamedTuple):
 
     Attributes:
         moved: names the value in the table that other drivers have moved.
-        recreated: says that somebody has replaced the table with a new one.
+        recreated: says that a new table has replaced the table.
         restored: says that the table has lost a running driver's commits.
         lost: says at a start that the table has lost commits.
     """

@@ -214,7 +214,7 @@ class PostgresCommitter(FencedCommitter[PostgresHandle, "Connection"]):
     def commit_once(self, handles: Sequence[PostgresHandle], version: int) -> None:
         """See :class:`FencedCommitter`. Commit the votes first. Publish a batch without a vote from its stages."""
         if votes := votes_of(handles):
-            # Nobody holds a lock while a vote is committed. So record the decision first. Then a fenced driver can do nothing
+            # No driver holds a lock while a vote is committed. So record the decision first. Then a fenced driver can do nothing
             # more, and a driver that starts from an older checkpoint sees the decision.
             self._record_decision(version)
             for _ in finish_votes(self._database, votes, "COMMIT"):
@@ -223,7 +223,7 @@ class PostgresCommitter(FencedCommitter[PostgresHandle, "Connection"]):
 
     def abort(self, handles: Sequence[PostgresHandle]) -> None:
         """See :class:`FencedCommitter`."""
-        # Roll back even if this driver is fenced, because nobody else uses these transaction names.
+        # Roll back even if this driver is fenced, because no other program uses these transaction names.
         with self._tidy("rolling back a vote"):
             for _ in finish_votes(self._database, votes_of(handles), "ROLLBACK"):
                 pass

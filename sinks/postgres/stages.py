@@ -8,14 +8,14 @@ if TYPE_CHECKING:
     from twopc.sinks.postgres.database import Database
     from twopc.sinks.postgres.statements import Statements
 
-#: The timeout is short because nobody waits for the removal of a stage.
+#: The timeout is short because no batch waits for the removal of a stage.
 _DROP_LOCK_TIMEOUT_MS: Final = 1_000
 #: How many stages one transaction drops. Each stage needs a lock, and ``max_locks_per_transaction`` is 64 by default.
 _DROPPED_AT_ONCE: Final = 50
 
 
 def drop_stages(database: Database, statements: Statements) -> None:
-    """Drop the stages that nobody needs.
+    """Drop the stages that no batch needs.
 
     Raises:
         psycopg.Error: a stage cannot be dropped now. For example, a backup is still reading it.
