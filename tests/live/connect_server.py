@@ -1,7 +1,11 @@
-"""A server of Spark Connect, as a script: ``python connect_server.py <port>``. It runs until it is killed."""
+"""A server of Spark Connect, as a script: ``python connect_server.py <port> '<settings as JSON>'``.
+
+It runs until it is killed.
+"""
 
 from __future__ import annotations
 
+import json
 import sys
 import threading
 from pathlib import Path
@@ -18,6 +22,7 @@ def main() -> None:
             "spark.plugins": "org.apache.spark.sql.connect.SparkConnectPlugin",
             "spark.connect.grpc.binding.port": sys.argv[1],
             "spark.sql.artifact.isolation.enabled": "true",
+            **json.loads(sys.argv[2]),
         },
     )
     print(READY, flush=True)  # noqa: T201 - read by the parent process

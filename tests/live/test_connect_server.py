@@ -46,11 +46,11 @@ def _process(root: Path, script: str, *arguments: str, interpreter: str = sys.ex
 class Server:
     """A server, and everything that it starts."""
 
-    def __init__(self, root: Path) -> None:
+    def __init__(self, root: Path, **settings: str) -> None:
         [port] = free_ports(1)
         self.url = f"sc://127.0.0.1:{port}"
         self.log = root / "log"
-        self._process = _process(root, "connect_server.py", str(port))
+        self._process = _process(root, "connect_server.py", str(port), json.dumps(settings))
         self._session = os.getpgid(self._process.pid)
         wait_until(lambda: READY in self.text or self._process.exit_code is not None, f"{self.log}: ready", _TIMEOUT_S)
         assert READY in self.text, self.text[-3000:]
@@ -68,8 +68,8 @@ class Server:
 
 
 @contextlib.contextmanager
-def server(root: Path) -> Iterator[Server]:
-    one = Server(root)
+def server(root: Path, **settings: str) -> Iterator[Server]:
+    one = Server(root, **settings)
     try:
         yield one
     finally:
@@ -170,6 +170,29 @@ def test_a_client_that_is_killed_costs_nothing(kafka: KafkaService, tmp_path: Pa
         client.process.wait(10)
         client.open_gate()
         wait_until(lambda: pipeline.visible() == pipeline.given, "the query has ended", _TIMEOUT_S)
+
+
+def test_a_session_that_expires_stops_its_query_in_the_middle_of_a_commit_and_the_next_start_completes_it(
+    kafka: KafkaService, tmp_path: Path
+) -> None:
+    """Spark renews the session of a running query only once a minute (``SparkConnectStreamingQueryCache``)."""
+    pipeline = pipeline_of(kafka, tmp_path)
+    pipeline.feed(60)
+    soon = {
+        "spark.connect.session.manager.defaultSessionTimeout": "3s",
+        "spark.connect.session.manager.maintenanceInterval": "1s",
+    }
+    with server(tmp_path / "server", **soon) as one:
+        client = Client(tmp_path / "client", one, pipeline, "driver.decided")
+        worker = client.waiting_worker()
+        client.process.kill()
+        client.process.wait(10)
+        wait_until(lambda: not worker.is_running(), "Spark has stopped the query", _TIMEOUT_S)
+    assert not pipeline.visible()
+    with server(tmp_path / "successor") as another:
+        successor = Client(tmp_path / "client-of-successor", another, pipeline)
+        assert successor.ended() == 0, successor.text[-3000:]
+    pipeline.require_exactly_once()
 
 
 def test_a_process_that_outlives_its_server_and_its_successor_decides_nothing(
