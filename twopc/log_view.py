@@ -91,7 +91,7 @@ def fold(contents: LogContents) -> LogView:
     """Fold a log while reading it. The view records damage instead of raising it, so that the recovery table handles it.
 
     Raises:
-        TwoPhaseCommitError: the log cannot be read, see :meth:`DecisionLog.read`.
+        TwoPhaseCommitError: the log cannot be read; see :meth:`DecisionLog.read`.
     """
     try:
         view, recorded_start = _fold_from(contents, 0)

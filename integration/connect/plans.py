@@ -85,8 +85,8 @@ class Plan:
 
     Attributes:
         analyzed: the analyzed plan, as text.
-        forms: the nodes of the physical plan, each with the rest of its line. An adaptive plan that has run has two
-            forms, the final and the initial one.
+        forms: the forms of the physical plan: an adaptive plan that has run has two, the final and the initial one. Each
+            form lists its nodes: a node's name, and the text after the name on its line.
         is_cut: whether Spark has left out a part.
     """
 

@@ -70,7 +70,8 @@ def cutover(  # noqa: PLR0913 - options of a command line
     key: Annotated[
         str | None,
         _batch(
-            help="The unique part of a record: key, value, header:NAME, json:$.path, or several. Default: the full record."
+            help="The unique part of a record: key, value, header:NAME, json:$.path, or several, separated by commas. "
+            "Default: the full record."
         ),
     ] = None,
     clock_skew_ms: Annotated[

@@ -43,8 +43,8 @@ class Upgrade:
     """One restart of the broker, with its changes.
 
     Attributes:
-        version: the version of Kafka, and of the ZooKeeper that it ships.
-        protocol: `inter.broker.protocol.version`; also the format of new records, up to 2.8. "" without ZooKeeper.
+        version: the version of Kafka, which determines the version of ZooKeeper.
+        protocol: `inter.broker.protocol.version`; for Kafka 2.x, also `log.message.format.version`. "" without ZooKeeper.
         mode: where the metadata is: `zookeeper`, `migrating` (copied to a KRaft controller), `kraft`.
     """
 

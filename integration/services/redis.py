@@ -119,7 +119,7 @@ def cluster(
         timeout_s: how long the nodes may take to form the cluster, in seconds.
 
     Raises:
-        ServiceError: the cluster was not formed in time.
+        ServiceError: the cluster did not form in time.
     """
     directives = {"cluster-enabled": "yes", "cluster-node-timeout": "2000", **(options or {})}
     with contextlib.ExitStack() as stack:

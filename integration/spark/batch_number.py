@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 
 def require_number(given: Any, query: Query) -> int:
-    """Check that a call passes the batch that Spark is processing; return its number.
+    """Check that the given number is the number of the batch that Spark is processing, and return it.
 
     A wrong number could name a batch that is already written. The rows of the current batch would then be skipped.
 

@@ -114,7 +114,7 @@ def where_present(row: bytes, column: Column) -> Message:
 
 
 def where_none_since(row: bytes, column: Column, at_ms: int) -> Message:
-    """Require that no cell has this timestamp or a later one, or that the cell is empty."""
+    """Require that the column has no value at or after this timestamp. An empty value counts as none."""
     condition = _where(row, column, b"", hbase_pb.EQUAL)
     condition.time_range.CopyFrom(hbase_pb.TimeRange(**{"from": at_ms, "to": 2**63 - 1}))
     return condition

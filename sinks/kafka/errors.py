@@ -134,7 +134,7 @@ def on_topic(right: str, topic: str) -> str:
 
 
 def on_ids(right: str, transactional_id: str) -> str:
-    """Name a permission on a sink's transactional ids for an error message, given one of the ids."""
+    """Describe a permission on all of a sink's transactional ids. Any of the ids supplies their prefix."""
     return f"{right} on transactional ids with the prefix '{transactional_id.partition('.')[0]}.'"
 
 

@@ -15,7 +15,7 @@ class LakeHandle(Prepared):
     Attributes:
         attempt: the driver epoch and the attempt's number. Together, they are unique for this sink.
         batch: the batch id, which is part of the files' paths.
-        entries: the list of files, see :mod:`twopc.sinks.lake.entries`; empty if the list is too long for a handle.
+        entries: the list of files (see :mod:`twopc.sinks.lake.entries`); empty if the list is too long for a handle.
         entries_file: the path of the file that contains a long list; otherwise empty.
         entries_digest: the SHA-256 of the file at ``entries_file``.
     """

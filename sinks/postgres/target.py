@@ -112,7 +112,7 @@ class Constraint:
         table: the name of the constraint's table, with the schema if it is not in the search path.
         table_oid: the object id of the constraint's table.
         columns: the names of the constraint's columns.
-        definition: the SQL definition; empty if it was not read, see :func:`twopc.sinks.postgres.table.read_table`.
+        definition: the SQL definition; empty if it was not read (see :func:`twopc.sinks.postgres.table.read_table`).
         is_enforced: whether the server enforces the constraint.
         is_inherited: whether a partition inherits the constraint from its parent.
     """

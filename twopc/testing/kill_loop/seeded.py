@@ -61,7 +61,8 @@ def kill_loop(  # noqa: PLR0913 - all but the first two by name, most of them wi
         spark: further settings of the Spark session.
         connect: run the query under Spark Connect, from Spark 4.0 on. It needs ``pip install 'spark-twopc[connect]'``.
         victims: with ``connect``, the processes that the kills terminate, in turn; by default all four of :class:`Victim`, ALL
-            last. At a crash point of a task, the task's worker always kills itself, and the query fails.
+            last. At a crash point in a task, the task's Python worker kills itself, whichever process is next,
+            and the query fails.
 
     Raises:
         QueryFailedError: the query stopped or hung by itself.
