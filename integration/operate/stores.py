@@ -55,18 +55,21 @@ def read_decisions(checkpoint: CheckpointState, kafka: Sequence[KafkaSink]) -> D
     """Read the decisions of a checkpoint's query, from the checkpoint or from the ledger of one of these sinks."""
     if checkpoint.log is None:
         return Decisions(checkpoint, _NOTHING)  # nothing is decided before the checkpoint is bound
-    sink = next((one for one in kafka if one.ledger == checkpoint.log), None)
-    if checkpoint.registers is None and sink is None:
+    create_log = _log_of(checkpoint, kafka)
+    if create_log is None:
         return Decisions(checkpoint, None)
     try:
-        if checkpoint.registers is not None or sink is None:
-            history = _read(RegisterLog(LocalFiles(Path(checkpoint.location) / "twopc")))
-        else:
-            history = _read(sink.create_decision_log())
+        history = _read(create_log())
     except (TwoPhaseCommitError, OSError) as error:
         return Decisions(checkpoint, None, str(error))
     damage = history.view.damage
     return Decisions(checkpoint, history) if damage is None else Decisions(checkpoint, None, damage)
+
+
+def _log_of(checkpoint: CheckpointState, kafka: Sequence[KafkaSink]) -> Callable[[], DecisionLog] | None:
+    if checkpoint.registers is not None:
+        return lambda: RegisterLog(LocalFiles(Path(checkpoint.location) / "twopc"))
+    return next((one.create_decision_log for one in kafka if one.ledger == checkpoint.log), None)
 
 
 def observe_store(sink: TwoPhaseCommitSink[Any], read: Read) -> tuple[StoreState, list[Advice]]:
