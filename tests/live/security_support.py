@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from confluent_kafka.admin import (
     AclBinding,
@@ -14,6 +14,15 @@ from confluent_kafka.admin import (
     ResourcePatternType,
     ResourceType,
 )
+
+from tests.live.broker_changes import create_acls
+from twopc.sinks.kafka.ledger_topic import TRANSACTION_LOG
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from twopc.integration.services.kafka import LocalKafka
+    from twopc.sinks.kafka import KafkaSink
 
 #: A user that is there from the start.
 USER, PASSWORD = "ann", "a pass, word=1"
@@ -68,3 +77,34 @@ def documented() -> list[Right]:
         for role, on, name, _, rights, outcome, _ in found
         for right in rights.split(",")
     ]
+
+
+def documented_rights(
+    sink: KafkaSink, topic: str, ledger: ResourcePatternType = LITERAL
+) -> list[tuple[ResourceType, str, ResourcePatternType, AclOperation]]:
+    """The README's list; ``ledger``: the pattern of the permissions on the ledger."""
+    on = {
+        (ResourceType.TOPIC, sink.ledger, ledger): (
+            "CREATE",
+            "READ",
+            "WRITE",
+            "DESCRIBE",
+            "DESCRIBE_CONFIGS",
+            "DELETE",
+        ),
+        (ResourceType.TOPIC, topic, LITERAL): ("WRITE", "DESCRIBE"),
+        (ResourceType.TOPIC, TRANSACTION_LOG, LITERAL): ("DESCRIBE", "DESCRIBE_CONFIGS"),
+        (ResourceType.TRANSACTIONAL_ID, f"{sink.name}.", PREFIXED): ("WRITE", "DESCRIBE"),
+    }
+    return [(*where, AclOperation[right]) for where, rights in on.items() for right in rights]
+
+
+def allow(kafka: LocalKafka, rights: Iterable[tuple[ResourceType, str, ResourcePatternType, AclOperation]]) -> None:
+    """Allow the user these operations."""
+    create_acls(
+        kafka.bootstrap_servers,
+        [
+            AclBinding(kind, name, pattern, f"User:{USER}", "*", operation, AclPermissionType.ALLOW)
+            for kind, name, pattern, operation in rights
+        ],
+    )

@@ -19,10 +19,9 @@ from tests.live.file_query import Query as SparkQuery
 from tests.live.file_query import kafka_sink, values
 from tests.live.pipeline import Query, Tasks, prepare_task
 from tests.live.rules.schedules import Play, at, crash, until, work_of
-from tests.live.security_support import USER
+from tests.live.security_support import USER, allow, documented_rights
 from tests.live.services import KafkaService
 from tests.live.spark_support import spark
-from tests.live.test_security import allow, documented_rights
 from tests.token_endpoint import TokenEndpoint, unsecured_token
 from twopc.errors import CommitBlockedError, ConfigurationError
 from twopc.integration.services.kafka import LocalKafka
@@ -113,7 +112,7 @@ def use_tokens(query: Query, secured: LocalKafka, options: dict[str, Any], **oth
     query.sink = dataclasses.replace(
         query.sink, bootstrap_servers=secured.address("TOKENS"), options=options, **{"timeout_ms": 15_000, **other}
     )
-    allow(secured, *documented_rights(query))
+    allow(secured, documented_rights(query.sink, query.topic))
 
 
 @pytest.mark.parametrize("way", [pytest.param("oauth_cb", marks=pytest.mark.whole), "oidc", "unsecured"])
@@ -224,9 +223,7 @@ def test_spark_tasks_get_tokens_from_the_users_function(
     sink = dataclasses.replace(
         plain, bootstrap_servers=secured.address("TOKENS"), options={**TOKEN, "kafka.oauth_cb": notebook_cb}
     )
-    rights = Query(secured.bootstrap_servers, tmp_path / "unused")
-    rights.sink, rights.name, rights.topic = sink, sink.name, sink.name
-    allow(secured, *documented_rights(rights))
+    allow(secured, documented_rights(sink, sink.name))
     query = SparkQuery(spark, tmp_path, (sink,))
     query.feed(*({"id": f"k{n}", "n": n} for n in range(20)))
     query.run()

@@ -12,22 +12,19 @@ import msgspec
 import pyarrow as pa
 import pytest
 from confluent_kafka.admin import (
-    AclBinding,
     AclOperation,
-    AclPermissionType,
     AdminClient,
     AlterConfigOpType,
     ConfigEntry,
     ConfigResource,
-    ResourcePatternType,
     ResourceType,
 )
 from kafka.protocol.api_key import ApiKey
 
-from tests.live.broker_changes import create_acls
 from tests.live.cluster_support import cluster, replicated_topic, three_brokers
 from tests.live.pipeline import Tasks, create_topic, record_batch
 from tests.live.rules.schedules import at, playing, until, work_of
+from tests.live.security_support import LITERAL, PREFIXED, USER, allow, documented_rights
 from tests.tasks import attempt_of, prepare
 from twopc.errors import BadRecordError
 from twopc.integration.preflight import apis
@@ -36,7 +33,7 @@ from twopc.integration.preflight.findings import Result
 from twopc.integration.services.kafka import LocalKafka
 from twopc.integration.services.ports import free_ports
 from twopc.sinks.kafka import KafkaSink
-from twopc.sinks.kafka.ledger_topic import TRANSACTION_LOG, LedgerTopic, settings_of
+from twopc.sinks.kafka.ledger_topic import LedgerTopic, settings_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -317,7 +314,7 @@ def test_a_topic_whose_creation_was_interrupted_is_waited_for_and_deleted(
     assert topics_of(kafka.bootstrap_servers, name) == set()
 
 
-USER, PASSWORD = "ann", "secret"
+PASSWORD = "secret"  # noqa: S105 - of a broker that ends with its tests
 
 
 @pytest.fixture(scope="module")
@@ -372,32 +369,6 @@ def test_messages_that_are_too_small_for_the_ledger_have_their_line(guarded: Loc
     (line,) = of(report, "driver")
     assert line.result is Result.FAIL
     assert "max.message.bytes=9000, which is too small" in line.why
-
-
-Right = tuple[ResourceType, str, ResourcePatternType, AclOperation]
-LEDGER_RIGHTS = ("CREATE", "READ", "WRITE", "DESCRIBE", "DESCRIBE_CONFIGS", "DELETE")
-LITERAL, PREFIXED = ResourcePatternType.LITERAL, ResourcePatternType.PREFIXED
-
-
-def documented_rights(sink: KafkaSink, topic: str, pattern: ResourcePatternType) -> list[Right]:
-    """The README's list; ``pattern``: of the right on the ledger."""
-    on = {
-        (ResourceType.TOPIC, sink.ledger, pattern): LEDGER_RIGHTS,
-        (ResourceType.TOPIC, topic, LITERAL): ("WRITE", "DESCRIBE"),
-        (ResourceType.TOPIC, TRANSACTION_LOG, LITERAL): ("DESCRIBE", "DESCRIBE_CONFIGS"),
-        (ResourceType.TRANSACTIONAL_ID, f"{sink.name}.", PREFIXED): ("WRITE", "DESCRIBE"),
-    }
-    return [(*where, AclOperation[right]) for where, rights in on.items() for right in rights]
-
-
-def allow(kafka: LocalKafka, rights: list[Right]) -> None:
-    create_acls(
-        kafka.bootstrap_servers,
-        [
-            AclBinding(kind, name, pattern, f"User:{USER}", "*", operation, AclPermissionType.ALLOW)
-            for kind, name, pattern, operation in rights
-        ],
-    )
 
 
 def guarded_sink(kafka: LocalKafka) -> tuple[KafkaSink, str]:

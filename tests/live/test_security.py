@@ -17,10 +17,10 @@ from confluent_kafka.admin import (
     ResourceType,
 )
 
-from tests.live.broker_changes import create_acls, with_acl
+from tests.live.broker_changes import with_acl
 from tests.live.pipeline import Query, Tasks, create_topic
 from tests.live.rules.schedules import at
-from tests.live.security_support import PASSWORD, USER
+from tests.live.security_support import PASSWORD, USER, allow, documented_rights
 from twopc.errors import CommitBlockedError, ConfigurationError, TwoPhaseCommitError
 from twopc.sinks.kafka import ledger_topic
 
@@ -57,39 +57,11 @@ def secure_query(kafka: LocalKafka, root: Path, authority: tuple[Path, Path], **
     return query
 
 
-def allow(kafka: LocalKafka, *rights: tuple[ResourceType, str, ResourcePatternType, AclOperation]) -> None:
-    create_acls(
-        kafka.bootstrap_servers,
-        [
-            AclBinding(kind, name, pattern, f"User:{USER}", "*", operation, AclPermissionType.ALLOW)
-            for kind, name, pattern, operation in rights
-        ],
-    )
-
-
-def documented_rights(query: Query) -> list[tuple[ResourceType, str, ResourcePatternType, AclOperation]]:
-    """The rights of the README's list."""
-    literal, prefixed = ResourcePatternType.LITERAL, ResourcePatternType.PREFIXED
-    ledger = ("CREATE", "READ", "WRITE", "DESCRIBE", "DESCRIBE_CONFIGS", "DELETE")
-    return [
-        *((ResourceType.TOPIC, query.sink.ledger, literal, AclOperation[right]) for right in ledger),
-        *((ResourceType.TOPIC, query.topic, literal, AclOperation[right]) for right in ("WRITE", "DESCRIBE")),
-        *(
-            (ResourceType.TOPIC, "__transaction_state", literal, AclOperation[right])
-            for right in ("DESCRIBE", "DESCRIBE_CONFIGS")
-        ),
-        *(
-            (ResourceType.TRANSACTIONAL_ID, f"{query.name}.", prefixed, AclOperation[right])
-            for right in ("WRITE", "DESCRIBE")
-        ),
-    ]
-
-
 def test_the_documented_rights_suffice_over_scram_and_tls(
     secured: LocalKafka, tmp_path: Path, authority: tuple[Path, Path]
 ) -> None:
     query = secure_query(secured, tmp_path, authority)
-    allow(secured, *documented_rights(query))
+    allow(secured, documented_rights(query.sink, query.topic))
     query.driver().process(query.batch(0), Tasks(query, ROWS))
     restarted = query.driver()
     restarted.process(query.batch(0), Tasks(query, ROWS))
@@ -102,14 +74,14 @@ def test_a_denied_transactional_id_is_named_and_nothing_is_lost_once_it_is_allow
     secured: LocalKafka, tmp_path: Path, authority: tuple[Path, Path], right: str
 ) -> None:
     query = secure_query(secured, tmp_path, authority)
-    rights = documented_rights(query)
+    rights = documented_rights(query.sink, query.topic)
     # Write on an id implies Describe, so a user without Describe has neither.
     withheld = [r for r in rights if r[0] is ResourceType.TRANSACTIONAL_ID and right in {"DESCRIBE", r[3].name}]
-    allow(secured, *(r for r in rights if r not in withheld))
+    allow(secured, (r for r in rights if r not in withheld))
     with pytest.raises(ConfigurationError, match=rf"(?s){right.title()}.*{query.name}\."):
         query.driver().process(query.batch(0), Tasks(query, ROWS))
     assert query.visible() == {}
-    allow(secured, *withheld)
+    allow(secured, withheld)
     query.driver().process(query.batch(0), Tasks(query, ROWS))
     assert query.visible() == {"a": 1, "b": 1, "c": 1}
 
@@ -118,7 +90,7 @@ def test_a_denied_output_topic_is_named_and_nothing_becomes_visible(
     secured: LocalKafka, tmp_path: Path, authority: tuple[Path, Path]
 ) -> None:
     query = secure_query(secured, tmp_path, authority)
-    allow(secured, *(r for r in documented_rights(query) if r[1] != query.topic))
+    allow(secured, (r for r in documented_rights(query.sink, query.topic) if r[1] != query.topic))
     with pytest.raises(ConfigurationError, match=rf"Allow \w+ on the topic {query.topic}"):
         query.driver().process(query.batch(0), Tasks(query, ROWS))
     assert query.visible() == {}
@@ -169,7 +141,7 @@ def test_a_right_that_is_lost_before_the_commit_is_named_with_the_time_that_is_l
 ) -> None:
     """Caught mutation: ``KafkaCommitter`` reports no blockers ("restart when every broker answers")."""
     query = secure_query(secured, tmp_path, authority)
-    allow(secured, *documented_rights(query))
+    allow(secured, documented_rights(query.sink, query.topic))
     prefix = (ResourceType.TRANSACTIONAL_ID, f"{query.name}.", ResourcePatternType.PREFIXED, AclOperation.WRITE)
     reason = r"broker 1: not authorized; allow Write.*expire after kafka\.transaction\.timeout\.ms=900000"
     with contextlib.ExitStack() as withdrawn:
@@ -188,7 +160,7 @@ def test_without_the_rights_to_delete_or_to_see_the_transaction_log_a_start_warn
     """Caught mutations: a topic that cannot be described is refused; the right to delete is first tried after 200 batches."""
     query = secure_query(secured, tmp_path, authority)
     create_topic(secured.bootstrap_servers, query.sink.ledger, 9, dict(ledger_topic._REQUIRED))
-    allow(secured, *(right for right in documented_rights(query) if right[3] != AclOperation.DELETE))
+    allow(secured, (right for right in documented_rights(query.sink, query.topic) if right[3] != AclOperation.DELETE))
     hidden = (ResourceType.TOPIC, "__transaction_state", ResourcePatternType.LITERAL, AclOperation.ALL)
     with denied(secured, *hidden), caplog.at_level(logging.WARNING, "twopc.sinks.kafka"):
         query.driver().process(query.batch(0), Tasks(query, ROWS))

@@ -12,17 +12,15 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from confluent_kafka.admin import (
-    AclBinding,
     AclOperation,
-    AclPermissionType,
     ResourcePatternType,
     ResourceType,
 )
 
-from tests.live.broker_changes import create_acls
 from tests.live.pipeline import Tasks, record_batch
 from tests.live.rules.batches import ROWS, VISIBLE, WithOrphan
 from tests.live.rules.schedules import Play, at, crash, die, playing, work_of, writer_of
+from tests.live.security_support import allow
 from tests.live.services import KafkaService, chosen
 from twopc.errors import CommitBlockedError, ConfigurationError, RetriableError
 from twopc.integration.services.kafka import LocalKafka
@@ -226,11 +224,7 @@ def guarded() -> Iterator[LocalKafka]:
 
 
 def allow_all(broker: LocalKafka, *resources: tuple[ResourceType, str]) -> None:
-    rights = [
-        AclBinding(kind, name, ResourcePatternType.LITERAL, "User:ann", "*", AclOperation.ALL, AclPermissionType.ALLOW)
-        for kind, name in resources
-    ]
-    create_acls(broker.bootstrap_servers, rights)
+    allow(broker, [(kind, name, ResourcePatternType.LITERAL, AclOperation.ALL) for kind, name in resources])
 
 
 def test_a_driver_without_describe_on_its_transactional_ids_is_refused_before_it_fences(
