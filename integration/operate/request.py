@@ -87,7 +87,7 @@ def request_savepoint(
     try:
         while (data := files.read(ANSWERS + name)) is None and time.monotonic() < deadline and not (ended := is_over()):
             time.sleep(_POLL_S)
-        # After its answer, the query checks that somebody still waits, and removes the request; see `_Run._tell`.
+        # After its answer, the query checks that the requester still waits, and removes the request; see `_Run._tell`.
         while (
             data is not None
             and files.read(REQUESTS + name) is not None

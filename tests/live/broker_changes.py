@@ -1,7 +1,7 @@
 """Changes of a broker's metadata that are in force when they return.
 
 In KRaft, the controller acknowledges a change when the quorum has it. A broker applies it later, when it has read it from the
-metadata log (KIP-500). So a client that relies on a change at once may still see the state before it.
+metadata log (KIP-500). So a client that relies on a change immediately may still see the earlier state.
 """
 
 from __future__ import annotations
