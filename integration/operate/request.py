@@ -83,21 +83,14 @@ def request_savepoint(
             f"the request for a savepoint cannot be written to {files.location}: {error}. The query continues, and nothing "
             "has changed. Free some space, or correct the directory's permissions. Then repeat the request"
         ) from error
-    deadline, ended, data = time.monotonic() + timeout_s, False, None
+    deadline, ended = time.monotonic() + timeout_s, False
     try:
-        while (data := files.read(ANSWERS + name)) is None and time.monotonic() < deadline and not (ended := is_over()):
-            time.sleep(_POLL_S)
-        # After its answer, the query checks that the requester still waits, and removes the request; see `_Run._tell`.
-        while (
-            data is not None
-            and files.read(REQUESTS + name) is not None
-            and time.monotonic() < deadline
-            and not is_over()
-        ):
+        # The query answers, checks that the requester still waits, and removes the request last; see `_Run._tell`.
+        while files.read(REQUESTS + name) is not None and time.monotonic() < deadline and not (ended := is_over()):
             time.sleep(_POLL_S)
     finally:
         files.remove(REQUESTS + name)  # from here on, the query no longer answers
-        data = data or files.read(ANSWERS + name)
+        data = files.read(ANSWERS + name)
         files.remove(ANSWERS + name)
     if data is None:
         if ended:

@@ -335,11 +335,12 @@ def test_a_requester_that_has_its_answer_waits_until_the_query_has_looked_for_it
 
     def observed(files: LocalFiles, name: str) -> bytes | None:
         is_request = name.startswith("savepoint-request-") and not name.startswith("savepoint-request-answer")
-        if threading.current_thread() is query and is_request and list((checkpoint / "twopc").glob("*answer*")):
+        has_answered = bool(list((checkpoint / "twopc").glob("*answer*")))
+        if threading.current_thread() is query and is_request and has_answered:
             assert has_read.wait(10)
             wait((requester,), timeout=1)  # a requester that does not wait for the query is over by then
         found = read(files, name)
-        if threading.current_thread() is not query and "answer" in name and found is not None:
+        if threading.current_thread() is not query and has_answered:
             has_read.set()
         return found
 
