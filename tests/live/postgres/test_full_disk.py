@@ -39,11 +39,11 @@ _START: Final = (
 _BLOCKED: Final = rf"batch \d is decided, .*{_FULL}.* Fix this and restart the query; it then completes this batch"
 
 
-@pytest.fixture
-def server() -> Iterator[PostgresOnSmallDisks]:
+@pytest.fixture(params=["18", pytest.param("16", marks=pytest.mark.whole)])
+def server(request: pytest.FixtureRequest) -> Iterator[PostgresOnSmallDisks]:
     """A server of the test's own, because a test shuts it down or makes it panic."""
     try:
-        with PostgresOnSmallDisks(options=OPTIONS) as started:
+        with PostgresOnSmallDisks(version=request.param, options=OPTIONS) as started:
             yield started
     except NoNamespaceError as error:
         pytest.skip(f"no small disk can be mounted here: {error}")
