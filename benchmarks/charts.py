@@ -65,7 +65,7 @@ def described(results: Results, chart: Chart) -> str:
     what = re.sub(r"^Time\b", "the time", chart.title) + (f" ({unit})" if unit else "")
     *others, last = [one.name.replace(", ", " in ") for one in drawable(chart.series)]
     sides = f"{', '.join(others)} and {last}" if others else last
-    return f"Chart for {sides}: {what} against the {results.x_label}."
+    return f"The chart shows {what} against the {results.x_label} for {sides}."
 
 
 def _without_unit(fact: str) -> str:

@@ -48,7 +48,9 @@ def heading(settings: dict[str, Any]) -> dict[str, Any]:
 
 def measured_when(heading: dict[str, Any], rounds: int) -> str:
     """Say when and how often a group was measured."""
-    return f"Measured on {heading['date']} at commit {heading['commit']}, in {some(rounds, 'round', 'rounds')}."
+    return (
+        f"The benchmark ran on {heading['date']} at commit {heading['commit']}, in {some(rounds, 'round', 'rounds')}."
+    )
 
 
 def in_words(heading: dict[str, Any]) -> str:
@@ -56,9 +58,9 @@ def in_words(heading: dict[str, Any]) -> str:
     *others, last = [f"{name} {value}" for name, value in heading.items() if name not in _NO_VERSIONS]
     versions = f"{', '.join(others)} and {last}" if others else last
     return (
-        f"The machine had {heading['cores']} cores ({heading['processor']}), {heading['memory GiB']} GiB of memory and a load of "
-        f"{heading['load at the start']} at the start; its system was {heading['system']}. The versions were {versions}. The "
-        f"settings were {heading['settings']}."
+        f"The machine had {heading['cores']} cores ({heading['processor']}) and {heading['memory GiB']} GiB of memory. Its load "
+        f"average was {heading['load at the start']} at the start, and its system was {heading['system']}. The versions were "
+        f"{versions}. The settings were {heading['settings']}."
     )
 
 

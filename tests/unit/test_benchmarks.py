@@ -155,7 +155,7 @@ def test_a_brief_block_shows_the_times_and_not_what_was_measured_beside_them(tmp
     results(Case(name="100 rows", unit="ms", samples={TWOPC: [12, 30, 10]}, facts=facts)).write(tmp_path)
     whole, brief = (filled(f"<!-- bench:streaming{part} -->\n<!-- /bench -->", tmp_path) for part in ("", " brief"))
     for text in (whole, brief):
-        assert "Measured on 2026-01-01 at commit abc, in 3 rounds." in text
+        assert "The benchmark ran on 2026-01-01 at commit abc, in 3 rounds." in text
         assert "| 100 rows | twopc | 12 (10-30) ms |" in text
     assert "| trigger time, ms | twopc | 1 234 |" in whole
     assert "trigger time" not in brief
@@ -168,10 +168,9 @@ def test_the_text_of_a_chart_says_what_it_measures_and_of_whom(tmp_path: Path) -
     kept.write(tmp_path)
     draw(kept, tmp_path)
     page = filled("<!-- bench:streaming -->\n<!-- /bench -->", tmp_path)
-    assert f"Chart for {TWOPC} and {SPARK}: T (ms) against the {kept.x_label}.](results/streaming.svg)" in page
-    memory = (
-        f"Chart for {TWOPC}: driver memory (MiB) against the {kept.x_label}.](results/streaming-driver-memory-mib.svg)"
-    )
+    assert f"The chart shows T (ms) against the {kept.x_label} for {TWOPC} and {SPARK}.](results/streaming.svg)" in page
+    memory = f"The chart shows driver memory (MiB) against the {kept.x_label} for {TWOPC}."
+    memory += "](results/streaming-driver-memory-mib.svg)"
     assert memory in page
 
 
