@@ -87,7 +87,7 @@ def _group(results: Results, directory: Path) -> str:
         parts.append(_times(results))
     facts = fact_rows(results.cases)
     if facts:
-        parts.append(markdown(("beside the times", "side", *(case.name for case in results.cases)), facts))
+        parts.append(markdown(("other figures", "side", *(case.name for case in results.cases)), facts))
     parts += [f"{missing.name} was not measured: {missing.reason}" for missing in results.missing]
     parts += [
         f"![{described(results, chart)}](results/{chart.name}.svg)"

@@ -54,7 +54,7 @@ def facts_table(cases: Sequence[Case]) -> Table | None:
     rows = fact_rows(cases)
     if not rows:
         return None
-    table = Table(title="beside the times", title_justify="left")
+    table = Table(title="other figures", title_justify="left")
     for column in ("what", "side", *(case.name for case in cases)):
         table.add_column(column)
     for cells in rows:
