@@ -16,15 +16,15 @@ _CERTIFICATE: Final = (
     "them: keytool -importkeystore -srckeystore keystore.jks -destkeystore client.p12 -deststoretype PKCS12; "
     "openssl pkcs12 -in client.p12 -nokeys -out client.pem; openssl pkcs12 -in client.p12 -nocerts -out client.key"
 )
-_TLS: Final = "Remove it: OpenSSL chooses the TLS version, 1.2 or newer"
-_REMOVE: Final = "Remove it: only Java clients use it"
-_BYTES: Final = "Remove it: the sink sends bytes"
+_TLS: Final = "Remove this option: OpenSSL chooses the TLS version, 1.2 or newer"
+_REMOVE: Final = "Remove this option: only Java clients use it"
+_BYTES: Final = "Remove this option: the sink sends bytes"
 _TOKENS: Final = "Set kafka.oauth_cb to a function that returns a token, or kafka.sasl.oauthbearer.method=oidc"
-_RENEWAL: Final = "Remove it: tokens are renewed automatically"
+_RENEWAL: Final = "Remove this option: tokens are renewed automatically"
 
 #: The advice for each option, by Java name or name=value.
 ANSWERS: Final = {
-    "sasl.jaas.config": "Set the options that replace its login module, see below",
+    "sasl.jaas.config": "Set the options that replace the login module (see the next table)",
     "sasl.mechanism=AWS_MSK_IAM": (
         "Set kafka.sasl.mechanism=OAUTHBEARER and kafka.oauth_cb to a function that calls "
         "MSKAuthTokenProvider.generate_auth_token (see docs/security.md)"
@@ -34,7 +34,7 @@ ANSWERS: Final = {
     "sasl.login.class": _TOKENS,
     "sasl.oauthbearer.client.credentials.client.id": "Set kafka.sasl.oauthbearer.client.id",
     "sasl.oauthbearer.client.credentials.client.secret": "Set kafka.sasl.oauthbearer.client.secret",
-    "sasl.kerberos.kinit.cmd": "Remove it: run kinit on the driver and the executors, because both clients use its ticket",
+    "sasl.kerberos.kinit.cmd": "Remove this option: run kinit on the driver and the executors, because both Kafka clients use the ticket",
     "ssl.truststore.location": _AUTHORITY,
     "ssl.truststore.type": _AUTHORITY,
     "ssl.truststore.password": f"{_AUTHORITY}. PEM files with certificates need no password",

@@ -25,7 +25,7 @@ def test_the_error_for_each_name_says_what_to_set(name: str) -> None:
     option, _, value = name.partition("=")
     text = refusal(**{option: value or CANARY})
     assert f"option 'kafka.{option}' is for Java clients" in text
-    assert "kafka." in text.split("librdkafka. ")[1] or "Remove it" in text
+    assert "kafka." in text.split("librdkafka. ")[1] or "Remove this option" in text
 
 
 @pytest.mark.parametrize(
