@@ -34,7 +34,9 @@ ANSWERS: Final = {
     "sasl.login.class": _TOKENS,
     "sasl.oauthbearer.client.credentials.client.id": "Set kafka.sasl.oauthbearer.client.id",
     "sasl.oauthbearer.client.credentials.client.secret": "Set kafka.sasl.oauthbearer.client.secret",
-    "sasl.kerberos.kinit.cmd": "Remove this option: run kinit on the driver and the executors, because both Kafka clients use the ticket",
+    "sasl.kerberos.kinit.cmd": (
+        "Remove this option: run kinit on the driver and the executors, because both Kafka clients use the ticket"
+    ),
     "ssl.truststore.location": _AUTHORITY,
     "ssl.truststore.type": _AUTHORITY,
     "ssl.truststore.password": f"{_AUTHORITY}. PEM files with certificates need no password",
