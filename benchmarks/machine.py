@@ -58,8 +58,8 @@ def in_words(heading: dict[str, Any]) -> str:
     *others, last = [f"{name} {value}" for name, value in heading.items() if name not in _NO_VERSIONS]
     versions = f"{', '.join(others)} and {last}" if others else last
     return (
-        f"The machine had {heading['cores']} cores ({heading['processor']}) and {heading['memory GiB']} GiB of memory. Its load "
-        f"average was {heading['load at the start']} at the start, and its system was {heading['system']}. The versions were "
+        f"The machine had {heading['cores']} cores ({heading['processor']}) and {heading['memory GiB']} GiB of memory. The load "
+        f"average at the start was {heading['load at the start']}, and the system was {heading['system']}. The versions were "
         f"{versions}. The settings were {heading['settings']}."
     )
 
