@@ -27,15 +27,16 @@ _MIRROR_TIMEOUT_S: Final = 120
 
 #: The cases that a rehearsal does not run, and why. The report prints them.
 NOT_RUN: Final = {
-    "the source moves to another cluster, too": (
-        "its offsets change on the new cluster, so a checkpoint from the old cluster does not fit. Move the output first. Then "
-        "move the source with a new checkpoint, or copy it with a tool that keeps offsets"
+    "moving the source to another cluster as well": (
+        "the source's offsets change, so a checkpoint from the old cluster is not valid. Move the output first. Then move the "
+        "source, either with a new checkpoint or with a tool that preserves the offsets"
     ),
     "MirrorMaker 2, Confluent Replicator, Cluster Linking": (
-        "MirrorMaker 2 needs features of the source's brokers that 0.10 lacks; the others are not available as packages"
+        "MirrorMaker 2 needs broker features that 0.10 lacks. Confluent Replicator and Cluster Linking are not available as "
+        "packages"
     ),
     "brokers older than 0.10.2, several brokers, other vendors' brokers": (
-        "no packages exist, or this machine does not have enough memory"
+        "packages for such brokers do not exist, or this machine does not have enough memory to run the brokers"
     ),
 }
 
