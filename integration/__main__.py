@@ -1,4 +1,4 @@
-"""Start the ``twopc`` command. If a command needs an extra that is missing, the error names the extra to install."""
+"""Start the ``twopc`` command. If a command needs an extra that is not installed, the error names that extra."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Read a topic as brokers store it, batch by batch. A batch names its producer, which a consumer does not show.
+"""Read a topic as brokers store it, batch by batch. A batch names its producer. A consumer does not show the producer.
 
 Source: https://kafka.apache.org/documentation/#recordbatch
 """
@@ -27,9 +27,9 @@ _WITH_PRODUCERS: Final = 2
 
 @dataclass(frozen=True)
 class OldBatch:
-    """One or more records in the format before Kafka 0.11, which has no producer and no transaction.
+    """One or more records in the format that Kafka used before 0.11, without producers or transactions.
 
-    Upgraded brokers keep these records in their logs. This class has only those members of kafka-python's batches
+    Upgraded brokers keep these records in their logs. Of the members of kafka-python's batches, this class has only the ones
     that callers use.
     """
 
@@ -60,7 +60,7 @@ class OldBatch:
 
 
 def read_batches(config: Mapping[str, Any], topic: str) -> Iterator[tuple[int, Any]]:
-    """Yield each partition number with its record batches (of kafka-python), from offset 0 up to the high watermark.
+    """Yield each partition number and kafka-python's record batches, from offset 0 up to the high watermark.
 
     Args:
         config: kafka-python's connection options.

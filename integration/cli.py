@@ -76,7 +76,7 @@ def demo(  # noqa: PLR0913 - options of a command line, each with a default
         str,
         typer.Option(
             metavar="NAMES",
-            help="The query's sinks, under one decision: kafka, iceberg, postgres; comma-separated.",
+            help="The query's sinks, which share one decision: kafka, iceberg, postgres; comma-separated.",
         ),
     ] = "kafka",
     connect: Annotated[
@@ -84,7 +84,7 @@ def demo(  # noqa: PLR0913 - options of a command line, each with a default
     ] = False,
     as_json: Json = False,
 ) -> None:
-    """Kill a streaming query on a real Kafka repeatedly, then count its output.
+    """Repeatedly kill a streaming query that uses a real Kafka broker, and count its output.
 
     With several sinks, the comparison query writes to one sink after another, as in Spark's guides.
 
@@ -132,11 +132,12 @@ def verify(  # noqa: PLR0913 - options of a command line
     key: Annotated[
         Any,
         _expression(
-            help="Find duplicates by this part of a record: key, value, header:NAME, json:$.path, or several, comma-separated."
+            help="Find duplicates by this part of a record: key, value, header:NAME or json:$.path. Separate several "
+            "parts with commas."
         ),
     ] = None,
     sequence: Annotated[
-        Any, _expression(help="Find gaps in a sequence: each record has a whole number, and none may be missing.")
+        Any, _expression(help="Find gaps in a sequence. Each record has a whole number, and no number may be missing.")
     ] = None,
     by: Annotated[
         Any,
@@ -145,7 +146,12 @@ def verify(  # noqa: PLR0913 - options of a command line
         ),
     ] = None,
     one_to_one: Annotated[
-        bool, _check("--one-to-one", help="Each Kafka source record becomes one row: compare the counts of each batch.")
+        bool,
+        _check(
+            "--one-to-one",
+            help="Compare each batch's numbers of source records and rows, because each Kafka "
+            "source record becomes one row.",
+        ),
     ] = False,
     sole_writer: Annotated[
         bool,
@@ -165,7 +171,8 @@ def verify(  # noqa: PLR0913 - options of a command line
 ) -> None:
     """Compare a sink's decisions with its output and checkpoint. The command only reads, so the query may be running.
 
-    Exit status: 0 no errors found, 1 errors found, 2 not checked (no broker, no such sink, wrong usage).
+    Exit status: 0 if no errors were found; 1 if errors were found; 2 if nothing was checked (no broker, no such sink, wrong
+    usage).
     """
     if by is not None and sequence is None:
         raise typer.BadParameter("--by needs --sequence, because --by groups a sequence's records", param_hint="--by")
@@ -198,7 +205,7 @@ def preflight(  # noqa: PLR0913 - options of a command line
         connection("--option", "--config", help="One of the sink's options, kafka.key=value. Repeatable."),
     ] = None,
     config_file: ConfigFile = None,
-    timeout: Annotated[int, connection(min=1, help="Seconds that one step may wait for the brokers.")] = 30,
+    timeout: Annotated[int, connection(min=1, help="How many seconds one step may wait for the brokers.")] = 30,
     topic: Annotated[list[str] | None, _check(help="A topic that the query writes to. Repeatable.")] = None,
     as_json: Json = False,
 ) -> None:
@@ -206,7 +213,8 @@ def preflight(  # noqa: PLR0913 - options of a command line
 
     This is safe while a query with the sink name is running. The command removes everything that it creates.
 
-    Exit status, set by the worst finding: 0 pass, 3 warn, 1 fail; 2 not checked (no broker, wrong usage, interrupt).
+    The worst finding determines the exit status: 0 for pass, 3 for warn, 1 for fail. The exit status is 2 if nothing was
+    checked (no broker, wrong usage, interrupt).
     """
     from twopc.integration.connection_options import describing  # noqa: PLC0415 - slow imports that --help does not need
     from twopc.integration.preflight import command  # noqa: PLC0415

@@ -13,21 +13,21 @@ _LARGEST_SEED: Final = 999_999
 
 connection = partial(typer.Option, rich_help_panel="Connection")
 
-Servers = Annotated[str, connection(help="host:port of a broker; several separated by commas.")]
+Servers = Annotated[str, connection(help="A broker's host:port. Separate several brokers with commas.")]
 Config = Annotated[
     list[str] | None, connection("--config", "--option", help="A librdkafka option, key=value. Repeatable.")
 ]
 ConfigFile = Annotated[
     Path | None,
-    connection(exists=True, dir_okay=False, help="A file of librdkafka options, one per line. Use it for passwords."),
+    connection(exists=True, dir_okay=False, help="A file of librdkafka options, one per line. Put passwords there."),
 ]
 Timeout = Annotated[int, connection(min=1, help="Seconds to wait for the brokers.")]
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON object to stdout, everything else to stderr.")]
 Seed = Annotated[
-    int | None, typer.Option(min=0, help="The seed of an earlier run, to reproduce its kills. Default: random.")
+    int | None, typer.Option(min=0, help="An earlier run's seed, to reproduce that run's kills. Default: random.")
 ]
 
 
 def chosen_seed(seed: int | None) -> int:
-    """Return the seed; if it is None, return a random seed that is short enough to type."""
+    """Return the seed. If the seed is None, return a random seed that is short enough to type."""
     return random.randint(0, _LARGEST_SEED) if seed is None else seed  # noqa: S311 - chaos, not cryptography

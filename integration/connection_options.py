@@ -34,7 +34,7 @@ def connection_options(pairs: Sequence[str], file: Path | None) -> dict[str, Any
         name, separator, value = line.partition("=")
         if not separator or not name.strip():
             raise ConfigurationError(
-                "an option is not in the form key=value (it may be a password, so it is not shown)"
+                "an option is not in the form key=value (the option is not shown, because it may be a password)"
             )
         options[PREFIX + name.strip().removeprefix(PREFIX)] = value.strip()
     return options
@@ -61,7 +61,10 @@ def describing(  # noqa: PLR0913, PLR0917 - the options that describe a sink
 
 
 def quiet_admin(sink: KafkaSink) -> AdminClient:
-    """Return a client for the sink's cluster. The client does not log between a command's lines, as its errors say enough."""
+    """Return a client for the sink's cluster.
+
+    The client logs nothing, because its errors say enough, and log lines would break up the command's output.
+    """
     from confluent_kafka.admin import AdminClient  # noqa: PLC0415 - as above
 
     return AdminClient({**sink.connection_config(), "log_level": 0})

@@ -1,4 +1,4 @@
-"""Retry with backoff. Store clients use only these functions to wait and give up."""
+"""Retry with backoff. Store clients wait and give up only in these functions."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Check a sink name, which is part of ids, keys and file names in every store."""
+"""Check a sink's name. In every store, the name is part of ids, keys or file names."""
 
 from __future__ import annotations
 

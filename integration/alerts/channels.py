@@ -42,10 +42,13 @@ def line(alert: Alert) -> str:
 
 
 class _NoRedirection(urllib.request.HTTPRedirectHandler):
-    """Rejects redirects. A redirected POST becomes a GET without the alert, and sends the headers to the new address."""
+    """Rejects redirects.
+
+    If a POST were redirected, it would become a GET without the alert, and the headers would go to the new address.
+    """
 
     def redirect_request(self, *_: object) -> None:
-        """Do not follow the redirect, so that the caller gets the redirect's status."""
+        """Do not follow the redirect. The caller then gets the redirect's status."""
 
 
 _OPENER: Final = urllib.request.build_opener(_NoRedirection)
@@ -81,7 +84,7 @@ class Webhook:
             is_url = False
         if not is_url:
             raise ConfigurationError(
-                "webhook.url must be http://host/… or https://host/… (not shown: it may be private)"
+                "webhook.url must be http://host/… or https://host/… (the URL is not shown, because it may be private)"
             )
         if self.timeout_s <= 0 or self.attempts < 1:
             raise ConfigurationError("webhook.timeout and webhook.attempts must be more than 0")
@@ -141,7 +144,7 @@ class Post:
 
     Args:
         channel: the channel.
-        when_idle: called in the channel's thread when every alert has been delivered or dropped.
+        when_idle: a function that the channel's thread calls when every alert has been delivered or dropped.
     """
 
     def __init__(self, channel: Channel, when_idle: Callable[[], None]) -> None:
@@ -157,7 +160,7 @@ class Post:
         return self._waiting.unfinished_tasks > 0
 
     def put(self, alert: Alert) -> None:
-        """Hand over an alert. If too many alerts are already waiting, log this alert and drop it."""
+        """Queue an alert. If too many alerts are already waiting, log this alert and drop it."""
         with self._starting:
             try:
                 self._waiting.put_nowait(alert)

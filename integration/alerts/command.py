@@ -109,7 +109,10 @@ def _look(episodes: Episodes, history: History, watching: Watching, channels: li
 
 
 def _again(history: History, watching: Watching) -> History:
-    """Read the history again. If that fails, return the previous reading, because a rule may depend on the elapsed time."""
+    """Read the history again.
+
+    If that fails, return the previous reading. Rules that depend on the elapsed time still need it.
+    """
     try:
         return read(watching.checkpoint)
     except HistoryError as error:

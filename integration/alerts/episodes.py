@@ -28,8 +28,8 @@ class Alert(msgspec.Struct, frozen=True, kw_only=True, tag=FORMAT, tag_field="fo
     Attributes:
         rule: the rule's name.
         status: ``firing`` or ``over``.
-        query: the name that the user gave to the query, or the query id.
-        at_ms: when the check found that the rule holds or no longer holds, in ms since 1970 UTC.
+        query: the user's name for the query, or the query id.
+        at_ms: when the check found the rule's new status, in ms since 1970 UTC.
         since_ms: when the episode began, in ms since 1970 UTC.
         text: the reason, in one or more sentences.
         runbook: the runbook entry for this rule.
@@ -45,10 +45,10 @@ class Alert(msgspec.Struct, frozen=True, kw_only=True, tag=FORMAT, tag_field="fo
 
 
 class State(msgspec.Struct, kw_only=True, tag="twopc-alerts/1", tag_field="format"):
-    """The alerts that were already sent. This state outlives the process.
+    """Records which alerts were sent. This state outlives the process.
 
     Attributes:
-        seen_ms: when the newest judged checkpoint ended, in ms since 1970 UTC.
+        seen_ms: when the newest checkpoint that the rules have judged ended, in ms since 1970 UTC.
         open: the rules that hold, each with the time when it began to hold.
     """
 
@@ -62,7 +62,7 @@ class Episodes:
 
     Args:
         rules: the rules; each has a different name.
-        query: the query name in alerts. Empty: use the query id, once a checkpoint shows the id.
+        query: the query name in alerts. If empty, the query id, once a checkpoint shows the id.
         watched_ms: when the watch began, in ms since 1970 UTC.
         state: the state that an earlier process left.
     """
@@ -90,7 +90,7 @@ class Episodes:
             self._take(one)
 
     def begins_again(self, now_ms: int) -> None:
-        """Note that a query has started again after a normal close, so that the pause does not count."""
+        """Note that a query has started again after a normal close. The pause then does not count as quiet time."""
         self._began_again_ms = now_ms
 
     def ended(self, checkpoint: Checkpoint) -> list[Alert]:

@@ -1,4 +1,4 @@
-"""Read a rules file, which has ``key=value`` lines like the other options files. A key is ``<rule>.<setting>``."""
+"""Read a rules file. Like the other options files, it has ``key=value`` lines. A key is ``<rule>.<setting>``."""
 
 from __future__ import annotations
 

@@ -45,9 +45,9 @@ class Alerts(Listener):
     Args:
         rules: the rules, with different names.
         to: the channels. Each channel is called with an :class:`Alert`, in its own thread.
-        name: the query name in alerts. Empty: use the query id.
-        checkpoint_location: the query's checkpoint, a local directory. If you pass it, failures in earlier processes count, and
-            the file ``twopc/alerts.json`` in the checkpoint prevents a second report of an episode after a restart.
+        name: the query name in alerts. If empty, the query id.
+        checkpoint_location: the query's checkpoint, a local directory. If set, failures in earlier processes also count, and
+            the checkpoint's file ``twopc/alerts.json`` prevents a second report of an episode after a restart.
         clock: returns the time, in seconds since 1970 UTC.
 
     Raises:
@@ -114,11 +114,11 @@ class Alerts(Listener):
         self._tell(lambda episodes: self._ends(episodes, checkpoint))
 
     def close(self) -> None:
-        """See :class:`twopc.Listener`. Stop judging the query if it was closed normally, but not if it failed."""
+        """See :class:`twopc.Listener`. If the query was closed normally, stop judging it. If it failed, continue."""
         self._tell_thread(self._closes)
 
     def _make_way(self, query_id: str, run_id: str) -> None:
-        """Pause when a later run of this query begins, because another object watches that run."""
+        """Pause when a later run of this query begins. Another object watches that run."""
         if self._run[0] == query_id and self._run[1] != run_id:
             self._tell_thread(lambda _: self._pauses())
 
@@ -135,7 +135,8 @@ class Alerts(Listener):
             self._happened.put_nowait(what)
         except queue.Full:
             logger.warning(
-                "alerts: the watching thread is %d events behind, so it dropped an event. Rules may miss a checkpoint",
+                "alerts: the watching thread is %d events behind, so it dropped an event. The rules may miss a "
+                "checkpoint",
                 _WAITING,
             )
 
@@ -225,7 +226,7 @@ class Alerts(Listener):
 
 @cache
 def _flush_at_exit() -> None:
-    """Make this process wait for its alerts before it exits, because a failure that stops it must still be reported."""
+    """Deliver the alerts before this process exits, because a failure that stops the process must still be reported."""
     atexit.register(_flush_all)
 
 
@@ -240,6 +241,6 @@ def _local(location: str) -> Path:
         return local_path(location)
     except ConfigurationError:
         raise ConfigurationError(
-            f"Alerts(checkpoint_location={location!r}): the location is not a local directory. Omit it: then only the failures "
-            "in this process count"
+            f"Alerts(checkpoint_location={location!r}): the location is not a local directory. Omit checkpoint_location; "
+            "then only the failures in this process count"
         ) from None

@@ -1,4 +1,4 @@
-"""Define the alert rules. A rule judges facts at a given time, and has no other input."""
+"""Define the alert rules. A rule's only inputs are the facts and the current time."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ class Facts:
     Attributes:
         failures_ms: when checkpoints failed, in order, as far back as any rule examines.
         in_a_row: the number of failures since the last completed checkpoint.
-        quiet_since_ms: when the last checkpoint was completed. Before the first checkpoint: when the watch began, or when the
-            query started again after a normal close.
+        quiet_since_ms: when the last checkpoint was completed. Before the first completed checkpoint, it is when the watch
+            began, or when the query started again after a normal close.
         planned_ms: when Spark planned the checkpoint that is not done yet; None if every planned checkpoint is done.
         last_failure: the newest failure in one line; empty if none is known.
     """
@@ -59,19 +59,19 @@ class Rule(Protocol):
         """The anchor of the rule's entry in ``docs/operations.md``."""
 
     def holds(self, facts: Facts, now_ms: int) -> str | None:
-        """Return a sentence that says why the rule holds; None if it does not hold."""
+        """Return a sentence that says why the rule holds. Return None if the rule does not hold."""
 
 
 @dataclass(frozen=True)
 class FailedCheckpoints:
-    """Holds if too many checkpoints fail within a window, or if their number grows.
+    """Holds if too many checkpoints fail within a window, or if the number of failures grows.
 
     Attributes:
         name: the rule's name.
-        total: the rule holds if more than ``total`` checkpoints failed within ``window_s``. None: not judged.
+        total: the rule holds if more than ``total`` checkpoints failed within ``window_s``. None turns this threshold off.
         growth: the rule holds if the failures within the last ``growth_window_s`` exceed the failures in the
-            ``growth_window_s`` before by more than ``growth``. None: not judged.
-        every_s: the time between two checks, in seconds. An episode begins and ends at a check.
+            ``growth_window_s`` before that by more than ``growth``. None turns this threshold off.
+        every_s: the time between two checks, in seconds. An episode can begin and end only at a check.
 
     Raises:
         ConfigurationError: a value is out of range.
@@ -126,7 +126,7 @@ class ConsecutiveFailures:
 
     Attributes:
         name: the rule's name.
-        count: the number of failed checkpoints in a row from which the rule holds.
+        count: the rule holds after this number of failed checkpoints in a row.
 
     Raises:
         ConfigurationError: a value is out of range.
@@ -150,14 +150,15 @@ class ConsecutiveFailures:
 
 @dataclass(frozen=True)
 class NoCheckpoint:
-    """Holds if no checkpoint is completed for a time: the query hangs, is dead, or has no new input.
+    """Holds if no checkpoint is completed for some time, because the query hangs, is dead, or has no new input.
 
     Attributes:
         name: the rule's name.
         for_s: how long the query may go without a completed checkpoint, in seconds. Spark does not make a checkpoint without
             new input, so choose more than the source's longest pause.
-        is_of_planned: whether to judge only while a planned checkpoint is not done, and to count from the time of its plan. Then
-            the source may pause for any length of time, but the rule does not notice a driver that died between two checkpoints.
+        is_of_planned: whether to judge only while a planned checkpoint is not done, and to count from the time when it was
+            planned. With this setting, the source may pause for any length of time, but the rule does not notice a driver that
+            died between two checkpoints.
 
     Raises:
         ConfigurationError: a value is out of range.

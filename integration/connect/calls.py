@@ -1,6 +1,7 @@
-"""Handle calls to ``exactly_once`` under Spark Connect. The client makes the object, and another process calls a copy of it.
+"""Handle calls to ``exactly_once`` under Spark Connect.
 
-The client may have only ``pyspark-client``, so this module imports the classic part of PySpark only at the first call.
+The client creates the object, and another process calls a copy of the object. The client may have only ``pyspark-client``, so
+this module imports the classic part of PySpark only at the first call.
 """
 
 from __future__ import annotations

@@ -23,7 +23,7 @@ _CANCEL_AGAIN_S: Final = 0.5
 
 @dataclass(frozen=True, kw_only=True)
 class ConnectEngine(SparkEngine):
-    """See :class:`twopc.engine.Engine`. Cancels operations by tag, and collects only DataFrames that are certain to fit.
+    """See :class:`twopc.engine.Engine`. Cancels operations by tag, and collects only DataFrames that certainly fit in memory.
 
     Attributes:
         require_sound: checks the batch's plan before Spark runs it.
@@ -32,7 +32,7 @@ class ConnectEngine(SparkEngine):
     require_sound: Callable[[], None]
 
     def prepare(self, work: Work) -> list[TaskReport]:
-        """See :class:`Engine`. Recovery runs earlier, so a rejected plan does not delay a decided batch."""
+        """See :class:`Engine`. Recovery runs before this check, so a rejected plan does not delay a decided batch."""
         self.require_sound()
         return super().prepare(work)
 

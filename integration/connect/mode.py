@@ -42,7 +42,7 @@ class ConnectMode:
 
     Args:
         session: the query's session.
-        query: the query that makes the call.
+        query: the query from which the call came.
         checksums: Spark's settings just before the query started.
     """
 
@@ -69,12 +69,15 @@ class ConnectMode:
         while (left := ends_at - time.monotonic()) > 0:
             if not self._query.is_active:
                 raise RetriableError(
-                    "the query was stopped before it retried the batch. No part of the batch is visible"
+                    "the query was stopped before the query retried the batch. No part of the batch is visible"
                 )
             time.sleep(min(left, _PAUSE_S))
 
     def look(self, files: Files, frames: Sequence[SinkFrame], batch: Batch) -> tuple[StateSize, ...]:
-        """See :class:`~twopc.integration.spark.mode.Mode`. On the server's host, no other driver can overwrite the offsets."""
+        """See :class:`~twopc.integration.spark.mode.Mode`.
+
+        The checkpoint is on the server's host, where no other driver overwrites it.
+        """
         del files, frames, batch
         return ()
 

@@ -1,7 +1,8 @@
-"""Check rule 6 without Spark's status store: write a batch only if its rows cannot come from two writes of one shuffle.
+"""Check rule 6 without Spark's status store.
 
-Spark Connect does not show which stages ran twice. So the plan must rule out two writes before any row is written.
-``docs/connect.md`` lists the ways, and ``tests/live/test_spark_checksums.py`` shows the effect of Spark's checksums.
+A batch may be written only if its rows cannot come from two writes of one shuffle. Spark Connect does not show which stages
+ran twice. So the plan must rule out two writes before any row is written. ``docs/connect.md`` lists the plans that do so, and
+``tests/live/test_spark_checksums.py`` shows the effect of Spark's checksums.
 """
 
 from __future__ import annotations
@@ -55,7 +56,9 @@ class Checksums:
         return cls(tuple(missing))
 
 
-NOT_KNOWN: Final = Checksums(("an exactly_once() object that is made before the query starts, not in its function",))
+NOT_KNOWN: Final = Checksums(
+    ("an exactly_once() object that is created before the query starts, not in the query's function",)
+)
 
 
 def require_one_shuffle(
@@ -68,7 +71,8 @@ def require_one_shuffle(
         query: the query's plan.
         frames: the plans for the DataFrames to write.
         batch: the batch's columns.
-        checksums: returns whether Spark's checksums were in effect just before the query started, and whether they are now.
+        checksums: returns whether Spark's checksums were in effect just before the query started, and whether they are in
+            effect now.
 
     Raises:
         ConfigurationError: the rows may come from two writes.
@@ -82,8 +86,9 @@ def require_one_shuffle(
         raise ConfigurationError(
             f"batch {batch_id} has a plan that may shuffle its rows ({_described(shuffles)}). If an executor dies, Spark may "
             "write the shuffle again with different rows, and Spark Connect does not show that. So rows could be lost or "
-            "duplicated. Nothing was written. Write the batch without a shuffle. Or let Spark compare the rows, which also "
-            f"requires: {'; '.join(obstacles)}. Or, if every part of the plan yields the same rows each time (no rand(), no "
+            "duplicated. Nothing was written. Write the batch without a shuffle. Or let Spark compare the rows, which "
+            f"requires: {'; '.join(obstacles)}. Or, if every part of the plan yields the same rows each time (no rand(), "
+            "no "
             "unstable function, no limit without an order), pass CheckpointConfig(deterministic_plan=True). A classic session "
             "does not have this restriction"
         )

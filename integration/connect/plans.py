@@ -1,6 +1,6 @@
-"""Read Spark's plans as text, because Spark Connect shows them in no other form.
+"""Read Spark's plans as text, because Spark Connect provides no other form.
 
-Anything unknown is treated as the worst case: a node with an unknown name may shuffle, and a plan that Spark cut short may
+If something is unknown, assume the worst case: a node with an unknown name may shuffle, and a plan that Spark cut short may
 contain any node.
 """
 
@@ -85,9 +85,9 @@ class Plan:
 
     Attributes:
         analyzed: the analyzed plan, as text.
-        forms: the forms of the physical plan: an adaptive plan that has run has two, the final and the initial one. Each
-            form lists its nodes: a node's name, and the text after the name on its line.
-        is_cut: whether Spark has left out a part.
+        forms: the forms of the physical plan. An adaptive plan that has run has two forms: final and initial. Each form lists
+            its nodes as a name and the rest of the line.
+        is_cut: whether Spark has omitted a part of the plan.
     """
 
     analyzed: str
@@ -96,7 +96,7 @@ class Plan:
 
     @property
     def shuffles(self) -> int | None:
-        """The number of shuffles in the plan; None if unknown."""
+        """The number of shuffles in the plan. None if the number is unknown."""
         names = [[name for name, _ in form] for form in self.forms]
         known = _STAYING | _SHUFFLES | _SHUFFLED
         if self.is_cut or not any(names) or any(name not in known for form in names for name in form):

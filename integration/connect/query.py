@@ -1,4 +1,4 @@
-"""Find the query that makes a call, through Spark Connect."""
+"""Find the query that made a call, through Spark Connect."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ class ConnectQuery:
         return called.batch_id
 
     def makes_this_call(self) -> bool:
-        """See :class:`~twopc.integration.spark.mode.Query`. A process serves one query."""
+        """See :class:`~twopc.integration.spark.mode.Query`. Each process serves one query."""
         return called_batch() is not None
 
     def plan(self) -> Plan:
@@ -87,11 +87,11 @@ class ConnectQuery:
 
 
 def calling_query(session: Any, files: LocalFiles) -> ConnectQuery:
-    """Find the query that makes the current call.
+    """Find the query that made the current call.
 
     Args:
         session: the batch's session.
-        files: the checkpoint that the user has named.
+        files: the checkpoint that the user has specified.
 
     Raises:
         ConfigurationError: Spark has not made the call, or the checkpoint belongs to another query.
@@ -130,6 +130,6 @@ def batch_columns() -> set[str]:
 
 
 def _is_of(frame: Any, query: ConnectQuery) -> bool:
-    """Whether a batch has the columns that the query's plan produces. Column numbers are unique in the server's JVM."""
+    """Return whether a batch has the columns that the query's plan produces. Column numbers are unique in the server's JVM."""
     columns = set().union(*plan_of_frame(frame).batches)
     return bool(columns) and columns <= columns_of(query.plan().analyzed)

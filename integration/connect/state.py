@@ -2,8 +2,8 @@
 
 A stateful operator commits a state partition when the partition's last row has been read (see
 ``twopc.integration.spark.stateful``). Spark Connect does not show how many partitions a job has committed. So the driver
-evaluates the complete batch itself, unless the tasks have already read exactly the batch's rows. After that, the checkpoint must
-contain a new version of each partition.
+evaluates the complete batch itself, unless the tasks have already read the batch's rows and no others. After the evaluation,
+the checkpoint must contain a new version of each partition.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class ConnectState:
         batch: the DataFrame that Spark has passed for the batch.
         is_cached: whether the DataFrame is persisted, so that a job may read it without evaluating it.
         files: the query's checkpoint.
-        tell: called with a message when the batch is evaluated only for its state.
+        tell: a function to call with a message when the batch is evaluated only for its state.
     """
 
     def __init__(self, batch_id: int, batch: Any, files: Files, tell: Tell, *, is_cached: bool) -> None:
@@ -76,7 +76,10 @@ class ConnectState:
         self._batch.write.format("noop").mode("append").save()
 
     def _missing(self) -> str:
-        """Return the first state partition without a version for this batch; empty if every partition has a version."""
+        """Return the first state partition without a version for this batch.
+
+        Return an empty text if every partition has a version.
+        """
         version = self._batch_id + 1
         for operator in self._numbers("state"):
             for partition in range(self._partitions(operator)):
@@ -100,7 +103,8 @@ class ConnectState:
             return max(int(store["numPartitions"]) for store in found["stateStoreInfo"])
         except (ValueError, KeyError, TypeError) as error:
             raise ConfigurationError(
-                f"batch {self._batch_id} belongs to a stateful query, but {self._files.location}/state/{operator} does not say "
+                f"batch {self._batch_id} is from a stateful query, but {self._files.location}/state/{operator} does not "
+                "say "
                 f"how many partitions the state has ({error!r}). So the toolkit cannot check that Spark has written all of the "
                 "state. No part of this batch is decided or visible. Use a Spark version listed in the documentation"
             ) from error

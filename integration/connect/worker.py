@@ -2,7 +2,7 @@
 
 Each start of a query has its own process on the server's host. PySpark's ``foreach_batch_worker.py`` calls the function in
 its main thread and waits until the function returns. PySpark's worker passes neither the query nor any value that a user
-could not set, so this module recognises the call by PySpark's frame on the stack.
+could not set, so this module recognizes the call by PySpark's frame on the stack.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ def is_worker() -> bool:
 
 
 def called_batch() -> CalledBatch | None:
-    """Return the batch that Spark is waiting for in this thread; None if Spark did not make the call in this thread."""
+    """Return the batch that Spark is waiting for in this thread. Return None if Spark did not make the call in this thread."""
     frame: FrameType | None = sys._getframe()  # noqa: SLF001 - the only way to the caller
     if threading.current_thread() is not threading.main_thread():
         return None

@@ -1,4 +1,4 @@
-"""Draw the kills of a run from a seed: some at named steps of the protocol, others while the query writes."""
+"""Derive a run's kills from a seed. Some kills are at named steps in the protocol, others happen while the query writes."""
 
 from __future__ import annotations
 
@@ -16,13 +16,16 @@ _LATEST_PASSAGE: Final = 2
 
 
 def outside_kills(seed: int, count: int) -> list[Kill]:
-    """Plan only kills from outside, which work with any sink."""
+    """Plan only kills from outside the query. These kills work with any sink."""
     chance = random.Random(f"outside {seed}")  # noqa: S311 - chaos, not cryptography
     return [_outside(chance) for _ in range(count)]
 
 
 def protocol_kills(seed: int, count: int) -> list[Kill]:
-    """Plan kills at steps of the protocol, and some kills from outside. Each step comes once before any step is repeated."""
+    """Plan kills at steps of the protocol, and some kills from outside the query.
+
+    Use each step once before any step is repeated.
+    """
     chance = random.Random(f"protocol {seed}")  # noqa: S311 - chaos, not cryptography
     kills = [_outside(chance) for _ in range(round(count * _OUTSIDE_SHARE))]
     while len(kills) < count:

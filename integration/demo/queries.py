@@ -1,6 +1,6 @@
 """Build the queries that the demo kills.
 
-Each query copies records from Kafka to one or more stores, either with this toolkit or as Spark's guides show it.
+Each query copies records from Kafka to one or more stores, either with this toolkit or in the way that Spark's guides show.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ def with_twopc(outputs: Sequence[Output], shuffle: int) -> Query:
 
     Args:
         outputs: one or more outputs.
-        shuffle: the number of partitions to repartition by key into; 0 for no shuffle.
+        shuffle: how many partitions to create by key; 0 for no shuffle.
     """
 
     def query(frame: DataFrame, checkpoint: str) -> DataStreamWriter:

@@ -1,4 +1,4 @@
-"""Report the demo's results to people and to programs."""
+"""Print the demo's results for people and for programs."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def facts(outcome: Outcome, unfinished: int) -> Facts:
 
     Args:
         outcome: the outcome from the kill loop or from its judge.
-        unfinished: the number of offsets that open transactions keep from readers.
+        unfinished: the number of offsets that readers cannot reach because transactions are open.
     """
     return {
         "rows_in": outcome.given,

@@ -1,4 +1,4 @@
-"""Run ``twopc demo`` with parsed options: start servers, run a query with twopc and one with Spark's writers, judge both."""
+"""Run ``twopc demo`` with parsed options: run a query with twopc and a query with Spark's writers, and judge both."""
 
 from __future__ import annotations
 
@@ -54,12 +54,12 @@ class DemoOptions:
 
     @property
     def rows_in_a_batch(self) -> int:
-        """The value of ``batch_rows``. By default, each run between two kills has several batches."""
+        """The value of ``batch_rows``. The default gives several batches between two kills."""
         return self.batch_rows or min(_LARGEST_BATCH, max(1, self.rows // (BATCHES_A_KILL * (self.kills + 1))))
 
 
 def main(options: DemoOptions, *, as_json: bool) -> int:
-    """Run the demo and print its report; return the exit status.
+    """Run the demo, print its report, and return the exit status.
 
     Args:
         options: the command-line options.
@@ -79,7 +79,9 @@ def main(options: DemoOptions, *, as_json: bool) -> int:
 
 
 def run_demo(options: DemoOptions, console: Console) -> tuple[dict[str, Any], dict[str, Any] | None]:
-    """Run the demo and return the facts of both queries. Every process that it starts exits before it returns or raises.
+    """Run the demo and return the facts about both queries.
+
+    Before this function returns or raises, every process that it started has exited.
 
     Raises:
         ServiceError: Java, a package or a jar is missing, the broker did not start, or a query failed.
@@ -183,7 +185,10 @@ class _Setup:
 
 
 def _processed(checkpoint: Path, batch_id: int) -> int:
-    """Return the number of records up to a batch. The last line of its offsets is ``{topic: {partition: offset}}``."""
+    """Return the number of records up to and including a batch.
+
+    The last line of its offsets is ``{topic: {partition: offset}}``.
+    """
     (of_partition,) = json.loads((checkpoint / "offsets" / str(batch_id)).read_text().splitlines()[-1]).values()
     return sum(of_partition.values())
 
@@ -191,7 +196,11 @@ def _processed(checkpoint: Path, batch_id: int) -> int:
 def _described(step: str) -> str:
     step, _, victim = step.partition(" ")
     point, _, number = step.partition("@")
-    when = f"from outside after {number} records" if point == "outside" else f"at crash point {point}, pass {number}"
+    when = (
+        f"from outside the query after {number} records"
+        if point == "outside"
+        else f"at crash point {point}, pass {number}"
+    )
     return f"{when} {victim}".rstrip()
 
 

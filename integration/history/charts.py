@@ -61,7 +61,7 @@ def timeline(shown: Sequence[Checkpoint]) -> str:
 
 
 def rates(shown: Sequence[Checkpoint]) -> str:
-    """Draw rows per second. A checkpoint's time counts from its trigger to its end, plus the pause before it."""
+    """Draw rows per second. A checkpoint's time is the time from its trigger to its end, plus the pause before the trigger."""
     values = [
         0.0 if one.cause is not None else one.rows * 1000 / max(1.0, one.took_ms + (one.pause_ms or 0.0))
         for one in shown
@@ -86,7 +86,10 @@ def _stack(one: Checkpoint) -> list[tuple[str, float]]:
 
 
 def _labelled(shown: Sequence[Checkpoint], highest: float) -> dict[int, float]:
-    """Choose which cut bars get a label, and where: the longest bars first, until the labels would overlap."""
+    """Choose which truncated bars get a label, and where to put the label.
+
+    Start with the longest bars, and stop when labels would overlap.
+    """
     cut = [number for number, one in enumerate(shown) if one.took_ms > highest]
     found: dict[int, float] = {}
     for number in sorted(cut, key=lambda number: -shown[number].took_ms):

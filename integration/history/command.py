@@ -126,8 +126,8 @@ def _in_progress(history: History) -> dict[str, Any] | None:
 
 def _in_progress_line(one: InProgress) -> str:
     return (
-        f"Checkpoint {one.batch_id} was planned at {utc(one.since_ms)} and is not done: it is in progress, or the query has "
-        "ended and will begin with this checkpoint when it restarts."
+        f"Checkpoint {one.batch_id} was planned at {utc(one.since_ms)} and is not done. The checkpoint is in progress, "
+        "or the query has ended and will begin with this checkpoint when it restarts."
     )
 
 

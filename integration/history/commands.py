@@ -14,7 +14,8 @@ app = typer.Typer()
 HistoryOf = Annotated[
     Path,
     typer.Argument(
-        help="The query's checkpoint, as a local directory, or a copy of its twopc/history.", show_default=False
+        help="The query's checkpoint (a local directory), or a copy of the checkpoint's twopc/history.",
+        show_default=False,
     ),
 ]
 Last = Annotated[int, typer.Option(min=1, help="How many of the newest checkpoints to show.")]
@@ -28,9 +29,9 @@ def history(
     only_failed: Annotated[bool, typer.Option("--failed", help="Show only failed checkpoints.")] = False,
     as_json: Json = False,
 ) -> None:
-    """Show the outcome of every checkpoint (batch) of a query. The command only reads: the query may be running or dead.
+    """Show the outcome of every checkpoint (batch) of a query. The command only reads, so the query may be running or dead.
 
-    Exit status: 0 shown; 2 the history is missing or unreadable.
+    Exit status: 0 if the history was shown; 2 if the history is missing or unreadable.
     """
     from twopc.integration.history import command  # noqa: PLC0415 - slow imports that --help does not need
 
@@ -48,7 +49,7 @@ def show(
 ) -> None:
     """Show the details of one checkpoint: its phases, slowest tasks and attempts, and the cause of a failure.
 
-    Exit status: 0 shown; 2 the history is missing or unreadable, or has no such checkpoint.
+    Exit status: 0 if the checkpoint was shown; 2 if the history is missing or unreadable, or has no such checkpoint.
     """
     from twopc.integration.history import command  # noqa: PLC0415 - slow imports that --help does not need
 
@@ -57,9 +58,9 @@ def show(
 
 @app.command()
 def diagnose(checkpoint: HistoryOf, *, last: Last = 50, as_json: Json = False) -> None:
-    """Show why a query's checkpoints are slow or fail, the likeliest cause first, and what to change.
+    """Show why a query's checkpoints are slow or fail, and what to change. The likeliest cause comes first.
 
-    Exit status: 0 nothing found; 1 something found; 2 the history is missing or unreadable.
+    Exit status: 0 if nothing was found; 1 if something was found; 2 if the history is missing or unreadable.
     """
     from twopc.integration.history import command  # noqa: PLC0415 - slow imports that --help does not need
 

@@ -35,7 +35,7 @@ def _lost(window: Window) -> Evidence | None:
 
 
 def _restarting(window: Window) -> Evidence | None:
-    """Detect many starts with few completed checkpoints, if runs stop with a failure or without a record."""
+    """Detect many starts with few completed checkpoints, if a checkpoint failed."""
     runs = {one.run_id for one in window.checkpoints}
     completed = sum(one.cause is None for one in window.checkpoints)
     if len(runs) < _RESTARTS or completed > 2 * len(runs):
@@ -71,7 +71,8 @@ FAILING: Final = (
     Rule(
         "unavailable",
         "A server takes too long to respond.",
-        "Check the brokers and the network first (`twopc preflight` tries each step). If the brokers are only slow, raise the "
+        "Check the brokers and the network first (`twopc preflight` tries each step). If the brokers are just slow, "
+        "raise the "
         "sink's timeout_ms, and send fewer, larger requests: kafka.batch.size, kafka.linger.ms, kafka.compression.type. The sink "
         "sets delivery.timeout.ms to kafka.transaction.timeout.ms, so raise kafka.transaction.timeout.ms.",
         failures(["UnavailableError"], _UNAVAILABLE),
@@ -80,7 +81,8 @@ FAILING: Final = (
         "expired",
         "Checkpoints expire: pre-commit takes longer than its limit.",
         "Raise the limit: CheckpointConfig.timeout_ms, or kafka.transaction.timeout.ms with transaction.max.timeout.ms. "
-        "Or make pre-commit faster; see the other findings. A replay has the same rows, so it takes just as long.",
+        "Or make pre-commit faster, as the other findings suggest. A replay writes the same rows, so it takes just as "
+        "long.",
         failures(["CheckpointExpiredError"], reason="expired"),
     ),
     Rule(

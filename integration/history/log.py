@@ -17,9 +17,10 @@ logger: Final = logging.getLogger("twopc.checkpoints")
 
 
 class CheckpointLog(Listener):
-    """Logs one record for each checkpoint that has ended: INFO if the checkpoint completed, ERROR if it failed.
+    """Logs one record for each checkpoint that has ended.
 
-    The record's ``extra`` has ``batch_id``, ``query_id``, ``run_id``, ``outcome``, ``took_ms``, ``rows`` and ``transactions``.
+    The level is INFO if the checkpoint was completed, and ERROR if it failed. The record's ``extra`` contains ``batch_id``,
+    ``query_id``, ``run_id``, ``outcome``, ``took_ms``, ``rows`` and ``transactions``.
     """
 
     def __init__(self) -> None:

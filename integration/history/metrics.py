@@ -71,8 +71,10 @@ class PrometheusMetrics(Listener):
         self._late = counter("late_acknowledgements", "Votes that arrived after their checkpoint had expired.").labels(
             name
         )
-        self._rows = counter("rows", "Rows of completed checkpoints.").labels(name)
-        self._bytes = counter("bytes", "Bytes of the rows of completed checkpoints, as Arrow data.").labels(name)
+        self._rows = counter("rows", "Rows in completed checkpoints.").labels(name)
+        self._bytes = counter("bytes", "Size of the rows in completed checkpoints, in bytes of Arrow data.").labels(
+            name
+        )
         self._orphans = counter("orphans_ended", "Open, undecided transactions that a sweep has aborted.").labels(name)
         self._took = prometheus.Histogram(
             "twopc_checkpoint_seconds",
@@ -94,7 +96,7 @@ class PrometheusMetrics(Listener):
         ).set_function(self._age)
         gauge(
             "transaction_age_ratio",
-            "Age of the oldest open transaction of the checkpoint in progress, as a share of its limit.",
+            "Age of the oldest open transaction in the current checkpoint, as a share of the transaction's limit.",
         ).set_function(self._ratio)
         for outcome in ("completed", "declined", "expired", "failed"):
             self._ended.labels(name, outcome)  # a rate needs a zero before the first event

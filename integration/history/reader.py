@@ -1,4 +1,4 @@
-"""Read a checkpoint's history, whether its query is running or dead. Skip and count torn lines."""
+"""Read a checkpoint's history. Its query may be running or dead. Skip and count torn lines."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 class HistoryError(Exception):
-    """The history is missing or cannot be read. The message is one line that says what to do."""
+    """The history is missing or cannot be read. The error message is one line that says what to do."""
 
 
 class _Head(msgspec.Struct):
@@ -61,8 +61,8 @@ def read(checkpoint: Path) -> History:
     """Read the history.
 
     Args:
-        checkpoint: the query's checkpoint, as a path or a ``file:`` URL. A copy of its ``twopc/history`` also works, for file
-            systems that are not mounted on this machine.
+        checkpoint: the query's checkpoint, as a path or a ``file:`` URL. If its file system is not mounted on this machine,
+            pass a copy of its ``twopc/history``.
 
     Raises:
         HistoryError: the history is missing, or was written by a newer release.
@@ -84,8 +84,8 @@ def _read(checkpoint: Path) -> History:
     files = sorted(path for path in directory.glob(f"*{SUFFIX}") if path.is_file()) if directory.is_dir() else []
     if not files:
         raise HistoryError(
-            f"{checkpoint} has no directory twopc/history and is not a history itself. It is not a checkpoint of exactly_once(), "
-            "or CheckpointConfig(history=False) is set, or its file system keeps a history only with "
+            f"{checkpoint} has no directory twopc/history and is not a history itself. Either it is not a checkpoint of "
+            "exactly_once(), or CheckpointConfig(history=False) is set, or its file system keeps a history only with "
             "CheckpointConfig(history=True)"
             if is_copy
             else f"{checkpoint} has no history: no batch has ended yet, or CheckpointConfig(history=False) is set"

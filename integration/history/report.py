@@ -73,13 +73,16 @@ def section(title: str, inner: str) -> str:
 
 
 def cards(facts: Iterable[tuple[str, str, str]]) -> str:
-    """Build the cards for the main figures, from each card's name, value and style."""
+    """Build a card for each main figure from the card's name, value and style."""
     each = (f'<div class="card {style}"><b>{escape(value)}</b>{escape(name)}</div>' for name, value, style in facts)
     return f'<div class="cards">{"".join(each)}</div>'
 
 
 def table(titles: Sequence[str], rows: Iterable[Sequence[tuple[str, str]]]) -> str:
-    """Build a table. A cell has a style and a text; the style ``n`` is for numbers. The first row sets the headings' styles."""
+    """Build a table.
+
+    A cell has a style and a text. The style ``n`` is for numbers. The first row sets the headings' styles.
+    """
     rows = list(rows)
     is_number = [style == "n" for style, _ in rows[0]] if rows else [False] * len(titles)
     head = "".join(

@@ -32,7 +32,10 @@ _GROWTH: Final = 1.5
 
 
 def _between_phases(window: Window) -> Evidence | None:
-    """Check whether the checkpoint's files are slow to read. A batch reads them outside its phases. Skip retried batches."""
+    """Check whether the checkpoint's files are slow to read.
+
+    A batch reads these files outside its phases. Skip retried batches.
+    """
     judged = [one for one in window.written if not one.failed_attempts]
     taken = [one.took_ms - sum(one.phases.values()) for one in judged]
     shares = [lost / max(1.0, one.took_ms) for lost, one in zip(taken, judged, strict=True)]
@@ -55,7 +58,7 @@ def _flush(window: Window) -> Evidence | None:
 
 
 def _reading(window: Window) -> Evidence | None:
-    """Detect slow evaluation. In a direct batch, Spark evaluates while the driver waits and does not write."""
+    """Detect slow evaluation. In a direct batch, Spark evaluates the rows while the driver waits without writing."""
     taken, prepare = [], 0.0
     for one in window.written:
         if one.slowest:
@@ -122,7 +125,7 @@ def _near(window: Window) -> Evidence | None:
 
 
 def _large_state(window: Window) -> Evidence | None:
-    """Find a large state. A batch's record has the state size from the end of the previous batch."""
+    """Find a large state. A batch's record contains the state size at the end of the previous batch."""
     judged = [
         (one, after.state)
         for one, after in pairwise(window.checkpoints)
@@ -142,8 +145,9 @@ def _large_state(window: Window) -> Evidence | None:
 def _state_share(one: Checkpoint, state: tuple[StateSize, ...]) -> float:
     """Estimate the state commit's share of the checkpoint's time.
 
-    If all tasks run in parallel, the commit takes at least this share of the prepare phase. If the tasks run one after another,
-    each waits this share of its time for rows. A short commit ends before a task's Python process is ready, so no task waits.
+    If all tasks run in parallel, the commit takes at least this share of the prepare phase. If the tasks run one after
+    another, each task waits this share of its time for rows. A short commit ends before a task's Python process is ready, so
+    no task waits.
     """
     each = sum(size.commit_ms for size in state) / one.tasks
     at_once = each / max(1.0, one.phases.get("prepare", 0.0))
@@ -152,7 +156,7 @@ def _state_share(one: Checkpoint, state: tuple[StateSize, ...]) -> float:
 
 
 def _backpressure(window: Window) -> Evidence | None:
-    """Detect batches that follow each other without a pause and keep growing."""
+    """Detect batches that keep growing and follow each other without a pause."""
     judged = [one for one in window.written if one.planned is not None and one.pause_ms is not None]
     if len(judged) < _TREND:
         return None
@@ -216,13 +220,15 @@ SLOW: Final = (
     Rule(
         "skew",
         "One task has more rows than the others, and the batch waits for it.",
-        "Spread that task's key: repartition by another column, or add a salt. If the source is uneven, lower "
+        "Spread that task's key over several tasks: repartition by another column, or add a salt. If the source is "
+        "uneven, lower "
         "spark.sql.files.maxPartitionBytes, or set minPartitions.",
         lambda window: _behind(window, has_more_rows=True),
     ),
     Rule(
         "slow host",
-        "One task is slow although it has no more rows than the others. The task's host, or a partition's leader, is slow.",
+        "One task is slow, although it does not have more rows than the others. The task's host, or a partition's "
+        "leader, is slow.",
         "Check that host (disk, other processes, swap) and the leader of the partitions that the task writes to. "
         "spark.excludeOnFailure.enabled does not detect slowness.",
         lambda window: _behind(window, has_more_rows=False),
@@ -242,8 +248,10 @@ SLOW: Final = (
     ),
     Rule(
         "falling behind",
-        "The source grows faster than the query reads: batches follow each other without a pause, and become larger.",
-        "Give the query more cores, or make it faster; see the other findings. In the meantime, maxOffsetsPerTrigger keeps "
+        "The source grows faster than the query reads: batches follow each other without a pause, and they become "
+        "larger.",
+        "Give the query more cores, or make it faster, as the other findings suggest. In the meantime, "
+        "maxOffsetsPerTrigger keeps "
         "batches small, and the lag stays in the source.",
         _backpressure,
     ),

@@ -22,7 +22,7 @@ LEAST_MS: Final = 500.0
 
 @dataclass(frozen=True)
 class Evidence:
-    """Why a rule holds.
+    """The evidence that a rule holds.
 
     Attributes:
         weight: how much of the problem the cause explains, from 0 to 1. Failures weigh more than slowness.
@@ -52,7 +52,7 @@ class Rule:
 
 @dataclass(frozen=True)
 class Window:
-    """The newest checkpoints of a history, in the order in which they ended."""
+    """A history's newest checkpoints, in the order in which they ended."""
 
     checkpoints: tuple[Checkpoint, ...]
 
@@ -63,7 +63,7 @@ class Window:
 
     @cached_property
     def by_tasks(self) -> tuple[Checkpoint, ...]:
-        """The checkpoints whose tasks wrote the rows and reported how long they took."""
+        """The checkpoints whose tasks wrote the rows and reported their durations."""
         return tuple(one for one in self.written if one.way != "direct" and one.slowest)
 
     def phase(self, name: str) -> tuple[float, float]:
@@ -73,7 +73,7 @@ class Window:
         return (sum(taken) / whole, median(taken)) if taken and whole else (0.0, 0.0)
 
     def causes(self) -> Iterable[tuple[int, Checkpoint, Cause]]:
-        """List every failure, including those of retried attempts, with the number of checkpoints completed since."""
+        """List every failure, also of retried attempts, with the number of checkpoints that were completed afterward."""
         since = 0
         for one in reversed(self.checkpoints):
             for cause in one.failed_attempts:
@@ -85,7 +85,7 @@ class Window:
 
 
 def failures(names: Iterable[str] = (), pattern: str = "", reason: str = "") -> Callable[[Window], Evidence | None]:
-    """Build a rule's search for failures by the error's class, its message or the reason. One match is enough."""
+    """Build a rule's search for failures by error class, message or reason. One match is enough."""
     classes, expression = frozenset(names), re.compile(pattern) if pattern else None
 
     def is_one(cause: Cause) -> bool:

@@ -1,7 +1,7 @@
-"""Write the history, one line for each ended checkpoint, to ``<checkpoint>/twopc/history``.
+"""Write the history to ``<checkpoint>/twopc/history``, with one line for each checkpoint that has ended.
 
 The writer runs after the commit, so it does not delay the batch. Each line is written with a single ``write`` without ``fsync``.
-If the machine crashes, the last lines may be lost or torn; a reader skips torn lines. The protocol does not depend on the
+If the machine crashes, the last lines may be lost or torn. A reader skips torn lines. The protocol does not depend on the
 history.
 """
 
@@ -34,11 +34,11 @@ OBJECTS: Final = 80
 
 
 def writer_for(files: Files, *, is_wanted: bool | None) -> Listener | None:
-    """Create the writer for a checkpoint's directory ``twopc``; None if no history is wanted.
+    """Create the writer for a checkpoint's directory ``twopc``. Return None if no history is wanted.
 
     Args:
         files: the directory.
-        is_wanted: whether to keep a history. None: keep a history only on a local file system.
+        is_wanted: whether to keep a history. With None, keep a history only on a local file system.
     """
     is_local = isinstance(files, LocalFiles)
     if not (is_local if is_wanted is None else is_wanted):
@@ -47,7 +47,7 @@ def writer_for(files: Files, *, is_wanted: bool | None) -> Listener | None:
 
 
 class AppendingWriter(Listener):
-    """Appends to the newest file in a local directory, and begins a new file when that one is full."""
+    """Appends to the newest file in a local directory. When the file is full, begins a new one."""
 
     def __init__(self, directory: Path) -> None:
         self._directory = directory
@@ -90,7 +90,7 @@ class AppendingWriter(Listener):
 
 
 class ObjectWriter(Listener):
-    """Writes one object for many checkpoints, for file systems without append such as HDFS and object stores.
+    """Writes one object for many checkpoints, for HDFS and object stores, which do not support append.
 
     A killed driver loses the records that it has not yet written. A failed checkpoint is written immediately.
     """

@@ -24,7 +24,7 @@ _DEFAULT_REPLICAS: Final = -1
 
 
 def check_clock(target: Target) -> Iterator[Finding]:
-    """Report a difference between the two clocks that the broker's response time cannot explain."""
+    """Report a difference between the two clocks, unless the broker's response time can explain it."""
     subject = target.sink.bootstrap_servers
     try:
         ahead_ms = _ahead_ms(target)
@@ -34,18 +34,23 @@ def check_clock(target: Target) -> Iterator[Finding]:
         yield Finding(_CHECK, subject, Result.WARN, why, fix)
         return
     if abs(ahead_ms) <= _TOLERATED_MS:
-        yield Finding(_CHECK, subject, Result.PASS, "the broker's clock agrees with this machine's")
+        yield Finding(_CHECK, subject, Result.PASS, "the broker's clock agrees with this machine's clock")
     else:
-        why = f"the broker's clock is {abs(ahead_ms) / 1000:.1f} s {'ahead of' if ahead_ms > 0 else 'behind'} this machine's"
+        where = "ahead of" if ahead_ms > 0 else "behind"
+        why = f"the broker's clock is {abs(ahead_ms) / 1000:.1f} s {where} this machine's clock"
         fix = (
-            "Synchronise both clocks with a time server. A cut-over finds the rows of a half-written batch by time. Until the "
+            "Synchronize both clocks with a time server. A cut-over finds the rows of a half-written batch by time. "
+            "Until the "
             "clocks agree, pass --clock-skew-ms, --key or --start-offsets"
         )
         yield Finding(_CHECK, subject, Result.WARN, why, fix)
 
 
 def _ahead_ms(target: Target) -> int:
-    """Return the minimum lead of the broker's clock, in ms; negative if that clock is behind, 0 if no difference is certain."""
+    """Return how far the broker's clock is ahead, at least, in ms.
+
+    The result is negative if that clock is behind, and 0 if no difference is certain.
+    """
     topic, timeout_s = f"{target.stand_in.ledger}-clock", target.sink.timeout_ms / 1000
     wanted = NewTopic(topic, 1, _DEFAULT_REPLICAS, config={"message.timestamp.type": "LogAppendTime"})
     with translated(f"creating the topic {topic}"):
@@ -63,7 +68,7 @@ def _ahead_ms(target: Target) -> int:
 
 
 def _stamped(producer: Producer, topic: str, timeout_s: float) -> int:
-    """Write a record. Return the time when the broker accepted it, by the broker's clock, in ms since 1970 UTC."""
+    """Write a record. Return the time when the broker accepted the record, by the broker's clock, in ms since 1970 UTC."""
     stamps: list[int] = []
 
     def delivered(error: Any, message: Any) -> None:

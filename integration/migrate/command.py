@@ -105,8 +105,8 @@ def _lines(found: Found, file: str | None) -> list[str]:
         since, before = (counted(one, "record was", "records were") for one in (found.tally.exact, found.tally.before))
         lines = [
             f"Batch {batch}{source} is unfinished: Spark has planned it, but has not recorded it as done.",
-            f"Since Spark planned it, {since} written, {found.tally.repeated} of them duplicates.",
-            f"In the {handover.clock_skew_ms} ms before that, {before} written.",
+            f"Since Spark planned the batch, {since} written, {found.tally.repeated} of them duplicates.",
+            f"In the {handover.clock_skew_ms} ms before Spark planned the batch, {before} written.",
         ]
         if unidentified := found.tally.unidentified:
             lines.append(f"{counted(unidentified, 'record has', 'records have')} no {handover.key}.")
@@ -129,7 +129,7 @@ def _way_back(found: WayBack) -> list[str]:
     if last is not None:
         lines.append(f"Batch {last} is the last batch that the query has decided or left to the old sink.")
     what = {
-        Kind.WHOLE: f"All of batch {batch} is in the output. TakeOver keeps the old sink from writing it again.",
+        Kind.WHOLE: f"All of batch {batch} is in the output. TakeOver keeps the old sink from writing the batch again.",
         Kind.REST: f"Part of batch {batch} is in the output. TakeOver passes the rest to the old sink.",
         Kind.NOTHING: f"The old sink begins with batch {batch + 1}.",
     }

@@ -14,7 +14,7 @@ app = typer.Typer(no_args_is_help=True, help="Migrate an at-least-once pipeline 
 
 
 class Way(Enum):
-    """The ways of a rehearsal; see :mod:`twopc.integration.migrate.rehearsal.ways`."""
+    """The ways to migrate that a rehearsal can try; see :mod:`twopc.integration.migrate.rehearsal.ways`."""
 
     ANOTHER_CLUSTER = "another-cluster"
     UPGRADE = "upgrade"
@@ -36,7 +36,8 @@ def preflight(  # noqa: PLR0913 - options of a command line
     sink: _Sink,
     topic: Annotated[list[str] | None, typer.Option(help="A topic that the query writes to. Repeatable.")] = None,
     source_bootstrap_servers: Annotated[
-        str | None, connection(help="Brokers that the query reads from, if any. They may be too old for transactions.")
+        str | None,
+        connection(help="Brokers that the query reads from, if any. These brokers may be too old for transactions."),
     ] = None,
     source_topic: Annotated[list[str] | None, typer.Option(help="A topic that the query reads. Repeatable.")] = None,
     ledger_topic: _Ledger = None,
@@ -47,7 +48,8 @@ def preflight(  # noqa: PLR0913 - options of a command line
 ) -> None:
     """Run the checks of `twopc preflight`, and also check the source, the output's readers, the keys' partitions, and quotas.
 
-    Exit status, set by the worst finding: 0 pass, 3 warn, 1 fail; 2 not checked (no broker, wrong usage, interrupt).
+    The worst finding determines the exit status: 0 for pass, 3 for warn, 1 for fail. The exit status is 2 if nothing was
+    checked (no broker, wrong usage, interrupt).
     """
     if source_topic and source_bootstrap_servers is None:
         raise typer.BadParameter("--source-topic needs --source-bootstrap-servers", param_hint="--source-topic")
@@ -70,7 +72,7 @@ def cutover(  # noqa: PLR0913 - options of a command line
     key: Annotated[
         str | None,
         _batch(
-            help="The unique part of a record: key, value, header:NAME, json:$.path, or several, separated by commas. "
+            help="The unique part of a record: key, value, header:NAME or json:$.path. Separate several parts with commas. "
             "Default: the full record."
         ),
     ] = None,
@@ -78,7 +80,8 @@ def cutover(  # noqa: PLR0913 - options of a command line
         int, _batch(min=0, help="Milliseconds by which a producer's clock may be behind the old driver's clock.")
     ] = 60_000,
     start_offsets: Annotated[
-        str | None, _batch(help='Where the batch begins in the output: {"topic": {"0": 17}}. Default: found by time.')
+        str | None,
+        _batch(help='The offsets where the batch begins in the output: {"topic": {"0": 17}}. Default: found by time.'),
     ] = None,
     other_writers: Annotated[
         bool,
@@ -98,7 +101,8 @@ def cutover(  # noqa: PLR0913 - options of a command line
 ) -> None:
     """Find the batch that the old query left unfinished, and hand it over to the transactional sink.
 
-    Stop the old query first. A dry run writes nothing. --apply writes one file below <checkpoint>/twopc, and you may repeat it.
+    Stop the old query first. A dry run writes nothing. --apply writes one file below <checkpoint>/twopc. You may repeat the
+    command.
 
     Exit status: 0 done, 2 not done (the message says why).
     """
@@ -132,7 +136,7 @@ def rollback(  # noqa: PLR0913 - options of a command line
     """Hand the checkpoint back to the old sink, so that the sink neither duplicates nor skips a batch.
 
     The command fences the transactional query, completes its decisions, aborts its other transactions, and records which rows
-    the old sink must not write again. You may repeat it.
+    the old sink must not write again. You may repeat the command.
 
     Exit status: 0 done, 2 not done (the message says why).
     """
@@ -176,10 +180,11 @@ def probe(  # noqa: PLR0913 - options of a command line
     sink: _Sink,
     group: Annotated[str, typer.Option(help="The consumer group.")],
     topic: Annotated[
-        str | None, typer.Option(help="A topic that the group reads. The probe writes to it. Default: a new topic.")
+        str | None,
+        typer.Option(help="A topic that the group reads. The probe writes to this topic. Default: a new topic."),
     ] = None,
-    wait: Annotated[float, typer.Option(min=0, help="Seconds that the group may take to commit an offset.")] = 120,
-    hold: Annotated[float, typer.Option(min=0, help="Minimum seconds for which a transaction stays open.")] = 15,
+    wait: Annotated[float, typer.Option(min=0, help="How many seconds the group may take to commit an offset.")] = 120,
+    hold: Annotated[float, typer.Option(min=0, help="How many seconds a transaction stays open, at least.")] = 15,
     ledger_topic: _Ledger = None,
     config: Config = None,
     config_file: ConfigFile = None,
@@ -188,10 +193,12 @@ def probe(  # noqa: PLR0913 - options of a command line
 ) -> None:
     """Test whether a consumer group reads only committed records. A read_committed group cannot pass an open transaction.
 
-    Without --topic, the command creates a topic, prints its name, and deletes it afterward. Start one of the group's readers on
-    that topic. With --topic, the command writes to your topic, and holds back its read_committed readers until the probe ends.
+    Without --topic, the command creates a topic, prints its name, and deletes it afterward. You must start one of the group's
+    readers on that topic. With --topic, the command writes to your topic, and the topic's read_committed readers must wait
+    until the probe ends.
 
-    Exit status, set by the worst finding: 0 pass, 3 warn (the group committed no offset), 1 fail; 2 not probed.
+    The worst finding determines the exit status: 0 for pass, 3 for warn (the group committed no offset), 1 for fail. The exit
+    status is 2 if the group was not probed.
     """
     from twopc.integration.connection_options import describing  # noqa: PLC0415 - slow imports that --help does not need
     from twopc.integration.migrate import command  # noqa: PLC0415

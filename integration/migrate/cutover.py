@@ -30,8 +30,8 @@ class Cutover:
     Attributes:
         topics: the output topics.
         key, clock_skew_ms, other_writers: see :class:`Handover`.
-        starts: by topic and partition, the first offset that may be a row of the batch. Empty: find the first offsets by
-            time.
+        starts: by topic and partition, the first offset that may contain one of the batch's rows. If empty, the first offsets
+            are found by time.
     """
 
     topics: Sequence[str]
@@ -97,7 +97,8 @@ def find(wanted: Cutover, place: Place, sink: KafkaSink) -> Found:
     if tallied.undated and not wanted.starts:
         raise ConfigurationError(
             f"{counted(tallied.undated, 'record is', 'records are')} after the batch's first offset but have an earlier time. "
-            "So times do not show where the batch begins (does the query set a timestamp column?). Nothing was done. Pass the "
+            "Therefore, times do not show where the batch begins (does the query set a timestamp column?). Nothing was "
+            "done. Pass the "
             "end of the last finished batch for each topic: --start-offsets"
         )
     return _found(place, handover, _source_records(files, batch_id), tallied)
@@ -113,7 +114,7 @@ def record(found: Found, place: Place) -> str:
 
 
 def last_batch(files: Files) -> tuple[int, bool]:
-    """Return the last batch that Spark has planned, or -1, and whether Spark has recorded it as done.
+    """Return the last batch that Spark has planned, or -1, and whether Spark has recorded that batch as done.
 
     Raises:
         ConfigurationError: more than one batch is unfinished, or commits/ is ahead of offsets/ (files are missing). In both
@@ -124,7 +125,7 @@ def last_batch(files: Files) -> tuple[int, bool]:
         raise ConfigurationError(
             f"{files.location}: Spark has planned batch {planned} and recorded batch {noted} as done. At most one batch may be "
             "unfinished. Either asyncProgressTrackingEnabled is set, which records only some batches, or files are missing. "
-            "Run the old query without that option until it ends by itself, or restore the checkpoint"
+            "Run the old query without that option until the query ends by itself, or restore the checkpoint"
         )
     return planned, planned == noted
 
@@ -146,14 +147,17 @@ def _found(place: Place, handover: Handover, source_records: int | None, tallied
 
 
 def _planned_ms(files: Files, batch_id: int) -> int:
-    """Return the time when Spark planned the batch, in ms since 1970 UTC. Spark writes ``offsets/N`` right after that."""
+    """Return the time when Spark planned the batch, in ms since 1970 UTC.
+
+    Spark writes ``offsets/N`` right after it plans batch N.
+    """
     name = f"offsets/{batch_id}"
     with decoding(files, name):
         return int(json.loads((files.read(name) or b"").decode().splitlines()[1])["batchTimestampMs"])
 
 
 def _source_records(files: Files, batch_id: int) -> int | None:
-    """Count the batch's records from its offsets; None if a source is not Kafka."""
+    """Count the batch's records from its offsets. Return None if a source is not Kafka."""
     ends, starts = (offsets_by_source(files, number) or {} for number in (batch_id, batch_id - 1))
     count = 0
     for source, line in ends.items():

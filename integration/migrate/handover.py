@@ -1,23 +1,26 @@
-"""A hand-over identifies the batch that one sink began and another must finish, and says which of the batch's rows are written.
+"""A hand-over identifies a batch that one sink began and another sink must finish.
 
-A streaming query that changes its sink keeps its checkpoint, so it loses no input. However, the last batch may be unfinished:
-``offsets/N`` exists and ``commits/N`` does not. Spark passes batch N to the new sink again, and some of its rows may already be
-in the output. A sink without transactions does not record which rows it has written.
+It also says which of the batch's rows are written. A streaming query that changes its sink keeps its checkpoint, so it loses
+no input. However, the last batch may be unfinished: ``offsets/N`` exists and ``commits/N`` does not. Spark passes batch N to
+the new sink again, and some of its rows may already be in the output. A sink without transactions does not record which rows
+it has written.
 
-So ``twopc migrate cutover`` writes the file ``<checkpoint>/twopc/handover-<n>.json`` after the old query has stopped. The file
-contains the batch number, the batch's source offsets, and *bounds*: the batch's rows in the output are between these offsets.
-:class:`twopc.integration.migrate.TakeOver` comes before the new sink. It compares batch N with the records within the bounds, as
-multisets, and passes on the rest. Every other batch passes unchanged.
+Therefore, ``twopc migrate cutover`` writes the file ``<checkpoint>/twopc/handover-<n>.json`` after the old query has stopped.
+The file contains the batch number, the batch's source offsets, and *bounds*, which are the offsets between which the batch's
+rows are in the output. :class:`twopc.integration.migrate.TakeOver` comes before the new sink. ``TakeOver`` compares batch N
+with the records within the bounds, as multisets, and passes the remaining rows to the new sink. Every other batch passes
+unchanged.
 
 The protocol itself stays the same. The bounds are fixed before the new sink writes its first row, so they never contain that
-sink's rows, and each replay of batch N leaves the same rest. ``exactly_once`` only sees a batch with fewer rows.
+sink's rows, and each replay of batch N leaves the same rows. ``exactly_once`` only sees a batch with fewer rows.
 
 The bounds come from Spark, which records in ``offsets/N`` when it planned the batch. At that time, every row of batch N - 1
 was acknowledged, and no row of batch N was sent. ``exact`` is the offset of the first record from that time or later. The
 clocks of the driver and the executors may differ, so ``start`` is placed up to ``clock_skew_ms`` before ``exact``. ``end``
 is the partition's end offset when the hand-over was recorded.
 
-A rollback uses the same file with a different kind: ``whole`` if the transactional sink has made all of the batch visible.
+A rollback uses the same file with a different kind. For example, the kind is ``whole`` if the transactional sink has made all
+of the batch visible.
 """
 
 from __future__ import annotations
@@ -44,7 +47,7 @@ class Kind(Enum):
 
 
 class Bounds(msgspec.Struct, frozen=True, kw_only=True):
-    """The part of a partition that may contain rows of the batch; ``end`` is not included."""
+    """The part of a partition that may contain the batch's rows. ``end`` is not included."""
 
     start: int
     exact: int
@@ -64,7 +67,7 @@ class Handover(msgspec.Struct, frozen=True, kw_only=True):
         planned_ms: when Spark planned the batch, in ms since 1970 UTC.
         clock_skew_ms: how far a producer's clock may be behind the driver's clock, in ms.
         other_writers: whether the topics have records within the bounds that this query did not write.
-        is_back: whether the old sink gets the checkpoint back. No record shows which rows that sink writes afterward.
+        is_back: whether the old sink gets the checkpoint back. Nothing records which rows the old sink writes afterward.
     """
 
     format: int = FORMAT
@@ -96,7 +99,7 @@ class Handovers:
         self._files = files
 
     def newest(self) -> Handover | None:
-        """Return the hand-over in effect; None if no hand-over was recorded.
+        """Return the hand-over in effect. Return None if no hand-over was recorded.
 
         Raises:
             ConfigurationError: the file cannot be read.
@@ -105,7 +108,7 @@ class Handovers:
         return self._read(number) if number else None
 
     def add(self, handover: Handover) -> str:
-        """Put a hand-over into effect, and return its file. Write nothing if the newest hand-over is equal.
+        """Put a hand-over into effect, and return its file. Write nothing if the newest hand-over is the same.
 
         Raises:
             ConfigurationError: another process is adding a hand-over.

@@ -34,7 +34,7 @@ class Row(NamedTuple):
 
 
 def identity_of(topic: str, record: Message | Row, key: Expression | None) -> bytes | None:
-    """Return a digest that equal records share; None if the expression finds nothing in the record."""
+    """Return a digest that is the same for equal records. Return None if the expression finds nothing in the record."""
     if key is None:
         return hashlib.sha256(content_of(topic, record)).digest()
     found = key.bytes_of(cast("Message", record))  # an expression uses only methods that a row has
@@ -42,14 +42,14 @@ def identity_of(topic: str, record: Message | Row, key: Expression | None) -> by
 
 
 def content_of(topic: str, record: Message | Row) -> bytes:
-    """Return a record's content without its time and partition, which differ if a producer sends the record again."""
+    """Return a record's content without its time and partition. These differ if a producer sends the record again."""
     headers: Any = record.headers() or ()
     pairs = [part for name, value in headers for part in (name.encode(), _as_bytes(value))]
     return _joined([topic.encode(), _as_bytes(record.key()), _as_bytes(record.value()), *pairs])
 
 
 def _joined(parts: Sequence[bytes | None]) -> bytes:
-    """Prefix each part with its length and join them, so that adjacent parts cannot run together."""
+    """Prefix each part with its length, and join the parts. The lengths keep adjacent parts apart."""
     return b"".join(b"-" if part is None else b"%d:%s" % (len(part), part) for part in parts)
 
 

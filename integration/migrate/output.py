@@ -1,4 +1,4 @@
-"""Examine the output topics for a hand-over: find the bounds of a batch's rows, and count the records within them."""
+"""Examine the output topics for a hand-over: find the bounds of a batch's rows, and count the records within these bounds."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class Tally:
         exact: records at or after the time when Spark planned the batch.
         before: records in the ``clock_skew_ms`` before Spark planned the batch.
         repeated: records in ``exact`` that duplicate an earlier record.
-        undated: records in ``exact`` whose own time is before the planned time minus ``clock_skew_ms``.
+        undated: records in ``exact`` whose timestamp is earlier than the planned time minus ``clock_skew_ms``.
         unidentified: records in ``exact`` in which the key expression finds nothing.
     """
 
@@ -59,7 +59,7 @@ def bounds_of(
         topic: the topic.
         since_ms: when the batch was planned, in ms since 1970 UTC.
         clock_skew_ms: how far a producer's clock may be behind the driver's clock, in ms.
-        starts: the first offsets that the user gave, by partition. None: find the first offsets by time.
+        starts: the first offsets that the user gave, by partition. If None, the first offsets are found by time.
 
     Raises:
         ConfigurationError: the topic or a partition does not exist, or a transaction is open in the topic.
@@ -148,7 +148,10 @@ def written_since(sink: KafkaSink, handover: Handover) -> int:
 
 
 def _at_time(admin: AdminClient, topic: str, ends: Mapping[int, int], at_ms: int, timeout_ms: float) -> dict[int, int]:
-    """Return the offset of each partition's first record from ``at_ms`` or later; the end offset if all records are earlier."""
+    """Return the offset of each partition's first record from ``at_ms`` or later.
+
+    If all records are earlier, return the end offset.
+    """
     wanted = {TopicPartition(topic, number): OffsetSpec.for_timestamp(at_ms) for number in ends}
     found = {}
     with translated(f"looking up the offsets of {topic} by time"):

@@ -30,7 +30,7 @@ class Place:
     own: Files
 
     def writable(self) -> Files:
-        """Return the directory ``twopc`` after a test write. Treat a share without hard links like an object store.
+        """Return the directory ``twopc`` after a test write. Treat a network share without hard links like an object store.
 
         Raises:
             ConfigurationError: the directory cannot be written. Nothing has changed.
@@ -42,7 +42,7 @@ class Place:
 def opened(location: str) -> Iterator[Place]:
     """Open a checkpoint.
 
-    A URL needs PySpark, and ``spark-defaults.conf`` with the file system's jars and credentials, as the query does.
+    Like the query, a URL needs PySpark, and ``spark-defaults.conf`` with the file system's jars and credentials.
 
     Raises:
         ConfigurationError: the directory does not exist or cannot be opened, or PySpark is not installed.

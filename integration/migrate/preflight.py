@@ -1,4 +1,4 @@
-"""Run further checks for a running pipeline, after those of ``twopc preflight`` (``twopc migrate preflight``)."""
+"""Run ``twopc migrate preflight``: more checks for a running pipeline, after the checks of ``twopc preflight``."""
 
 from __future__ import annotations
 
@@ -75,8 +75,8 @@ def check_source(sink: KafkaSink, source: Source) -> Iterator[Finding]:
     text = f"the brokers speak the protocol of Kafka {version}"
     if is_old:
         why = (
-            f"{text}, which is enough to read from them, but Spark's connector describes topics with a request that "
-            "they do not support"
+            f"{text}, which is enough to read from them, but they do not support the request with which Spark's connector "
+            "describes topics"
         )
         yield Finding("source", source.bootstrap_servers, Result.WARN, why, f"Set {_FETCHING} in the Spark session")
     else:
@@ -91,7 +91,9 @@ def check_source(sink: KafkaSink, source: Source) -> Iterator[Finding]:
             )
         else:
             why = "the topic does not exist on the source cluster, or the principal may not see it"
-            yield Finding("source", topic, Result.FAIL, why, "Correct the name, or allow Describe and Read on it")
+            yield Finding(
+                "source", topic, Result.FAIL, why, "Correct the name, or allow Describe and Read on the topic"
+            )
 
 
 def check_groups(target: Target) -> Iterator[Finding]:
@@ -121,7 +123,7 @@ def check_groups(target: Target) -> Iterator[Finding]:
 
 
 def check_partitioner(target: Target) -> Iterator[Finding]:
-    """Check with sampled records from each partition that the sink would put their keys into the same partitions."""
+    """Sample records from each partition, and check that the sink would put their keys into the same partitions."""
     chosen = str(target.sink.client_options.get("partitioner", _MURMUR2))
     ours = _PARTITIONERS.get(_UNASSIGNED.get(chosen, ""))
     for topic in target.topics:
@@ -154,8 +156,8 @@ def check_partitioner(target: Target) -> Iterator[Finding]:
 def check_quotas(target: Target) -> Iterator[Finding]:
     """Find the quotas that apply to the sink, because a throttled transaction may expire.
 
-    List every matching quota, although Kafka applies only the most specific one for each rate. The sink's user is known only if
-    the sink logs in over SASL with a user name, or does not log in. For other logins, the user's quotas are not looked up.
+    List every matching quota, although Kafka applies only the most specific quota for each rate. The sink's user is known only
+    if the sink logs in over SASL with a user name, or does not log in. For other logins, skip the user's quotas.
     """
     request = DescribeClientQuotasRequest(components=[], strict=False)
     [answer] = target.brokers.send_all([(request,)])
@@ -171,7 +173,8 @@ def check_quotas(target: Target) -> Iterator[Finding]:
     unknown = (
         ""
         if ours["user"]
-        else ". Its user's quotas were not looked up: the user is known only for SASL with a user name, or without a login"
+        else ". Its user's quotas were not looked up: the user is known only if the sink logs in over SASL with a user "
+        "name, or does not log in"
     )
     if found:
         why = (
@@ -197,7 +200,7 @@ def _quota(entry: Any, ours: dict[str, Any]) -> str:
 
 
 def _sampled(target: Target, topic: str, partitions: Sequence[int]) -> Iterator[tuple[bytes, int]]:
-    """Yield the key and the partition of each partition's newest records that have a key."""
+    """From each partition, yield the key and the partition of the newest records that have a key."""
     facts: dict[str, Any] = {"timeout_ms": target.sink.timeout_ms}
     ends = offsets(target.admin, topic, partitions, OffsetSpec.latest(), committed=True, **facts)
     first = offsets(target.admin, topic, partitions, OffsetSpec.earliest(), **facts)

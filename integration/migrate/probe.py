@@ -1,9 +1,9 @@
-"""Test by behavior, not by settings, whether a consumer group reads only committed records (``twopc migrate probe``).
+"""Test whether a consumer group reads only committed records, by its behavior and not its settings (``twopc migrate probe``).
 
-The probe commits a record to each partition, and waits until the group has committed an offset past it. This shows that the
-group reads the partition, and how long the group takes. Then the probe writes another record in a transaction, and keeps the
-transaction open for longer than the group took. A group under ``read_committed`` cannot move past this record. A group under
-``read_uncommitted`` reads it, and commits an offset past it. Finally, the probe aborts the transaction.
+The probe commits a record to each partition, and waits until the group has committed an offset past this record. This shows
+that the group reads the partition, and how long the group takes. Then the probe writes another record in a transaction, and
+keeps the transaction open for longer than the group took. A group under ``read_committed`` cannot move past this record. A
+group under ``read_uncommitted`` reads the record, and commits an offset past it. Finally, the probe aborts the transaction.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ _PATIENCE: Final = 3
 _AGAIN_S: Final = 3.0
 _PAUSE_S: Final = 0.1
 _DEFAULT_REPLICAS: Final = -1
-_FIX: Final = "Set isolation.level=read_committed in every member of the group, restart them, and probe again"
+_FIX: Final = "Set isolation.level=read_committed in every member of the group, restart the members, and probe again"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -45,7 +45,7 @@ class Probe:
 
     Attributes:
         group: the consumer group.
-        topic: a topic that the group reads. None: create a topic, on which the user must start a reader.
+        topic: a topic that the group reads. With None, the probe creates a topic, and the user must start a reader on it.
         wait_s: how long the group may take to commit an offset, in seconds.
         hold_s: the minimum time that the transaction stays open, in seconds.
     """
@@ -70,8 +70,8 @@ def probe(wanted: Probe, sink: KafkaSink, say: Callable[[str], object]) -> Probe
 
     Args:
         wanted: the parameters.
-        sink: describes the connection. The probe's ids and its own topic have the same prefixes as the sink's.
-        say: called with a sentence that names the topic to read, once the topic exists.
+        sink: describes the connection. The probe's ids and topic have the same prefixes as the sink's ids and ledger.
+        say: a function to call once the topic exists, with a sentence that names the topic to read.
 
     Raises:
         ConfigurationError: the topic does not exist, or a permission is missing.
@@ -170,7 +170,7 @@ class _Group:
     def until_behind(
         self, marks: Mapping[int, int], seconds: float, again: Callable[[], object] = lambda: None
     ) -> dict[int, int]:
-        """Wait until :meth:`behind` has every partition or the time is up. Call ``again`` from time to time."""
+        """Wait until :meth:`behind` contains every partition, or until the time is up. Call ``again`` from time to time."""
         ends, next_at = time.monotonic() + seconds, time.monotonic() + _AGAIN_S
         while True:
             found = self.behind(marks)

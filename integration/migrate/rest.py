@@ -1,4 +1,4 @@
-"""Compute the rest of a half-written batch in Spark: its rows minus the rows in the output, as multisets."""
+"""Compute in Spark which rows of a half-written batch are missing from the output. Compare the rows as multisets."""
 
 from __future__ import annotations
 
@@ -41,16 +41,17 @@ _WINDOW_ROWS: Final = 10_000
 
 @dataclass(frozen=True, kw_only=True)
 class Numbers:
-    """Counts from the comparison of a batch with the records within the bounds.
+    """The results of comparing a batch with the records within the bounds.
 
     Attributes:
         rows: rows of the batch.
         already: rows that are in the output and are not written again.
         rest: rows that must still be written.
-        surplus: records that occur more often in the output than in the batch. These duplicates from earlier attempts stay.
-        others: records from the batch's time or later that are not rows of the batch.
+        surplus: records that occur more often in the output than in the batch. These duplicates from earlier attempts stay in
+            the output.
+        others: records from the time of the batch or later that are not the batch's rows.
         unclear: rows that equal records from just before the batch. Depending on the clocks, those records are from this batch
-            or from the previous one. Unclear rows are counted only without a key.
+            or from the previous batch. Unclear rows are counted only without a key.
         unidentified: rows in which the key expression finds nothing.
         ambiguous: keys that several rows with different contents share.
         elsewhere: rows for topics that the hand-over does not name.
@@ -68,7 +69,9 @@ class Numbers:
 
 
 class Comparison:
-    """Compare a batch with the records within the bounds. Evaluate the batch only once, and cache it until :meth:`release`.
+    """Compare a batch with the records within the bounds.
+
+    Evaluate the batch only once, and cache the batch until :meth:`release`.
 
     Args:
         frame: the batch, with the Kafka columns.
@@ -132,7 +135,7 @@ class Comparison:
         return Numbers(**facts, rest=facts["rows"] - facts["already"])
 
     def rest(self) -> DataFrame:
-        """Return the rows to write. The rows of one task stay in one task, in the same order."""
+        """Return the rows to write. A task's rows stay in one task, in the same order."""
         there = self._counted(sf.lit(self._has_key) | sf.col("is_exact"), _THERE)
         earlier = Window.partitionBy(_ID).orderBy(_PLACE)
         ranked = self._rows.withColumn(_RANK, sf.row_number().over(earlier)).join(there, _ID, "left")
@@ -160,7 +163,7 @@ def _identify(
         )
     if topic is None and "topic" not in names:
         raise SchemaError(
-            "neither the sink nor the batch specifies the topic for a row. Nothing was written. Add a 'topic' column"
+            "neither the sink nor the batch specifies a row's topic. Nothing was written. Add a 'topic' column"
         )
     if topic is not None and topic not in handover.topics:
         raise ConfigurationError(

@@ -61,8 +61,8 @@ def roll_back(place: Place, sink: KafkaSink) -> WayBack:
         run = coordinator.recover(batch)  # commits the last decision again, and sweeps
         if run.outcome is not Outcome.COMMITTED:
             raise ConfigurationError(
-                f"the commit of the last decision is not proven ({run.outcome.value}). Nothing was recorded. Start the "
-                "transactional query again, which completes the decision or says what to do"
+                f"the last decision's commit is not proven ({run.outcome.value}). Nothing was recorded. Start the "
+                "transactional query again. It completes the decision, or says what to do"
             )
         run.sweep()
         decided = run.view.highest_batch_of(name)

@@ -1,4 +1,4 @@
-"""Remove the rows that the output already has from a handed-over batch, before the batch is written (``TakeOver``)."""
+"""Before a handed-over batch is written, remove the rows that the output already has (``TakeOver``)."""
 
 from __future__ import annotations
 
@@ -44,8 +44,7 @@ class DryRunError(FatalError):
 class TakeOver(Interceptor):
     """Finish a batch that another sink has begun: ``exactly_once(sink, interceptors=[TakeOver(sink)])``.
 
-    After a rollback, wrap the old function: ``intercepted(old_function, TakeOver(sink))``. Every batch except the handed-over
-    one passes unchanged.
+    After a rollback, wrap the old function: ``intercepted(old_function, TakeOver(sink))``. All other batches pass unchanged.
 
     Args:
         sink: describes how to reach and read the output.
@@ -74,12 +73,14 @@ class TakeOver(Interceptor):
 
         Raises:
             DryRunError: ``dry_run`` is set; the message contains the numbers.
-            ConfigurationError: the hand-over is missing or does not fit, or it is unclear which rows the output already has.
+            ConfigurationError: the hand-over is missing or is for another batch, or it is unclear which rows the output
+                already has.
             TwoPhaseCommitError: the output cannot be read, or the batch fails.
         """
         if not isinstance(batch.frames, DataFrame):
             raise ConfigurationError(
-                f"batch {batch.batch_id} consists of several DataFrames, but TakeOver compares only one with the output. Nothing "
+                f"batch {batch.batch_id} consists of several DataFrames, but TakeOver can compare only one DataFrame "
+                "with the output. Nothing "
                 f"was written. {_SEVERAL}"
             )
         if self._run_id != batch.run_id:
@@ -124,12 +125,13 @@ class TakeOver(Interceptor):
         if batch_id > first:
             raise ConfigurationError(
                 f"batch {first} was handed over and sink {self._sink.name!r} has not decided it, but Spark now passes batch "
-                f"{batch_id}. So the old query has run since then. {_AGAIN}"
+                f"{batch_id}. So the old query has run since the hand-over. {_AGAIN}"
             )
         if count := written_since(self._sink, handover):
             raise ConfigurationError(
                 f"{counted(count, 'record was', 'records were')} written to {', '.join(handover.topics)} since the "
-                f"hand-over was recorded. Stop the old query or other program that still writes to them. {_AGAIN}"
+                "hand-over was recorded. Stop the old query, or any other program that still writes to these topics. "
+                f"{_AGAIN}"
             )
 
     def _write_rest(self, frame: DataFrame, handover: Handover, proceed: Callable[[Frames], None]) -> None:
@@ -155,7 +157,7 @@ def described(batch_id: int, numbers: Numbers) -> str:
     return (
         f"batch {batch_id} has {counted(numbers.rows, 'row')}: {numbers.already} in the output, {numbers.rest} still "
         f"to be written. Of the output's other records, {numbers.surplus} are duplicates of earlier attempts and stay, "
-        f"and {numbers.others} do not belong to the batch"
+        f"and {numbers.others} are not from the batch"
     )
 
 
@@ -170,16 +172,17 @@ def _kind_now(files: Files, handover: Handover, batch_id: int) -> Kind:
     if batch_id < handover.batch_id or offsets != handover.offsets or handover.kind is Kind.NOTHING:
         raise ConfigurationError(
             f"the hand-over is for batch {handover.batch_id}, but Spark passes batch {batch_id}, which has different source "
-            f"offsets or was already finished. Either the checkpoint was restored, or its query has run since. {_AGAIN}"
+            "offsets or was already finished. Either the checkpoint was restored, or its query has run since the "
+            f"hand-over. {_AGAIN}"
         )
     return handover.kind
 
 
 def _require_clear(handover: Handover, numbers: Numbers, text: str) -> None:
-    """Check that the numbers show clearly which rows are in the output.
+    """Check that the numbers clearly show which rows are in the output.
 
     Raises:
-        ConfigurationError: they do not. The message says which option to change.
+        ConfigurationError: the numbers are not clear. The message says which option to change.
     """
     problems = []
     if numbers.unidentified:

@@ -1,4 +1,4 @@
-"""Help a query's operator to examine its sinks, end transactions manually, and take and restore savepoints.
+"""Help an operator examine a query's sinks, end transactions manually, and take and restore savepoints.
 
 The commands are ``twopc status``, ``twopc resolve``, ``twopc transactions …`` and ``twopc savepoint …``.
 """
@@ -35,7 +35,7 @@ if not TYPE_CHECKING:  # so that a type checker still reports names that do not 
     }
 
     def __getattr__(name: str) -> Any:
-        """Import the public names on first use (PEP 562): ``twopc --help`` needs none of them."""
+        """Import the public names on first use (PEP 562): ``twopc --help`` does not need these modules."""
         if name not in __all__:
             raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
         try:

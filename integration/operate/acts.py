@@ -1,7 +1,7 @@
 """Commit or abort open transactions as recovery would. Reject anything that the decision record forbids, even with --force.
 
-A commit by an operator is the same as the committer's: EndTxn with the handle's producer id and epoch, then a wait until readers
-see the rows. An abort by an operator is the same as the sweep's: InitProducerId, which also stops the writer.
+An operator commits in the same way as the committer: with EndTxn and the handle's producer id and epoch, followed by a wait
+until readers see the rows. An operator aborts in the same way as the sweep: with InitProducerId, which also stops the writer.
 """
 
 from __future__ import annotations
@@ -58,7 +58,8 @@ def chosen(state: SinkState, ids: Collection[str], fitting: Collection[Standing]
     found = {one.transactional_id: one for one in state.transactions}
     if unknown := sorted(set(ids) - found.keys()):
         raise ForbiddenError(
-            f"sink {state.sink!r} has no open transaction {', '.join(unknown)}: it has ended, or the id is misspelled. "
+            f"sink {state.sink!r} has no open transaction {', '.join(unknown)}: the transaction has ended, or the id is "
+            "misspelled. "
             f"`twopc transactions list {state.sink}` shows the open transactions"
         )
     return tuple(found[tid] for tid in sorted(set(ids)))
@@ -79,8 +80,8 @@ def require_committable(state: SinkState, wanted: Sequence[OpenTransaction], *, 
     late = [one for one in wanted if one.batch != state.last_decided]
     if late and not is_forced:
         raise ForbiddenError(
-            f"{late[0].transactional_id} belongs to batch {late[0].batch}, but batch {state.last_decided} is already decided: "
-            f"readers would get these rows after those of later batches. {_FORCE}"
+            f"{late[0].transactional_id} is from batch {late[0].batch}, but batch {state.last_decided} is already "
+            f"decided. Readers would get these rows after the rows of later batches. {_FORCE}"
         )
 
 
@@ -93,19 +94,20 @@ def require_abortable(wanted: Sequence[OpenTransaction], *, is_forced: bool) -> 
     for one in wanted:
         if one.standing is Standing.DECIDED:
             raise ForbiddenError(
-                f"{one.transactional_id} must not be aborted: {one.evidence}. Its rows would be lost. Commit it, or start the "
-                f"query, which will commit it. {_NEVER}"
+                f"{one.transactional_id} must not be aborted: {one.evidence}. Its rows would be lost. Commit the "
+                f"transaction, or start the query, which will commit it. {_NEVER}"
             )
         if one.standing is Standing.DRIVER:
             raise ForbiddenError(
-                f"{one.transactional_id} belongs to the driver itself: {one.evidence}. The transaction expires within a "
+                f"{one.transactional_id} is the driver's own transaction: {one.evidence}. The transaction expires within "
+                "a "
                 f"minute, or ends when you start the query. {_NEVER}"
             )
         if one.standing in {Standing.RUNNING, Standing.UNJUDGED} and not is_forced:
             what = (
                 "this fences a live driver, and its query stops"
                 if one.standing is Standing.RUNNING
-                else "if it was decided, its rows are lost"
+                else "if the transaction was decided, its rows are lost"
             )
             raise ForbiddenError(f"{one.transactional_id}: {one.evidence}; {what}. {_FORCE}")
 
@@ -142,10 +144,12 @@ def commit(sink: KafkaSink, wanted: Sequence[OpenTransaction]) -> list[Ended]:
 def abort(
     sink: KafkaSink, wanted: Sequence[OpenTransaction], *, before: Callable[[], object] = lambda: None
 ) -> list[Ended]:
-    """Abort undecided transactions. Call ``before`` just before the first abort, when no driver can still decide them.
+    """Abort undecided transactions. Call ``before`` just before the first abort.
+
+    At that time, no driver can decide these transactions any more.
 
     Raises:
-        ForbiddenError: a driver has decided one of them in the meantime.
+        ForbiddenError: a driver has decided one of the transactions in the meantime.
         TwoPhaseCommitError: no broker responds.
     """
     if any(one.standing is Standing.RUNNING for one in wanted):
@@ -157,9 +161,9 @@ def abort(
         Ended(
             one.transactional_id,
             one.transactional_id not in unfenced,
-            "aborted; its writer is fenced"
+            "aborted, and its writer is fenced"
             if one.transactional_id not in unfenced
-            else "no answer: check again, and retry the abort",
+            else "no broker answered: check again, and retry the abort",
         )
         for one in wanted
     ]

@@ -1,4 +1,7 @@
-"""Explain a sink's state in one sentence and the next action in another, with the runbook entry. This module does no I/O."""
+"""For each finding about a sink, give one sentence on its state, one on the next action, and the runbook entry.
+
+This module does no I/O.
+"""
 
 from __future__ import annotations
 
@@ -31,7 +34,7 @@ class Urgency(Enum):
 
 
 class Advice(NamedTuple):
-    """A finding, and the action to take."""
+    """A finding and the action to take."""
 
     urgency: Urgency
     what: str  #: the finding, and its cause
@@ -49,13 +52,13 @@ class Advice(NamedTuple):
 
 
 def advise(state: SinkState, checkpoint: CheckpointState | None = None) -> list[Advice]:
-    """List the findings about a sink; never empty."""
+    """List the findings about a sink. The list is never empty."""
     found = [*_of_log(state), *_of_checkpoint(state, checkpoint), *_of_transactions(state)]
     if not state.is_complete:
-        what = "a broker did not list its open transactions, so the sink may have more of them"
+        what = "a broker did not list its open transactions, so the sink may have more open transactions"
         found.append(Advice(Urgency.WATCH, what, "Check again once every broker responds.", "a-broker-does-not-answer"))
     return found or [
-        Advice(Urgency.NONE, "everything decided is visible, and nothing is open", "Nothing to do.", "healthy")
+        Advice(Urgency.NONE, "all decided rows are visible, and no transaction is open", "Nothing to do.", "healthy")
     ]
 
 
@@ -72,7 +75,8 @@ def _of_checkpoint(state: SinkState, checkpoint: CheckpointState | None) -> Iter
         yield Advice(
             Urgency.ACT,
             f"the checkpoint belongs to query {checkpoint.query_id}, but the ledger is open for query {state.query_id}",
-            f"Use the checkpoint of query {state.query_id}. If that query has ended permanently, start this one with "
+            f"Use the checkpoint of query {state.query_id}. If that query has ended permanently, start the checkpoint's "
+            "query with "
             "override=EndQuery(…).",
             "the-start-is-refused",
         )
@@ -82,8 +86,8 @@ def _of_checkpoint(state: SinkState, checkpoint: CheckpointState | None) -> Iter
         ends = "has no batch" if planned is None else f"ends at batch {planned}"
         yield Advice(
             Urgency.ACT,
-            f"batch {decided} is decided, but the checkpoint {ends}: it is an older copy",
-            "Restore the newest checkpoint. The query refuses to start with this one.",
+            f"batch {decided} is decided, but the checkpoint {ends}, so the checkpoint is an older copy",
+            "Restore the newest checkpoint. The query refuses to start with this checkpoint.",
             "the-start-is-refused",
         )
     if decided is not None and finished is not None and finished > decided:
@@ -105,7 +109,8 @@ def _of_transactions(state: SinkState) -> Iterator[Advice]:
             f"batch {open_decided[0].batch} is decided, but "
             f"{counted(len(open_decided), 'of its transactions is', 'of its transactions are')} not yet committed; "
             f"{_expiry(open_decided)}",
-            "If the query is not running, start it now: the start commits them first. If the query cannot start, run `twopc "
+            "If the query is not running, start it now. The start commits these transactions first. If the query cannot "
+            "start, run `twopc "
             f"transactions commit {state.sink}`.",
             "decided-and-not-committed",
         )
@@ -162,7 +167,7 @@ def _of_running(state: SinkState, running: Sequence[OpenTransaction]) -> Advice:
     lives = (oldest.age_s or 0.0) + (oldest.expires_in_s or 0.0)
     is_late = oldest.age_s is not None and oldest.age_s > _LATE * lives
     who = state.driver or f"epoch {state.driver_epoch}"
-    what = f"{_count(running)} open and undecided: the newest driver ({who}) is writing its batch, or has died"
+    what = f"{_count(running)} open and undecided: the newest driver ({who}) is writing its batch or has died"
     if is_late:
         return Advice(
             Urgency.ACT,

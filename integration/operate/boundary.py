@@ -28,7 +28,7 @@ logger = logging.getLogger(__name__)
 
 
 class StoppedWithSavepointError(FatalError):
-    """The query stopped with a savepoint, as requested. The message contains the savepoint's path."""
+    """The query stopped with a savepoint, as an operator requested. The message contains the savepoint's path."""
 
 
 class Periodic(NamedTuple):
@@ -45,10 +45,10 @@ class Savepoints(Interceptor):
     Before a batch begins, all earlier batches are finished, so a savepoint is complete. The checkpoint must be on a local path.
 
     Args:
-        directory: where periodic savepoints are kept.
-        every: the number of batches between two savepoints. None: take savepoints only on request.
-        num_retained: how many of this query's newest good periodic savepoints to keep. None: keep all. Requested savepoints
-            always stay.
+        directory: the directory for periodic savepoints.
+        every: the number of batches between two savepoints. With None, savepoints are taken only on request.
+        num_retained: how many of this query's newest good periodic savepoints to keep. With None, all are kept. Requested
+            savepoints always stay.
         sinks: Kafka sinks. Each savepoint records the positions of their decision logs.
 
     Raises:
@@ -106,7 +106,7 @@ class _Run:
         self._done: int | None = None  # the last batch that this run has written
 
     def before(self, batch_id: int) -> None:
-        """Serve requests, and take the periodic savepoint if it is due."""
+        """Serve requests, and take the periodic savepoint if one is due."""
         # Take no savepoint before a run's first batch, which may be a replay of a decided batch. A query that is restored from
         # that savepoint would write the batch again.
         if self._done is not None and self._done < batch_id:
@@ -136,7 +136,7 @@ class _Run:
         return [name for name in found if name not in self._unheard]
 
     def _answer(self, name: str) -> tuple[Answer, bool]:
-        """Serve a request; return the response, and whether the query must stop."""
+        """Serve a request. Return the response, and whether the query must stop."""
         is_to_stop = False
         try:
             request = unseal(self._requests.read(name) or b"", Request)
@@ -147,7 +147,7 @@ class _Run:
             return Answer(problem=str(error)), is_to_stop
 
     def _tell(self, name: str, answer: Answer) -> bool:
-        """Answer a request; return whether the requester was still waiting."""
+        """Answer a request. Return whether the requester was still waiting."""
         told = ANSWERS + name.removeprefix(REQUESTS)
         try:
             self._requests.put_if_absent(told, seal(answer))

@@ -27,7 +27,7 @@ class CheckpointState:
     Attributes:
         planned: the last batch that Spark has planned (``offsets/N``); None if Spark has planned no batch.
         finished: the last batch that Spark has finished (``commits/N``).
-        log: the decision log that the checkpoint is bound to; None if the query has not yet decided a batch.
+        log: the decision log that the checkpoint is bound to; None if no batch has been decided yet.
         sinks: the sinks that the checkpoint is bound to, each with the facts that must not change.
         registers: the decisions, if the checkpoint contains them.
     """
@@ -80,10 +80,10 @@ def read_checkpoint(path: Path) -> CheckpointState:
         )
     except OSError as error:
         raise ConfigurationError(
-            f"the checkpoint {path} cannot be read: {error}. Correct the path or its permissions"
+            f"the checkpoint {path} cannot be read: {error}. Correct the path or the permissions"
         ) from error
 
 
 def numbers(files: LocalFiles, directory: str) -> set[int]:
-    """List the batches that have a file in one of the checkpoint's directories."""
+    """List the batches with a file in one of the checkpoint's directories."""
     return {int(name) for name in files.names(directory) if name.isdigit()}

@@ -17,7 +17,8 @@ if TYPE_CHECKING:
     from twopc.integration.operate.subject import Connection
 
 transactions = typer.Typer(
-    no_args_is_help=True, help="List open transactions, show the evidence for each, and end them manually."
+    no_args_is_help=True,
+    help="List open transactions, show the evidence for each transaction, and end transactions manually.",
 )
 
 _force = partial(typer.Option, rich_help_panel="By hand")
@@ -35,12 +36,13 @@ _ServersOrNone = Annotated[
     connection(help="host:port of a broker. Without a broker, the command shows only the facts in the checkpoint."),
 ]
 _Ledger = Annotated[str | None, connection(help="The sink's ledger. Default: twopc-ledger-<sink>.")]
-_Checkpoint = Annotated[Path | None, typer.Option(help="The query's checkpoint, in addition to a sink name.")]
+_Checkpoint = Annotated[Path | None, typer.Option(help="The query's checkpoint, if you pass a sink name.")]
 _Sinks = Annotated[
     str | None,
     typer.Option(
         metavar="MODULE:NAME",
-        help="The query's sinks in your own code: a sink, a list, or a function that returns them. The command then compares "
+        help="The query's sinks in your own code: a sink, a list of sinks, or a function that returns sinks. The "
+        "command then compares "
         "the stores of these sinks with the decisions.",
     ),
 ]
@@ -50,7 +52,10 @@ _Forced = Annotated[
 ]
 _Reason = Annotated[
     str | None,
-    _force(help="The reason. The command writes it to <checkpoint>/twopc, or else to the current directory."),
+    _force(
+        help="The reason. The command writes the reason to <checkpoint>/twopc or, without a checkpoint, to the "
+        "current directory."
+    ),
 ]
 
 
@@ -87,10 +92,11 @@ def status(  # noqa: PLR0913 - options of a command line
 
     The command only reads, and the query may be running or dead. Ages depend on this machine's clock and the brokers' clocks.
 
-    Exit status: 0 nothing to do, 1 you must act, 2 not examined (no broker, no such checkpoint, wrong usage).
+    Exit status: 0 if there is nothing to do; 1 if you must act; 2 if nothing was examined (no broker, no such checkpoint,
+    wrong usage).
     """
     if what is None and bootstrap_servers is None:
-        raise typer.BadParameter("name a checkpoint, or add --bootstrap-servers")
+        raise typer.BadParameter("pass a checkpoint, or add --bootstrap-servers")
     from twopc.integration.operate import status as command  # noqa: PLC0415 - slow imports that --help does not need
     from twopc.integration.operate.printing import run  # noqa: PLC0415
     from twopc.integration.verify.command import Pace  # noqa: PLC0415
@@ -117,11 +123,12 @@ def report(  # noqa: PLR0913 - options of a command line
     config_file: ConfigFile = None,
     timeout: Timeout = 30,
 ) -> None:
-    """Write the history as one HTML page, which needs no server and no network.
+    """Write the history as one HTML page, which needs no server or network.
 
     The page shows a timeline with phases, failures with their causes, rows per second, and open transactions.
 
-    Exit status: 0 written; 1 written, but the cluster could not be reached; 2 not written.
+    Exit status: 0 if the page was written; 1 if the page was written without the cluster, which could not be reached; 2 if the
+    page was not written.
     """
     from twopc.integration.operate import report as command  # noqa: PLC0415 - slow imports that --help does not need
 
@@ -141,11 +148,11 @@ def resolve(  # noqa: PLR0913 - options of a command line
     yes: Annotated[bool, _force("--yes", help="Commit decided, open transactions without asking.")] = False,
     as_json: Json = False,
 ) -> None:
-    """Walk through a batch in doubt step by step: state, evidence, next action.
+    """Walk through a batch in doubt step by step. The steps are the state, the evidence and the next action.
 
     If you confirm, the command commits decided transactions that are still open. It does not abort any transaction.
 
-    Exit status: 0 nothing is in doubt, 1 you must act, 2 not examined.
+    Exit status: 0 if nothing is in doubt; 1 if you must act; 2 if nothing was examined.
     """
     from twopc.integration.operate.printing import run  # noqa: PLC0415 - slow imports that --help does not need
     from twopc.integration.operate.resolve import resolve as go  # noqa: PLC0415
@@ -174,9 +181,9 @@ def list_open(  # noqa: PLR0913 - options of a command line
 ) -> None:
     """List open transactions with their age, their expiry, and the evidence from the decision record.
 
-    A prepared transaction that is still open is in doubt: after its timeout, its rows are lost.
+    A prepared transaction that is still open is in doubt, because its rows are lost after its timeout.
 
-    Exit status: 0 none is in doubt, 1 some are, 2 not examined.
+    Exit status: 0 if no transaction is in doubt; 1 if a transaction is in doubt; 2 if nothing was examined.
     """
     from twopc.integration.operate import transactions as command  # noqa: PLC0415 - slow imports that --help does not need
     from twopc.integration.operate.printing import run  # noqa: PLC0415
@@ -196,9 +203,10 @@ def prove(  # noqa: PLR0913 - options of a command line
     timeout: Timeout = 30,
     as_json: Json = False,
 ) -> None:
-    """Show, for each transaction in the last decision, what its marker proves. The command does not end or fence anything.
+    """For each transaction in the last decision, show what its marker proves. The command does not end or fence anything.
 
-    Exit status: 0 all are proven committed, 1 some are lost, open or not provable, 2 not examined.
+    Exit status: 0 if all transactions are proven committed; 1 if a transaction is lost, open or not provable; 2 if nothing was
+    examined.
     """
     from twopc.integration.operate import transactions as command  # noqa: PLC0415 - slow imports that --help does not need
     from twopc.integration.operate.printing import run  # noqa: PLC0415
@@ -227,7 +235,8 @@ def commit(  # noqa: PLR0913 - options of a command line
 
     The command never commits a transaction that no decision names, even with --force.
 
-    Exit status: 0 done; 1 some commits are not proven; 2 not done; 3 the decision record forbids it, or --force is needed.
+    Exit status: 0 if all commits are proven; 1 if a commit is not proven; 2 if nothing was done; 3 if the decision record
+    forbids the commit, or --force is needed.
     """
     from twopc.integration.operate import transactions as command  # noqa: PLC0415 - slow imports that --help does not need
     from twopc.integration.operate.printing import run  # noqa: PLC0415
@@ -257,10 +266,11 @@ def abort(  # noqa: PLR0913 - options of a command line
 ) -> None:
     """Abort transactions that can no longer be decided, as the sweep does, and fence their writers.
 
-    The command never aborts a transaction that a decision names, even with --force. Without --force, it does not abort the
-    newest driver's transactions. With --force, it fences that driver.
+    The command never aborts a transaction that a decision names, even with --force. Without --force, the command does not
+    abort the newest driver's transactions. With --force, the command fences that driver.
 
-    Exit status: 0 done; 1 some aborts are not proven; 2 not done; 3 the decision record forbids it, or --force is needed.
+    Exit status: 0 if all aborts are proven; 1 if an abort is not proven; 2 if nothing was done; 3 if the decision record
+    forbids the abort, or --force is needed.
     """
     from twopc.integration.operate import transactions as command  # noqa: PLC0415 - slow imports that --help does not need
     from twopc.integration.operate.printing import run  # noqa: PLC0415

@@ -19,8 +19,8 @@ if TYPE_CHECKING:
 def whole_directory(target: Path) -> Iterator[Path]:
     """Yield a new directory next to ``target``, and rename it to ``target`` when the body completes.
 
-    If the body raises, the new directory is removed. A crash leaves behind a directory whose name begins with a dot; nothing
-    reads it.
+    If the body raises, the new directory is removed. A crash leaves a directory whose name begins with a dot. Nothing reads
+    such a directory.
 
     Raises:
         OSError: the directory cannot be written, or ``target`` exists and is not empty.
@@ -41,7 +41,7 @@ def whole_directory(target: Path) -> Iterator[Path]:
 
 
 def write(path: Path, data: bytes) -> None:
-    """Write a file durably. Its directory entry is not yet durable."""
+    """Write a file durably. The file's directory entry is not durable yet."""
     path.parent.mkdir(parents=True, exist_ok=True)
     with path.open("xb") as stream:
         stream.write(data)

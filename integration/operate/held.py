@@ -1,4 +1,7 @@
-"""Find the transactions that hold back ``read_committed`` readers: the oldest in each partition (DescribeProducers)."""
+"""Find the transactions that hold back ``read_committed`` readers.
+
+In each partition, this is the oldest transaction (DescribeProducers).
+"""
 
 from __future__ import annotations
 
@@ -69,7 +72,10 @@ def held_back(cluster: Cluster, topics: Collection[str]) -> tuple[HeldPartition,
 def _oldest_producers(
     cluster: Cluster, behind: Mapping[str, Mapping[int, tuple[int, int]]]
 ) -> dict[tuple[str, int], int]:
-    """Find each partition's producer whose open transaction begins first. Omit partitions whose leader does not respond."""
+    """In each partition, find the producer whose open transaction begins first.
+
+    Omit partitions whose leader does not respond.
+    """
     by_node: dict[int, dict[str, list[int]]] = defaultdict(lambda: defaultdict(list))
     timeout_ms = cluster.sink.timeout_ms
     for topic, partitions in behind.items():
@@ -102,6 +108,6 @@ def _oldest_producers(
 
 
 def _names(cluster: Cluster, producer_ids: Collection[int]) -> dict[int, str]:
-    """Find, by producer id, the transactional ids of these producers' open transactions, from any sink."""
+    """Find these producers' open transactions from any sink. Return the transactional ids by producer id."""
     ids = cluster.transactions.list_open("", producer_ids=producer_ids).transactional_ids if producer_ids else ()
     return {found.producer_id: tid for tid, found in cluster.transactions.describe(ids).items()}

@@ -1,4 +1,4 @@
-"""Before an operator forces an act, record the act and its reason in a write-once file."""
+"""Before a forced act, record the act and the operator's reason in a write-once file."""
 
 from __future__ import annotations
 
@@ -44,10 +44,10 @@ class Act(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def write_down(directory: Path, command: str, sink: str, transactions: dict[str, str], reason: str) -> str:
-    """Write the reason durably, and return its file.
+    """Write the reason durably, and return the file.
 
     Raises:
-        ConfigurationError: the file cannot be written. In this case, do not carry out the act.
+        ConfigurationError: the file cannot be written. Then do not carry out the act.
     """
     act = Act(
         command=command,
@@ -77,7 +77,7 @@ def _add(files: LocalFiles, act: Act) -> str:
 
 
 def acts_in(directory: Path) -> Sequence[Act]:
-    """Read all forced acts so far, oldest first.
+    """Read all forced acts, oldest first.
 
     Raises:
         ConfigurationError: a file cannot be read.
@@ -90,7 +90,8 @@ def acts_in(directory: Path) -> Sequence[Act]:
             found.append(unseal(files.read(name) or b"", Act, of_format=FORMAT))
         except msgspec.DecodeError as error:
             raise ConfigurationError(
-                f"{directory}/{name} cannot be read: {error}. No data depends on it. Restore it from a backup, or remove it"
+                f"{directory}/{name} cannot be read: {error}. No data depends on the file. Restore it from a backup, or "
+                "remove it"
             ) from error
     return found
 

@@ -1,6 +1,6 @@
 """A savepoint's last file is its manifest, which describes the savepoint and lists its files with checksums.
 
-A savepoint without a manifest does not count.
+A directory without a manifest is not a savepoint.
 """
 
 from __future__ import annotations
@@ -61,8 +61,7 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
         sinks: the sinks that the checkpoint was bound to.
         positions: for each sink, the position of its decision log, if the log could be read.
         files: the savepoint's files, by their names below :data:`TREE`.
-        is_periodic: whether the query took the savepoint automatically, and deletes it once enough newer savepoints
-            exist.
+        is_periodic: whether the query took the savepoint automatically, and will delete it when enough newer savepoints exist.
     """
 
     format: str = FORMAT
@@ -91,7 +90,7 @@ class Savepoint(NamedTuple):
 
 
 def directory_name(batch_id: int, at_ms: int) -> str:
-    """Build a savepoint's directory name. Sorted by name, one query's savepoints go from old to new."""
+    """Build a savepoint's directory name. If one query's savepoints are sorted by name, they are in order from old to new."""
     return f"{_DIRECTORY}{batch_id:010d}-{at_ms}"
 
 
@@ -141,7 +140,7 @@ def contents(savepoint: Savepoint) -> Iterator[tuple[str, bytes]]:
 
 
 def savepoints_in(directory: Path) -> tuple[list[Savepoint], list[str]]:
-    """Return a directory's savepoints, newest first, and why any others could not be opened.
+    """Return a directory's savepoints, newest first, and the reasons why other savepoints could not be opened.
 
     Raises:
         ConfigurationError: the directory does not exist.
@@ -174,7 +173,7 @@ def choose(path: Path) -> Savepoint:
 
 
 def newest_good(directory: Path) -> Savepoint:
-    """Find the newest savepoint in a directory that has no missing or altered file.
+    """Find a directory's newest savepoint that has no missing or altered file.
 
     Raises:
         ConfigurationError: the directory has no good savepoint.
@@ -187,6 +186,6 @@ def newest_good(directory: Path) -> Savepoint:
             problems.append(str(error))
         else:
             for problem in problems:
-                logger.warning("using the savepoint %s, because a newer one is damaged: %s", one.path, problem)
+                logger.warning("using the savepoint %s, because a newer savepoint is damaged: %s", one.path, problem)
             return one
     raise ConfigurationError("; ".join([f"{directory} has no good savepoint", *problems]))

@@ -1,4 +1,4 @@
-"""Import the sinks that the user's code describes, because only this code has their credentials."""
+"""Import the sinks from the user's code, because only this code has their credentials."""
 
 from __future__ import annotations
 
@@ -13,10 +13,13 @@ from twopc.sink import TwoPhaseCommitSink
 
 
 def load_sinks(place: str) -> tuple[TwoPhaseCommitSink[Any], ...]:
-    """Import ``module:name``: a sink, several sinks, or a function that returns them. The current directory is searched, too.
+    """Import ``module:name``: a sink, several sinks, or a function that returns them.
+
+    The search includes the current directory.
 
     Raises:
-        ConfigurationError: this fails. The message does not quote an error of the user's code, which may contain a password.
+        ConfigurationError: the import fails. The message does not quote an error from the user's code, because the error may
+            contain a password.
     """
     if "" not in sys.path:
         sys.path.insert(0, "")  # as for `python -m`; the script `twopc` puts its own directory there
@@ -31,11 +34,11 @@ def load_sinks(place: str) -> tuple[TwoPhaseCommitSink[Any], ...]:
         raise ConfigurationError(f"--sinks {place}: {error}") from error
     except (ModuleNotFoundError, AttributeError) as error:
         raise ConfigurationError(
-            f"--sinks {place} cannot be imported: {error}. Name a module and a name in it"
+            f"--sinks {place} cannot be imported: {error}. Pass a module, and a name that the module defines"
         ) from error
     except Exception as error:
         raise ConfigurationError(
-            f"--sinks {place}: {unquoted(error)}. Import the module in Python to see it"
+            f"--sinks {place}: {unquoted(error)}. Import the module in Python to see the error"
         ) from error
     if not sinks or not all(isinstance(one, TwoPhaseCommitSink) for one in sinks):
         raise ConfigurationError(f"--sinks {place} must be a sink, a list of sinks, or a function that returns them")
@@ -43,6 +46,7 @@ def load_sinks(place: str) -> tuple[TwoPhaseCommitSink[Any], ...]:
 
 
 def unquoted(error: Exception) -> str:
-    """Name an error of the user's code without its text."""
+    """Name an error from the user's code without quoting its text."""
     where = traceback.extract_tb(error.__traceback__)[-1]
-    return f"{type(error).__name__} in {where.filename}, line {where.lineno}. Its text may hold a password, so it is not shown"
+    place = f"{type(error).__name__} in {where.filename}, line {where.lineno}"
+    return f"{place}. The error text is not shown, because it may contain a password"

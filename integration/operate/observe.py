@@ -60,17 +60,17 @@ class SinkState:
     """The observed state of a sink.
 
     Attributes:
-        problem: why the decision log cannot be used; None if it can be.
+        problem: why the decision log cannot be used; None if the log can be used.
         query_id: the query for which the log is open.
         driver: the newest driver's host and process.
         driver_epoch: the newest driver's epoch.
-        producer_id: the id of the producer that may decide, which owns the drivers' transactional id.
+        producer_id: the id of the producer that may decide. This producer owns the drivers' transactional id.
         producer_epoch: the epoch of the producer that may decide.
         last_decided: the highest decided batch; None if no batch is decided.
         last_committed: the highest batch that is proven visible.
         transactions: the open transactions.
-        proofs: the evidence for every decided transaction of the last batch, and for every transaction of earlier
-            batches that is not visible.
+        proofs: the evidence for every decided transaction in the last batch, and for every earlier transaction that is not
+            visible.
         staged: whether the last batch's rows are staged.
         held: the partitions whose readers stop before the end.
         is_complete: False if a broker did not list its open transactions.
@@ -123,7 +123,7 @@ def observe(sink: KafkaSink) -> SinkState:
 
 
 def observe_all(sinks: Sequence[KafkaSink]) -> list[SinkState]:
-    """Observe every sink of a cluster, several in parallel. A problem with one sink does not hide the others.
+    """Observe every sink on a cluster, several in parallel. A problem with one sink does not hide the other sinks.
 
     Raises:
         RetriableError: no broker responds.
@@ -228,7 +228,7 @@ def history(cluster: Cluster) -> History:
 def newest_epoch(found: History, decided: Mapping[str, Decided]) -> int:
     """Find the newest driver's epoch.
 
-    The log may no longer have its acquisition record, but its transactional ids also contain the epoch.
+    The log may no longer have the driver's acquisition record, but the driver's transactional ids also contain the epoch.
     """
     of = (driver_epoch_of(one.handle.transactional_id) for one in decided.values())
     return max([*found.acquisitions, *(number for number in of if number is not None)], default=-1)

@@ -32,8 +32,9 @@ class OpenTransaction:
 
     Attributes:
         state: the transaction's state, in the coordinator's terms.
-        age_s: how long the transaction has been open, in seconds; None if the coordinator did not say.
-        expires_in_s: the seconds until the coordinator aborts the transaction. Below 0: the abort is overdue.
+        age_s: how long the transaction has been open, in seconds; None if the coordinator did not report the time.
+        expires_in_s: the seconds until the coordinator aborts the transaction. If the number is negative, the abort is
+            overdue.
         batch: the batch of a decided transaction; None if unknown.
         rows: the rows of a decided transaction; None if unknown.
         partitions: the partitions that the transaction has written to, as ``topic:partition``.
@@ -53,7 +54,7 @@ class OpenTransaction:
 
     @property
     def is_in_doubt(self) -> bool:
-        """Whether the transaction still waits for a decision or a commit."""
+        """Whether the transaction is still waiting for a decision or a commit."""
         return self.standing is not Standing.DRIVER
 
     @property
@@ -65,11 +66,13 @@ class OpenTransaction:
     def evidence(self) -> str:
         """The reason for the transaction's standing, in one sentence."""
         return {
-            Standing.DECIDED: f"the decision for batch {self.batch} names it (task {self.task})",
-            Standing.ABANDONED: f"the decision for batch {self.batch} names it, but a later record abandons the batch",
-            Standing.ORPHAN: "no decision names it, and a newer driver has fenced the only driver that could decide it",
-            Standing.RUNNING: "no decision names it yet; its driver is the newest",
-            Standing.DRIVER: "the driver's own transaction: it contains a record of the decision log",
+            Standing.DECIDED: f"the decision for batch {self.batch} names this transaction (task {self.task})",
+            Standing.ABANDONED: f"the decision for batch {self.batch} names this transaction, but a later record "
+            "abandons the batch",
+            Standing.ORPHAN: "no decision names this transaction, and a newer driver has fenced the only driver that "
+            "could decide it",
+            Standing.RUNNING: "no decision names this transaction yet, and its driver is the newest driver",
+            Standing.DRIVER: "this is the driver's own transaction, which contains a record for the decision log",
             Standing.UNJUDGED: "the decision log is missing or cannot be read, so it is unknown what was decided",
         }[self.standing]
 
@@ -104,7 +107,7 @@ def opened(
 
     Args:
         sink: the sink name.
-        described: the coordinators' descriptions, by transactional id. Transactions that have since ended are left out.
+        described: the coordinators' descriptions, by transactional id. Transactions that have ended since then are omitted.
         decided: the decisions in the log; None if the log cannot be read.
         driver_epoch: the epoch of the newest driver in the log.
         now_ms: the time, in ms since 1970 UTC. Ages are differences between this time and the coordinators' clocks.

@@ -1,4 +1,4 @@
-"""Print the commands' answers: tables for people, one JSON object for programs, one line for an error."""
+"""Print the commands' answers: tables for people, one JSON object for programs, and one line for an error."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def run(name: str, act: Callable[[], Answer], *, as_json: bool) -> int:
 
 
 def show_lines(lines: Iterable[str]) -> Callable[[Console], object]:
-    """Build a function that prints these lines."""
+    """Return a function that prints these lines."""
     return lambda console: console.print("\n".join(lines), markup=False, soft_wrap=True)
 
 

@@ -1,7 +1,8 @@
-"""Publish a query's progress as consumer-group offsets for its Kafka source, so that lag tools and autoscalers see it.
+"""Publish a query's progress as consumer-group offsets for its Kafka source.
 
-The query writes the offsets after a batch is visible, and never reads them back: Spark's checkpoint remains the source of truth.
-The query does not wait for the write, and continues after a failed one. Tools then see too large a lag until the next batch.
+Lag tools and autoscalers can then see the progress. The query writes the offsets after a batch is visible, and never reads
+them, because Spark's checkpoint remains the source of truth. The query does not wait for the write. If the write fails, the
+query continues, and tools see a lag that is too large until the next batch.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ class SourceProgress(Interceptor):
 
     Args:
         bootstrap_servers: the brokers of the cluster that the query reads from.
-        group: a consumer group for this purpose only, without members. Other groups, such as Spark's own, stay unchanged.
+        group: a consumer group without members, used only for this purpose. Other groups, such as Spark's own, stay unchanged.
         options: connection options with the prefix ``kafka.``, as for a sink.
 
     Raises:
@@ -44,7 +45,7 @@ class SourceProgress(Interceptor):
     def __init__(self, *, bootstrap_servers: str, group: str, options: Mapping[str, Any] | None = None) -> None:
         if not group:
             raise ConfigurationError(
-                "SourceProgress(group='') does not name a consumer group: specify one that no consumer uses"
+                "SourceProgress(group='') does not name a consumer group: specify a group that no consumer uses"
             )
         source = KafkaSink(name="progress", bootstrap_servers=bootstrap_servers, options=options or {})
         self._admin = AdminClient(source.connection_config())
@@ -72,7 +73,9 @@ class SourceProgress(Interceptor):
             )
 
     def _look_back(self) -> None:
-        """Wait for the previous request, so that the next one cannot overtake it. The request has had an entire batch to finish.
+        """Wait for the previous request, so that the next request cannot overtake it.
+
+        The previous request has had an entire batch's time to finish.
 
         Raises:
             KafkaException: the previous request failed.
@@ -85,7 +88,10 @@ class SourceProgress(Interceptor):
 
 
 def kafka_offsets(by_source: Mapping[str, str]) -> list[TopicPartition]:
-    """Find the end offsets of a batch in its Kafka sources. Skip other sources, because their offsets have other forms."""
+    """Find the end offsets of a batch in its Kafka sources.
+
+    Skip other sources, because their offsets have different formats.
+    """
     found = []
     for text in by_source.values():
         try:

@@ -57,7 +57,7 @@ def write_report(checkpoint: Path, out: Path, connection: Connection, *, last: i
         count = min(last, len(history.checkpoints))
         typer.echo(f"{out}: {count} checkpoint{'' if count == 1 else 's'}")
         if problem is not None:
-            typer.echo(f"twopc report: {problem}. The page was written without it.", err=True)
+            typer.echo(f"twopc report: {problem}. The page was written without the cluster's state.", err=True)
         return _WRITTEN if problem is None else _NOT_ASKED
 
     return reported(

@@ -1,4 +1,4 @@
-"""Request a savepoint from a running query: write a file to its checkpoint, and wait for the file with the answer."""
+"""Request a savepoint from a running query: write a request file to the query's checkpoint, and wait for the answer file."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ _POLL_S: Final = 0.05
 
 
 class Request(msgspec.Struct, frozen=True, kw_only=True):
-    """A request to a running query for a savepoint. ``stop``: whether the query stops afterward."""
+    """A request to a running query for a savepoint. With ``stop``, the query stops afterward."""
 
     directory: str
     stop: bool
@@ -48,7 +48,8 @@ class Answer(msgspec.Struct, frozen=True, kw_only=True):
 def requests_in(checkpoint: Path) -> UnlinkedFiles:
     """Open the directory of requests.
 
-    Each name is used only once, so a file never has two writers. So a file share without hard links is sufficient.
+    Each name is used only once, so a file never has two writers. For this reason, a file share without hard links is
+    sufficient.
     """
     return UnlinkedFiles(checkpoint / "twopc")
 
@@ -66,11 +67,11 @@ def request_savepoint(
         is_over: returns True to stop waiting.
 
     Returns:
-        the savepoint. None if ``is_over`` returned True first, and the request was withdrawn.
+        the savepoint. None if ``is_over`` returned True first and the request was withdrawn.
 
     Raises:
         ConfigurationError: the checkpoint does not exist, or the query could not take the savepoint.
-        RetriableError: no response came in time. The request is withdrawn.
+        RetriableError: no response came in time, so the request was withdrawn.
     """
     checkpoint, directory = local_path(checkpoint), local_path(directory)
     read_checkpoint(checkpoint)
@@ -97,7 +98,8 @@ def request_savepoint(
             return None
         raise RetriableError(
             f"the query of {checkpoint} did not answer within {timeout_s:.0f} s: it has no new input, has ended, or has no "
-            "Savepoints(…) among its interceptors. The request is withdrawn, and nothing has changed. Stop the query, then run "
+            "Savepoints(…) among its interceptors. The request was withdrawn, and nothing has changed. Stop the query, "
+            "then run "
             "`twopc savepoint create`"
         )
     answer = unseal(data, Answer)
@@ -116,8 +118,9 @@ def stop_with_savepoint(
 ) -> Savepoint:
     """Stop a query in this process at the end of a batch, and take a savepoint.
 
-    A query that waits for input stops immediately, because it is between two batches. If the query begins a batch just then,
-    that batch may be decided after the savepoint. :func:`twopc.integration.operate.restore_savepoint` reports this case.
+    A query that waits for input stops immediately, because it is between two batches. If the query begins a batch at the
+    moment of the stop, that batch may be decided after the savepoint. :func:`twopc.integration.operate.restore_savepoint`
+    reports this case.
 
     Raises:
         ConfigurationError: the savepoint could not be taken.

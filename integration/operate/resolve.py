@@ -27,17 +27,18 @@ if TYPE_CHECKING:
 
 #: For each step of the table, an explanation of the query's next start and of the operator's task.
 _NEXT: Final = {
-    Step.WRITE: "Nothing is in doubt. Start the query: it writes the next batch.",
-    Step.FINISH: "Nothing is in doubt. Start the query: it finishes the batch without writing.",
-    Step.REWRITE: "All rows of the batch are lost, so none is visible. Start the query: it writes the batch again.",
-    Step.PUBLISH: "Some rows are lost, but they are staged. Start the query: it publishes them from the staging area.",
+    Step.WRITE: "Nothing is in doubt. Start the query, which writes the next batch.",
+    Step.FINISH: "Nothing is in doubt. Start the query, which finishes the batch without writing.",
+    Step.REWRITE: "All rows of the batch are lost, so none is visible. Start the query, which writes the batch again.",
+    Step.PUBLISH: "Some rows are lost, but they are staged. Start the query, which publishes the lost rows from the "
+    "staging area.",
     Step.REPAIR: (
-        "Start the query. If the replay yields the decided rows, the query writes the lost ones again. Otherwise it stops in "
-        "doubt."
+        "Start the query. If the replay yields the decided rows, the query writes the lost rows again. Otherwise, the "
+        "query stops in doubt."
     ),
     Step.IN_DOUBT: (
         "Spark has moved past the batch and cannot replay it. Check the output, then start once with "
-        "override=Abandon({batch}): visible rows stay, and the rest of the batch is abandoned."
+        "override=Abandon({batch}). Visible rows stay, and the rest of the batch is abandoned."
     ),
     Step.BLOCKED: (
         "Neither a commit nor a loss can be proven now. Start the query when every broker responds. If the batch's markers "
@@ -95,12 +96,12 @@ def _resolve(
     text, anchor = _NEXT[step], _ENTRIES.get(step, "healthy")
     if wanted:
         text, anchor = (
-            f"Start the query, which commits them, or run `twopc transactions commit {state.sink}`.",
+            f"Start the query, which commits the open transactions, or run `twopc transactions commit {state.sink}`.",
             "decided-and-not-committed",
         )
     action = text.format(batch=state.last_decided)
     if checkpoint is None and step in _ENTRIES:
-        action += " This assumes that Spark replays the batch. Name the checkpoint to be sure."
+        action += " This advice assumes that Spark replays the batch. Pass the checkpoint to be sure."
     lines.append(f"3. Next ({label}): {action} {RUNBOOK}#{anchor}")
     facts = {
         "sink": state.sink,
@@ -116,7 +117,7 @@ def _resolve(
 
 
 def _step(state: SinkState, checkpoint: CheckpointState | None) -> tuple[Step, str]:
-    """Predict, as far as possible, which row of recovery's table the next start will match."""
+    """Predict, as far as possible, which row in the recovery table the next start will match."""
     assert state.history is not None
     batch = state.last_decided
     finished = None if checkpoint is None else checkpoint.finished

@@ -1,8 +1,8 @@
 """Restore a savepoint: create a new checkpoint, for a new query, that continues after the savepoint's batch.
 
-The new query has its own id. So the old checkpoint and the new one can never take turns writing to a sink unnoticed: the
-new query has to name the old query (``EndQuery``), and the ledger ends that query permanently. The old query's binding and
-decisions are not restored, because they would bind the new checkpoint to later decisions of the old query.
+The new query has its own id. So the old and the new checkpoint can never take turns writing to a sink unnoticed. The new query
+must name the old query (``EndQuery``), and the ledger ends the old query permanently. The old query's binding and decisions
+are not restored, because they would bind the new checkpoint to later decisions of the old query.
 """
 
 from __future__ import annotations
@@ -44,9 +44,9 @@ class Repeated(NamedTuple):
     """The output that a sink already shows and will get again.
 
     Attributes:
-        first: the first batch that was decided after the savepoint; None if no batch was.
+        first: the first batch that was decided after the savepoint; None if no batch was decided.
         last: the last batch that was decided after the savepoint.
-        rows: the number of rows in those batches whose decisions the ledger still has.
+        rows: the number of rows in the batches whose decisions the ledger still has.
         is_exact: whether the ledger still has all of these decisions.
         text: a sentence about the duplicated output.
     """
@@ -97,7 +97,7 @@ def restore_savepoint(savepoint: Path, checkpoint: Path, *, sinks: Sequence[Kafk
     """Create a new checkpoint from a savepoint. Start the new query with :attr:`Restored.settings`.
 
     Args:
-        savepoint: a savepoint, or a directory whose newest good savepoint is used.
+        savepoint: a savepoint, or a directory with savepoints, whose newest good savepoint is used.
         checkpoint: the new checkpoint's directory, which must be missing or empty.
         sinks: the sinks to query for output that will be duplicated. The sinks are only read.
 
@@ -135,7 +135,8 @@ def repeated_in(sink: KafkaSink, savepoint: Savepoint) -> Repeated:
     state = observe(sink)
     if state.history is None:
         raise ConfigurationError(
-            f"sink {sink.name!r}: {state.problem}. So it is unknown which output would be duplicated. Nothing was restored"
+            f"sink {sink.name!r}: {state.problem}. Therefore, it is unknown which output would be duplicated. Nothing "
+            "was restored"
         )
     manifest = savepoint.manifest
     if state.query_id != manifest.query_id:
@@ -151,7 +152,7 @@ def repeated_in(sink: KafkaSink, savepoint: Savepoint) -> Repeated:
     }
     highest = state.history.view.highest_batch_of(manifest.query_id)
     if highest is None or highest <= manifest.batch_id:
-        text = f"nothing is duplicated: batch {manifest.batch_id} is the last that {sink.name!r} received"
+        text = f"nothing is duplicated: batch {manifest.batch_id} is the last batch that {sink.name!r} received"
         return Repeated(sink.name, None, None, 0, is_exact=True, text=text)
     first, count = manifest.batch_id + 1, sum(later.values())
     batches = f"batch {first}" if first == highest else f"batches {first} to {highest}"

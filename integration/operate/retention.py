@@ -1,4 +1,4 @@
-"""Keep only the newest good periodic savepoints. A damaged savepoint does not count."""
+"""Keep only the newest good periodic savepoints. A damaged savepoint is not counted."""
 
 from __future__ import annotations
 
@@ -19,7 +19,10 @@ _DELETED: Final = ".deleted"
 
 
 class Retention:
-    """Deletes a query's periodic savepoints except the newest good ones. Remembers which savepoints are already verified."""
+    """Deletes a query's periodic savepoints, except the newest good savepoints.
+
+    Remembers which savepoints have already been verified.
+    """
 
     def __init__(self, directory: Path, keep: int) -> None:
         self._directory = directory
@@ -27,7 +30,7 @@ class Retention:
         self._good: set[Path] = set()
 
     def apply(self, query_id: str) -> list[Path]:
-        """Delete periodic savepoints older than the newest good ones, and return their paths.
+        """Delete periodic savepoints that are older than the newest good savepoints. Return the deleted paths.
 
         A crash never leaves a half-deleted savepoint. Requested savepoints, other queries' savepoints, and savepoints without a
         readable manifest stay.
@@ -59,6 +62,6 @@ class Retention:
         return True
 
     def _delete(self, path: Path) -> None:
-        """Rename a savepoint durably before its deletion, because a half-deleted one must never have a savepoint's name."""
+        """Durably rename a savepoint before its deletion, so that a half-deleted directory never looks like a savepoint."""
         path.rename(path.parent / f".{path.name}{_DELETED}")
         sync(path.parent)

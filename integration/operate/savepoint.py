@@ -1,11 +1,13 @@
 """Take a savepoint of a stopped or running query: a copy of its checkpoint at the end of a batch.
 
-The copy is consistent even while the query runs. Spark never changes a checkpoint's files; it only adds and deletes them.
+The copy is consistent even while the query runs. Spark never changes a checkpoint's files. It only adds and deletes files.
 Spark writes ``commits/N`` after the offsets and the state (version N + 1) of batch N, and after ``foreachBatch`` has returned.
-By then every sink shows the batch. So the files up to batch N form a consistent copy, even while Spark adds others. Spark deletes
-files that are ``minBatchesToRetain`` batches old. If Spark deletes a file of batch N before it is copied, the copy starts again.
+By then, every sink shows the batch. So the files up to batch N form a consistent copy, even while Spark adds more files. Spark
+deletes files that are ``minBatchesToRetain`` batches old. If Spark deletes a file of batch N before it is copied, the copy
+starts again.
 
-Source logs (``sources/``) are copied completely: an entry beyond batch N looks as if Spark had died before planning batch N + 1.
+Source logs (``sources/``) are copied completely. With an entry beyond batch N, the copy looks as if Spark had died before
+planning batch N + 1.
 """
 
 from __future__ import annotations
@@ -55,11 +57,11 @@ def create_savepoint(
         checkpoint: the query's checkpoint; the query may be running.
         directory: where savepoints are stored. The new savepoint is a subdirectory.
         sinks: Kafka sinks whose positions in their decision logs are also recorded. The sinks are only read.
-        is_periodic: whether the query takes the savepoint by itself, and may delete it once newer savepoints exist.
+        is_periodic: whether the query takes the savepoint automatically, and may delete it when newer savepoints exist.
 
     Raises:
         ConfigurationError: the checkpoint does not exist or has no finished batch, or a file cannot be read or written.
-        RetriableError: the query deletes its files faster than they are copied.
+        RetriableError: the query deletes its files faster than this function copies them.
         TwoPhaseCommitError: no broker responds.
     """
     checkpoint, directory = local_path(checkpoint), local_path(directory)
@@ -139,7 +141,7 @@ def _copy(
 def _wanted(checkpoint: Path, batch: int) -> list[str]:
     """List the files that a copy of batch N may need.
 
-    The list begins with state versions, because the RocksDB files that they refer to existed before them.
+    The list begins with state versions, because the RocksDB files that these versions refer to already exist.
     """
     versions = [name for name in _names(checkpoint) if _belongs(name, batch) and _version(name) is not None]
     others = [name for name in _names(checkpoint) if _belongs(name, batch) and _version(name) is None]

@@ -16,7 +16,7 @@ app = typer.Typer(
 _Checkpoint = Annotated[
     Path, typer.Argument(help="The query's checkpoint, a local directory. The query may be running.")
 ]
-_Directory = Annotated[Path, typer.Argument(help="The directory for savepoints, each in a subdirectory.")]
+_Directory = Annotated[Path, typer.Argument(help="The directory for savepoints. Each savepoint is a subdirectory.")]
 _Servers = Annotated[
     str | None, connection(help="host:port of a broker. With a broker, the command also reads the sinks' ledgers.")
 ]
@@ -35,7 +35,7 @@ def create(  # noqa: PLR0913 - options of a command line
 ) -> None:
     """Copy a checkpoint as it was at the end of its last finished batch. The copy can be moved.
 
-    Exit status: 0 taken; 2 not taken, and no partial copy is left.
+    Exit status: 0 if the savepoint was taken; 2 if it was not taken. A failure leaves no partial copy.
     """
     from twopc.integration.operate import savepoints as command  # noqa: PLC0415 - slow imports that --help does not need
     from twopc.integration.operate.printing import run  # noqa: PLC0415
@@ -56,7 +56,7 @@ def list_savepoints(
 ) -> None:
     """List the savepoints in a directory, newest first.
 
-    Exit status: 0 all are good, 1 some are not, 2 the directory does not exist.
+    Exit status: 0 if all savepoints are good; 1 if a savepoint is not good; 2 if the directory does not exist.
     """
     from twopc.integration.operate import savepoints as command  # noqa: PLC0415 - slow imports that --help does not need
     from twopc.integration.operate.printing import run  # noqa: PLC0415
@@ -68,7 +68,9 @@ def list_savepoints(
 
 @app.command()
 def restore(  # noqa: PLR0913 - options of a command line
-    savepoint: Annotated[Path, typer.Argument(help="A savepoint, or a directory whose newest good savepoint is used.")],
+    savepoint: Annotated[
+        Path, typer.Argument(help="A savepoint, or a directory with savepoints, whose newest good savepoint is used.")
+    ],
     checkpoint: Annotated[Path, typer.Argument(help="The new checkpoint's directory, which must be missing or empty.")],
     *,
     bootstrap_servers: _Servers = None,
@@ -77,11 +79,11 @@ def restore(  # noqa: PLR0913 - options of a command line
     timeout: Timeout = 30,
     as_json: Json = False,
 ) -> None:
-    """Create the checkpoint of a new query from a savepoint, and show which output the new query will duplicate.
+    """Create a new query's checkpoint from a savepoint, and show which output the new query will duplicate.
 
-    The command compares every file with its checksum. It writes nothing to the sinks.
+    The command compares every file with its checksum. The command writes nothing to the sinks.
 
-    Exit status: 0 restored; 2 not restored, and no partial copy is left.
+    Exit status: 0 if the savepoint was restored; 2 if it was not restored. A failure leaves no partial copy.
     """
     from twopc.integration.operate import savepoints as command  # noqa: PLC0415 - slow imports that --help does not need
     from twopc.integration.operate.printing import run  # noqa: PLC0415
@@ -98,7 +100,7 @@ def stop_with_savepoint(
     checkpoint: _Checkpoint,
     directory: _Directory,
     *,
-    wait: Annotated[float, typer.Option(min=0, help="Seconds to wait for the end of the batch.")] = 600.0,
+    wait: Annotated[float, typer.Option(min=0, help="How many seconds to wait for the end of the batch.")] = 600.0,
     as_json: Json = False,
 ) -> None:
     """Make a running query take a savepoint at the end of its batch and then stop.
@@ -106,7 +108,7 @@ def stop_with_savepoint(
     The query must have twopc.integration.operate.Savepoints(…) among its interceptors. The query ends with
     StoppedWithSavepointError.
 
-    Exit status: 0 stopped; 2 not stopped, and the query continues.
+    Exit status: 0 if the query stopped; 2 if it did not stop and continues.
     """
     from twopc.integration.operate import savepoints as command  # noqa: PLC0415 - slow imports that --help does not need
     from twopc.integration.operate.printing import run  # noqa: PLC0415

@@ -33,7 +33,7 @@ def create(checkpoint: Path, directory: Path, connection: Connection) -> Answer:
 
 
 def stop(checkpoint: Path, directory: Path, timeout_s: float) -> Answer:
-    """Have a running query take a savepoint and then stop.
+    """Make a running query take a savepoint and then stop.
 
     Raises:
         TwoPhaseCommitError: the query did not stop, and continues.
@@ -83,8 +83,8 @@ def restore(savepoint: Path, checkpoint: Path, connection: Connection) -> Answer
             "--bootstrap-servers."
         )
     lines += [
-        f"To replace the old query, use exactly_once(…, {done.settings}) at the first start. The old query then ends for good.",
-        f"To run it alongside the old query instead, rename the sinks and pass only override=AdoptQuery({done.query_id!r}).",
+        f"To replace the old query permanently, use exactly_once(…, {done.settings}) at the first start.",
+        f"To keep the old query as well, rename the sinks, and pass only override=AdoptQuery({done.query_id!r}).",
     ]
     return Answer(DONE, done.facts(), show_lines(lines))
 

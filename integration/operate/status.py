@@ -36,8 +36,8 @@ class Look(NamedTuple):
     Attributes:
         checkpoint: the facts and findings from the checkpoint alone; None if no checkpoint was named.
         sinks: each Kafka sink with its findings.
-        strangers: topics that have a ledger's name but cannot belong to a sink.
-        stores: each sink without a ledger that the user has named, with the findings about its store.
+        strangers: topics that have a ledger's name but cannot be a sink's ledger.
+        stores: each sink without a ledger that the user has specified, with the findings about its store.
     """
 
     checkpoint: CheckpointState | None
@@ -94,7 +94,7 @@ def status(what: str | None, connection: Connection, *, checkpoint: Path | None 
         for store, advice in stores:
             show_store(store, advice, console)
         for topic in strangers:
-            text = f"{topic} is not a ledger: no sink can have its name. The topic is a copy, or a remnant of a killed preflight"
+            text = f"{topic} is not a ledger, because no sink can have its name. A killed preflight left it, or it is a copy"
             console.print(text, markup=False, soft_wrap=True)
         if not found and seen is None:
             console.print("No sink has a ledger or an open transaction on this cluster.")
@@ -105,7 +105,7 @@ def status(what: str | None, connection: Connection, *, checkpoint: Path | None 
 def watch(what: str | None, connection: Connection, pace: Pace, *, checkpoint: Path | None, as_json: bool) -> int:
     """Check repeatedly, until Ctrl-C or for a given time. Return the exit status of the last check.
 
-    If no broker responds, the check reports that, and the next check follows as usual.
+    If no broker responds, report that, and continue with the next check as usual.
     """
     began, last = time.monotonic(), DONE
 
@@ -137,7 +137,7 @@ def watch(what: str | None, connection: Connection, pace: Pace, *, checkpoint: P
 
 
 def _stores(subject: Subject, connection: Connection) -> list[tuple[StoreState, list[Advice]]]:
-    """Observe the stores of the other sinks, one after another, so that a slow one delays the answer but hides nothing."""
+    """Observe the other sinks' stores one after another. A slow store delays the answer, but hides nothing."""
     if subject.checkpoint is None:
         return []
     location = Path(subject.checkpoint.location)
@@ -177,10 +177,10 @@ def _of_checkpoint(found: CheckpointState, *, has_sinks: bool) -> list[Advice]:
         what = "no batch has been decided with this checkpoint yet"
         return [Advice(Urgency.NONE, what, "Nothing to do.", "healthy")]
     unfinished = found.planned is not None and found.planned != found.finished
-    where = "" if found.registers is not None else " Add --bootstrap-servers to see the state of its ledger."
+    where = "" if found.registers is not None else " Add --bootstrap-servers to see the ledger's state."
     if not unfinished:
         return [Advice(Urgency.NONE, f"Spark has finished batch {found.finished}", f"Nothing to do.{where}", "healthy")]
-    what = f"Spark has planned batch {found.planned} but not finished it: the query is writing it, or has ended"
+    what = f"Spark has planned batch {found.planned} but not finished it: the query is writing the batch, or has ended"
     return [Advice(Urgency.WATCH, what, f"If the query is not running, start it.{where}", "a-batch-is-being-written")]
 
 

@@ -1,4 +1,4 @@
-"""Pass rows to librdkafka one by one as Python objects. :mod:`twopc.sinks.kafka.arrow_records` needs no Python objects."""
+"""Pass rows to librdkafka one by one as Python objects. :mod:`twopc.sinks.kafka.arrow_records` avoids these objects."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class Records(Protocol):
     """Rows that are ready for the librdkafka queue.
 
     Attributes:
-        stopped: whether every row after the first rejected row was rejected too, so none was queued out of order.
+        stopped: whether all rows after the first rejected row were rejected too, which keeps the rows in order.
     """
 
     stopped: bool
@@ -39,7 +39,7 @@ class Records(Protocol):
 
 
 class OneByOne:
-    """Rows as tuples with the positional arguments of confluent-kafka's ``produce``."""
+    """Rows as tuples of arguments for confluent-kafka's ``produce``."""
 
     stopped = True
 
@@ -84,7 +84,7 @@ def has_failed(error: KafkaError) -> bool:
 
 
 def messages_of(rows: pa.RecordBatch, topics: Sequence[str], which: Any) -> list[tuple[Any, ...]]:
-    """Convert rows to the arguments of ``produce``: topic, value, key, and then partition, two callbacks, timestamp, headers.
+    """Convert rows to arguments for ``produce``: topic, value, key, partition, two callbacks, timestamp and headers.
 
     Args:
         rows: the rows, with the columns of :class:`twopc.sinks.kafka.writer.KafkaWriter`. The rows have passed

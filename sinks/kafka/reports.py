@@ -35,7 +35,8 @@ class Description:
     """A coordinator's report on a transactional id.
 
     Attributes:
-        error: ``NONE``, ``NO_ANSWER`` or kafka-python's name for the error. Unless it is NONE, ignore the other fields.
+        error: ``NONE``, ``NO_ANSWER`` or kafka-python's name for the error. The other fields are valid only if the error is
+            NONE.
         state: the transaction's state, such as ``Ongoing`` (``TransactionState`` in Kafka).
         partitions: the open transaction's partitions, as ``topic:partition``.
         started_ms: when the transaction began, by the coordinator's clock, in ms since 1970 UTC; -1 if no transaction
@@ -52,14 +53,14 @@ class Description:
     timeout_ms: int = -1
 
     def is_of(self, handle: KafkaHandle) -> bool:
-        """Return whether the id still has the handle's producer. Otherwise, another transaction uses the id."""
+        """Return whether the handle's producer still owns the id. If not, another transaction uses the id."""
         here = (self.producer_id, self.producer_epoch)
         return self.error == NONE and here == (handle.producer_id, handle.producer_epoch)
 
 
 @dataclass(frozen=True)
 class Listing:
-    """Lists open transactions. If a broker did not respond, ``complete`` is False, and some may be missing."""
+    """Lists open transactions. If a broker did not respond, ``complete`` is False, and transactions may be missing."""
 
     transactional_ids: tuple[str, ...]
     complete: bool
@@ -68,10 +69,10 @@ class Listing:
 def until_final(
     transactional_ids: Iterable[str], request: Callable[[list[str]], Mapping[str, str]], *, timeout_ms: float
 ) -> dict[str, str]:
-    """Send one request for all ids, then retry with backoff the ids whose report is in :data:`NOT_FINAL`.
+    """Send one request for all ids, then retry the ids whose report is in :data:`NOT_FINAL`, with backoff.
 
     Return the last report for each id once all reports are final, or once no report has become final for ``timeout_ms``. The
-    total time may be longer.
+    total time may exceed ``timeout_ms``.
     """
     reports = dict.fromkeys(transactional_ids, NO_ANSWER)
     deadline = time.monotonic() + timeout_ms / 1000

@@ -1,8 +1,8 @@
-"""Before an attempt's tasks start, record the start of the search for their markers, and the output's partition count.
+"""Before an attempt's tasks start, record where the search for their markers must begin, and the output's partition count.
 
 To avoid waiting for the brokers, an attempt uses the offsets that were requested at the end of the previous batch. Last
 stable offsets only grow, so the attempt's markers are at or above these offsets. A lagging leader may return a lower offset
-than the known offset. Then the higher offset counts, because records below an older start may be deleted.
+than before. In that case, this module uses the higher offset, because records below an older start may be deleted.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 
 class ScanStart:
-    """Finds the scan starts for one driver's attempts.
+    """Finds the offsets where the scans for one driver's attempts start.
 
     Args:
         log: the sink's decision log.
@@ -41,7 +41,7 @@ class ScanStart:
         self._known: dict[int, int] = {}
 
     def at_least(self, starts: Mapping[int, int]) -> None:
-        """Set lower bounds by partition, because the markers below these bounds will be deleted."""
+        """Raise each partition's start to the given offset, because the markers below that offset will be deleted."""
         self._known |= {partition: max(start, self._known.get(partition, 0)) for partition, start in starts.items()}
 
     def request(self) -> None:
@@ -64,7 +64,7 @@ class ScanStart:
 
     @cached_property
     def outputs(self) -> dict[str, int]:
-        """The output's partition count when this driver first asked. Only the next driver sees a later change."""
+        """The output's partition count, which each driver reads once. A later change is visible only to the next driver."""
         if self._output is None:
             return {}
         try:

@@ -1,4 +1,4 @@
-"""Arrange the librdkafka delivery counts for the handle."""
+"""Convert librdkafka's delivery counts to the handle's format."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ if TYPE_CHECKING:
 
 
 def by_topic(delivered: Mapping[tuple[str, int], int]) -> dict[str, dict[int, int]]:
-    """Arrange the delivered records' counts by topic and partition."""
+    """Group the numbers of delivered records by topic and partition."""
     sent: dict[str, dict[int, int]] = defaultdict(dict)
     for (topic, partition), count in delivered.items():
         sent[topic][partition] = count

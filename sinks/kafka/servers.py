@@ -1,4 +1,4 @@
-"""Parse ``bootstrap_servers`` for both clients, which accept different forms."""
+"""Parse ``bootstrap_servers`` for both clients, which accept different formats."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ _PORTS: Final = range(1, 65_536)
 def servers_of(text: str, protocol: str) -> tuple[str, ...]:
     """Split a comma-separated list into distinct servers, each without a leading listener name (``SSL://host:port``).
 
-    Java clients skip the listener name. librdkafka reads it as a protocol, and connects to no server if it differs from
-    ``protocol``. So this function rejects a different name.
+    Java clients ignore the listener name. librdkafka reads the name as a protocol, and does not connect if the name differs
+    from ``protocol``. This function therefore rejects such a name.
 
     Raises:
         ConfigurationError: the list is empty, or an entry is not a server.

@@ -16,7 +16,7 @@ from twopc.sinks.sink_names import is_sink_name
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
-_TOPIC_RULE: Final = "Use 1 to 249 letters, digits, '.', '_' or '-', and not '.' or '..' alone"
+_TOPIC_RULE: Final = "Use 1 to 249 letters, digits, '.', '_' or '-', but not just '.' or '..'"
 #: Source: Kafka's ``Topic.java``.
 _TOPIC: Final = re.compile(r"(?!\.\.?$)[A-Za-z0-9._-]{1,249}")
 #: The prefix of a ledger's name, unless the user names the ledger.
@@ -102,14 +102,14 @@ class KafkaSettings:
         return self.ledger_topic or f"{LEDGERS}{self.name}"
 
     def require_topics(self, topics: Iterable[str | None]) -> None:
-        """Check the rows' ``topic`` column. The driver would read a row in a ledger as a damaged decision.
+        """Check the rows' ``topic`` column. If a row went to a ledger, the driver would read the row as a damaged decision.
 
         Raises:
             BadRecordError: one of the topics may not receive rows.
         """
         for topic in topics:
             if topic is None:
-                raise BadRecordError("null in the 'topic' column, and the sink has no topic")
+                raise BadRecordError("a row has no topic: its 'topic' column is null, and the sink sets no topic")
             if not _TOPIC.fullmatch(topic):  # librdkafka would cut the name off at a NUL character, and write elsewhere
                 raise BadRecordError(f"{topic!r} in the 'topic' column is not a valid topic name. {_TOPIC_RULE}")
             if self._is_reserved(topic):
@@ -133,12 +133,12 @@ class KafkaSettings:
 
     @property
     def message_max_bytes(self) -> int:
-        """The size of the largest record in bytes. librdkafka counts key, value, headers and 36 more bytes."""
+        """The maximum size of a record in bytes. librdkafka counts the key, the value, the headers and 36 more bytes."""
         return int(self.client_options.get("message.max.bytes", _MESSAGE_MAX_BYTES))
 
     @property
     def reserve_ms(self) -> float:
-        """The part of the transaction timeout that must be left at the decision, in ms."""
+        """How much of the transaction timeout must be left at the decision, in ms."""
         return min(_RESERVE_MAX_MS, self.transaction_timeout_ms / 4)
 
     def producer_config(self) -> dict[str, Any]:

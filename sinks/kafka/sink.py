@@ -24,27 +24,27 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class KafkaSink(KafkaSettings, TwoPhaseCommitSink[KafkaHandle]):
-    """Writes rows to Kafka exactly once. The driver commits them after its decision.
+    """Writes rows to Kafka exactly once. The driver commits the rows after its decision.
 
     Args:
         name: the sink name, constant across restarts, and the prefix of the sink's transactional ids. The name may contain
             letters, digits, ``_`` and ``-``.
         bootstrap_servers: ``host:port``, or several separated by commas.
-        topic: the topic for the rows. It overrides the ``topic`` column, as in Spark. None uses that column.
+        topic: the topic for the rows. This topic overrides the ``topic`` column, as in Spark. With None, the column is used.
         options: librdkafka options with the prefix ``kafka.``, for example ``{"kafka.compression.type": "zstd"}``.
             ``kafka.transaction.timeout.ms`` (default 900000, the brokers' default maximum) limits how long a batch may take.
-        ledger_topic: the topic for decisions and markers, by default ``twopc-ledger-<name>``. The sink creates it if it does
-            not exist.
+        ledger_topic: the topic for decisions and markers, by default ``twopc-ledger-<name>``. The sink creates the topic if it
+            does not exist.
         timeout_ms: how long one step may wait for the brokers.
-        other_ledgers: more topics that may not receive rows, besides this sink's ledger and all topics named
-            ``twopc-ledger-…``. :func:`twopc.integration.spark.exactly_once` adds the ledgers of the query's other sinks.
+        other_ledgers: more topics that may not receive rows. This sink's ledger and all topics named ``twopc-ledger-…`` are
+            always protected. :func:`twopc.integration.spark.exactly_once` adds the ledgers of the query's other sinks.
         guarantee: ``"EXACTLY_ONCE"`` by default. With ``"AT_LEAST_ONCE"``, the sink has no transactions, readers see rows early,
-            and **a failure duplicates rows**. With ``"NONE"``, tasks do not even wait for the brokers, and **a failure loses or
-            duplicates rows**. Flink's ``DeliveryGuarantee`` has the same values. See "A weaker guarantee" in
+            and **a failure duplicates rows**. With ``"NONE"``, tasks also do not wait for the brokers, and **a failure loses
+            or duplicates rows**. Flink's ``DeliveryGuarantee`` has the same values. See "A weaker guarantee" in
             ``docs/deployment.md``.
 
     Raises:
-        ConfigurationError: an argument or option is invalid. The message says what to set instead.
+        ConfigurationError: an argument or option is invalid. The error message says what to set instead.
     """
 
     @property
@@ -74,7 +74,7 @@ class KafkaSink(KafkaSettings, TwoPhaseCommitSink[KafkaHandle]):
         return kafka_columns(schema, has_topic=self.topic is not None)
 
     def check_rows(self, rows: pa.RecordBatch) -> None:
-        """See :class:`TwoPhaseCommitSink`. Do not check a topic's limits and partitions, which only brokers know."""
+        """See :class:`TwoPhaseCommitSink`. A topic's limits and partitions are not checked, because only brokers know them."""
         from twopc.sinks.kafka.columns import require_writable, texts_of  # noqa: PLC0415 - only for dead letters
 
         if self.topic is None:
@@ -93,7 +93,7 @@ class KafkaSink(KafkaSettings, TwoPhaseCommitSink[KafkaHandle]):
         return KafkaWriter(task, self)
 
     def release(self, driver_epoch: int) -> None:
-        """See :class:`TwoPhaseCommitSink`. Release the ready producers."""
+        """See :class:`TwoPhaseCommitSink`. Close the producers that are ready for new tasks."""
         drop_pool(self.name, driver_epoch)
         if self.guarantee != EXACTLY_ONCE:
             from twopc.sinks.kafka.plain_writer import let_go  # noqa: PLC0415 - most sinks do not need it

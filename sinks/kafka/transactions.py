@@ -100,12 +100,12 @@ class TransactionClient:
         return not self._connection.does_not_know(AddPartitionsToTxnRequest, min_version=_VERIFYING_VERSION)
 
     def coordinator_of(self, transactional_id: str) -> str:
-        """Name the last known coordinator of the id, for error messages."""
+        """Name the id's last known coordinator for error messages."""
         node = self._nodes.get(transactional_id)
         return "an unknown coordinator" if node is None else f"broker {node}"
 
     def describe(self, transactional_ids: Sequence[str]) -> dict[str, Description]:
-        """Describe transactions with one request per coordinator. An error concerns only its own id."""
+        """Describe transactions with one request per coordinator. An error for one id does not affect the others."""
         reports = self._request(
             transactional_ids,
             lambda ids: DescribeTransactionsRequest(transactional_ids=list(ids)),
@@ -126,9 +126,9 @@ class TransactionClient:
         """Send InitProducerId for each id, to abort its open transaction and to fence its writer wherever the writer runs.
 
         If a newer producer has initialized the id and has no open transaction, the broker changes nothing and reports one of
-        :data:`FENCED` (KIP-360). The broker aborts an open transaction at any epoch (``prepareInitProducerIdTransit``). Without
-        producer id and epoch, the request fences the id's current producer, and creates an absent id. The result is the same
-        as in :meth:`end`.
+        :data:`FENCED` (KIP-360). The broker aborts an open transaction at any epoch (``prepareInitProducerIdTransit``).
+        Without a producer id and epoch, the request fences the id's current producer, or creates the id if it does not exist.
+        Return the same as :meth:`end`.
         """
         return self._each(
             identities,
@@ -140,7 +140,7 @@ class TransactionClient:
         )
 
     def list_open(self, prefix: str, *, producer_ids: Collection[int] = ()) -> Listing:
-        """List transactional ids that start with ``prefix`` and have an open transaction, from all brokers.
+        """Ask all brokers for the transactional ids that start with ``prefix`` and have an open transaction.
 
         With ``producer_ids``, list only these producers' ids. Without the Describe permission on an id, a broker omits the id
         and reports no error, so check the permission first.
@@ -159,7 +159,7 @@ class TransactionClient:
         return Listing(ids, complete=bool(nodes) and len(listed) == len(nodes))
 
     def pattern_of(self, prefix: str) -> str | None:
-        """Build the filter for ids with ``prefix``; None without a prefix, or if the brokers do not support filters.
+        """Build the filter for ids with ``prefix``. Return None without a prefix, or if the brokers do not support filters.
 
         Without this filter, each sink would list the open transactions of all sinks in each batch.
         """
@@ -232,7 +232,7 @@ class TransactionClient:
         return {tid: response for tid, response in responses if not isinstance(response, Exception)}
 
     def _groups(self, transactional_ids: Sequence[str], *, one_by_one: bool) -> Iterator[tuple[int, list[str]]]:
-        """Group the ids with a known coordinator by node, for the requests."""
+        """Group the ids with a known coordinator by node."""
         known = {tid: node for tid in transactional_ids if (node := self._nodes.get(tid)) is not None}
         for node in sorted(set(known.values())):
             ids = [tid for tid, at in known.items() if at == node]

@@ -1,4 +1,4 @@
-"""Write and pre-commit a task's rows and marker in its producer's only transaction."""
+"""Write a task's rows and marker in one transaction, and pre-commit it."""
 
 from __future__ import annotations
 
@@ -93,7 +93,7 @@ class KafkaWriter(SinkWriter[KafkaHandle]):
             self._ready.producer.begin_transaction()
 
     def _take(self) -> ReadyProducer:
-        """Acquire a producer whose batches fit the known topics."""
+        """Acquire a producer whose batches do not exceed the known topics' limits."""
         settings, task = self._settings, self._task
         if self._topic is not None:
             self._batch_size.learn([self._topic])
@@ -104,7 +104,7 @@ class KafkaWriter(SinkWriter[KafkaHandle]):
         return self._pool.take(task.batch_id, task.committed_through)
 
     def write(self, rows: pa.RecordBatch) -> None:
-        """See :class:`SinkWriter`. The librdkafka queue bounds the memory."""
+        """See :class:`SinkWriter`. The librdkafka queue limits the memory."""
         require_exact(rows)
         self._fit_batches(rows)
         ready = self._begun
@@ -206,7 +206,7 @@ class KafkaWriter(SinkWriter[KafkaHandle]):
 
         Raises:
             UnavailableError: no report arrived in time.
-            CheckpointExpiredError: reports arrived, but not for all records in the available time.
+            CheckpointExpiredError: reports arrived, but the time ran out before every record had one.
             BadRecordError, RetriableError: a record was not delivered.
         """
 
@@ -230,7 +230,7 @@ class KafkaWriter(SinkWriter[KafkaHandle]):
         )
 
     def _no_markers(self, ready: ReadyProducer) -> TwoPhaseCommitError:
-        """Build the error for a ledger without a marker partition for this task."""
+        """Build the error for a ledger that has no marker partition for this task."""
         refused = LookUp(ready.producer, self._timeout_s).refusal(self._ledger)
         if refused is None:
             return ledger_is_gone(self._ledger)
@@ -280,7 +280,7 @@ class KafkaWriter(SinkWriter[KafkaHandle]):
         return f"{ready.transactional_id}: writing (of {counted(self._rows, 'row')})"
 
     def _written_to(self, ready: ReadyProducer, marker_partition: int) -> tuple[str, ...]:
-        """List the partitions of the rows and the marker, from each record's delivery report."""
+        """List the partitions that received the rows and the marker, according to the delivery reports."""
         sent = by_topic(ready.delivered)
         if not self._covers(sent, marker_partition):
             raise RetriableError(

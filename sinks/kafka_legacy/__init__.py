@@ -1,4 +1,4 @@
-"""Write rows to Kafka in the old way, like pipelines for Kafka 0.10. A crash DUPLICATES rows.
+"""Write rows to Kafka the old way, as pipelines for Kafka 0.10 did. A crash DUPLICATES rows.
 
 Use this sink only to rehearse a migration, or to show the faults that a migration fixes; see `docs/migration.md`. New queries
 should use ``twopc.sinks.kafka``.

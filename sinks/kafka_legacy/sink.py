@@ -1,4 +1,4 @@
-"""Define a Kafka sink without transactions and idempotence, which only flushes each batch."""
+"""Define a Kafka sink without transactions or idempotence, which only flushes each batch."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _ROOM_S: Final = 0.05
 
 @dataclass(frozen=True, kw_only=True)
 class AtLeastOnceKafkaSink:
-    """A function like those that teams passed to ``foreachBatch`` before brokers had transactions (Kafka 0.10).
+    """A ``foreachBatch`` function of the kind that teams used before brokers had transactions (Kafka 0.10).
 
     After a crash between the flush and Spark's record of the batch, Spark writes the batch again, and its rows are
     duplicated. A crash during the flush duplicates the rows that were already sent. On brokers without transactions, no
@@ -49,7 +49,7 @@ class AtLeastOnceKafkaSink:
         batch.selectExpr(*(f"CAST({name} AS BINARY)" for name in names)).foreachPartition(self.write)
 
     def write(self, rows: Iterable[Any]) -> None:
-        """Write one task's rows with a separate producer, and flush.
+        """Write one task's rows with a separate producer, and flush it.
 
         Raises:
             RetriableError: a row was not acknowledged. The task's other rows stay in the topic.

@@ -78,7 +78,7 @@ class LakeCommitter(StepCommitter[HandleT, StepT], Generic[HandleT, StepT, Entry
 
     @abstractmethod
     def require_young(self, step: StepT, age_ms: float) -> None:
-        """Check that a batch can be committed long before maintenance may delete its files as unused.
+        """Check that maintenance will not delete a batch's files as unused before they can be committed.
 
         Raises:
             CheckpointExpiredError: the batch's files are too old.
@@ -86,11 +86,11 @@ class LakeCommitter(StepCommitter[HandleT, StepT], Generic[HandleT, StepT, Entry
 
     @abstractmethod
     def stage(self, step: StepT, found: Mapping[HandleT, list[EntryT] | None]) -> Mapping[HandleT, list[EntryT] | None]:
-        """Stage the existing files. Return ``found``, with None for each transaction that can never be added."""
+        """Stage the existing files. Return ``found``, in which None replaces each transaction that can never be added."""
 
     @abstractmethod
     def history(self, step: StepT) -> History | None:
-        """Look up the sink's decisions in the table's history; None if it does not have the newest published batch."""
+        """Look up the sink's decisions in the table's history. Return None if the history lacks the newest published batch."""
 
     # -- the store's hooks ----------------------------------------------------------------------------------------------
 
@@ -156,7 +156,7 @@ class LakeCommitter(StepCommitter[HandleT, StepT], Generic[HandleT, StepT, Entry
         yield from handles
 
     def roll_back(self, step: StepT, transaction: str, version: int) -> None:
-        """See :class:`StepCommitter`. It only deletes the files, because no file name is ever reused."""
+        """See :class:`StepCommitter`. An abort only deletes the files, because no file name is ever reused."""
         del version
         for path in self._orphans.take(transaction):
             step.view.files.delete(path)
@@ -197,7 +197,7 @@ class LakeCommitter(StepCommitter[HandleT, StepT], Generic[HandleT, StepT, Entry
         return super().has_newer_decision(scan_start)
 
     def confirm(self, handles: Sequence[HandleT], age_ms: float) -> None:
-        """See :class:`StepCommitter`. Also check that the table still accepts the files, as it must after the decision."""
+        """See :class:`StepCommitter`. Also check that the table still accepts the files, because a decision is final."""
         with self._try("confirming"), self.driving() as step:
             step.view.require_supported()
             self.require_young(step, age_ms)
@@ -272,7 +272,7 @@ class LakeCommitter(StepCommitter[HandleT, StepT], Generic[HandleT, StepT, Entry
         return replace(record, version=next_version(above, self._driver_epoch))
 
     def _change(self, change: Callable[[Control], Control], then: Callable[[StepT], None] = lambda _: None) -> Control:
-        """See :class:`StepCommitter`. Repeat a lost swap here, because only the end of the step shows whether it succeeded."""
+        """See :class:`StepCommitter`. Repeat a lost swap here, because it only becomes visible at the step's end."""
         for _ in range(_OVERTAKEN_ROUNDS):
             try:
                 record = super()._change(change, then)

@@ -1,4 +1,4 @@
-"""Explain errors from a table format's library, or from the storage below it, while a batch is undecided."""
+"""Explain errors from a table format's library or its storage, before a batch is decided."""
 
 from __future__ import annotations
 
@@ -42,9 +42,9 @@ class Translation:
 
     Args:
         text_of: returns an error's message in one line.
-        by_class: each error's meaning, by the name of its class, because each client has its own classes.
-        by_words: each error's meaning, by a pattern in its lower-case message, for clients whose classes do not say why the
-            storage rejected a request.
+        by_class: maps the name of an error class to the error's meaning. Each client has its own classes.
+        by_words: maps a pattern in the lower-case error message to the error's meaning. Some clients' classes do not say why
+            the storage rejected a request.
     """
 
     def __init__(

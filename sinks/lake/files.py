@@ -9,7 +9,7 @@ class Files(Protocol):
     """Accesses files. Each method raises :class:`twopc.sinks.lake.errors.StoreError` if the storage does not respond."""
 
     def read(self, path: str) -> bytes | None:
-        """Read a small file; None if it does not exist."""
+        """Read a small file. Return None if the file does not exist."""
 
     def write(self, path: str, data: bytes) -> None:
         """Write a small file."""

@@ -1,4 +1,4 @@
-"""Define what a table's own history says about the sink's decisions. An operator reads it; no driver needs it."""
+"""Define the facts about a sink's decisions in a table's own history. Operators read them; drivers do not need them."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ if TYPE_CHECKING:
 
 
 class History(NamedTuple):
-    """What a table's history says about the sink's decisions.
+    """The facts about the sink's decisions in a table's history.
 
     Attributes:
         kind: what the format calls one entry of the history, such as "version".
         entry: the number of the entry that added the newest published batch.
-        removed: why the table no longer shows this entry; None if nothing says so.
+        removed: why the table no longer shows this entry; None if no removal is known.
         rows: how many rows the history records for each decision, by the decision's version.
         complete: the decisions whose entries are all in the history.
     """

@@ -18,8 +18,8 @@ def grouped(rows: pa.Table, columns: Sequence[tuple[Any, Sequence[Any]]]) -> Ite
 
     Args:
         rows: rows with the columns of a data file.
-        columns: for each partition field, an index for each row, and the list of values that the indexes refer to. Grouping
-            by integers works for fields of any type.
+        columns: for each partition field, a list of values, and each row's index in that list. Grouping by integers works for
+            fields of any type.
     """
     names = [f"f{index}" for index in range(len(columns))]
     every_row = pa.array(range(rows.num_rows), pa.int64())

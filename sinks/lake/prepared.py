@@ -23,7 +23,7 @@ def whole(files: Files, handles: Sequence[HandleT], kind: type[EntryT]) -> dict[
     """Return each transaction's files; None if one of the files is missing or has another size.
 
     Raises:
-        StoreError: the storage did not respond, which says nothing about the files.
+        StoreError: the storage did not respond, so the files' state is unknown.
     """
 
     def look(handle: HandleT) -> list[EntryT] | None:

@@ -21,10 +21,10 @@ class Published(msgspec.Struct, frozen=True, omit_defaults=True):
 
     Attributes:
         version: the decision's version.
-        epoch: the driver epoch in the files' paths. A repair has several drivers' files; ``epoch`` is then the last
+        epoch: the driver epoch in the files' paths. A repair may add several drivers' files. Then ``epoch`` is the last
             driver's epoch.
         batch: the batch id.
-        attempts: the number of settled transactions for each attempt at the batch. A repair has several attempts.
+        attempts: the number of settled transactions for each attempt at the batch. A repair may cover several attempts.
         lost: the settled transactions that will never be in the table.
     """
 
@@ -45,7 +45,7 @@ def settle(published: Published, found: Mapping[HandleT, object | None]) -> Publ
 
 
 def evidence_of(published: Published, handles: Sequence[HandleT], version: int) -> dict[HandleT, Evidence]:
-    """Derive the evidence for transactions of the decision with this version. The outcome says nothing about any other one."""
+    """Derive the evidence for transactions in the decision with this version. Otherwise, return UNKNOWN."""
     if published.version != version:
         return dict.fromkeys(handles, Evidence.UNKNOWN)
     asked = Counter(handle.attempt for handle in handles)

@@ -1,4 +1,4 @@
-"""Write a task's files, at least one for each partition. After a file is full, a new file continues its partition."""
+"""Write a task's files, at least one for each partition. When a file is full, the next rows go to a new file."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ class Limits(NamedTuple):
     """Limits on a task's memory.
 
     Attributes:
-        waiting: the maximum size of rows that wait for their row group, in bytes over all partitions.
-        open: the maximum number of open files. Each file has its own buffers, and on S3 a part of an upload.
+        waiting: the maximum size in bytes of the rows that wait to be written as a row group, over all partitions.
+        open: the maximum number of open files. Each file has its own buffers and, on S3, its own upload part.
     """
 
     waiting: int = 64 * 2**20
@@ -58,7 +58,7 @@ class DataFiles(Protocol[EntryT_co]):
 
     @property
     def file_size(self) -> int:
-        """The size in bytes from which a file is full."""
+        """The size in bytes at which a file is full."""
 
     def split(self, rows: pa.Table) -> Iterable[tuple[Partition, pa.Table]]:
         """Group rows by partition. The groups have a data file's columns."""

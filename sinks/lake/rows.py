@@ -86,7 +86,8 @@ def match(schema: pa.Schema, target: pa.Schema, title: str) -> tuple[str | None,
             )
         if column in found:
             raise SchemaError(
-                f"the columns {found[column]!r} and {name!r} both match {title}.{column}. Nothing was written. Drop one of them"
+                f"the columns {found[column]!r} and {name!r} both match {title}.{column}. Nothing was written. Drop one "
+                "of these columns"
             )
         _check(schema.field(name), target.field(column), title)
         found[column] = name
@@ -94,7 +95,7 @@ def match(schema: pa.Schema, target: pa.Schema, title: str) -> tuple[str | None,
     if missing:
         raise SchemaError(
             f"the DataFrame has no column {listed(missing)} (it has {listed(schema.names)}), but {title} requires it. Nothing "
-            "was written. Add it to the select"
+            "was written. Add the column to the select"
         )
     return tuple(found.get(name) for name in target.names)
 
@@ -117,7 +118,8 @@ def _check(field: pa.Field[Any], target: pa.Field[Any], title: str) -> None:
 def _misfit(path: str, found: str, title: str, column: str, wanted: str) -> SchemaError:
     if not wanted:
         return SchemaError(
-            f"column {path!r} is not in {title}. Nothing was written. Drop it from the struct, or add it to the table"
+            f"column {path!r} is not in {title}. Nothing was written. Drop this field from the struct, or add it to the "
+            "table"
         )
     return SchemaError(
         f"column {path!r} is {found}, but {title}.{column} is {wanted}. Nothing was written. Cast the column, or change the table"

@@ -48,7 +48,7 @@ class LakeStep(ABC, Generic[ViewT, SeenT]):
         """Commit the step's changes, if any.
 
         If others commit first, the step tries again. The step also repeats a commit that received no response. The sink's value
-        moves by compare-and-set, so at most one try takes effect, even if it is late.
+        moves by compare-and-set, so at most one try takes effect, even if a try arrives late.
 
         Raises:
             OvertakenError: another driver has moved the sink's value.
@@ -108,4 +108,4 @@ class LakeStep(ABC, Generic[ViewT, SeenT]):
 
     @abstractmethod
     def tidy(self) -> None:
-        """Delete files that are not needed after the commit. Raise nothing, because no decided batch depends on them."""
+        """Delete files that no decided batch needs after the commit. Raise nothing."""

@@ -1,8 +1,8 @@
 """Convert column values to the table's type, and find values that this type can never store.
 
-The conversion is recursive in structs, lists and maps. No information is lost: integers and floats become wider, and decimals
-get more digits. Each table format has its own types. Iceberg has large strings and lists, UUIDs and fixed bytes. Delta has 16-bit
-integers.
+The conversion also covers the values inside structs, lists and maps. No information is lost: integers and floats become wider,
+and decimals get more digits. Each table format has its own types. Iceberg has large strings and lists, UUIDs and fixed bytes.
+Delta has 16-bit integers.
 """
 
 from __future__ import annotations
@@ -136,7 +136,7 @@ def true_rows(mask: Any) -> list[int]:
 
 
 def _pair(source: Any, target: Any, path: str) -> list[tuple[int | None, pa.Field[Any]]]:
-    """Pair each field of a target struct with the index of the source's field by name. Prefer a name with the same case.
+    """For each field in a target struct, find the index of the source field with that name. Prefer a name with the same case.
 
     Raises:
         MisfitError: the source has a field that the target lacks.

@@ -1,4 +1,4 @@
-"""Number attempts without a write to the table: a driver's epoch is the high part of the versions of its attempts."""
+"""Number attempts without a write to the table. The high bits of a version are the driver's epoch."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _VERSIONS_OF_A_DRIVER: Final = 32
 
 
 def next_version(above: int, driver_epoch: int) -> int:
-    """Return a driver's first version above ``above``. No other driver ever has it."""
+    """Return a driver's first version above ``above``. No other driver ever uses this version."""
     return max(above + 1, driver_epoch << _VERSIONS_OF_A_DRIVER)
 
 

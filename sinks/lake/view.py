@@ -41,11 +41,11 @@ class View(Protocol[HandleT]):
         """Reject a table with features that this sink does not support.
 
         Raises:
-            ConfigurationError: the table has an unsupported feature. The message identifies it and says what to do.
+            ConfigurationError: the table has an unsupported feature. The message identifies the feature and says what to do.
         """
 
     def row_format(self, schema: pa.Schema) -> RowFormat:
-        """Determine how to convert rows with this schema to rows of the table.
+        """Determine how to convert rows with this schema to the table's rows.
 
         Raises:
             SchemaError: the columns do not fit the table.

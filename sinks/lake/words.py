@@ -1,4 +1,4 @@
-"""Define the words in error messages that differ between the table formats."""
+"""Define the parts of error messages that differ between table formats."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ class Words(NamedTuple):
         moved: names the value in the table that other drivers have moved.
         recreated: says that a new table has replaced the table.
         restored: says that the table has lost a running driver's commits.
-        lost: says at a start that the table has lost commits.
+        lost: says, when a driver starts, that the table has lost commits.
     """
 
     moved: str

@@ -30,7 +30,7 @@ _MOST_INLINE: Final = 16 * 2**10
 
 
 class LakeWriter(SinkWriter[HandleT]):
-    """See :class:`SinkWriter`. A file that is not in the table is invisible, so a task that dies leaves only orphans.
+    """See :class:`SinkWriter`. A file that is not in the table is invisible, so a task that dies leaves only orphaned files.
 
     Args:
         task: the task.

@@ -1,4 +1,4 @@
-"""Write rows to a PostgreSQL table. Tasks stage rows, and after its decision the driver publishes all of a batch together."""
+"""Write rows to a PostgreSQL table. Tasks stage rows, and the driver publishes a batch's rows together after its decision."""
 
 from twopc.errors import missing_extra
 

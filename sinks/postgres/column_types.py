@@ -1,8 +1,8 @@
 """Define which Arrow types a PostgreSQL column accepts, how to write the values, and which values never fit.
 
 The sink writes a value as text. From this text, the PostgreSQL input function creates the same value that ``INSERT`` would
-store. If PostgreSQL would have to guess (a time zone, the digits of a double), the sink rejects the column, and the query must
-cast it.
+store. If PostgreSQL would have to guess (for example, a time zone or a double's digits), the sink rejects the column, and the
+query must cast it.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ class Rule:
 
 
 def rule_for(kind: Any, target: ColumnType) -> Rule | None:
-    """Find the rule for an Arrow type and a column, or for their elements; None if the column does not accept the type."""
+    """Find the rule for an Arrow type and a column. Return None if the column does not accept the type."""
     if target.is_array != is_list(kind):
         return None
     element = kind.value_type if is_list(kind) else kind
@@ -163,14 +163,14 @@ _CHECKED_BY_THE_SERVER: Final = ("inet", "cidr", "macaddr", "macaddr8")
 _WANTED: Final[Sequence[tuple[frozenset[str], str]]] = (
     (frozenset({"bool"}), "boolean"),
     (frozenset(values.INTEGERS), "tinyint, smallint, int, bigint, and decimal with scale 0"),
-    (frozenset({"numeric"}), "decimal, and integers"),
+    (frozenset({"numeric"}), "decimal and integers"),
     (frozenset(_FLOATS), "float, double, decimal, and integers"),
     (frozenset({"json", "jsonb"}), "a string that contains JSON, such as the result of to_json"),
     (frozenset({"text", "citext", "varchar", "bpchar", "uuid", "enum", *_CHECKED_BY_THE_SERVER}), "string"),
     (frozenset({"bytea"}), "binary"),
     (frozenset({"date"}), "date"),
     (frozenset({"timestamptz"}), "timestamp"),
-    (frozenset({"timestamp"}), "timestamp_ntz, and date"),
+    (frozenset({"timestamp"}), "timestamp_ntz and date"),
     (frozenset({"interval"}), "a day-time interval"),
 )
 _RULES: Final = tuple(_rules())

@@ -45,7 +45,7 @@ class PostgresCommitter(FencedCommitter[PostgresHandle, "Connection"]):
     """See :class:`FencedCommitter`.
 
     A step is a transaction that first locks the control record. So each step waits for the previous step, even if the previous
-    driver has died while its backend is still in COMMIT. Therefore, a step sees only final results.
+    driver has died and its backend is still running COMMIT. Therefore, a step sees only final results.
     """
 
     failures = FAILURES
@@ -136,7 +136,7 @@ class PostgresCommitter(FencedCommitter[PostgresHandle, "Connection"]):
         step.execute(self._statements.insert_markers([transaction], version=version, state="aborted"))
 
     def pending(self, step: Connection) -> list[str]:
-        """See :class:`FencedCommitter`. A slice is invisible until its task commits; a later sweep finds it."""
+        """See :class:`FencedCommitter`. A slice is invisible until its task commits. A later sweep finds such slices."""
         return [name for (name,) in step.execute(self._statements.find_slices_without_marker())]
 
     def forget_before(self, step: Connection, version: int) -> None:
@@ -161,7 +161,7 @@ class PostgresCommitter(FencedCommitter[PostgresHandle, "Connection"]):
     def observed(
         self, step: Connection, record: Control, decided: Sequence[PostgresHandle], scan_start: Mapping[str, Any]
     ) -> Observation:
-        """See :class:`FencedCommitter`. Votes of no decision are also leftovers, and they hold locks."""
+        """See :class:`FencedCommitter`. A vote without a decision is also a leftover, and it holds locks."""
         found = super().observed(step, record, decided, scan_start)
         server = read_server(step)
         table = str(read_table(step, self._settings.table, locked=False).oid)
@@ -188,7 +188,7 @@ class PostgresCommitter(FencedCommitter[PostgresHandle, "Connection"]):
         return super().begin_attempt()
 
     def confirm(self, handles: Sequence[PostgresHandle], age_ms: float) -> None:
-        """See :class:`FencedCommitter`. Also check that the table still accepts the rows, as it must after the decision."""
+        """See :class:`FencedCommitter`. Also check that the table still accepts the rows, because a decision is final."""
         super().confirm(handles, age_ms)
         with self._try("checking the table"), self.driving() as step:
             table = self._transfer.table(step)
@@ -212,7 +212,7 @@ class PostgresCommitter(FencedCommitter[PostgresHandle, "Connection"]):
         return found
 
     def commit_once(self, handles: Sequence[PostgresHandle], version: int) -> None:
-        """See :class:`FencedCommitter`. Commit the votes first. Publish a batch without a vote from its stages."""
+        """See :class:`FencedCommitter`. Commit the votes first. If the batch has no vote, publish its stages."""
         if votes := votes_of(handles):
             # No driver holds a lock while a vote is committed. So record the decision first. Then a fenced driver can do nothing
             # more, and a driver that starts from an older checkpoint sees the decision.
@@ -281,7 +281,7 @@ class PostgresCommitter(FencedCommitter[PostgresHandle, "Connection"]):
                 pass
 
     def _drop_stages(self) -> None:
-        """Try to drop the published and rolled-back stages. A later batch tries again."""
+        """Try to drop the published and rolled-back stages. If this fails, a later batch tries again."""
         with self._tidy("dropping stages"):
             drop_stages(self._database, self._statements)
 

@@ -53,7 +53,7 @@ class Database:
         """Run the body in a transaction and commit it, all within the timeout.
 
         Args:
-            prepared_as: if set, prepare the transaction under this name instead. Any session can commit it later.
+            prepared_as: if set, prepare the transaction under this name and do not commit it. Any session can commit it later.
 
         Raises:
             psycopg.Error: the server rejected a statement, or did not respond in time. The outcome of the COMMIT is unknown.
@@ -90,17 +90,17 @@ class Database:
 
     @property
     def connection(self) -> Connection:
-        """The connection of the transaction that :meth:`begin` began.
+        """The connection with the transaction that :meth:`begin` started.
 
         Raises:
-            psycopg.OperationalError: the connection was lost, and the transaction with it.
+            psycopg.OperationalError: the connection and its transaction were lost.
         """
         if self._connection is None:
             raise psycopg.OperationalError("the connection was lost")
         return self._connection
 
     def commit(self) -> None:
-        """Commit the transaction, which is durable when the call returns.
+        """Commit the transaction. When the call returns, the commit is durable.
 
         Raises:
             psycopg.Error: see :meth:`transaction`.
@@ -122,7 +122,9 @@ class Database:
 
     @contextlib.contextmanager
     def watched(self) -> Iterator[None]:
-        """Break the connection if the body takes longer than the timeout. Nothing else interrupts the wait for a silent server.
+        """Break the connection if the body takes longer than the timeout.
+
+        Otherwise, a wait for a silent server would never end.
 
         Raises:
             psycopg.OperationalError: the body took longer than the timeout.

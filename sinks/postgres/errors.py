@@ -1,4 +1,4 @@
-"""Translate PostgreSQL errors by SQLSTATE while a batch is undecided (appendix A of the PostgreSQL manual)."""
+"""Before a batch is decided, translate PostgreSQL errors by SQLSTATE (appendix A of the PostgreSQL manual)."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ _MEANINGS: Final[dict[str, tuple[type[TwoPhaseCommitError], str]]] = {
     "53": (UnavailableError, "The server lacks disk or memory"),
     "53100": (
         UnavailableError,
-        "A disk of the server is full: free space, and start the server if it has shut down",
+        "A disk on the server is full: free space, and start the server if it has shut down",
     ),
     "53200": (
         UnavailableError,
@@ -80,7 +80,7 @@ _REFUSALS: Final = {
 
 _OF_AN_ATTEMPT: Final = "No part of this attempt is decided or visible"
 _OF_A_START: Final = (
-    "This start wrote no rows. If a batch was decided before, it stays decided, and the next start completes it"
+    "This start wrote no rows. A batch that was already decided stays decided, and the next start completes it"
 )
 
 
@@ -102,14 +102,14 @@ def explained(error: Exception, what: str, *, is_start: bool = False) -> TwoPhas
     Args:
         error: the failure.
         what: the sink and the step.
-        is_start: whether a start has failed. An earlier driver may have decided a batch that is not complete yet.
+        is_start: whether a start has failed. Then an earlier driver may have decided a batch that is not complete yet.
     """
     kind, advice = _meaning(error)
     return kind(f"{what}: {text_of(error)}. {advice}. {_OF_A_START if is_start else _OF_AN_ATTEMPT}")
 
 
 def reason(error: Exception) -> str:
-    """Say why a decided batch is not published, and what to do."""
+    """Explain why a decided batch is not published, and what to do."""
     return f"{text_of(error)}. {_meaning(error)[1]}"
 
 

@@ -1,9 +1,10 @@
-"""Find at the start everything that a stage cannot check. A publish that the table rejects after the decision blocks the query.
+"""When a query starts, find everything that a stage cannot check.
 
-The stage has the table's column types, defaults, generated columns and indexes, and its CHECK and NOT NULL constraints, so a
-task catches every row that violates them. The sink rejects everything that depends on other rows or on code, unless the
-driver publishes before it votes (``vote="prepared"``). The table's owner must avoid two cases: a CHECK or an index whose
-function reads other rows, and changes to the table while the query runs.
+If the table rejects a publish after the decision, the query is blocked. The stage has the table's column types, defaults,
+generated columns and indexes, and its CHECK and NOT NULL constraints, so a task catches every row that violates them. The sink
+rejects everything that depends on other rows or on code, unless the driver publishes before it votes (``vote="prepared"``).
+The table's owner must avoid two cases: a CHECK or an index whose function reads other rows, and changes to the table while the
+query runs.
 """
 
 from __future__ import annotations
@@ -38,7 +39,7 @@ _RIGHTS: Final = {"append": frozenset({"INSERT", "SELECT"}), "upsert": frozenset
 def find_objections(publishing: Publishing) -> Iterator[str]:
     """Find everything that may reject or prevent a publish after the decision. Each message says what to do.
 
-    The first messages explain the later ones.
+    Earlier messages may explain later ones.
     """
     yield from _impossible(publishing)
     yield from _key(publishing)
@@ -73,8 +74,8 @@ def _impossible(publishing: Publishing) -> Iterator[str]:
         )
     for name in table.foreign:
         yield (
-            f"the partition {name} of {table.title} is on another server, which does not take part in the commit: detach it, or "
-            "write to another table"
+            f"the partition {name} of {table.title} is on another server, which does not take part in the commit: detach "
+            "the partition, or write to another table"
         )
 
 
@@ -104,7 +105,7 @@ def _unusable(index: Index) -> str:
     if not index.is_valid:
         return f"{index.name} is invalid, because its creation failed: REINDEX it"
     if index.compares_otherwise:
-        return f"{index.name} compares a column with a collation or operator class that is not the column's own"
+        return f"{index.name} compares a column with a collation or operator class that differs from the column's own"
     return f"{index.name} is partial, has an expression, or is not a B-tree"
 
 
@@ -115,8 +116,8 @@ def _not_staged(publishing: Publishing) -> Iterator[str]:
             yield _unique(index, publishing)
         elif not index.is_own and not index.is_unique and may_reject(index, table):
             yield (
-                f"the index {index.name} belongs to a single partition, so a stage lacks it, but the index may reject a row "
-                f"that is too wide: create the index on {table.title}"
+                f"the index {index.name} exists only on one partition, so a stage lacks it, but the index may "
+                f"reject a row that is too wide: create the index on {table.title}"
             )
     for constraint in table.constraints:
         if objection := _constraint(constraint, publishing):
@@ -140,9 +141,9 @@ def _not_staged(publishing: Publishing) -> Iterator[str]:
 def _unique(index: Index, publishing: Publishing) -> str:
     columns = listed(index.columns) if not index.has_expressions else "an expression"
     advice = (
-        "use mode='upsert' with its columns as key, or drop the index"
+        "use mode='upsert' and pass the index's columns as key, or drop the index"
         if publishing.mode == "append"
-        else "name its columns as key instead, or drop the index"
+        else "pass the index's columns as key instead, or drop the index"
     )
     return (
         f"the unique index {index.name} on {columns} may reject a row after the decision, because another row has the same "
@@ -164,8 +165,8 @@ def _constraint(constraint: Constraint, publishing: Publishing) -> str:
         return ""
     if constraint.kind == "f":
         return (
-            f"the foreign key {where} may reject a row after the decision, because the referenced row may be missing "
-            "then: drop the foreign key"
+            f"the foreign key {where} may reject a row after the decision, because the referenced row may no longer "
+            "exist: drop the foreign key"
         )
     if constraint.kind == "x":
         return f"the exclusion constraint {where} may reject a row after the decision because of another row: drop the constraint"
@@ -178,7 +179,7 @@ def _check(constraint: Constraint, publishing: Publishing) -> str:
     table = publishing.table
     where = f"{constraint.name} of {constraint.table}"
     if constraint.table_oid != table.oid:
-        return f"the constraint {where} belongs to a single partition, so a stage lacks it: add the constraint to {table.title}"
+        return f"the constraint {where} exists only on one partition, so a stage lacks it: add the constraint to {table.title}"
     late = {column.name for column in publishing.left_to_the_table} & set(constraint.columns)
     if late:
         return (
@@ -203,7 +204,7 @@ def _computed(publishing: Publishing) -> Iterator[str]:
 
 
 def _is_mixed(columns: Iterable[str], publishing: Publishing) -> bool:
-    """Return whether a stage has only some of these columns' values in the row that results from an upsert."""
+    """Return whether the row that results from an upsert takes only some of these columns' values from the stage."""
     used = set(columns)
     for column in publishing.table.columns:
         used |= set(column.sources) if column.name in used else set()
@@ -217,8 +218,8 @@ def _partitioned(table: Table) -> Iterator[str]:
         )
     for name in table.unrouted:
         yield (
-            f"the partitioned table {name} has no default partition, so a row that fits no other partition is rejected "
-            f"after the decision: CREATE TABLE … PARTITION OF {name} DEFAULT"
+            f"the partitioned table {name} has no default partition, so after the decision it rejects a row that fits no "
+            f"other partition: CREATE TABLE … PARTITION OF {name} DEFAULT"
         )
     for name in table.stricter:
         yield (

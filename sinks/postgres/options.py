@@ -1,7 +1,7 @@
 """Check a PostgreSQL sink's connection string, and show it without its password.
 
 libpq quotes the text that it cannot parse. If a password is not escaped, this text may be part of the password. So this module
-catches the mistake first, and does not show any values.
+catches such mistakes first, and shows no values.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class Address:
         dsn: a URL or ``name=value`` pairs, in libpq format.
 
     Raises:
-        ConfigurationError: the dsn is invalid. The message shows none of its values.
+        ConfigurationError: the dsn is invalid. The message shows no values from the dsn.
     """
 
     dsn: str = field(repr=False)  # may contain a password
@@ -54,7 +54,7 @@ class Address:
             raise _wrong(objection)
 
     def __str__(self) -> str:
-        """``user@host:port/database``, with only the parts that the string names."""
+        """Return ``user@host:port/database``, without the parts that the connection string omits."""
         found = self._parameters()
         user, host = (
             found.get("user"),
@@ -71,7 +71,7 @@ class Address:
         Args:
             name: the sink name. The server shows it as the application name (``pg_stat_activity``), unless the connection
                 string sets another.
-            timeout_ms: how long the connection attempt may take; less than 2 s counts as 2 s.
+            timeout_ms: how long the connection attempt may take. A value below 2000 counts as 2000.
 
         Raises:
             psycopg.OperationalError: the attempt failed. The message does not show the password.
@@ -90,7 +90,7 @@ class Address:
             raise type(error)(self.hide(str(error))) from None
 
     def hide(self, message: str) -> str:
-        """Replace the connection string's secrets, escaped or not, everywhere in a message."""
+        """Replace the connection string's secrets in a message, even if they are escaped."""
         found = self._parameters()
         for secret in (str(found[name]) for name in _SECRETS if found.get(name)):
             if len(secret) >= _SHORTEST_HIDDEN:

@@ -42,7 +42,7 @@ class Publishing:
 
     @property
     def left_to_the_table(self) -> tuple[Column, ...]:
-        """The identity columns that the batch lacks. Only the table's sequence can fill them, during the publish."""
+        """The identity columns that the batch lacks. Only the table's sequence can fill these columns, during the publish."""
         return tuple(column for column in self.table.columns if column.is_identity and column.name not in self.written)
 
     @property
@@ -52,13 +52,13 @@ class Publishing:
 
     @property
     def kept(self) -> tuple[str, ...]:
-        """The columns that an upsert keeps in an existing row, except columns that the table computes from others."""
+        """The columns that an upsert keeps in an existing row, except computed columns."""
         names = (column.name for column in self.table.columns if column.generated != "EXPRESSION")
         return tuple(name for name in names if name not in self.written) if self.changed else ()
 
     @property
     def key_index(self) -> Index | None:
-        """The unique index that ``ON CONFLICT`` uses; None if the table has no suitable index."""
+        """The unique index that ``ON CONFLICT`` uses. None if the table has no suitable index."""
         for index in self.table.indexes:
             is_usable = index.is_own and index.is_unique and index.is_immediate and index.is_valid
             is_odd = index.is_partial or index.has_expressions or index.compares_otherwise or index.method != "btree"

@@ -1,4 +1,4 @@
-"""Convert a batch's rows for COPY: match the columns, find rows that can never be written, and make the text."""
+"""Convert a batch's rows for COPY: match the columns, find rows that can never be written, and write them as text."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class RowFormat:
 
     Attributes:
         table: the table name in error messages.
-        columns: for each column to write, the name of the batch's column, and the table's column.
+        columns: the columns to write, each as the name of the batch's column and the table's column.
         key: the table's columns that must not be null even if the table allows nulls.
     """
 
@@ -141,11 +141,12 @@ def fit_rows(schema: pa.Schema, table: Table, *, key: Collection[str] = ()) -> R
         if column.name in found:
             raise SchemaError(
                 f"the columns {found[column.name][0]!r} and {name!r} both match {table.title}.{column.name}. Nothing was "
-                "written. Drop one of them"
+                "written. Drop one of these columns"
             )
         if column.generated in {"ALWAYS", "EXPRESSION"}:
             raise SchemaError(
-                f"column {name!r}: {table.title}.{column.name} is GENERATED ALWAYS, so the table itself computes it. Nothing was "
+                f"column {name!r}: {table.title}.{column.name} is GENERATED ALWAYS, so the table itself computes the "
+                "value. Nothing was "
                 "written. Drop the column"
             )
         found[column.name] = (name, column)
@@ -153,13 +154,13 @@ def fit_rows(schema: pa.Schema, table: Table, *, key: Collection[str] = ()) -> R
     if missing:
         raise SchemaError(
             f"the DataFrame has no column {listed(missing)} (it has {listed(schema.names)}), but in {table.title} it is NOT NULL "
-            "without a default. Nothing was written. Add it to the select"
+            "without a default. Nothing was written. Add the column to the select"
         )
     lacking = [name for name in key if name not in found]
     if lacking:
         raise SchemaError(
             f"the DataFrame has no column {listed(lacking)} (it has {listed(schema.names)}), which is part of the key. Nothing "
-            "was written. Add it to the select"
+            "was written. Add the column to the select"
         )
     for source, column in found.values():
         field = schema.field(source)

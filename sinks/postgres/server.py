@@ -20,7 +20,7 @@ class Server(NamedTuple):
     """Facts about a server, in the order of :func:`read_facts`.
 
     Attributes:
-        is_standby: whether the server accepts no writes, because it follows another one.
+        is_standby: whether the server is a standby, which accepts no writes.
         id: identifies the server's data, on the primary and on its standbys.
         version: the ``server_version_num``.
         slots: how many prepared transactions the server allows at a time.
@@ -42,7 +42,7 @@ def require_usable(server: Server, settings: PostgresSettings) -> None:
     """Check that a sink with these settings can write to the server.
 
     Raises:
-        ConfigurationError: it cannot. The message says why and what to do.
+        ConfigurationError: the sink cannot write. The message says why and what to do.
     """
     if server.is_standby:
         raise ConfigurationError(

@@ -56,16 +56,16 @@ class PostgresSettings:
         self._require(
             bool(self.key) == (self.mode == "upsert"),
             "key",
-            "pass the columns of a unique index with mode='upsert', and only then",
+            "with mode='upsert', pass the columns of a unique index; otherwise, pass no key",
         )
-        self._require(not self.order_by or self.key, "order_by", "pass it only with mode='upsert'")
+        self._require(not self.order_by or self.key, "order_by", "pass order_by only with mode='upsert'")
         self._require(self.vote in get_args(Vote), "vote", "pass 'staged' or 'prepared'")
         self._require(self.schema, "schema", "pass a name")
         self._require(self.timeout_ms > 0, "timeout_ms", "set a positive number")
         Address(self.dsn)
 
     def database(self) -> Database:
-        """Create a connection, which opens when it is first used. The caller must close it."""
+        """Create a connection that opens on first use. The caller must close the connection."""
         return Database(Address(self.dsn), self.name, timeout_ms=self.timeout_ms)
 
     def publishing(self, table: Table, columns: tuple[str, ...]) -> Publishing:

@@ -1,7 +1,7 @@
 """Find the table's indexes that a stage also needs, because they may reject a row during the publish.
 
-An index rejects a row that is too wide, or for which its expression or predicate fails. The same index on the stage, without
-uniqueness, rejects this row before the vote.
+An index rejects a row that is too wide, or that makes the index's expression or predicate fail. The same index on the stage,
+without uniqueness, rejects this row before the vote.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ def may_reject(index: Index, table: Table) -> bool:
 
 
 def _widest(kind: ColumnType) -> int:
-    """Return a value's maximum size in bytes. Without a limit, return more than any index accepts."""
+    """Return a value's maximum size in bytes. If the size has no limit, return more than any index accepts."""
     if kind.is_array or (kind.kind not in _FIXED and kind.length is None):
         return _ALWAYS_FITS_BYTES + 1
     return _FIXED_BYTES if kind.length is None else _BYTES_PER_CHARACTER * kind.length

@@ -18,14 +18,14 @@ def drop_stages(database: Database, statements: Statements) -> None:
     """Drop the stages that no batch needs.
 
     Raises:
-        psycopg.Error: a stage cannot be dropped now. For example, a backup is still reading it.
+        psycopg.Error: a stage cannot be dropped now. For example, a backup is still reading the stage.
     """
     while _drop_some(database, statements):
         pass
 
 
 def _drop_some(database: Database, statements: Statements) -> bool:
-    """Drop some stages. Return True if more may exist."""
+    """Drop some stages. Return whether more stages may exist."""
     with database.transaction() as connection:
         find = statements.find_slices_with_marker(limit=_DROPPED_AT_ONCE)
         names = [name for (name,) in connection.execute(find)]

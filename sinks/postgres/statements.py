@@ -1,11 +1,11 @@
-"""Build the sink's SQL: its own objects, a slice's stage, and a batch's publish. Every function is pure.
+"""Build the SQL for the sink's own objects, for a slice's stage, and for a batch's publish. Every function is pure.
 
 The objects are in a separate schema, which several sinks may share:
 
-* ``control`` has each sink's control record.
-* ``slice`` has each staged slice, with its sink and its number of rows.
-* ``marker`` tells for each finished slice whether it was published or rolled back, and the decision's version.
-* ``stage_<uuid>`` contains the rows of one slice. The table is logged, because a crash empties an unlogged table.
+* ``control`` contains each sink's control record.
+* ``slice`` lists each staged slice, with its sink and its number of rows.
+* ``marker`` says whether each finished slice was published or rolled back, and by which decision's version.
+* ``stage_<uuid>`` contains the rows of one slice. This table is logged, because a crash empties an unlogged table.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ class Statements:
         return self._format("SELECT to_regclass(format('%I.marker_of_sink', {schema_name}::text)) IS NOT NULL")
 
     def create(self) -> Iterator[sql.Composed]:
-        """Create the missing objects, except stages. The schema needs a role with CREATE on the database."""
+        """Create the missing objects, except stages. To create the schema, the role needs CREATE on the database."""
         # Without this lock, one of two drivers that create the objects at the same time would get an error.
         yield self._format("SELECT pg_advisory_xact_lock(hashtext('twopc ' || {schema_name}))")
         yield self._format(
@@ -69,12 +69,12 @@ class Statements:
         yield from (self._format(statement) for statement in _OBJECTS)
 
     def load_control(self, *, locked: bool = False) -> sql.Composed:
-        """Read the control record. With ``locked``, wait for the end of a running step, and let no other step begin."""
+        """Read the control record. With ``locked``, wait until a running step ends, and let no other step begin."""
         statement = self._format("SELECT record FROM {schema}.control WHERE sink = {sink}")
         return statement + sql.SQL(" FOR UPDATE") if locked else statement
 
     def swap_control(self, old: bytes | None, new: bytes) -> sql.Composed:
-        """Write the record if the stored record is still ``old``. In that case, the statement changes one row."""
+        """Write the record if the stored record is still ``old``. Only then does the statement change a row."""
         if old is None:
             return self._format(
                 "INSERT INTO {schema}.control (sink, record) VALUES ({sink}, {new}) ON CONFLICT (sink) DO NOTHING",
@@ -180,7 +180,10 @@ class Statements:
         )
 
     def find_repeated_key(self, txns: Sequence[str], publishing: Publishing) -> sql.Composed:
-        """Find a key that several staged rows share. Without ``order_by``, the sink cannot tell which row to keep."""
+        """Find a key that several staged rows share.
+
+        Without ``order_by``, the sink cannot tell which of these rows to keep.
+        """
         key = _names(publishing.key)
         return sql.SQL("SELECT {}, count(*) FROM ({}) staged GROUP BY {} HAVING count(*) > 1 LIMIT 1").format(
             key, self._staged(txns, publishing.key), key
@@ -192,7 +195,8 @@ class Statements:
         Args:
             txns: the transactions whose stages to copy.
             publishing: how to publish the rows.
-            filled: the columns that the stages have filled with defaults, if the table's defaults may have changed since then.
+            filled: the columns that the stages have filled with defaults, if the table's defaults may have changed since the
+                rows were staged.
         """
         # If the table has lost one of the batch's columns, the server reports an error, and the user must rename the
         # column back. A lost column with a default does no harm.

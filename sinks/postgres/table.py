@@ -142,13 +142,13 @@ ORDER BY t.tgrelid <> %(oid)s::oid, 1
 
 
 def read_table(connection: psycopg.Connection[Any], name: str, *, locked: bool = True) -> Table:
-    """Read a table's definition, in one snapshot if the caller has begun one.
+    """Read a table's definition. If the caller has begun a transaction with a snapshot, use that snapshot.
 
     Args:
         connection: a connection to the table's database.
         name: the table name in SQL, with or without the schema, quoted if needed.
         locked: whether to read the definitions of indexes and constraints, for which PostgreSQL locks the table. Before
-            recovery, an ``ALTER TABLE`` may wait for the previous driver's vote, and block everybody else who wants a lock.
+            recovery, an ``ALTER TABLE`` may wait for the previous driver's vote, and block everyone else who wants a lock.
             :func:`fingerprint` needs these definitions.
 
     Raises:
@@ -161,7 +161,8 @@ def read_table(connection: psycopg.Connection[Any], name: str, *, locked: bool =
         found = None  # PostgreSQL 15 rejects a string that is not a name
     if found is None or found[0] is None:
         raise ConfigurationError(
-            f"table {name!r} does not exist, or the role may not see its schema: create it, or correct the name. Write the "
+            f"table {name!r} does not exist, or the role may not see its schema: create the table, or correct the name. "
+            "Write the "
             "name as in SQL: 'schema.table', with \"…\" around a name with capital letters"
         )
     oid = found[0]

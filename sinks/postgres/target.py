@@ -1,4 +1,7 @@
-"""Describe a sink's table. The driver reads it from the catalog, and tasks use it, so the classes are frozen and picklable."""
+"""Describe a sink's table.
+
+The driver reads the description from the catalog, and tasks use it, so the classes are frozen and picklable.
+"""
 
 from __future__ import annotations
 
@@ -62,7 +65,7 @@ class Column:
 
     @property
     def may_be_omitted(self) -> bool:
-        """Whether a row without the column can be inserted."""
+        """Whether rows can be inserted without this column."""
         return self.is_nullable or self.default is not None or bool(self.generated)
 
 
@@ -76,13 +79,13 @@ class Index:
         columns: the key columns' names, in order, without expressions.
         is_unique: whether the index forbids two rows with equal keys.
         is_primary: whether the index implements the primary key.
-        is_immediate: whether the server checks uniqueness immediately, unlike for a deferrable constraint.
+        is_immediate: whether the server checks uniqueness immediately. For a deferrable constraint, it does not.
         is_valid: whether the index covers every row. ``CREATE INDEX CONCURRENTLY`` may have left an incomplete index.
         is_partial: whether the index has a predicate.
         has_expressions: whether a key is an expression.
         compares_otherwise: whether values that differ in the column may be equal in the index. Then the operator class is not
             the type's own, or the collation is not the column's own and one of these two collations is not deterministic.
-        is_own: whether the index is on the table itself, and not only on a partition.
+        is_own: whether the index is on the table itself, not just on a partition.
         definition: the text after ``USING`` in the ``CREATE INDEX`` statement, without clauses that only a unique index may
             have; empty if it was not read.
     """

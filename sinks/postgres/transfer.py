@@ -1,4 +1,4 @@
-"""Move a batch's rows from its stages into the table, and check that this is possible."""
+"""Check that a batch's rows can be moved from its stages into the table, and move them."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ class Transfer:
         expected = sum(handle.rows for handle in handles)
         if self._settings.mode == "append" and published != expected:
             raise RowsLeftOutError(
-                f"{table.title} accepted only {published} of {expected} rows: a trigger or a rule drops the others"
+                f"{table.title} accepted only {published} of {expected} rows: a trigger or a rule drops the other rows"
             )
 
     def whole(self, step: Connection, handles: Sequence[PostgresHandle]) -> list[PostgresHandle]:

@@ -1,7 +1,8 @@
 """Find values that a column can never store. Each check inspects a column's extremes, or runs one vectorized test.
 
-A check yields a mask of the bad values and the reason. It yields nothing if all rows are good. A check accepts all values that
-PostgreSQL's input function accepts. If only the server can judge a value, the server checks it when the task stages the row.
+A check yields a mask of the bad values and the reason. If all rows are good, the check yields nothing. A check accepts all
+values that PostgreSQL's input function accepts. If only the server can judge a value, the server checks it when the task
+stages the row.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ _ESCAPED_NUL: Final = re.compile(r"(?<!\\)(?:\\\\)*\\u0000")
 
 
 class Problem(NamedTuple):
-    """Values that a column cannot store.
+    """The values that a column cannot store.
 
     Attributes:
         mask: true for each bad value.
@@ -51,7 +52,7 @@ def out_of_integers(column: pa.Array[Any], target: ColumnType) -> Iterator[Probl
 
 
 def out_of_numeric(column: pa.Array[Any], target: ColumnType) -> Iterator[Problem]:
-    """Find numbers with too many digits before the point, after PostgreSQL rounds them to the column's scale."""
+    """Find numbers that have too many digits before the decimal point after PostgreSQL rounds them to the column's scale."""
     if target.precision is None:
         return
     half = Decimal(5).scaleb(-target.scale - 1)
@@ -68,7 +69,7 @@ def out_of_numeric(column: pa.Array[Any], target: ColumnType) -> Iterator[Proble
 
 
 def out_of_float4(column: pa.Array[Any], target: ColumnType) -> Iterator[Problem]:
-    """Find doubles that become infinite or zero as a ``real``. Infinities and NaN stay unchanged."""
+    """Find doubles that become infinite or zero when they are stored as ``real``. Infinities and NaN stay unchanged."""
     if target.kind != "float4" or not pa.types.is_float64(column.type):
         return
     narrow: Any = column.cast(pa.float32()).cast(pa.float64())
@@ -105,7 +106,7 @@ def too_long(column: Any, target: ColumnType) -> Iterator[Problem]:
 
 
 def not_uuid(column: pa.Array[Any], _: ColumnType) -> Iterator[Problem]:
-    """Find strings that are not a UUID in any PostgreSQL input form."""
+    """Find strings that PostgreSQL does not accept as a UUID."""
     yield from _matching(pc.invert(pc.match_substring_regex(column, _UUID)), "a string that is not a UUID")
 
 
@@ -125,7 +126,7 @@ def not_json(column: pa.Array[Any], target: ColumnType) -> Iterator[Problem]:
 
 
 def out_of_calendar(column: pa.Array[Any], _: ColumnType) -> Iterator[Problem]:
-    """Find dates and times outside the years 1 to 9999, the range that Spark and every client support."""
+    """Find dates and times outside the years 1 to 9999, the range that Spark and all clients support."""
     first, last = _DAYS
     if pa.types.is_timestamp(column.type):
         per_day = 86_400 * _UNITS[column.type.unit]

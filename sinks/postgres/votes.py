@@ -1,8 +1,9 @@
-"""Handle votes with ``vote="prepared"``. A vote is a batch's publish, which the server prepares before the decision.
+"""Handle votes with ``vote="prepared"``.
 
-A prepared transaction outlives its session and a server crash, keeps its locks, and can no longer be rejected by the table.
-The transaction contains its slices' markers. So these markers prove the transaction's commit, as for any other publish, and
-prevent another publish of the same slices.
+A vote is a transaction that publishes a batch. The server prepares it before the decision. A prepared transaction
+survives the end of its session and a server crash. It keeps its locks, and the table can no longer reject it. The transaction
+contains its slices' markers. So, as for any other publish, these markers prove the commit, and they prevent another publish of
+the same slices.
 
 No two transactions are prepared under the same name. So a transaction that the server no longer lists is either committed, with
 visible markers, or permanently rolled back.
@@ -32,7 +33,8 @@ _PREFIX: Final = "twopc-{sink}-{id}-"
 def vote_name(connection: Connection, sink: str, record: Control, attempt: Attempt) -> str:
     """Return the name of an attempt's vote. The server allows 199 bytes.
 
-    The name is unique on the server, because a copy of the database has the same control record, but another oid.
+    The name is unique on the server, even if the server has a copy of the database: the copy's control record is the same, but
+    its oid differs.
     """
     database = connection.execute("SELECT oid FROM pg_database WHERE datname = current_database()").fetchone()
     if database is None:
@@ -52,11 +54,11 @@ def find_votes(connection: Connection, sink: str, record: Control) -> list[str]:
 
 
 def finish_votes(database: Database, names: Collection[str], how: Literal["COMMIT", "ROLLBACK"]) -> Iterator[str]:
-    """Commit prepared transactions, or roll them back. Yield each name after its transaction has ended. Skip unlisted names.
+    """Commit prepared transactions, or roll them back. Yield each name after its transaction has ended. Skip unknown names.
 
     Raises:
-        psycopg.Error: the server rejected a statement, or did not respond. The outcome is unknown. After a rejection, all other
-            transactions have ended.
+        psycopg.Error: the server rejected a statement, or did not respond. The outcome is unknown. After a rejection, the
+        other transactions have still ended.
     """
     if not names:
         return

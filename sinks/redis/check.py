@@ -1,8 +1,9 @@
-"""Check before the decision that every chunk exists unchanged, and that Redis will execute its commands.
+"""Before the decision, check that every chunk exists unchanged, and that Redis will execute the chunk's commands.
 
-A command that failed after the decision would stop the query permanently. For almost all batches, it is enough to read every
-chunk once. But a batch could push a counter past its limit, or a counter may contain a number that Lua and the command read
-differently. Then the driver rehearses the batch's increments: it executes them on copies, in the order of their application.
+A command that failed after the decision would stop the query permanently. For almost all batches, one read of every chunk is
+enough. But a batch could push a counter past its limit, or a counter may contain a number that Lua and the command read
+differently. In these cases, the driver rehearses the batch's increments: it executes them on copies, in the order in which
+they will be applied.
 """
 
 from __future__ import annotations
@@ -39,7 +40,7 @@ class Check:
 
         Raises:
             BadRecordError: a command cannot be applied to its key.
-            ConfigurationError: the user may not run a command, or may not run it on a certain key.
+            ConfigurationError: the user may not run a command, or not on a certain key.
             RetriableError: the server currently executes no writes.
             Exception: one of the client's ``failures``.
         """
@@ -67,7 +68,10 @@ class Check:
         return {handle: fold(digests) for handle, digests in found.items()} | failed
 
     def _rehearse(self, handles: Sequence[RedisHandle]) -> None:
-        """Execute all increments on copies, one chunk after another. Each chunk starts from the previous chunk's results."""
+        """Execute all increments on copies, one chunk after another.
+
+        Each chunk's increments start from the previous chunk's results.
+        """
         name, positions = uuid.uuid4().hex, dict.fromkeys((slot for handle in handles for slot in handle.slots), 0)
         try:
             for handle in handles:
@@ -101,24 +105,27 @@ class Check:
 
 
 def refused(key: bytes, reason: bytes, where: str = "") -> str:
-    """Describe the key of a rejected command, with the reason."""
+    """Describe a rejected command's key and the reason."""
     return f"key {text_of(key)!r}: {where}{text_of(reason)}"
 
 
 def text_of(answer: bytes) -> str:
-    """Return a response's text for error messages. Keys and values may contain any bytes."""
+    """Return a response as text for error messages. Keys and values may contain any bytes."""
     return answer.decode("utf-8", "backslashreplace")
 
 
 def _chunks(handle: RedisHandle) -> Iterator[tuple[int, int, int]]:
-    """List each chunk's slot, number and weight. Within a slot, keep the order of application."""
+    """List each chunk's slot, number and weight. Within a slot, list the chunks in the order in which they are applied."""
     for slot, chunks, weight in handle.groups:
         for number in range(chunks):
             yield slot, number, weight // chunks
 
 
 def _may_pass(answer: Any) -> bool:
-    """Return whether a retry may get another response. The error may come from Redis itself or from the rehearsed command."""
+    """Return whether a retry may get a different response.
+
+    The error may come from Redis itself or from the rehearsed command.
+    """
     if isinstance(answer, Exception):
         return is_transient(answer)
     return bool(answer and answer[2] and is_transient_text(text_of(answer[2])))

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Commands:
-    """Commands with the same name.
+    """Several commands with the same name.
 
     Attributes:
         name: the command's name, such as ``HSET``.
@@ -47,7 +47,10 @@ class Commands:
 
 
 def cut(commands: Commands, *, max_commands: int, max_bytes: int) -> Iterator[tuple[int, bytes]]:
-    """Split commands into chunks of limited size. Yield each chunk with its number of commands. A larger command is a chunk."""
+    """Split commands into chunks of limited size.
+
+    Yield each chunk with its number of commands. A command that exceeds the limit gets its own chunk.
+    """
     every = range(commands.count)
     for start in every[::max_commands]:
         for part, data in halve(every[start : start + max_commands], commands.pack, max_bytes=max_bytes):

@@ -1,7 +1,7 @@
 """Talk to standalone Redis, to Redis behind Sentinel, or to a cluster.
 
-redis-py retries a command after a lost response, which would apply an ``INCRBY`` twice. So the sink disables redis-py retries.
-Only :meth:`RedisClient.execute` retries, and it accepts only calls that may be repeated.
+redis-py retries a command after a lost response, which would apply an ``INCRBY`` twice. The sink therefore disables redis-py's
+retries. Only :meth:`RedisClient.execute` retries, and it accepts only calls that may be repeated.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class Call(NamedTuple):
         script: the script to run, if any.
         keys: the number of keys in ``words``.
         weight: the call's approximate cost, in single commands.
-        durable: whether the response counts only after the write is as safe as :class:`Safety` demands.
+        durable: whether the response counts only if the write is as safe as :class:`Safety` demands.
     """
 
     slot: int
@@ -51,7 +51,7 @@ class Call(NamedTuple):
 
 @dataclass(frozen=True)
 class Safety:
-    """The copies that a write needs before it counts.
+    """The copies that a write needs before the sink treats it as safe.
 
     Attributes:
         replicas: the number of replicas that must have the write in memory (WAIT).
@@ -64,7 +64,7 @@ class Safety:
     timeout_ms: int = 1_000
 
     def command(self) -> tuple[str | int, ...] | None:
-        """Return the command that waits; None if the primary's response is enough."""
+        """Return the command that waits. Return None if the primary's response is enough."""
         if self.aof:
             return ("WAITAOF", 1, self.replicas, self.timeout_ms)
         return ("WAIT", self.replicas, self.timeout_ms) if self.replicas else None
@@ -79,7 +79,7 @@ class Safety:
 
 
 class RedisClient(StoreClient[Call]):
-    """See :class:`StoreClient`. Each hash slot is an atomic place. Only one thread may use a client."""
+    """See :class:`StoreClient`. All changes within one hash slot are atomic. Only one thread may use a client."""
 
     system = "Redis"
     oldest = "Redis 6.2, Valkey 7.2"
@@ -102,7 +102,10 @@ class RedisClient(StoreClient[Call]):
         return [node.info() for node in self._primaries()]
 
     def largest_argument_bytes(self) -> int:
-        """Return the maximum size of a command's argument in bytes; Redis' default if the user may not read the setting."""
+        """Return the maximum size of a command's argument in bytes.
+
+        Return Redis' default if the user may not read the setting.
+        """
         with contextlib.suppress(*FAILURES, KeyError):
             return min(int(str(node.config_get(_LARGEST)[_LARGEST])) for node in self._primaries())
         return _LARGEST_BYTES
@@ -137,7 +140,7 @@ class RedisClient(StoreClient[Call]):
                 answers[at] = NotReplicatedError(f"{wait[0]} answered {found[-1]} within {self._safety.timeout_ms} ms")
 
     def _recover(self, calls: Sequence[Call], answers: Sequence[Any]) -> None:
-        """Ask the cluster again for the node of each slot, or ask Sentinel for the primary."""
+        """Ask the cluster again for each slot's node, or ask Sentinel for the primary."""
         del calls
         if all(isinstance(answer, NoScriptError) for answer in answers):
             return  # the servers are still the right ones, but they have lost the scripts
@@ -161,7 +164,7 @@ class RedisClient(StoreClient[Call]):
         else:
             node = client.nodes_manager.get_node_from_slot(call.slot)
         if node is None:
-            raise SlotNotCoveredError(f"no node for slot {call.slot}")
+            raise SlotNotCoveredError(f"no node serves slot {call.slot}")
         return client.get_redis_connection(node), None
 
     def _primaries(self) -> list[redis.Redis]:

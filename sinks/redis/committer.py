@@ -119,7 +119,7 @@ class RedisCommitter(StagedCommitter[RedisHandle]):
         return sorted(failed | {str(answer) for answer in answers if isinstance(answer, Exception)})
 
     def _refused(self, answer: Sequence[bytes]) -> str:
-        """Describe the key of a command that failed after the decision, the reason, and what to do."""
+        """For a command that failed after the decision, describe the key, the reason, and what to do."""
         _, key, reason = answer
         _, advice = self._client.remedy(text_of(reason)) or (None, _CHANGED)
         return f"{refused(key, reason)}. {advice}"

@@ -29,14 +29,14 @@ REMEDIES: Final = remedies(
     (
         r"proto-max-bulk-len|invalid bulk length|exceeds maximum allowed size",
         BadRecordError,
-        "A row exceeds Redis' limit: raise proto-max-bulk-len, or make the row smaller",
+        "A row exceeds Redis' size limit: raise proto-max-bulk-len, or make the row smaller",
     ),
     ("Cluster mode is not enabled", ConfigurationError, "The server is not a cluster: remove cluster=True"),
 )
 
 
 class NotReplicatedError(RedisError):
-    """Fewer replicas or disks have the write than the sink's settings require. A failover may lose the write."""
+    """The write is on fewer replicas or disks than the sink's settings require. A failover may lose the write."""
 
 
 #: A retry may clear these errors and errors of derived classes.
@@ -68,5 +68,5 @@ def is_transient(answer: object) -> bool:
 
 
 def is_transient_text(text: str) -> bool:
-    """Return whether the text belongs to an error that a retry may clear."""
+    """Return whether the text is from an error that a retry may clear."""
     return _TRANSIENT_TEXT.search(text) is not None

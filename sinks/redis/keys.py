@@ -1,7 +1,7 @@
 """Define the sink's own keys in Redis, and a slice's handle. All keys begin with ``twopc:<sink>:``.
 
-The part in braces is a hash tag. In a cluster, it puts a key into the same hash slot as its data, so that one script can change
-both together.
+The part in braces is a hash tag. In a cluster, the tag puts a key into the same hash slot as its data, so that one script can
+change the key and the data together.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ SLOTS: Final = 16_384
 
 @dataclass(frozen=True, kw_only=True)
 class RedisHandle(StagedHandle):
-    """A prepared slice; its checksum is the SHA-1 of the chunks' SHA-1 digests, slot by slot.
+    """A prepared slice. Its checksum is the SHA-1 of the chunks' SHA-1 digests, slot by slot.
 
     Attributes:
-        groups: for each hash slot, its number (-1 without a cluster), the number of its chunks, and their weight. The weight is
-            the approximate cost in small commands, by count or size. The driver limits the total weight of calls that it sends
-            together.
+        groups: for each hash slot, its number (-1 without a cluster), the number of its chunks, and their weight. The weight
+            is the approximate cost in units of a small command, from the number and size of the commands. The driver limits
+            the total weight of calls that it sends together.
     """
 
     groups: tuple[tuple[int, int, int], ...]
@@ -63,12 +63,15 @@ def staged(sink: str, slot: int, entry: str) -> str:
 
 
 def scratch(sink: str, slot: int) -> str:
-    """Return the key on which the check tries commands in one hash slot. Every script removes this key at its end."""
+    """Return the key on which the check tries commands in one hash slot. At its end, every script removes this key."""
     return f"{PREFIX}{sink}:{{{_tag(sink, slot)}}}:scratch"
 
 
 def rehearsal(sink: str, slot: int) -> str:
-    """Return the key of the hash with copies of counters, on which the rehearsal tries increments, in one hash slot."""
+    """Return the key of a hash in one hash slot.
+
+    The hash contains copies of counters, on which the rehearsal tries increments.
+    """
     return f"{PREFIX}{sink}:{{{_tag(sink, slot)}}}:rehearsal"
 
 
@@ -78,7 +81,10 @@ def slot_of_control(sink: str) -> int:
 
 
 def unstage(sink: str, entry: str, slots: Iterable[int]) -> list[Call]:
-    """Build the calls that remove a slice. The entry goes last, because the sweep finds a slice only by its entry."""
+    """Build the calls that remove a slice.
+
+    The last call removes the entry, because the sweep finds a slice only by its entry.
+    """
     calls = [Call(slot, ("UNLINK", staged(sink, slot, entry))) for slot in slots]
     return [*calls, remove_entry(sink, entry)]
 
@@ -94,7 +100,7 @@ def _tag(sink: str, slot: int) -> str:
 
 @cache
 def _tags() -> tuple[str, ...]:
-    """Find the first number that hashes to each slot."""
+    """For each slot, find the first number that hashes to the slot."""
     found: dict[int, str] = {}
     number = 0
     while len(found) < SLOTS:

@@ -1,6 +1,6 @@
 """Convert rows to Redis commands. Each command has a small class; choose one for a sink.
 
-``key`` is a template with column names, such as ``"total:{id}"``; other arguments name columns. A cluster applies a task's
+``key`` is a template with column names, such as ``"total:{id}"``. Other arguments name columns. A cluster applies a task's
 commands slot by slot, so use a hash tag for related keys (``"total:{{{shop}}}:{id}"`` is ``total:{<shop>}:<id>``).
 """
 
@@ -33,7 +33,7 @@ _EXPIRY_MS: Final = range(1, MAX_EXPIRE_MS + 1)
 
 
 def keys(rows: pa.RecordBatch, template: str) -> Column:
-    """Compute each row's key. The sink's own keys are not allowed."""
+    """Compute each row's key. Reject the sink's own keys."""
     joined = columns.keys(rows, template)
     if pc.any(pc.starts_with(joined, pattern=PREFIX), min_count=0).as_py():
         raise BadRecordError(
@@ -56,8 +56,8 @@ def _expiries(rows: pa.RecordBatch, number: str | int) -> Column:
     found = _integers(rows, number)
     if isinstance(number, str) and (longest := max(map(int, found), default=0)) > MAX_EXPIRE_MS:
         raise BadRecordError(
-            f"column {number!r} contains a time to live of {longest} ms, but Redis accepts at most {MAX_EXPIRE_MS}. To keep the "
-            "key forever, filter out the row"
+            f"column {number!r} contains a time to live of {longest} ms, but Redis accepts at most {MAX_EXPIRE_MS}. To "
+            "keep the key forever, filter out the row"
         )
     return found
 
@@ -118,7 +118,7 @@ class Mapping:
 
 @dataclass(frozen=True)
 class _FieldsMapping(Mapping):
-    """Converts rows to a command with a field and a value for each of several columns.
+    """Converts rows to commands that have a field and a value for each of several columns.
 
     Attributes:
         fields: the columns.
@@ -157,7 +157,7 @@ class Set(Mapping):
 
 @dataclass(frozen=True)
 class HashSet(_FieldsMapping):
-    """``HSET key field value …``, with one field for each column in ``fields``. Other fields in the hash stay."""
+    """``HSET key field value …``, with one field for each column in ``fields``. The hash keeps its other fields."""
 
     command = "HSET"
 
@@ -233,9 +233,9 @@ class StreamAdd(_FieldsMapping):
 
 @dataclass(frozen=True)
 class Expire(Mapping):
-    """``PEXPIRE key expire_ms``, where ``expire_ms`` is an integer column or a number. The time begins when the row is applied.
+    """``PEXPIRE key expire_ms``, where ``expire_ms`` is an integer column or a number.
 
-    As in Redis, a row whose time is 0 or less deletes the key.
+    The time to live begins when the row is applied. As in Redis, a row whose time is 0 or less deletes the key.
     """
 
     command = "PEXPIRE"

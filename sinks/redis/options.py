@@ -1,7 +1,7 @@
-"""Check the redis-py options, which come from a sink's ``options`` and from its url's query.
+"""Check the redis-py options in a sink's ``options`` and in the query of its url.
 
-redis-py itself lets a url override all options. It passes unknown options to a constructor that rejects them, or drops them (in a
-cluster), and it reads ``/prod`` as database 0.
+redis-py itself lets a url override all options. It passes unknown options to a constructor that rejects them. A cluster client
+drops them. redis-py also reads ``/prod`` as database 0.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ _OWNED: Final = {
     ),
     **dict.fromkeys(("host", "port", "path", "unix_socket_path", "url"), "the url says where Redis is"),
     "socket_timeout": "timeout_ms sets the timeouts",
-    "ssl": "a url that begins with rediss:// sets TLS",
+    "ssl": "to use TLS, begin the url with rediss://",
 }  # fmt: skip
 #: Options with text values. A url may contain other options only if redis-py has a parser for them.
 _TEXTS: Final = frozenset(
@@ -106,7 +106,7 @@ def _options_of(url: str) -> dict[str, str]:
             query.setdefault(name, []).append(value)
     for name, values in query.items():
         if len(values) > 1:
-            raise _wrong("url", f"it has {name!r} twice: pass it only once")
+            raise _wrong("url", f"the option {name!r} occurs twice: pass it only once")
         if not values[0]:
             raise _wrong("url", f"{name!r} has no value: set a value, or remove the option")
     return {name: values[0] for name, values in query.items()}
@@ -123,7 +123,7 @@ def _known(scheme: str, *, cluster: bool) -> frozenset[str]:
 
 
 def _objection(name: str, scheme: str, *, cluster: bool, is_text: bool) -> str:
-    """Return the objection to an option's name; empty if the name is valid."""
+    """Return the objection to an option's name. Return an empty text if the name is valid."""
     if name in _OWNED:
         return f"is reserved: {_OWNED[name]}. Remove it"
     if name not in _known(scheme, cluster=cluster):

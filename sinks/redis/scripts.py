@@ -1,7 +1,7 @@
-"""Define the scripts that run inside Redis. Each script is an atomic step on keys in one hash slot, and may be called again.
+"""Define the scripts that run inside Redis. Each script is an atomic step on keys in one hash slot. Repeated calls are safe.
 
-All scripts use ``EVAL``, because Redis 6.2 has no functions. Redis does not roll back a failed script. So after its first write,
-:data:`APPLY` never ends with an error, but records the last row that it has applied.
+All scripts use ``EVAL``, because Redis 6.2 has no functions. Redis does not roll back a failed script. So after its first
+write, :data:`APPLY` never ends with an error. Instead, it records the last row that it has applied.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from typing import Final, NamedTuple
 
 
 class Script(NamedTuple):
-    """A script, and the SHA-1 that identifies it in Redis' cache."""
+    """A script and the SHA-1 that identifies the script in Redis' cache."""
 
     text: str
     sha: str

@@ -55,7 +55,7 @@ class RedisSettings(StagedSettings):
         self._require(
             bool(self.sentinels) == bool(self.service) and not (self.sentinels and self.cluster),
             "sentinels",
-            "pass it only together with service=…, and never with cluster=True: a cluster has no Sentinel",
+            "pass sentinels only together with service=…, and never with cluster=True, because a cluster has no Sentinel",
         )
         object.__setattr__(self, "options", dict(self.options))
         object.__setattr__(self, "sentinels", tuple((host, int(port)) for host, port in self.sentinels))
@@ -85,7 +85,7 @@ class RedisSettings(StagedSettings):
         return primary
 
     def objections(self, found: collections.abc.Mapping[str, Any]) -> Iterator[tuple[bool, str]]:
-        """See :class:`StagedSettings`. Reject a server that may lose data. ``found`` is ``INFO`` from a primary."""
+        """See :class:`StagedSettings`. Reject a server that may lose data. ``found`` is a primary's ``INFO``."""
         version = tuple(int(part) for part in str(found["redis_version"]).split(".")[:2])
         policy = found.get("maxmemory_policy", "noeviction")
         replicas = int(found.get("connected_slaves", 0))
@@ -93,7 +93,7 @@ class RedisSettings(StagedSettings):
         yield version < _OLDEST, f"Redis {found['redis_version']} is too old: use 6.2 or newer"
         yield (
             policy != "noeviction",
-            f"maxmemory-policy is {policy!r}, so Redis may evict decided rows: set it to noeviction",
+            f"maxmemory-policy is {policy!r}, so Redis may evict decided rows: set the policy to noeviction",
         )
         yield (
             found.get("role") != "master",
@@ -110,5 +110,5 @@ class RedisSettings(StagedSettings):
         )
         yield (
             self.wait_replicas > replicas,
-            f"wait_replicas={self.wait_replicas}, but the primary has only {replicas}: start more replicas, or lower the number",
+            f"wait_replicas={self.wait_replicas}, but the primary has only {replicas}: start more, or lower wait_replicas",
         )

@@ -1,4 +1,7 @@
-"""Define the Redis sink that users create. It writes to standalone Redis or Valkey, behind Sentinel, or to a cluster."""
+"""Define the Redis sink that users create.
+
+The sink writes to a standalone Redis or Valkey server, to one behind Sentinel, or to a cluster.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +23,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class RedisSink(RedisSettings, TwoPhaseCommitSink[RedisHandle]):
-    """Writes rows to Redis, each exactly once.
+    """Writes each row to Redis exactly once.
 
     Tasks stage their commands under ``twopc:<name>:``, which no reader uses. After the decision, scripts inside Redis apply the
     commands chunk by chunk, each chunk in one atomic step with its marker.
@@ -28,18 +31,17 @@ class RedisSink(RedisSettings, TwoPhaseCommitSink[RedisHandle]):
     Args:
         name: the sink name, constant across restarts. A name may contain letters, digits, ``_`` and ``-``.
         url: ``redis://user:password@host:port/database``, ``rediss://`` for TLS, or ``unix://`` for a socket. For a cluster,
-            name any node. Behind Sentinel, only user, password and database count.
-        mapping: how to convert rows to commands; one of ``twopc.sinks.redis.mappings``.
+            pass any node. With Sentinel, only the user, password and database are used.
+        mapping: one of ``twopc.sinks.redis.mappings``, which converts rows to commands.
         cluster: whether Redis is a cluster.
         sentinels: ``(host, port)`` of each Sentinel; needs ``service``.
-        service: the Sentinels' name for the primary.
+        service: the name of the primary in Sentinel.
         options: redis-py keyword arguments, such as ``ssl_ca_certs``.
-        wait_replicas: the number of replicas that must have a write before it counts (``WAIT``).
-        wait_aof: whether the primary must have a write in its append-only file on disk before it counts (``WAITAOF``, Redis
-            7.2).
+        wait_replicas: the number of replicas that must have a write before the sink treats it as safe (``WAIT``).
+        wait_aof: whether a write must also be on the primary's disk, in its append-only file (``WAITAOF``, Redis 7.2).
         wait_timeout_ms: how long to wait for the replicas and the disk.
         chunk_rows: the number of commands in one step. During a step, Redis serves no other client.
-        chunk_bytes: the maximum size of one step in bytes. A larger row is a step by itself.
+        chunk_bytes: the maximum size of one step in bytes. A larger row gets its own step.
         timeout_ms: how long one step may wait for Redis.
 
     Raises:

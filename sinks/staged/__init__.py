@@ -1,1 +1,4 @@
-"""Shared code for stores without lasting transactions. Tasks stage slices, and the driver applies them after its decision."""
+"""Shared code for stores whose transactions do not survive a crash.
+
+Tasks stage slices, and the driver applies them after its decision.
+"""

@@ -1,4 +1,4 @@
-"""Implement the store-independent part of a store's client: retries and error translation."""
+"""Implement the part of a client that is the same for all stores: retries and error translation."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ CallT = TypeVar("CallT")
 
 
 Remedy = tuple[re.Pattern[str], type["TwoPhaseCommitError"], str]
-"""A pattern for an error's class and text, the class to raise, and the advice at the end of the message."""
+"""A pattern that matches an error's class and text, the error class to raise, and the advice at the end of the message."""
 
 
 def remedies(*given: tuple[str, type[TwoPhaseCommitError], str]) -> tuple[Remedy, ...]:
-    """Compile the patterns. The first match counts."""
+    """Compile the patterns. Only the first match is used."""
     return tuple((re.compile(pattern), error, advice) for pattern, error, advice in given)
 
 
@@ -39,7 +39,7 @@ class StoreClient(ABC, Generic[CallT]):
         oldest: the oldest supported versions, for error messages.
         failures: every error that a call may raise or receive as its answer.
         remedies: the advice for the errors in ``failures``.
-        limits: the maximum total size of calls that are sent together, in the units of :meth:`_sizes`.
+        limits: the maximum total sizes of calls that are sent together, in the units of :meth:`_sizes`.
         backoff: the pauses between retries.
     """
 
@@ -56,8 +56,8 @@ class StoreClient(ABC, Generic[CallT]):
     def execute(self, calls: Sequence[CallT], *, retry_if: Callable[[Any], bool] | None = None) -> list[Any]:
         """Execute repeatable calls, and keep their order within each atomic place in the store.
 
-        Retry a call while ``retry_if`` is true for its response, by default after transient errors. Give up after the timeout
-        passes without a response to any call. Every response restarts the timeout.
+        Retry a call while ``retry_if`` is true for its response, by default after transient errors. Give up if no call
+        receives a response before the timeout. Every response restarts the timeout.
 
         Returns:
             the last response to each call, which may be an error.
@@ -94,7 +94,10 @@ class StoreClient(ABC, Generic[CallT]):
         return answers
 
     def _windows(self, calls: Sequence[CallT], places: Sequence[int]) -> Iterator[list[int]]:
-        """Group the calls to send together, within each of ``limits``. Send a call that exceeds a limit alone."""
+        """Group calls that are sent together, without exceeding ``limits``.
+
+        A call that exceeds a limit by itself is sent alone.
+        """
         window: list[int] = []
         used: tuple[int, ...] = (0,) * len(self.limits)
         for place in places:
@@ -125,7 +128,7 @@ class StoreClient(ABC, Generic[CallT]):
         )
 
     def remedy(self, text: str) -> tuple[type[TwoPhaseCommitError], str] | None:
-        """Look up the error class and the advice for this text; None if ``remedies`` has no match."""
+        """Look up the error class and the advice for this text. Return None if ``remedies`` has no match."""
         found = ((kind, advice) for pattern, kind, advice in self.remedies if pattern.search(text))
         return next(found, None)
 
@@ -169,11 +172,11 @@ class StoreClient(ABC, Generic[CallT]):
 
     @abstractmethod
     def _send(self, server: Any, calls: Sequence[CallT], mine: Sequence[tuple[int, Any]], answers: list[Any]) -> None:
-        """Send calls to one server, and replace their last responses. ``mine`` has each call's position and place."""
+        """Send calls to one server, and replace their last responses. ``mine`` lists each call's position and place."""
 
     @abstractmethod
     def _recover(self, calls: Sequence[CallT], answers: Sequence[Any]) -> None:
-        """Look up the servers for these calls again before a retry."""
+        """Before a retry, look up the servers for these calls again."""
 
 
 AnswersT = TypeVar("AnswersT", bound="Collection[Any]")

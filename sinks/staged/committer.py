@@ -1,4 +1,4 @@
-"""Commit staged slices from the driver. Apply them with a fence and markers, use the markers as proof, and sweep."""
+"""Commit staged slices from the driver. Apply the slices under a fence, record markers as proof, and sweep orphans."""
 
 from __future__ import annotations
 
@@ -131,7 +131,7 @@ class StagedCommitter(ControlCommitter[StagedHandleT, "StoreClient[Any]"]):
     def initialize_state(
         self, decided: Sequence[StagedHandleT], scan_start: Mapping[str, Any]
     ) -> Mapping[StagedHandleT, Evidence]:
-        """See :class:`SinkCommitter`. Make later versions higher than all versions that the last decision used."""
+        """See :class:`SinkCommitter`. Raise later versions above every version that the last decision used."""
         self._highest_version = max(self._highest_version, self._top(decided, version_of(scan_start or NO_ATTEMPT)))
         return super().initialize_state(decided, scan_start)
 
@@ -191,7 +191,7 @@ class StagedCommitter(ControlCommitter[StagedHandleT, "StoreClient[Any]"]):
 
     @abstractmethod
     def _describe(self) -> Iterable[Any]:
-        """Read the facts about each server that the settings' ``objections`` needs. Change nothing."""
+        """Read the facts about each server that the settings' ``objections`` method needs. Change nothing."""
 
     @abstractmethod
     def _checksums(self, handles: Sequence[StagedHandleT]) -> Mapping[StagedHandleT, str | Exception]:
@@ -206,7 +206,10 @@ class StagedCommitter(ControlCommitter[StagedHandleT, "StoreClient[Any]"]):
     def _look(
         self, handles: Sequence[StagedHandleT], version: int, *, durable: bool
     ) -> Mapping[StagedHandleT, SliceState]:
-        """Read each slice's state. With ``durable``, COMMITTED means as safe as the sink's settings demand."""
+        """Read each slice's state.
+
+        With ``durable``, report COMMITTED only if the data is as safe as the sink's settings demand.
+        """
 
     @abstractmethod
     def _apply(self, handle: StagedHandleT, version: int) -> Sequence[str]:
@@ -217,19 +220,22 @@ class StagedCommitter(ControlCommitter[StagedHandleT, "StoreClient[Any]"]):
     ) -> Generator[tuple[StagedHandleT, Sequence[str]]]:
         """Apply slices in order. Yield each slice with the errors that block it.
 
-        After the iterator is closed, it starts no more slices, and waits for running ones.
+        When the iterator is closed, it waits for running slices, and starts no more slices.
         """
         for handle in handles:
             yield handle, self._apply(handle, version)
 
     def _is_ordered(self, handle: StagedHandleT) -> bool:
-        """Return whether later slices must wait for this one."""
+        """Return whether later slices must wait for this slice."""
         del handle
         return False
 
     @abstractmethod
     def _tombstone(self, handle: StagedHandleT, version: int) -> bool:
-        """Prevent all drivers, even paused ones, from applying a lost slice. Return whether this is proven."""
+        """Prevent all drivers, even paused ones, from applying a lost slice.
+
+        Return whether no driver can apply it any more.
+        """
 
     @abstractmethod
     def _discard(self, handles: Sequence[StagedHandleT]) -> None:
@@ -241,7 +247,7 @@ class StagedCommitter(ControlCommitter[StagedHandleT, "StoreClient[Any]"]):
 
     @abstractmethod
     def _entries(self) -> Mapping[str, str]:
-        """List every slice's entry, with the data that :meth:`_sweep` needs."""
+        """List every slice's entry and the data that :meth:`_sweep` needs."""
 
     def _unswept(self) -> Iterable[str]:
         """List the entries of slices that no sweep has removed yet."""
@@ -249,4 +255,4 @@ class StagedCommitter(ControlCommitter[StagedHandleT, "StoreClient[Any]"]):
 
     @abstractmethod
     def _sweep(self, orphans: Mapping[str, str]) -> int:
-        """Remove undecided slices, whose tasks may still be writing. Return how many were not swept before."""
+        """Remove undecided slices. Their tasks may still be writing. Return how many slices were swept for the first time."""

@@ -58,9 +58,10 @@ class StagedSettings(ABC):
 
     @abstractmethod
     def objections(self, found: Any) -> Iterator[tuple[bool, str]]:
-        """Yield possible objections to a store with these facts. An objection has advice, and a flag: whether it applies.
+        """Yield possible objections to a store with these facts.
 
-        The caller stops at the first objection that applies.
+        Each objection is a flag that says whether it applies, and advice. The caller stops at the first objection that
+        applies.
         """
 
     def _require(self, is_valid: object, argument: str, advice: str) -> None:

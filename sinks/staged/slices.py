@@ -1,4 +1,4 @@
-"""Describe slices' handles, and their states after the decision."""
+"""Define the handle of a slice, and a slice's states after the decision."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def epoch_of(entry: str) -> int:
 
 
 def halve(rows: range, pack: Callable[[range], bytes], *, max_bytes: int) -> Iterator[tuple[range, bytes]]:
-    """Split rows until each part needs at most ``max_bytes`` in the store. A single larger row is a part by itself."""
+    """Split rows until each part needs at most ``max_bytes`` in the store. A larger row becomes a part by itself."""
     data, middle = pack(rows), len(rows) // 2
     if len(data) <= max_bytes or not middle:
         yield rows, data
@@ -79,7 +79,7 @@ APPLICABLE: Final = frozenset({SliceState.PREPARED, SliceState.APPLYING})
 
 
 def combine(places: Collection[SliceState]) -> SliceState:
-    """Combine a slice's states from several places that apply it separately (slots in a Redis cluster)."""
+    """Combine a slice's states from several places that apply the slice separately (for example, slots in a Redis cluster)."""
     found = set(places)
     if len(found) == 1:
         return found.pop()

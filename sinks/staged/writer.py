@@ -36,7 +36,7 @@ class StagedWriter(SinkWriter[StagedHandleT]):
         self._register()
 
     def write(self, rows: pa.RecordBatch) -> None:
-        """See :class:`SinkWriter`. Stage rows immediately, so that only one Arrow batch needs memory."""
+        """See :class:`SinkWriter`. Stage rows immediately, so that only one Arrow batch is in memory."""
         self._stage(rows)
 
     def pre_commit(self) -> StagedHandleT:

@@ -299,7 +299,9 @@ def test_rules_with_the_same_name_are_refused() -> None:
 
 
 def test_a_checkpoint_that_is_not_local_is_refused_and_a_file_url_is_a_path(tmp_path: Path) -> None:
-    with pytest.raises(ConfigurationError, match=r"hdfs://n/c'.*: the location is not a local directory. Omit it"):
+    with pytest.raises(
+        ConfigurationError, match=r"hdfs://n/c'.*: the location is not a local directory. Omit checkpoint_location"
+    ):
         Alerts([BROKEN], checkpoint_location="hdfs://n/c")
     assert Alerts([BROKEN], checkpoint_location=f"file://{tmp_path}")._checkpoint == tmp_path
 

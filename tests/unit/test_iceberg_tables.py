@@ -262,7 +262,7 @@ def rows(**columns: pa.Array[Any]) -> pa.RecordBatch:
         (
             "address",
             pa.struct([("city", pa.string()), ("x", pa.int32())]),
-            "column 'address.x' is not in shop.orders. Nothing was written. Drop it from the struct",
+            "column 'address.x' is not in shop.orders. Nothing was written. Drop this field from the struct",
         ),
         ("other", pa.int64(), "column 'other' is not in shop.orders"),
         ("ID", pa.int64(), "the columns 'id' and 'ID' both match shop.orders.id"),

@@ -49,7 +49,7 @@ def test_a_header_whose_key_is_not_utf8_is_refused() -> None:
         (b"..", "'..' in the 'topic' column is not a valid topic name"),
         (b"\xff", "in the 'topic' column is not a valid topic name"),
         (b"twopc-ledger-orders", "is a ledger"),
-        (None, "null in the 'topic' column"),
+        (None, "'topic' column is null"),
     ],
 )
 def test_a_row_whose_topic_nobody_can_have_is_a_bad_record(topic: bytes | None, why: str) -> None:

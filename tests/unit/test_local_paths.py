@@ -77,7 +77,7 @@ def test_a_location_on_another_file_system_is_refused_in_one_line_and_nothing_is
     named = {"URL": url, "HERE": str(checkpoint), "KEPT": str(tmp_path / "kept")}
     said = command(*(named.get(word, word) for word in words))
     assert (said.status, said.error.count("\n")) == (2, 1), said
-    assert "is not on this machine" in said.error and "pass the path of the copy" in said.error
+    assert "is not on this machine" in said.error and "pass the copy's path" in said.error
     assert not list((tmp_path / "cwd").iterdir())
 
 

@@ -10,7 +10,7 @@ from twopc.sinks.postgres.errors import explained, reason
 
 _FULL = psycopg.errors.DiskFull('could not write to file "pg_wal/xlogtemp.7": No space left on device')
 _SAID = (
-    'could not write to file "pg_wal/xlogtemp.7": No space left on device. A disk of the server is full: free space, and start '
+    'could not write to file "pg_wal/xlogtemp.7": No space left on device. A disk on the server is full: free space, and start '
     "the server if it has shut down"
 )
 
@@ -21,7 +21,7 @@ _SAID = (
         ({}, "No part of this attempt is decided or visible"),
         (
             {"is_start": True},
-            "This start wrote no rows. If a batch was decided before, it stays decided, and the next start completes it",
+            "This start wrote no rows. A batch that was already decided stays decided, and the next start completes it",
         ),
     ],
 )

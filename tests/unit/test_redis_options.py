@@ -27,7 +27,7 @@ def sink(url: str, options: dict[str, Any] | None = None, *, cluster: bool = Fal
         ),
         ("socket_timeout", "3", "'socket_timeout' is reserved: timeout_ms sets the timeouts"),
         ("host", "h", "'host' is reserved"),
-        ("ssl", "true", "'ssl' is reserved: a url that begins with rediss://"),
+        ("ssl", "true", "'ssl' is reserved: to use TLS, begin the url with rediss://"),
         ("ssl_ca_certs", "/ca.pem", "'ssl_ca_certs' is for TLS: begin the url with rediss://"),
         ("nonsense", "1", "'nonsense' is not an option of redis-py for connections"),
         ("timeout", "3", "'timeout' is not an option"),

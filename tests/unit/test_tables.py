@@ -40,7 +40,7 @@ def test_a_pipe_gets_every_column_and_whole_ids() -> None:
     head, *lines = printed(20, is_terminal=False)
     assert head.split()[-4:] == ["in", "batch", "rows", "evidence"]
     assert [line.split()[0] for line in lines] == [_ID.format(3), _ID.format(11)]
-    assert lines[0].endswith("the decision for batch 41 names it (task 3)")
+    assert lines[0].endswith("the decision for batch 41 names this transaction (task 3)")
 
 
 @pytest.mark.parametrize(("width", "gone"), [(108, "evidence"), (100, "evidence, rows"), (60, "evidence, rows, batch")])

@@ -1,4 +1,7 @@
-"""Import the stores that the demo's queries can write to. Each store is imported only if chosen, because it needs an extra."""
+"""Import the stores that the demo's queries can write to.
+
+A store is imported only if the user chooses it, because each store needs an extra.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +26,7 @@ def store_of(name: str) -> type[Store]:
     """Import a store.
 
     Raises:
-        ServiceError: a package that it needs is not installed.
+        ServiceError: a package that the store needs is not installed.
     """
     module, of_class = _STORES[name]
     try:

@@ -1,4 +1,4 @@
-"""Read an Iceberg table with Spark and Iceberg's own runtime, in a process that shares nothing with the sink."""
+"""Read an Iceberg table with Spark and Iceberg's own runtime, in a process that shares no code with the sink."""
 
 from __future__ import annotations
 

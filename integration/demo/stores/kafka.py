@@ -33,7 +33,7 @@ _READABLE_TIMEOUT_S: Final = 5.0
 
 @dataclass(frozen=True)
 class KafkaStore(Store):
-    """The demo's broker, which also has the source topic.
+    """The demo's broker, which also stores the source topic.
 
     Attributes:
         bootstrap_servers: the broker's address.
@@ -89,7 +89,7 @@ class KafkaOutput(Output):
         return sum(self._ends(IsolationLevel.READ_UNCOMMITTED).values())
 
     def unfinished(self) -> int:
-        """Wait for commits to reach every partition; return the number of offsets that readers cannot reach."""
+        """Wait until commits have reached every partition, and return the number of offsets that readers cannot reach."""
         wait_until(lambda: not self._hidden(), _READABLE_TIMEOUT_S)
         return self._hidden()
 
@@ -125,7 +125,7 @@ class KafkaOutput(Output):
 
 
 def _number(message: Message, rows: int) -> int:
-    """Return a record's number, after comparing the record's key and value with those in the source."""
+    """Compare a record's key and value with the source's key and value, and return the record's number."""
     key, value = message.key(), message.value() or b""
     number = int(value) if value.isdigit() else -1
     if not 0 <= number < rows or (key, value) != (b"key-%d" % (number % KEYS), b"%d" % number):

@@ -36,7 +36,10 @@ class PostgresStore(Store):
     @classmethod
     @contextlib.contextmanager
     def started(cls, directory: Path, bootstrap_servers: str) -> Iterator[PostgresStore]:
-        """See :class:`Store`. The server has its own directory, because under root it runs as another user."""
+        """See :class:`Store`.
+
+        The server has its own directory, because the server runs as another user if this process runs as root.
+        """
         del directory, bootstrap_servers
         with LocalPostgres() as server:
             yield cls(server.dsn)

@@ -18,12 +18,12 @@ if TYPE_CHECKING:
 
 
 class Output(ABC):
-    """The place that one query writes to. The object is pickled into the query's process, so it has no connection.
+    """The output that one query writes to. The object is pickled into the query's process, so it has no connection.
 
     Attributes:
         title: the output's name in the report.
         has_order: whether the reader returns each key's records in the order in which they were written.
-        columns: the SQL expressions that make the store's columns from the columns of Spark's Kafka source.
+        columns: the SQL expressions that compute the store's columns from the columns of Spark's Kafka source.
     """
 
     title: ClassVar[str]
@@ -43,7 +43,7 @@ class Output(ABC):
 
     @abstractmethod
     def append(self, batch: DataFrame) -> None:
-        """Append a batch as the Spark guides show it."""
+        """Append a batch in the way that Spark's guides show."""
 
     @abstractmethod
     def numbers(self, rows: int, on_progress: Callable[[int], object] = lambda _: None) -> Iterator[int]:
@@ -96,7 +96,7 @@ class Store(ABC):
             bootstrap_servers: the address of the demo's broker, which always runs.
 
         Raises:
-            ServiceError: a part is missing, or the server did not start.
+            ServiceError: a required program or package is missing, or the server did not start.
         """
 
     @abstractmethod

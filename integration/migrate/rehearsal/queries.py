@@ -1,4 +1,4 @@
-"""Define a rehearsal's queries, which share one checkpoint. Each query runs in its own process, and so has its own imports."""
+"""Define a rehearsal's queries, which share one checkpoint. Each query runs in its own process, so it has its own imports."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 def old_query(servers: str, topic: str) -> Query:
-    """Make the original query, which writes at least once."""
+    """Build the original query, which writes at least once."""
 
     def query(frame: DataFrame, _: str) -> DataStreamWriter:
         from twopc.sinks.kafka_legacy import AtLeastOnceKafkaSink  # noqa: PLC0415 - in the query's process
@@ -28,7 +28,7 @@ def old_query(servers: str, topic: str) -> Query:
 
 
 def new_query(servers: str, topic: str, name: str, query_id: str) -> Query:
-    """Make the query with the transactional sink, behind ``TakeOver``."""
+    """Build the query with the transactional sink behind ``TakeOver``."""
 
     def query(frame: DataFrame, _: str) -> DataStreamWriter:
         from twopc.integration.migrate import TakeOver  # noqa: PLC0415 - in the query's process
@@ -43,7 +43,7 @@ def new_query(servers: str, topic: str, name: str, query_id: str) -> Query:
 
 
 def way_back(servers: str, topic: str, name: str) -> Query:
-    """Make the old query again, behind ``TakeOver``."""
+    """Build the old query again, with ``TakeOver`` in front of its sink."""
 
     def query(frame: DataFrame, _: str) -> DataStreamWriter:
         from twopc.integration.migrate import TakeOver  # noqa: PLC0415 - in the query's process

@@ -1,4 +1,4 @@
-"""Report a rehearsal's result to people and to programs."""
+"""Print a rehearsal's result for people and for programs."""
 
 from __future__ import annotations
 
@@ -54,6 +54,6 @@ def show(console: Console, scale: Scale, ways: Mapping[str, Sequence[Step]], sec
     verdict = (
         "[green]Passed:[/] after the cut-over and after the rollback, no record is lost and none is duplicated."
         if is_passed(ways)
-        else f"[bold red]FAILED.[/] Run it again with --seed {scale.seed}, and please report it."
+        else f"[bold red]FAILED.[/] Run the rehearsal again with --seed {scale.seed}, and please report the failure."
     )
     console.print(f"{verdict} {seconds:.0f} s")

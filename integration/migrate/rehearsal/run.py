@@ -54,7 +54,7 @@ def main(names: Sequence[str], scale: Scale, *, as_json: bool) -> int:
 
 
 def _rehearse(names: Sequence[str], scale: Scale, console: Console) -> dict[str, list[Step]]:
-    """Rehearse the ways one after another. On return or error, every process of the rehearsal has exited."""
+    """Rehearse the ways one after another. When this function returns or raises, every process of the rehearsal has exited."""
     ways: dict[str, list[Step]] = {}
     console.print(
         f"twopc migrate rehearse: {', '.join(names)}; {counted(scale.kills, 'kill')} of each sink, seed {scale.seed}"

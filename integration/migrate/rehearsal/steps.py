@@ -42,10 +42,10 @@ class Step:
     Attributes:
         name: the step's name.
         done: what the step did and found, in words.
-        records: the number of records that readers receive from the output; None if not counted.
-        lost: the number of missing input records; None if not counted, because some must still be written.
+        records: the number of records that readers receive from the output; None if they were not counted.
+        lost: the number of missing input records; None if they were not counted, because some must still be written.
         doubled: the number of records beyond the expected number.
-        problem: the checks that failed, in words; "" if all checks passed.
+        problem: the checks that failed, in words; empty if all checks passed.
         seconds: how long the step took, in seconds.
     """
 
@@ -68,7 +68,7 @@ class Rehearsal:
         output: the topic that the query writes to. The attribute changes when the output moves to another cluster.
         seed: the seed for the kills.
         batch_rows: the number of records in a batch.
-        on_step: called with each step after the step has ended.
+        on_step: a function to call with each step that has ended.
         steps: the steps so far.
     """
 
@@ -99,7 +99,10 @@ class Rehearsal:
     # -- before --------------------------------------------------------------------------------------------------------
 
     def run_old(self, kills: int) -> None:
-        """Run the old query, and kill it several times. A kill loses no rows, but duplicates those that were already written."""
+        """Run the old query, and kill it several times.
+
+        A kill loses no rows, but duplicates rows that were already written.
+        """
         # The first kill comes when a batch is written but not recorded, which guarantees duplicates.
         happened = self._run("old", self._old(), planned(self.seed, kills, moments=(Moment.AFTER,), crash_points=()))
         found = numbers_of(self.output.records())
@@ -163,7 +166,10 @@ class Rehearsal:
         self.add("twopc migrate cutover", done, records=self._expected.total(), problem=problem)
 
     def run_new(self, kills: int) -> None:
-        """Run the transactional query, and kill it several times. The first kill comes during the batch that was handed over."""
+        """Run the transactional query, and kill it several times.
+
+        The first kill happens during the batch that was handed over.
+        """
         first = Kill(moment=Moment.POINT, point="driver.decided")
         wanted = [first, *protocol_kills(self.seed, kills - 1)][:kills]
         self._count("the new sink, killed", self._run("new", self._new(), wanted))
@@ -201,7 +207,10 @@ class Rehearsal:
     # -- helpers -------------------------------------------------------------------------------------------------------
 
     def _count(self, name: str, done: str) -> None:
-        """Check that the output has each input record once, or as often as at the cut-over, and each key in one partition."""
+        """Check that the output has each input record once, or as often as at the cut-over.
+
+        Check that each key is in one partition.
+        """
         records = self.output.records()
         found = numbers_of(records)
         once = Counter(range(self.source.fed))
@@ -246,11 +255,13 @@ class Rehearsal:
         )
         loop.run(kills, ends=ends)
         if loop.missed:
-            raise ServiceError(f"the query never reached the point where it was to be killed: {', '.join(loop.missed)}")
+            raise ServiceError(
+                f"the query never reached the point where it should have been killed: {', '.join(loop.missed)}"
+            )
         return f"killed {', '.join(loop.kills)}" if loop.kills else ""
 
     def _command(self, *words: str, checkpoint: bool = True) -> tuple[int, dict[str, Any]]:
-        """Run ``twopc …`` as a user does. Return its exit status and the JSON that it prints."""
+        """Run ``twopc …`` as a user does. Return the exit status and the printed JSON."""
         given = ["--bootstrap-servers", self.output.servers, "--sink", _NAME, "--json"]
         given += ["--checkpoint", str(self.checkpoint)] if checkpoint else []
         done = subprocess.run(

@@ -53,7 +53,9 @@ class Output:
     partitions: int
 
     def create(self) -> None:
-        """Create the topic with one replica, because each cluster has only one broker. Wait until the broker has its metadata.
+        """Create the topic with one replica, because each cluster has only one broker.
+
+        Wait until the broker has the topic's metadata.
 
         Raises:
             ServiceError: the topic did not appear in time.
@@ -71,11 +73,11 @@ class Output:
         return sum(self.ends("read_uncommitted").values())
 
     def held_back(self) -> int:
-        """Count the offsets that open transactions keep from readers."""
+        """Count the offsets that readers cannot reach because transactions are open."""
         return self.written() - sum(self.ends().values())
 
     def ends(self, isolation_level: str = "read_committed") -> dict[int, int]:
-        """Return the offset that readers reach in each partition.
+        """Return the offset that readers can reach in each partition.
 
         Raises:
             ServiceError: the topic does not exist.
@@ -90,7 +92,10 @@ class Output:
             return found
 
     def _ask(self, consumer: Consumer, found: dict[int, int]) -> bool:
-        """Fill in missing ends, and return whether all ends are known. The metadata may name a leader that does not lead yet."""
+        """Fill in missing ends, and return whether all ends are known.
+
+        The metadata may name a leader that is not ready yet.
+        """
         for number in set(range(self.partitions)) - found.keys():
             try:
                 found[number] = consumer.get_watermark_offsets(TopicPartition(self.topic, number), _TIMEOUT_S)[1]
@@ -127,7 +132,7 @@ class LiveReader:
         self._thread.start()
 
     def finish(self) -> list[Record]:
-        """Wait until the reader reaches the end, and return every record it has received, in order.
+        """Wait until the reader reaches the end, and return every record that it has received, in order.
 
         Raises:
             ServiceError: the reader failed, or did not reach the end in time.
@@ -137,7 +142,9 @@ class LiveReader:
         if self._error is not None:
             raise ServiceError(f"the reader of {self._output.topic} failed: {self._error}") from self._error
         if self._thread.is_alive():
-            raise ServiceError(f"the reader of {self._output.topic} did not reach its end within {_TIMEOUT_S} s")
+            raise ServiceError(
+                f"the reader of {self._output.topic} did not reach the topic's end within {_TIMEOUT_S} s"
+            )
         return self._seen
 
     def close(self) -> None:
@@ -167,7 +174,7 @@ class LiveReader:
 
 @dataclass
 class OldTopic(KafkaTopic):
-    """The kill loop's source on brokers of any version. The producer is not idempotent, and the topic already exists."""
+    """A source for the kill loop, on brokers of any version. The producer is not idempotent, and the topic already exists."""
 
     def feed(self, numbers: range) -> None:
         """See :class:`twopc.testing.kill_loop.Source`.
@@ -204,7 +211,7 @@ class Continued:
     _first: int = field(default=0, repr=False)
 
     def next_step(self) -> None:
-        """Begin a step: from now on, number 0 means the next unused number."""
+        """Begin a step. From now on, number 0 means the next unused number."""
         self._first = self.fed
 
     def feed(self, numbers: range) -> None:

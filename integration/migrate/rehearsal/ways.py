@@ -1,4 +1,7 @@
-"""Rehearse each way from 0.10 brokers to current ones. Each way starts its own brokers, and ends with a count."""
+"""Rehearse each way to move from 0.10 brokers to current brokers.
+
+Each rehearsal starts its own brokers, and ends with a count.
+"""
 
 from __future__ import annotations
 
@@ -80,7 +83,7 @@ def to_another_cluster(directory: Path, scale: Scale, on_step: Callable[[Step], 
 
 
 def upgraded_in_place(directory: Path, scale: Scale, on_step: Callable[[Step], object]) -> list[Step]:
-    """Upgrade the brokers in place, release by release. Topics and offsets stay.
+    """Upgrade the brokers in place, release by release. Topics and offsets stay the same.
 
     Raises:
         ServiceError: a server or a query fails.
@@ -169,5 +172,5 @@ def _cut_over_and_back(rehearsal: Rehearsal, scale: Scale, stack: contextlib.Exi
         records=len(seen),
         problem=""
         if is_same
-        else f"{len(set(seen) - set(there))} of its records are not in the topic, or the reader missed some",
+        else f"{len(set(seen) - set(there))} of its records are not in the topic, or the reader missed some records",
     )

@@ -192,7 +192,7 @@ def test_an_old_query_that_ran_meanwhile_is_noticed(pipeline: OldPipeline, spark
 
     pipeline.fail(spark, write, max_offsets=40)
     before = pipeline.visible()
-    assert "the old query has run since then" in pipeline.fail_new(spark)
+    assert "the old query has run since the hand-over" in pipeline.fail_new(spark)
     assert pipeline.visible() == before
     pipeline.cut_over("--apply")
     pipeline.run_new(spark)

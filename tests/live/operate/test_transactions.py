@@ -75,7 +75,7 @@ def test_a_decided_transaction_is_not_aborted(play: Play, force: tuple[str, ...]
     tid = play.decided(0)[0].transactional_id
     refused = ask(play, "transactions", "abort", play.name, tid, "--yes", *force)
     assert refused.status == 3
-    assert "must not be aborted: the decision for batch 0 names it" in refused.error
+    assert "must not be aborted: the decision for batch 0 names this transaction" in refused.error
     assert len(play.open_transactions()) == 2
     require_next_batch(play, 1, BOTH)
 
@@ -86,7 +86,7 @@ def test_an_undecided_transaction_is_not_committed(play: Play, force: tuple[str,
     tid = play.open_transactions()[0]
     refused = ask(play, "transactions", "commit", play.name, tid, "--yes", *force)
     assert refused.status == 3
-    assert "must not be committed: no decision names it" in refused.error
+    assert "must not be committed: no decision names this transaction" in refused.error
     assert play.visible() == Counter()
 
 

@@ -41,7 +41,7 @@ def test_a_dsn_that_leads_nowhere_says_what_to_check(
     changed: dict[str, str], error: type[Exception], words: str, database: str
 ) -> None:
     # An earlier driver may have decided a batch, which this one has not seen yet.
-    kept = "This start wrote no rows. If a batch was decided before, it stays decided"
+    kept = "This start wrote no rows. A batch that was already decided stays decided"
     with pytest.raises(error, match=rf"sink 'orders', checking the store: .*{words}.*{kept}"):
         Driver(sink_of(make_conninfo(database, **changed)))
 

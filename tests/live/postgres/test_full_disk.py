@@ -1,4 +1,4 @@
-"""A disk of the server fills up: the disk of the tables, or the disk of the write-ahead log, on which the server panics."""
+"""A disk on the server fills up: the disk of the tables, or the disk of the write-ahead log, on which the server panics."""
 
 from __future__ import annotations
 
@@ -29,12 +29,12 @@ if TYPE_CHECKING:
 _ONCE: Final = Settings(max_attempts=1)
 #: What each message says: what happened and what to do now; and, at its end, whether data is at risk.
 _FULL: Final = (
-    r"sink 'orders', .*No space left on device. A disk of the server is full: free space, and start the server if it has "
+    r"sink 'orders', .*No space left on device. A disk on the server is full: free space, and start the server if it has "
     "shut down"
 )
 _UNDECIDED: Final = "No part of this attempt is decided or visible"
 _START: Final = (
-    "This start wrote no rows. If a batch was decided before, it stays decided, and the next start completes it"
+    "This start wrote no rows. A batch that was already decided stays decided, and the next start completes it"
 )
 _BLOCKED: Final = rf"batch \d is decided, .*{_FULL}.* Fix this and restart the query; it then completes this batch"
 

@@ -58,10 +58,10 @@ def test_bytes_that_are_not_utf8_are_a_bad_record(typed: Connection) -> None:
     ("kind", "column", "wanted"),
     [
         (pa.int64(), "text", "string"),
-        (pa.float64(), "numeric(10,2)", "decimal, and integers"),
+        (pa.float64(), "numeric(10,2)", "decimal and integers"),
         (pa.float64(), "bigint", "tinyint, smallint, int, bigint"),
         (pa.decimal128(10, 2), "bigint", "tinyint, smallint, int, bigint"),
-        (pa.timestamp("us", "UTC"), "timestamp", "timestamp_ntz, and date"),
+        (pa.timestamp("us", "UTC"), "timestamp", "timestamp_ntz and date"),
         (pa.timestamp("us"), "timestamptz", "timestamp"),
         (pa.date32(), "timestamptz", "timestamp"),
         (pa.string(), "date", "date"),

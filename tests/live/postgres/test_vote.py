@@ -214,7 +214,7 @@ def test_a_server_without_a_free_slot_is_an_error_of_the_attempt() -> None:
     [
         ("NOTIFY orders; RETURN NEW;", ConfigurationError, "LISTEN, UNLISTEN, or NOTIFY.*no trigger may use NOTIFY"),
         ("CREATE TEMP TABLE x (n int); RETURN NEW;", ConfigurationError, "temporary objects.*no trigger may use"),
-        ("RETURN NULL;", BadRecordError, "accepted only 0 of 1 rows: a trigger or a rule drops the others"),
+        ("RETURN NULL;", BadRecordError, "accepted only 0 of 1 rows: a trigger or a rule drops the other rows"),
     ],
 )
 def test_a_trigger_that_no_prepared_transaction_can_have_is_refused_before_the_decision(
