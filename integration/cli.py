@@ -149,8 +149,7 @@ def verify(  # noqa: PLR0913 - options of a command line
         bool,
         _check(
             "--one-to-one",
-            help="Compare each batch's numbers of source records and rows, because each Kafka "
-            "source record becomes one row.",
+            help="Compare each batch's numbers of source records and rows, because each Kafka source record becomes one row.",
         ),
     ] = False,
     sole_writer: Annotated[

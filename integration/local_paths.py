@@ -24,15 +24,14 @@ def local_path(location: str | Path) -> Path:
     scheme, path = match[1].lower(), match[2]
     if scheme != "file":
         raise ConfigurationError(
-            f"{location} is not on this machine, but this command reads only local directories and file: URLs. Mount its "
-            "file system, or copy the directory (for example, with `hdfs dfs -get`) and pass the copy's path. For a "
-            "history, a copy of "
-            "twopc/history is enough. `twopc status` also takes a sink name instead of a checkpoint"
+            f"{location} is not on this machine, but this command reads only local directories and file: URLs. Mount its file "
+            "system, or copy the directory (for example, with `hdfs dfs -get`) and pass the copy's path. For a history, a "
+            "copy of twopc/history is enough. `twopc status` also takes a sink name instead of a checkpoint"
         )
     return Path("/" + path[2:].partition("/")[2] if path.startswith("//") else path)
 
 
 def is_elsewhere(location: str | Path) -> bool:
-    """Return whether the location is a URL for another file system than the local one."""
+    """Return whether the location is a URL for a file system other than the local file system."""
     match = _URL.fullmatch(str(location))
     return match is not None and match[1].lower() != "file"

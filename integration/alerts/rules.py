@@ -19,8 +19,8 @@ class Facts:
     Attributes:
         failures_ms: when checkpoints failed, in order, as far back as any rule examines.
         in_a_row: the number of failures since the last completed checkpoint.
-        quiet_since_ms: when the last checkpoint was completed. Before the first completed checkpoint, it is when the watch
-            began, or when the query started again after a normal close.
+        quiet_since_ms: when the last checkpoint was completed. Before the first completed checkpoint, the
+            time when the watch began, or when the query started again after a normal close.
         planned_ms: when Spark planned the checkpoint that is not done yet; None if every planned checkpoint is done.
         last_failure: the newest failure in one line; empty if none is known.
     """

@@ -87,10 +87,9 @@ def require_one_shuffle(
             f"batch {batch_id} has a plan that may shuffle its rows ({_described(shuffles)}). If an executor dies, Spark may "
             "write the shuffle again with different rows, and Spark Connect does not show that. So rows could be lost or "
             "duplicated. Nothing was written. Write the batch without a shuffle. Or let Spark compare the rows, which "
-            f"requires: {'; '.join(obstacles)}. Or, if every part of the plan yields the same rows each time (no rand(), "
-            "no "
-            "unstable function, no limit without an order), pass CheckpointConfig(deterministic_plan=True). A classic session "
-            "does not have this restriction"
+            f"requires: {'; '.join(obstacles)}. Or, if every part of the plan yields the same rows each time (no rand(), no "
+            "unstable function, no limit without an order), pass CheckpointConfig(deterministic_plan=True). A classic "
+            "session does not have this restriction"
         )
 
 

@@ -103,10 +103,9 @@ class ConnectState:
             return max(int(store["numPartitions"]) for store in found["stateStoreInfo"])
         except (ValueError, KeyError, TypeError) as error:
             raise ConfigurationError(
-                f"batch {self._batch_id} is from a stateful query, but {self._files.location}/state/{operator} does not "
-                "say "
-                f"how many partitions the state has ({error!r}). So the toolkit cannot check that Spark has written all of the "
-                "state. No part of this batch is decided or visible. Use a Spark version listed in the documentation"
+                f"batch {self._batch_id} is from a stateful query, but {self._files.location}/state/{operator} does not say "
+                f"how many partitions the state has ({error!r}). So the toolkit cannot check that Spark has written all of "
+                "the state. No part of this batch is decided or visible. Use a Spark version listed in the documentation"
             ) from error
 
     def _numbers(self, directory: str) -> list[int]:

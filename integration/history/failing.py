@@ -71,10 +71,9 @@ FAILING: Final = (
     Rule(
         "unavailable",
         "A server takes too long to respond.",
-        "Check the brokers and the network first (`twopc preflight` tries each step). If the brokers are just slow, "
-        "raise the "
-        "sink's timeout_ms, and send fewer, larger requests: kafka.batch.size, kafka.linger.ms, kafka.compression.type. The sink "
-        "sets delivery.timeout.ms to kafka.transaction.timeout.ms, so raise kafka.transaction.timeout.ms.",
+        "Check the brokers and the network first (`twopc preflight` tries each step). If the brokers are just slow, raise "
+        "the sink's timeout_ms, and send fewer, larger requests: kafka.batch.size, kafka.linger.ms, kafka.compression.type. "
+        "The sink sets delivery.timeout.ms to kafka.transaction.timeout.ms, so raise kafka.transaction.timeout.ms.",
         failures(["UnavailableError"], _UNAVAILABLE),
     ),
     Rule(

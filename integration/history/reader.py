@@ -1,4 +1,4 @@
-"""Read a checkpoint's history. Its query may be running or dead. Skip and count torn lines."""
+"""Read a checkpoint's history. The query may be running or dead. Skip and count torn lines."""
 
 from __future__ import annotations
 
@@ -61,8 +61,8 @@ def read(checkpoint: Path) -> History:
     """Read the history.
 
     Args:
-        checkpoint: the query's checkpoint, as a path or a ``file:`` URL. If its file system is not mounted on this machine,
-            pass a copy of its ``twopc/history``.
+        checkpoint: the query's checkpoint, as a path or a ``file:`` URL. If the checkpoint's file system is not mounted on this
+            machine, pass a copy of the directory ``twopc/history``.
 
     Raises:
         HistoryError: the history is missing, or was written by a newer release.

@@ -220,9 +220,8 @@ SLOW: Final = (
     Rule(
         "skew",
         "One task has more rows than the others, and the batch waits for it.",
-        "Spread that task's key over several tasks: repartition by another column, or add a salt. If the source is "
-        "uneven, lower "
-        "spark.sql.files.maxPartitionBytes, or set minPartitions.",
+        "Spread that task's key over several tasks: repartition by another column, or add a salt. If the source is uneven, "
+        "lower spark.sql.files.maxPartitionBytes, or set minPartitions.",
         lambda window: _behind(window, has_more_rows=True),
     ),
     Rule(
@@ -250,9 +249,8 @@ SLOW: Final = (
         "falling behind",
         "The source grows faster than the query reads: batches follow each other without a pause, and they become "
         "larger.",
-        "Give the query more cores, or make it faster, as the other findings suggest. In the meantime, "
-        "maxOffsetsPerTrigger keeps "
-        "batches small, and the lag stays in the source.",
+        "Give the query more cores, or make it faster, as the other findings suggest. In the meantime, maxOffsetsPerTrigger "
+        "keeps batches small, and the lag stays in the source.",
         _backpressure,
     ),
 )

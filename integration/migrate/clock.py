@@ -39,17 +39,16 @@ def check_clock(target: Target) -> Iterator[Finding]:
         where = "ahead of" if ahead_ms > 0 else "behind"
         why = f"the broker's clock is {abs(ahead_ms) / 1000:.1f} s {where} this machine's clock"
         fix = (
-            "Synchronize both clocks with a time server. A cut-over finds the rows of a half-written batch by time. "
-            "Until the "
-            "clocks agree, pass --clock-skew-ms, --key or --start-offsets"
+            "Synchronize both clocks with a time server. A cut-over finds the rows of a half-written batch by time. Until "
+            "the clocks agree, pass --clock-skew-ms, --key or --start-offsets"
         )
         yield Finding(_CHECK, subject, Result.WARN, why, fix)
 
 
 def _ahead_ms(target: Target) -> int:
-    """Return how far the broker's clock is ahead, at least, in ms.
+    """Return the minimum number of ms by which the broker's clock is ahead.
 
-    The result is negative if that clock is behind, and 0 if no difference is certain.
+    The result is negative if the broker's clock is behind, and 0 if no difference is certain.
     """
     topic, timeout_s = f"{target.stand_in.ledger}-clock", target.sink.timeout_ms / 1000
     wanted = NewTopic(topic, 1, _DEFAULT_REPLICAS, config={"message.timestamp.type": "LogAppendTime"})

@@ -184,7 +184,9 @@ def probe(  # noqa: PLR0913 - options of a command line
         typer.Option(help="A topic that the group reads. The probe writes to this topic. Default: a new topic."),
     ] = None,
     wait: Annotated[float, typer.Option(min=0, help="How many seconds the group may take to commit an offset.")] = 120,
-    hold: Annotated[float, typer.Option(min=0, help="How many seconds a transaction stays open, at least.")] = 15,
+    hold: Annotated[
+        float, typer.Option(min=0, help="The minimum number of seconds for which a transaction stays open.")
+    ] = 15,
     ledger_topic: _Ledger = None,
     config: Config = None,
     config_file: ConfigFile = None,

@@ -97,9 +97,8 @@ def find(wanted: Cutover, place: Place, sink: KafkaSink) -> Found:
     if tallied.undated and not wanted.starts:
         raise ConfigurationError(
             f"{counted(tallied.undated, 'record is', 'records are')} after the batch's first offset but have an earlier time. "
-            "Therefore, times do not show where the batch begins (does the query set a timestamp column?). Nothing was "
-            "done. Pass the "
-            "end of the last finished batch for each topic: --start-offsets"
+            "Therefore, times do not show where the batch begins (does the query set a timestamp column?). Nothing was done. "
+            "Pass the end of the last finished batch for each topic: --start-offsets"
         )
     return _found(place, handover, _source_records(files, batch_id), tallied)
 

@@ -1,9 +1,9 @@
 """A hand-over identifies a batch that one sink began and another sink must finish.
 
-It also says which of the batch's rows are written. A streaming query that changes its sink keeps its checkpoint, so it loses
-no input. However, the last batch may be unfinished: ``offsets/N`` exists and ``commits/N`` does not. Spark passes batch N to
-the new sink again, and some of its rows may already be in the output. A sink without transactions does not record which rows
-it has written.
+The hand-over also says which of the batch's rows are written. A streaming query that changes its sink keeps its checkpoint,
+so it loses no input. However, the last batch may be unfinished: ``offsets/N`` exists and ``commits/N`` does not. Spark passes
+batch N to the new sink again, and some of its rows may already be in the output. A sink without transactions does not record
+which rows it has written.
 
 Therefore, ``twopc migrate cutover`` writes the file ``<checkpoint>/twopc/handover-<n>.json`` after the old query has stopped.
 The file contains the batch number, the batch's source offsets, and *bounds*, which are the offsets between which the batch's

@@ -42,7 +42,7 @@ class Place:
 def opened(location: str) -> Iterator[Place]:
     """Open a checkpoint.
 
-    Like the query, a URL needs PySpark, and ``spark-defaults.conf`` with the file system's jars and credentials.
+    To open a URL, install PySpark, and use a ``spark-defaults.conf`` with the file system's jars and credentials.
 
     Raises:
         ConfigurationError: the directory does not exist or cannot be opened, or PySpark is not installed.

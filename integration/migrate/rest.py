@@ -49,7 +49,7 @@ class Numbers:
         rest: rows that must still be written.
         surplus: records that occur more often in the output than in the batch. These duplicates from earlier attempts stay in
             the output.
-        others: records from the time of the batch or later that are not the batch's rows.
+        others: records that are as new as the batch, but are not the batch's rows.
         unclear: rows that equal records from just before the batch. Depending on the clocks, those records are from this batch
             or from the previous batch. Unclear rows are counted only without a key.
         unidentified: rows in which the key expression finds nothing.

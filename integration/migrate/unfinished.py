@@ -79,9 +79,8 @@ class TakeOver(Interceptor):
         """
         if not isinstance(batch.frames, DataFrame):
             raise ConfigurationError(
-                f"batch {batch.batch_id} consists of several DataFrames, but TakeOver can compare only one DataFrame "
-                "with the output. Nothing "
-                f"was written. {_SEVERAL}"
+                f"batch {batch.batch_id} consists of several DataFrames, but TakeOver can compare only one DataFrame with the "
+                f"output. Nothing was written. {_SEVERAL}"
             )
         if self._run_id != batch.run_id:
             self._write_first(batch, batch.frames, proceed)

@@ -59,8 +59,7 @@ def chosen(state: SinkState, ids: Collection[str], fitting: Collection[Standing]
     if unknown := sorted(set(ids) - found.keys()):
         raise ForbiddenError(
             f"sink {state.sink!r} has no open transaction {', '.join(unknown)}: the transaction has ended, or the id is "
-            "misspelled. "
-            f"`twopc transactions list {state.sink}` shows the open transactions"
+            f"misspelled. `twopc transactions list {state.sink}` shows the open transactions"
         )
     return tuple(found[tid] for tid in sorted(set(ids)))
 
@@ -99,8 +98,7 @@ def require_abortable(wanted: Sequence[OpenTransaction], *, is_forced: bool) -> 
             )
         if one.standing is Standing.DRIVER:
             raise ForbiddenError(
-                f"{one.transactional_id} is the driver's own transaction: {one.evidence}. The transaction expires within "
-                "a "
+                f"{one.transactional_id} must not be aborted: {one.evidence}. The transaction expires within a "
                 f"minute, or ends when you start the query. {_NEVER}"
             )
         if one.standing in {Standing.RUNNING, Standing.UNJUDGED} and not is_forced:
@@ -146,7 +144,7 @@ def abort(
 ) -> list[Ended]:
     """Abort undecided transactions. Call ``before`` just before the first abort.
 
-    At that time, no driver can decide these transactions any more.
+    By then, no driver can decide these transactions.
 
     Raises:
         ForbiddenError: a driver has decided one of the transactions in the meantime.

@@ -1,4 +1,4 @@
-"""For each finding about a sink, give one sentence on its state, one on the next action, and the runbook entry.
+"""Describe each finding about a sink with its cause, the next action, and the runbook entry.
 
 This module does no I/O.
 """
@@ -75,9 +75,8 @@ def _of_checkpoint(state: SinkState, checkpoint: CheckpointState | None) -> Iter
         yield Advice(
             Urgency.ACT,
             f"the checkpoint belongs to query {checkpoint.query_id}, but the ledger is open for query {state.query_id}",
-            f"Use the checkpoint of query {state.query_id}. If that query has ended permanently, start the checkpoint's "
-            "query with "
-            "override=EndQuery(…).",
+            f"Use the checkpoint of query {state.query_id}. If that query has ended permanently, start the checkpoint's query "
+            "with override=EndQuery(…).",
             "the-start-is-refused",
         )
         return
@@ -110,8 +109,7 @@ def _of_transactions(state: SinkState) -> Iterator[Advice]:
             f"{counted(len(open_decided), 'of its transactions is', 'of its transactions are')} not yet committed; "
             f"{_expiry(open_decided)}",
             "If the query is not running, start it now. The start commits these transactions first. If the query cannot "
-            "start, run `twopc "
-            f"transactions commit {state.sink}`.",
+            f"start, run `twopc transactions commit {state.sink}`.",
             "decided-and-not-committed",
         )
     lost = [one for one in state.proofs if one.evidence is Evidence.ABORTED]

@@ -41,9 +41,8 @@ _Sinks = Annotated[
     str | None,
     typer.Option(
         metavar="MODULE:NAME",
-        help="The query's sinks in your own code: a sink, a list of sinks, or a function that returns sinks. The "
-        "command then compares "
-        "the stores of these sinks with the decisions.",
+        help="The query's sinks in your own code: a sink, a list of sinks, or a function that returns sinks. The command "
+        "then compares the stores of these sinks with the decisions.",
     ),
 ]
 _Yes = Annotated[bool, _force("--yes", help="Do not ask for confirmation.")]

@@ -1,6 +1,6 @@
 """Find the transactions that hold back ``read_committed`` readers.
 
-In each partition, this is the oldest transaction (DescribeProducers).
+In each partition, the oldest open transaction holds readers back (DescribeProducers).
 """
 
 from __future__ import annotations

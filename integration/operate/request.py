@@ -98,9 +98,8 @@ def request_savepoint(
             return None
         raise RetriableError(
             f"the query of {checkpoint} did not answer within {timeout_s:.0f} s: it has no new input, has ended, or has no "
-            "Savepoints(…) among its interceptors. The request was withdrawn, and nothing has changed. Stop the query, "
-            "then run "
-            "`twopc savepoint create`"
+            "Savepoints(…) among its interceptors. The request was withdrawn, and nothing has changed. Stop the query, then "
+            "run `twopc savepoint create`"
         )
     answer = unseal(data, Answer)
     if answer.path is None:

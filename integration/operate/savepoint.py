@@ -141,7 +141,7 @@ def _copy(
 def _wanted(checkpoint: Path, batch: int) -> list[str]:
     """List the files that a copy of batch N may need.
 
-    The list begins with state versions, because the RocksDB files that these versions refer to already exist.
+    The list begins with state versions, because the RocksDB files that these versions refer to are older than the versions.
     """
     versions = [name for name in _names(checkpoint) if _belongs(name, batch) and _version(name) is not None]
     others = [name for name in _names(checkpoint) if _belongs(name, batch) and _version(name) is None]

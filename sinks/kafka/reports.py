@@ -69,7 +69,7 @@ class Listing:
 def until_final(
     transactional_ids: Iterable[str], request: Callable[[list[str]], Mapping[str, str]], *, timeout_ms: float
 ) -> dict[str, str]:
-    """Send one request for all ids, then retry the ids whose report is in :data:`NOT_FINAL`, with backoff.
+    """Send one request for all ids, then retry with backoff for each id whose report is in :data:`NOT_FINAL`.
 
     Return the last report for each id once all reports are final, or once no report has become final for ``timeout_ms``. The
     total time may exceed ``timeout_ms``.

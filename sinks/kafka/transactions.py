@@ -128,7 +128,7 @@ class TransactionClient:
         If a newer producer has initialized the id and has no open transaction, the broker changes nothing and reports one of
         :data:`FENCED` (KIP-360). The broker aborts an open transaction at any epoch (``prepareInitProducerIdTransit``).
         Without a producer id and epoch, the request fences the id's current producer, or creates the id if it does not exist.
-        Return the same as :meth:`end`.
+        Return the same result as :meth:`end`.
         """
         return self._each(
             identities,

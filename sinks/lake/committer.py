@@ -272,7 +272,7 @@ class LakeCommitter(StepCommitter[HandleT, StepT], Generic[HandleT, StepT, Entry
         return replace(record, version=next_version(above, self._driver_epoch))
 
     def _change(self, change: Callable[[Control], Control], then: Callable[[StepT], None] = lambda _: None) -> Control:
-        """See :class:`StepCommitter`. Repeat a lost swap here, because it only becomes visible at the step's end."""
+        """See :class:`StepCommitter`. Repeat a lost swap here, because the step's end shows whether a swap succeeded."""
         for _ in range(_OVERTAKEN_ROUNDS):
             try:
                 record = super()._change(change, then)

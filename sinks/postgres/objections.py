@@ -204,7 +204,7 @@ def _computed(publishing: Publishing) -> Iterator[str]:
 
 
 def _is_mixed(columns: Iterable[str], publishing: Publishing) -> bool:
-    """Return whether the row that results from an upsert takes only some of these columns' values from the stage."""
+    """Return whether an upsert changes some of these columns in an existing row and keeps others."""
     used = set(columns)
     for column in publishing.table.columns:
         used |= set(column.sources) if column.name in used else set()

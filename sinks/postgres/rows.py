@@ -145,9 +145,8 @@ def fit_rows(schema: pa.Schema, table: Table, *, key: Collection[str] = ()) -> R
             )
         if column.generated in {"ALWAYS", "EXPRESSION"}:
             raise SchemaError(
-                f"column {name!r}: {table.title}.{column.name} is GENERATED ALWAYS, so the table itself computes the "
-                "value. Nothing was "
-                "written. Drop the column"
+                f"column {name!r}: {table.title}.{column.name} is GENERATED ALWAYS, so the table itself computes the value. "
+                "Nothing was written. Drop the column"
             )
         found[column.name] = (name, column)
     missing = [column.name for column in table.columns if column.name not in found and not column.may_be_omitted]

@@ -142,7 +142,7 @@ ORDER BY t.tgrelid <> %(oid)s::oid, 1
 
 
 def read_table(connection: psycopg.Connection[Any], name: str, *, locked: bool = True) -> Table:
-    """Read a table's definition. If the caller has begun a transaction with a snapshot, use that snapshot.
+    """Read a table's definition. If the caller's transaction has a snapshot, all queries use this snapshot.
 
     Args:
         connection: a connection to the table's database.
@@ -161,9 +161,8 @@ def read_table(connection: psycopg.Connection[Any], name: str, *, locked: bool =
         found = None  # PostgreSQL 15 rejects a string that is not a name
     if found is None or found[0] is None:
         raise ConfigurationError(
-            f"table {name!r} does not exist, or the role may not see its schema: create the table, or correct the name. "
-            "Write the "
-            "name as in SQL: 'schema.table', with \"…\" around a name with capital letters"
+            f"table {name!r} does not exist, or the role may not see its schema: create the table, or correct the name. Write "
+            "the name as in SQL: 'schema.table', with \"…\" around a name with capital letters"
         )
     oid = found[0]
     [own] = _query(connection, _TABLE, oid)

@@ -58,7 +58,7 @@ def finish_votes(database: Database, names: Collection[str], how: Literal["COMMI
 
     Raises:
         psycopg.Error: the server rejected a statement, or did not respond. The outcome is unknown. After a rejection, the
-        other transactions have still ended.
+            other transactions have still ended.
     """
     if not names:
         return
