@@ -1,4 +1,4 @@
-"""Read a topic as brokers store it, batch by batch. A batch names its producer. A consumer does not show the producer.
+"""Read a topic as brokers store it, batch by batch. A batch names its producer, but a consumer does not show the producer.
 
 Source: https://kafka.apache.org/documentation/#recordbatch
 """
@@ -29,8 +29,8 @@ _WITH_PRODUCERS: Final = 2
 class OldBatch:
     """One or more records in the format that Kafka used before 0.11, without producers or transactions.
 
-    Upgraded brokers keep these records in their logs. Of the members of kafka-python's batches, this class has only the ones
-    that callers use.
+    Upgraded brokers keep these records in their logs. This class has only the parts of kafka-python's batches that callers
+    use.
     """
 
     records: Sequence[Any]

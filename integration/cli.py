@@ -210,7 +210,7 @@ def preflight(  # noqa: PLR0913 - options of a command line
 ) -> None:
     """Test a cluster for a sink: settings, permissions, and a two-phase commit on a separate topic.
 
-    This is safe while a query with the sink name is running. The command removes everything that it creates.
+    The command is safe while a query with the sink name is running. The command removes everything that it creates.
 
     The worst finding determines the exit status: 0 for pass, 3 for warn, 1 for fail. The exit status is 2 if nothing was
     checked (no broker, wrong usage, interrupt).

@@ -63,7 +63,7 @@ def describing(  # noqa: PLR0913, PLR0917 - the options that describe a sink
 def quiet_admin(sink: KafkaSink) -> AdminClient:
     """Return a client for the sink's cluster.
 
-    The client logs nothing, because its errors say enough, and log lines would break up the command's output.
+    The client does not log anything between a command's lines, because the client's errors say enough.
     """
     from confluent_kafka.admin import AdminClient  # noqa: PLC0415 - as above
 

@@ -111,7 +111,7 @@ def _look(episodes: Episodes, history: History, watching: Watching, channels: li
 def _again(history: History, watching: Watching) -> History:
     """Read the history again.
 
-    If that fails, return the previous reading. Rules that depend on the elapsed time still need it.
+    If the history cannot be read, return the previous reading, because rules may depend on the elapsed time.
     """
     try:
         return read(watching.checkpoint)

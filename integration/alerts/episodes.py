@@ -58,7 +58,7 @@ class State(msgspec.Struct, kw_only=True, tag="twopc-alerts/1", tag_field="forma
 
 @dataclass
 class Episodes:
-    """The rules of one query.
+    """The rules for one query.
 
     Args:
         rules: the rules; each has a different name.
@@ -104,7 +104,7 @@ class Episodes:
         return [alert for rule in self.rules if self._is_due(rule, now_ms) for alert in self._judge(rule, now_ms)]
 
     def firing(self, now_ms: int) -> list[Alert]:
-        """Return an alert for each rule that holds, even if it was already reported."""
+        """Return an alert for each rule that holds, even if the rule was already reported."""
         facts = self._facts()
         texts = {rule: rule.holds(facts, now_ms) or "" for rule in self.rules if rule.name in self.state.open}
         return [self._alert(rule, FIRING, now_ms, text) for rule, text in texts.items()]

@@ -114,7 +114,7 @@ class Alerts(Listener):
         self._tell(lambda episodes: self._ends(episodes, checkpoint))
 
     def close(self) -> None:
-        """See :class:`twopc.Listener`. If the query was closed normally, stop judging it. If it failed, continue."""
+        """See :class:`twopc.Listener`. Stop judging a query that was closed normally, but not a query that failed."""
         self._tell_thread(self._closes)
 
     def _make_way(self, query_id: str, run_id: str) -> None:
@@ -135,7 +135,7 @@ class Alerts(Listener):
             self._happened.put_nowait(what)
         except queue.Full:
             logger.warning(
-                "alerts: the watching thread is %d events behind, so it dropped an event. The rules may miss a "
+                "alerts: the watching thread is %d events behind, so the thread dropped an event. The rules may miss a "
                 "checkpoint",
                 _WAITING,
             )

@@ -122,7 +122,7 @@ class FailedCheckpoints:
 
 @dataclass(frozen=True)
 class ConsecutiveFailures:
-    """Holds if several checkpoints fail one after another, and none is completed between two failures.
+    """Holds if several checkpoints fail one after another, and no checkpoint is completed between two failures.
 
     Attributes:
         name: the rule's name.

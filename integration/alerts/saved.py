@@ -1,4 +1,4 @@
-"""Store the reported episodes in a small file, so that a restart does not report them again."""
+"""Store the reported episodes in a small file, so that a restart does not report the episodes again."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ logger: Final = logging.getLogger("twopc.alerts")
 
 
 def load(path: Path | None) -> State:
-    """Read the file. If it is absent or unreadable, return an empty state, so that an episode may be reported twice."""
+    """Read the file. If the file is absent or unreadable, return an empty state, so that an episode may be reported twice."""
     if path is None:
         return State()
     try:
@@ -29,7 +29,7 @@ def load(path: Path | None) -> State:
 
 
 def save(path: Path | None, state: State) -> None:
-    """Replace the file. If that fails, log a warning."""
+    """Replace the file. If the file cannot be written, log a warning."""
     if path is None:
         return
     written = path.with_name(f".{path.name}.tmp")

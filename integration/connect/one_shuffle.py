@@ -1,8 +1,8 @@
 """Check rule 6 without Spark's status store.
 
 A batch may be written only if its rows cannot come from two writes of one shuffle. Spark Connect does not show which stages
-ran twice. So the plan must rule out two writes before any row is written. ``docs/connect.md`` lists the plans that do so, and
-``tests/live/test_spark_checksums.py`` shows the effect of Spark's checksums.
+ran twice. So the plan must rule out two writes before any row is written. ``docs/connect.md`` lists the plans that are
+allowed, and ``tests/live/test_spark_checksums.py`` shows the effect of Spark's checksums.
 """
 
 from __future__ import annotations

@@ -96,7 +96,7 @@ class Plan:
 
     @property
     def shuffles(self) -> int | None:
-        """The number of shuffles in the plan. None if the number is unknown."""
+        """The number of shuffles in the plan; None if the number is unknown."""
         names = [[name for name, _ in form] for form in self.forms]
         known = _STAYING | _SHUFFLES | _SHUFFLED
         if self.is_cut or not any(names) or any(name not in known for form in names for name in form):

@@ -122,7 +122,7 @@ def calling_query(session: Any, files: LocalFiles) -> ConnectQuery:
 
 
 def batch_columns() -> set[str]:
-    """Return the columns of the batch that Spark is waiting for, with their numbers."""
+    """Return the columns, with their numbers, in the batch that Spark is waiting for."""
     called = called_batch()
     if called is None:
         raise AssertionError("the caller was found before")

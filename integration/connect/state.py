@@ -2,7 +2,7 @@
 
 A stateful operator commits a state partition when the partition's last row has been read (see
 ``twopc.integration.spark.stateful``). Spark Connect does not show how many partitions a job has committed. So the driver
-evaluates the complete batch itself, unless the tasks have already read the batch's rows and no others. After the evaluation,
+evaluates the complete batch itself, unless the tasks have already read exactly the rows in the batch. After the evaluation,
 the checkpoint must contain a new version of each partition.
 """
 
@@ -56,9 +56,10 @@ class ConnectState:
         """See :class:`~twopc.integration.spark.mode.StateCheck`."""
         if not self._is_whole:
             self._tell(
-                f"batch {self._batch_id}: the sinks' rows do not prove that Spark has evaluated the complete batch, because they "
-                "are derived from the batch, or the batch is persisted. So the driver evaluates each batch once more, "
-                "without output, to write its state. No data is at risk. To avoid the cost, pass exactly_once() the batch itself"
+                f"batch {self._batch_id}: the sinks' rows do not prove that Spark has evaluated the complete batch, because "
+                "the rows are derived from the batch, or the batch is persisted. So the driver evaluates each batch once "
+                "more, without output, to write its state. No data is at risk. To avoid the cost, pass exactly_once() the "
+                "batch itself"
             )
             self.evaluate()
         missing = self._missing()

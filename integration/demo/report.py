@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 def facts(outcome: Outcome, unfinished: int) -> Facts:
-    """Return the result for one output of one query as a JSON object.
+    """Return the result for one of a query's outputs as a JSON object.
 
     Args:
         outcome: the outcome from the kill loop or from its judge.

@@ -77,7 +77,7 @@ def rates(shown: Sequence[Checkpoint]) -> str:
 
 
 def _stack(one: Checkpoint) -> list[tuple[str, float]]:
-    """Return a checkpoint's phases in order. The steps of recovery are treated as one phase."""
+    """Return a checkpoint's phases in order. All recovery steps are treated as one phase."""
     merged = dict.fromkeys(PHASES, 0.0)
     for phase, ms in one.phases.items():
         name = "recover" if phase in _RECOVERY else phase

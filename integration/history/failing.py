@@ -56,8 +56,8 @@ FAILING: Final = (
     Rule(
         "user code",
         "The query's own code fails: a function, a cast, or a division.",
-        "The message names the expression. Correct it, or make it return null for values that it cannot handle. Then restart the "
-        "query, which replays the batch.",
+        "The message names the expression. Correct the expression, or make it return null for values that it cannot handle. "
+        "Then restart the query, which replays the batch.",
         failures(["PythonException", "AnalysisException"], _USER_CODE),
     ),
     Rule(
@@ -87,8 +87,8 @@ FAILING: Final = (
     Rule(
         "in doubt",
         "A decided checkpoint is not proven complete.",
-        "Do not delete anything. Restart the query: it completes as much as it can. If it stops again, the error names the "
-        "transactions and says how to continue.",
+        "Do not delete anything. Restart the query, which completes as much as it can. If the query stops again, the error "
+        "names the transactions and says how to continue.",
         failures(["InDoubtError", "DecisionInDoubtError", "CommitBlockedError"]),
     ),
     Rule(
@@ -101,8 +101,8 @@ FAILING: Final = (
     Rule(
         "two drivers",
         "Another driver has taken over the sink.",
-        "Two processes run the query with the same sink name, or one started while the other was still running. Stop one of "
-        "them, and use a different sink name for each query.",
+        "Two processes run the query with the same sink name, or a process started while another process was still "
+        "running. Stop one process, and use a different sink name for each query.",
         failures(["FencedError"]),
     ),
     Rule(

@@ -19,8 +19,8 @@ logger: Final = logging.getLogger("twopc.checkpoints")
 class CheckpointLog(Listener):
     """Logs one record for each checkpoint that has ended.
 
-    The level is INFO if the checkpoint was completed, and ERROR if it failed. The record's ``extra`` contains ``batch_id``,
-    ``query_id``, ``run_id``, ``outcome``, ``took_ms``, ``rows`` and ``transactions``.
+    The level is INFO for a completed checkpoint, and ERROR for a failed checkpoint. The record's ``extra`` contains
+    ``batch_id``, ``query_id``, ``run_id``, ``outcome``, ``took_ms``, ``rows`` and ``transactions``.
     """
 
     def __init__(self) -> None:

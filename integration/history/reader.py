@@ -29,7 +29,9 @@ _head: Final = msgspec.json.Decoder(_Head)
 
 @dataclass(frozen=True)
 class InProgress:
-    """A checkpoint that Spark has planned but not recorded as done: the checkpoint is in progress, or its query ended first.
+    """A checkpoint that Spark has planned but not recorded as done.
+
+    The checkpoint is in progress, or the query ended before the checkpoint was done.
 
     Attributes:
         batch_id: the checkpoint id.

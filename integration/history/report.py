@@ -68,7 +68,7 @@ def page(history: History, findings: Sequence[Diagnosis], sinks: str, *, last: i
 
 
 def section(title: str, inner: str) -> str:
-    """Build a section of the page. Its id is the title's first word."""
+    """Build a section of the page. The section's id is the title's first word."""
     return f'<section id="{title.partition(" ")[0].lower()}"><h2>{escape(title)}</h2>\n{inner}</section>'
 
 

@@ -53,7 +53,7 @@ def _flush(window: Window) -> Evidence | None:
     share = sum(taken) / prepare
     return Evidence(
         0.7 * min(1.0, share),
-        f"the slowest task waits {seconds(median(taken))} for them, {share:.0%} of the prepare phase",
+        f"the slowest task waits {seconds(median(taken))} for the brokers, {share:.0%} of the prepare phase",
     )
 
 
@@ -74,7 +74,10 @@ def _reading(window: Window) -> Evidence | None:
 
 
 def _behind(window: Window, *, has_more_rows: bool) -> Evidence | None:
-    """Find one task that is far behind the other tasks in most checkpoints. The task may have more rows than the others."""
+    """Find one task that is far behind the other tasks in most checkpoints.
+
+    The task may have more rows than the other tasks.
+    """
     judged = [one for one in window.by_tasks if one.tasks >= _LEAST_TASKS]
     found = []
     for one in judged:
@@ -180,7 +183,7 @@ SLOW: Final = (
         "slow checkpoint directory",
         "Reading the checkpoint directory is slow.",
         "Check the load on the disk or file system of checkpointLocation, and which other programs use it. Spark also "
-        "writes to it for each batch. Stop the query, and move the checkpoint to a faster file system.",
+        "writes to this directory for each batch. Stop the query, and move the checkpoint to a faster file system.",
         _between_phases,
     ),
     Rule(
@@ -192,7 +195,7 @@ SLOW: Final = (
     Rule(
         "slow confirmation",
         "Confirming the votes is slow: the transaction coordinators are slow to respond.",
-        "Check the brokers that store __transaction_state, and the network between the driver and them.",
+        "Check the brokers that store __transaction_state, and the network between the driver and these brokers.",
         slow_phase("confirm", share=0.3),
     ),
     Rule(
@@ -200,7 +203,7 @@ SLOW: Final = (
         "Tasks wait for the brokers to accept their rows.",
         "Raise kafka.batch.size and kafka.linger.ms (fewer, larger requests), and set kafka.compression.type. Check the "
         "brokers' disks and the topic's min.insync.replicas. The flush must take less time than the sink's timeout_ms and "
-        "kafka.transaction.timeout.ms, which is also its delivery.timeout.ms.",
+        "kafka.transaction.timeout.ms, which is also the sink's delivery.timeout.ms.",
         _flush,
     ),
     Rule(
@@ -219,14 +222,14 @@ SLOW: Final = (
     ),
     Rule(
         "skew",
-        "One task has more rows than the others, and the batch waits for it.",
+        "One task has more rows than the other tasks, and the batch waits for this task.",
         "Spread that task's key over several tasks: repartition by another column, or add a salt. If the source is uneven, "
         "lower spark.sql.files.maxPartitionBytes, or set minPartitions.",
         lambda window: _behind(window, has_more_rows=True),
     ),
     Rule(
         "slow host",
-        "One task is slow, although it does not have more rows than the others. The task's host, or a partition's "
+        "One task is slow, although it does not have more rows than the other tasks. The task's host, or a partition's "
         "leader, is slow.",
         "Check that host (disk, other processes, swap) and the leader of the partitions that the task writes to. "
         "spark.excludeOnFailure.enabled does not detect slowness.",

@@ -67,13 +67,13 @@ class Window:
         return tuple(one for one in self.written if one.way != "direct" and one.slowest)
 
     def phase(self, name: str) -> tuple[float, float]:
-        """Compute a phase's share of the written checkpoints' time, from 0 to 1, and its median in ms."""
+        """Compute a phase's share of the written checkpoints' time, from 0 to 1, and the phase's median duration in ms."""
         whole = sum(one.took_ms for one in self.written)
         taken = [one.phases.get(name, 0.0) for one in self.written]
         return (sum(taken) / whole, median(taken)) if taken and whole else (0.0, 0.0)
 
     def causes(self) -> Iterable[tuple[int, Checkpoint, Cause]]:
-        """List every failure, and count the checkpoints that were completed after it. Include retried attempts."""
+        """List every failure, also of retried attempts, and count the checkpoints completed after each failure."""
         since = 0
         for one in reversed(self.checkpoints):
             for cause in one.failed_attempts:

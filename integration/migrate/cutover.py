@@ -116,8 +116,8 @@ def last_batch(files: Files) -> tuple[int, bool]:
     """Return the last batch that Spark has planned, or -1, and whether Spark has recorded that batch as done.
 
     Raises:
-        ConfigurationError: more than one batch is unfinished, or commits/ is ahead of offsets/ (files are missing). In both
-            cases, it is unknown which batches are in the output.
+        ConfigurationError: more than one batch is unfinished, or commits/ is ahead of offsets/ (files are missing). In either
+            case, it is unknown which batches are in the output.
     """
     planned, noted = (_newest(files, directory) for directory in ("offsets", "commits"))
     if planned not in {noted, noted + 1}:

@@ -55,7 +55,7 @@ class Bounds(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Handover(msgspec.Struct, frozen=True, kw_only=True):
-    """A hand-over. The module's docstring describes it.
+    """A hand-over, which the module's docstring describes.
 
     Attributes:
         query_id: the query id in the checkpoint.

@@ -42,7 +42,7 @@ def identity_of(topic: str, record: Message | Row, key: Expression | None) -> by
 
 
 def content_of(topic: str, record: Message | Row) -> bytes:
-    """Return a record's content without its time and partition. These differ if a producer sends the record again."""
+    """Return a record's content without its time and partition, because these differ if a producer sends the record again."""
     headers: Any = record.headers() or ()
     pairs = [part for name, value in headers for part in (name.encode(), _as_bytes(value))]
     return _joined([topic.encode(), _as_bytes(record.key()), _as_bytes(record.value()), *pairs])

@@ -173,8 +173,8 @@ def check_quotas(target: Target) -> Iterator[Finding]:
     unknown = (
         ""
         if ours["user"]
-        else ". Its user's quotas were not looked up: the user is known only if the sink logs in over SASL with a user "
-        "name, or does not log in"
+        else ". The quotas of the sink's user were not looked up: the user is known only if the sink logs in over SASL "
+        "with a user name, or does not log in"
     )
     if found:
         why = (
@@ -191,7 +191,7 @@ def check_quotas(target: Target) -> Iterator[Finding]:
 
 
 def _quota(entry: Any, ours: dict[str, Any]) -> str:
-    """Describe a quota if it applies to the sink. Otherwise return an empty string."""
+    """Describe a quota if it applies to the sink. Return an empty string for any other quota."""
     if any(part.entity_name not in {None, ours.get(part.entity_type)} for part in entry.entity):
         return ""
     who = ", ".join(f"{part.entity_type} {part.entity_name or '<default>'}" for part in entry.entity)

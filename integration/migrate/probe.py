@@ -1,8 +1,8 @@
 """Test whether a consumer group reads only committed records, by its behavior and not its settings (``twopc migrate probe``).
 
-The probe commits a record to each partition, and waits until the group has committed an offset past this record. This shows
-that the group reads the partition, and how long the group takes. Then the probe writes another record in a transaction, and
-keeps the transaction open for longer than the group took. A group under ``read_committed`` cannot move past this record. A
+The probe commits a record to each partition, and waits until the group has committed an offset past this record. The commit
+shows that the group reads the partition, and how long the group takes. Then the probe writes another record in a transaction,
+and keeps the transaction open for longer than the group took. A group under ``read_committed`` cannot move past this record. A
 group under ``read_uncommitted`` reads the record, and commits an offset past it. Finally, the probe aborts the transaction.
 """
 
@@ -102,7 +102,10 @@ def probe(wanted: Probe, sink: KafkaSink, say: Callable[[str], object]) -> Probe
         return Probed(topic=wanted.topic, findings=findings, left_behind=left)
     topic = f"{sink.ledger}.{own}"
     with _own_topic(admin, topic, sink.timeout_ms / 1000):
-        say(f"Start a reader from group {wanted.group} on the topic {topic}, with the settings that it will use later.")
+        say(
+            f"Start a reader from group {wanted.group} on the topic {topic}, with the settings that the reader will use "
+            "later."
+        )
         with _writing(sink, topic, f"{sink.name}.{own}") as writer:
             findings = _tried(wanted, writer, _Group(admin, wanted, topic, sink.timeout_ms), [0])
     return Probed(

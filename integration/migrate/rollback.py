@@ -62,7 +62,7 @@ def roll_back(place: Place, sink: KafkaSink) -> WayBack:
         if run.outcome is not Outcome.COMMITTED:
             raise ConfigurationError(
                 f"the last decision's commit is not proven ({run.outcome.value}). Nothing was recorded. Start the "
-                "transactional query again. It completes the decision, or says what to do"
+                "transactional query again, to complete the decision or to see what to do"
             )
         run.sweep()
         decided = run.view.highest_batch_of(name)

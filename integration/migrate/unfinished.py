@@ -104,10 +104,10 @@ class TakeOver(Interceptor):
         if kind is Kind.REST:
             self._write_rest(frame, handover, proceed)
         elif kind is Kind.WHOLE:
-            self._end_dry_run(f"all of batch {batch_id} is in the output, so it is not written again")
+            self._end_dry_run(f"all of batch {batch_id} is in the output, so the batch is not written again")
             frame.write.format("noop").mode("overwrite").save()  # a stateful plan must write its state
         else:
-            self._end_dry_run(f"no part of batch {batch_id} was handed over, so all of it would be written")
+            self._end_dry_run(f"no part of batch {batch_id} was handed over, so all rows would be written")
             proceed(frame)
 
     def _require_untouched(self, handover: Handover, batch_id: int) -> None:
@@ -207,8 +207,8 @@ def _require_clear(handover: Handover, numbers: Numbers, text: str) -> None:
         )
     if numbers.others and not handover.other_writers:
         problems.append(
-            f"{counted(numbers.others, 'record is not a row', 'records are not rows')} of the batch. If the new query's rows "
-            "differ from the old query's (because they contain a time or a random number), pass a --key. "
+            f"{counted(numbers.others, 'record is not a row', 'records are not rows')} of the batch. If the new query's "
+            "rows differ from the old query's rows (because they contain a time or a random number), pass a --key. "
             "If other programs write to the topics, pass --other-writers"
         )
     if problems:

@@ -73,8 +73,8 @@ def require_committable(state: SinkState, wanted: Sequence[OpenTransaction], *, 
     for one in wanted:
         if one.standing is not Standing.DECIDED:
             raise ForbiddenError(
-                f"{one.transactional_id} must not be committed: {one.evidence}. Its rows would be visible without a decision, "
-                f"and the query would write them again. {_NEVER}"
+                f"{one.transactional_id} must not be committed: {one.evidence}. The transaction's rows would be visible "
+                f"without a decision, and the query would write them again. {_NEVER}"
             )
     late = [one for one in wanted if one.batch != state.last_decided]
     if late and not is_forced:
@@ -93,7 +93,7 @@ def require_abortable(wanted: Sequence[OpenTransaction], *, is_forced: bool) -> 
     for one in wanted:
         if one.standing is Standing.DECIDED:
             raise ForbiddenError(
-                f"{one.transactional_id} must not be aborted: {one.evidence}. Its rows would be lost. Commit the "
+                f"{one.transactional_id} must not be aborted: {one.evidence}. The rows would be lost. Commit the "
                 f"transaction, or start the query, which will commit it. {_NEVER}"
             )
         if one.standing is Standing.DRIVER:
@@ -103,7 +103,7 @@ def require_abortable(wanted: Sequence[OpenTransaction], *, is_forced: bool) -> 
             )
         if one.standing in {Standing.RUNNING, Standing.UNJUDGED} and not is_forced:
             what = (
-                "this fences a live driver, and its query stops"
+                "the abort fences a live driver, and the driver's query stops"
                 if one.standing is Standing.RUNNING
                 else "if the transaction was decided, its rows are lost"
             )
@@ -180,7 +180,7 @@ def _require_still_undecided(sink: KafkaSink, wanted: Sequence[OpenTransaction])
         name = cluster.ledger.name if acquired is None else acquired.deciding_log
     if name != sink.ledger or not query_id:
         raise ForbiddenError(
-            f"the decisions of sink {sink.name!r} are in {name}: only the sink of that ledger can fence its driver. Nothing "
+            f"the decisions of sink {sink.name!r} are in {name}: only that ledger's sink can fence the driver. Nothing "
             "was done. Start the query, which ends the transactions, or wait until they expire"
         )
     with closing(sink.create_decision_log()) as log:

@@ -135,7 +135,7 @@ def _of_transactions(state: SinkState) -> Iterator[Advice]:
         yield Advice(
             Urgency.WATCH,
             f"{_count(ended)} open, hold readers back, and can no longer be decided; {_expiry(ended)}",
-            f"The next batch sweeps them. If no query runs, run `twopc transactions abort {state.sink}`.",
+            f"The next batch sweeps these transactions. If no query runs, run `twopc transactions abort {state.sink}`.",
             "orphans-hold-readers-back",
         )
     if running := by_standing[Standing.RUNNING]:
@@ -144,7 +144,7 @@ def _of_transactions(state: SinkState) -> Iterator[Advice]:
         yield Advice(
             Urgency.WATCH,
             f"{_count(unjudged)} open with ids that no task of this sink uses: {unjudged[0].transactional_id}",
-            "Find the program that uses this transactional id, and change its id.",
+            "Find the program that uses this transactional id, and change the program's id.",
             "a-foreign-transaction-holds-readers-back",
         )
     ours = {one.producer_id for one in state.transactions}
@@ -155,7 +155,7 @@ def _of_transactions(state: SinkState) -> Iterator[Advice]:
             Urgency.WATCH,
             f"readers of {foreign[0].topic}[{foreign[0].partition}] stop at offset {foreign[0].stable}: another "
             f"program, {names}, has an open transaction in this partition",
-            "Ask the program's owner. The transaction expires after the transaction.timeout.ms of its producer.",
+            "Ask the program's owner. The transaction expires after its producer's transaction.timeout.ms.",
             "a-foreign-transaction-holds-readers-back",
         )
 
@@ -170,14 +170,15 @@ def _of_running(state: SinkState, running: Sequence[OpenTransaction]) -> Advice:
         return Advice(
             Urgency.ACT,
             f"{what}; {_expiry(running)}",
-            "If the driver is dead, start the query. If it is alive, the batch takes too long for the transaction timeout.",
+            "If the driver is dead, start the query. If the driver is alive, the batch takes too long for the "
+            "transaction timeout.",
             "transactions-expire-before-the-decision",
         )
     return Advice(
         Urgency.WATCH,
         f"{what}; {_expiry(running)}",
-        "If the driver is alive, do nothing. If it is dead, start the query, which aborts the transactions and writes the batch "
-        "again.",
+        "If the driver is alive, do nothing. If the driver is dead, start the query, which aborts the transactions and "
+        "writes the batch again.",
         "a-batch-is-being-written",
     )
 
@@ -188,4 +189,4 @@ def _count(found: Sequence[OpenTransaction]) -> str:
 
 def _expiry(found: Sequence[OpenTransaction]) -> str:
     left = [one.expires_in_s for one in found if one.expires_in_s is not None]
-    return f"the first expires in {max(0.0, min(left)):.0f} s" if left else "their age is unknown"
+    return f"the first expires in {max(0.0, min(left)):.0f} s" if left else "the transactions' age is unknown"

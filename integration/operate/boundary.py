@@ -49,7 +49,7 @@ class Savepoints(Interceptor):
         every: the number of batches between two savepoints. With None, savepoints are taken only on request.
         num_retained: how many of this query's newest good periodic savepoints to keep. With None, all are kept. Requested
             savepoints always stay.
-        sinks: Kafka sinks. Each savepoint records the positions of their decision logs.
+        sinks: Kafka sinks. Each savepoint records the positions of the sinks' decision logs.
 
     Raises:
         ConfigurationError: ``every`` is set without ``directory``, or ``every`` or ``num_retained`` is less than 1.
@@ -160,7 +160,7 @@ class _Run:
             logger.warning(text, error, answer.path or answer.problem)
             return False
         if not is_wanted:
-            text = "a savepoint request was withdrawn while it was served, so the query continues. The answer was: %s"
+            text = "a savepoint request was withdrawn during the savepoint, so the query continues. The answer was: %s"
             logger.warning(text, answer.path or answer.problem)
         return is_wanted
 

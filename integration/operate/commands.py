@@ -149,7 +149,7 @@ def resolve(  # noqa: PLR0913 - options of a command line
 ) -> None:
     """Walk through a batch in doubt step by step. The steps are the state, the evidence and the next action.
 
-    If you confirm, the command commits decided transactions that are still open. It does not abort any transaction.
+    If you confirm, the command commits decided transactions that are still open. The command does not abort any transaction.
 
     Exit status: 0 if nothing is in doubt; 1 if you must act; 2 if nothing was examined.
     """

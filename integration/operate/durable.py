@@ -1,4 +1,4 @@
-"""Write a directory atomically: fill it under a temporary name, make it durable, then rename it."""
+"""Write a directory atomically: fill the directory under a temporary name, make it durable, and then rename it."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ if TYPE_CHECKING:
 def whole_directory(target: Path) -> Iterator[Path]:
     """Yield a new directory next to ``target``, and rename it to ``target`` when the body completes.
 
-    If the body raises, the new directory is removed. A crash leaves a directory whose name begins with a dot. Nothing reads
-    such a directory.
+    If the body raises, the new directory is removed. A crash leaves a directory whose name begins with a dot, which nothing
+    reads.
 
     Raises:
         OSError: the directory cannot be written, or ``target`` exists and is not empty.

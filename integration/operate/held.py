@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class HeldPartition:
-    """A partition whose readers stop before its end.
+    """A partition whose readers stop before the partition's end.
 
     Attributes:
         stable: the last stable offset, where the readers stop.
@@ -45,7 +45,7 @@ class HeldPartition:
 
 
 def held_back(cluster: Cluster, topics: Collection[str]) -> tuple[HeldPartition, ...]:
-    """Find the partitions whose readers are held back, and the transactions that hold them back.
+    """Find the partitions whose readers are held back, and the transactions that hold these readers back.
 
     Raises:
         TwoPhaseCommitError: no broker responds, or a permission is missing.

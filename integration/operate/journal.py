@@ -47,7 +47,7 @@ def write_down(directory: Path, command: str, sink: str, transactions: dict[str,
     """Write the reason durably, and return the file.
 
     Raises:
-        ConfigurationError: the file cannot be written. Then do not carry out the act.
+        ConfigurationError: the file cannot be written, so the caller must not carry out the act.
     """
     act = Act(
         command=command,
@@ -90,8 +90,8 @@ def acts_in(directory: Path) -> Sequence[Act]:
             found.append(unseal(files.read(name) or b"", Act, of_format=FORMAT))
         except msgspec.DecodeError as error:
             raise ConfigurationError(
-                f"{directory}/{name} cannot be read: {error}. No data depends on the file. Restore it from a backup, or "
-                "remove it"
+                f"{directory}/{name} cannot be read: {error}. No data depends on the file. Restore the file from a "
+                "backup, or remove it"
             ) from error
     return found
 

@@ -90,7 +90,7 @@ class Savepoint(NamedTuple):
 
 
 def directory_name(batch_id: int, at_ms: int) -> str:
-    """Build a savepoint's directory name. If one query's savepoints are sorted by name, they are in order from old to new."""
+    """Build a savepoint's directory name. Sorting a query's savepoints by name puts them in order from old to new."""
     return f"{_DIRECTORY}{batch_id:010d}-{at_ms}"
 
 

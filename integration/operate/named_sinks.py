@@ -13,7 +13,7 @@ from twopc.sink import TwoPhaseCommitSink
 
 
 def load_sinks(place: str) -> tuple[TwoPhaseCommitSink[Any], ...]:
-    """Import ``module:name``: a sink, several sinks, or a function that returns them.
+    """Import ``module:name``: a sink, several sinks, or a function that returns sinks.
 
     The search includes the current directory.
 

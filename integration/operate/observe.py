@@ -41,7 +41,7 @@ _OPEN: Final = frozenset({"Ongoing", "PrepareCommit"})
 
 @dataclass(frozen=True, kw_only=True)
 class Proof:
-    """The evidence for one of the last batch's decided transactions."""
+    """The evidence for one decided transaction in the last batch."""
 
     batch: int
     task: int

@@ -28,7 +28,7 @@ class Standing(Enum):
 
 @dataclass(frozen=True, kw_only=True)
 class OpenTransaction:
-    """An open transaction. Its JSON object has a key for each attribute.
+    """An open transaction. The transaction's JSON object has a key for each attribute.
 
     Attributes:
         state: the transaction's state, in the coordinator's terms.
@@ -73,7 +73,7 @@ class OpenTransaction:
             "could decide it",
             Standing.RUNNING: "no decision names this transaction yet, and its driver is the newest driver",
             Standing.DRIVER: "this is the driver's own transaction, which contains a record for the decision log",
-            Standing.UNJUDGED: "the decision log is missing or cannot be read, so it is unknown what was decided",
+            Standing.UNJUDGED: "the decision log is missing or cannot be read, so the decisions are unknown",
         }[self.standing]
 
     def facts(self) -> dict[str, Any]:

@@ -67,7 +67,7 @@ def request_savepoint(
         is_over: returns True to stop waiting.
 
     Returns:
-        the savepoint. None if ``is_over`` returned True first and the request was withdrawn.
+        the savepoint. The result is None if ``is_over`` returned True first and the request was withdrawn.
 
     Raises:
         ConfigurationError: the checkpoint does not exist, or the query could not take the savepoint.
@@ -117,9 +117,9 @@ def stop_with_savepoint(
 ) -> Savepoint:
     """Stop a query in this process at the end of a batch, and take a savepoint.
 
-    A query that waits for input stops immediately, because it is between two batches. If the query begins a batch at the
-    moment of the stop, that batch may be decided after the savepoint. :func:`twopc.integration.operate.restore_savepoint`
-    reports this case.
+    A query that waits for input is between two batches, so it stops immediately. If the query begins a batch at the moment of
+    the stop, that batch may be decided after the savepoint. :func:`twopc.integration.operate.restore_savepoint` reports this
+    case.
 
     Raises:
         ConfigurationError: the savepoint could not be taken.

@@ -158,8 +158,8 @@ def repeated_in(sink: KafkaSink, savepoint: Savepoint) -> Repeated:
     batches = f"batch {first}" if first == highest else f"batches {first} to {highest}"
     is_exact = len(later) == highest - manifest.batch_id
     text = (
-        f"sink {sink.name!r} already has {batches}: {'' if is_exact else 'at least '}{counted(count, 'row')}. Their "
-        "input is processed again, so their output is duplicated"
+        f"sink {sink.name!r} already has {batches}: {'' if is_exact else 'at least '}{counted(count, 'row')}. The input "
+        "of these batches is processed again, so their output is duplicated"
     )
     return Repeated(sink.name, first, highest, count, is_exact=is_exact, text=text)
 

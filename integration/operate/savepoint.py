@@ -1,10 +1,10 @@
 """Take a savepoint of a stopped or running query: a copy of its checkpoint at the end of a batch.
 
-The copy is consistent even while the query runs. Spark never changes a checkpoint's files. It only adds and deletes files.
+The copy is consistent even while the query runs. Spark never changes a checkpoint's files. Spark only adds and deletes files.
 Spark writes ``commits/N`` after the offsets and the state (version N + 1) of batch N, and after ``foreachBatch`` has returned.
 By then, every sink shows the batch. So the files up to batch N form a consistent copy, even while Spark adds more files. Spark
-deletes files that are ``minBatchesToRetain`` batches old. If Spark deletes a file of batch N before it is copied, the copy
-starts again.
+deletes files that are ``minBatchesToRetain`` batches old. If Spark deletes a file of batch N before the file is copied, the
+copy starts again.
 
 Source logs (``sources/``) are copied completely. With an entry beyond batch N, the copy looks as if Spark had died before
 planning batch N + 1.
@@ -85,7 +85,7 @@ def create_savepoint(
         except OSError as error:
             raise ConfigurationError(f"the savepoint cannot be written: {error}. No partial copy is left") from error
     raise RetriableError(
-        f"{checkpoint}: Spark deletes files faster than they are copied. No savepoint was taken. Stop the query, or raise its "
+        f"{checkpoint}: Spark deletes files before they can be copied. No savepoint was taken. Stop the query, or raise its "
         "spark.sql.streaming.minBatchesToRetain"
     )
 

@@ -35,7 +35,7 @@ def create(  # noqa: PLR0913 - options of a command line
 ) -> None:
     """Copy a checkpoint as it was at the end of its last finished batch. The copy can be moved.
 
-    Exit status: 0 if the savepoint was taken; 2 if it was not taken. A failure leaves no partial copy.
+    Exit status: 0 if the savepoint was taken; 2 if the command failed. A failure leaves no partial copy.
     """
     from twopc.integration.operate import savepoints as command  # noqa: PLC0415 - slow imports that --help does not need
     from twopc.integration.operate.printing import run  # noqa: PLC0415
@@ -83,7 +83,7 @@ def restore(  # noqa: PLR0913 - options of a command line
 
     The command compares every file with its checksum. The command writes nothing to the sinks.
 
-    Exit status: 0 if the savepoint was restored; 2 if it was not restored. A failure leaves no partial copy.
+    Exit status: 0 if the savepoint was restored; 2 if the command failed. A failure leaves no partial copy.
     """
     from twopc.integration.operate import savepoints as command  # noqa: PLC0415 - slow imports that --help does not need
     from twopc.integration.operate.printing import run  # noqa: PLC0415
@@ -108,7 +108,7 @@ def stop_with_savepoint(
     The query must have twopc.integration.operate.Savepoints(…) among its interceptors. The query ends with
     StoppedWithSavepointError.
 
-    Exit status: 0 if the query stopped; 2 if it did not stop and continues.
+    Exit status: 0 if the query stopped; 2 if the query did not stop and continues.
     """
     from twopc.integration.operate import savepoints as command  # noqa: PLC0415 - slow imports that --help does not need
     from twopc.integration.operate.printing import run  # noqa: PLC0415

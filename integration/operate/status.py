@@ -1,4 +1,4 @@
-"""``twopc status``: show the state of a sink, a checkpoint or a cluster, and what to do about it."""
+"""Run ``twopc status``: show the state of a sink, a checkpoint or a cluster, and what to do."""
 
 from __future__ import annotations
 

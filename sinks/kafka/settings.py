@@ -80,8 +80,8 @@ class KafkaSettings:
         if self.transaction_timeout_ms < _SHORTEST_TRANSACTION_MS:
             raise ConfigurationError(
                 f"option 'kafka.transaction.timeout.ms'={self.transaction_timeout_ms} is too short, because a batch must be "
-                f"written and committed within that time. Set it to at least {_SHORTEST_TRANSACTION_MS} ms, preferably several "
-                "minutes"
+                f"written and committed within that time. Set the option to at least {_SHORTEST_TRANSACTION_MS} ms, "
+                "preferably several minutes"
             )
         self.committing_config()
 
@@ -109,13 +109,13 @@ class KafkaSettings:
         """
         for topic in topics:
             if topic is None:
-                raise BadRecordError("a row has no topic: its 'topic' column is null, and the sink sets no topic")
+                raise BadRecordError("the sink has no topic, and a row's 'topic' column is null")
             if not _TOPIC.fullmatch(topic):  # librdkafka would cut the name off at a NUL character, and write elsewhere
                 raise BadRecordError(f"{topic!r} in the 'topic' column is not a valid topic name. {_TOPIC_RULE}")
             if self._is_reserved(topic):
                 raise BadRecordError(
-                    f"{topic!r} in the 'topic' column is a ledger or one of Kafka's internal topics, and a row would corrupt its "
-                    "records. Correct the column"
+                    f"{topic!r} in the 'topic' column is a ledger or one of Kafka's internal topics, and a row would corrupt "
+                    "that topic's records. Correct the column"
                 )
 
     def _is_reserved(self, topic: str) -> bool:

@@ -39,7 +39,7 @@ class KafkaSink(KafkaSettings, TwoPhaseCommitSink[KafkaHandle]):
         other_ledgers: more topics that may not receive rows. This sink's ledger and all topics named ``twopc-ledger-…`` are
             always protected. :func:`twopc.integration.spark.exactly_once` adds the ledgers of the query's other sinks.
         guarantee: ``"EXACTLY_ONCE"`` by default. With ``"AT_LEAST_ONCE"``, the sink has no transactions, readers see rows early,
-            and **a failure duplicates rows**. With ``"NONE"``, tasks also do not wait for the brokers, and **a failure loses
+            and **a failure duplicates rows**. With ``"NONE"``, tasks do not wait for the brokers either, and **a failure loses
             or duplicates rows**. Flink's ``DeliveryGuarantee`` has the same values. See "A weaker guarantee" in
             ``docs/deployment.md``.
 
@@ -107,7 +107,7 @@ class KafkaSink(KafkaSettings, TwoPhaseCommitSink[KafkaHandle]):
         return KafkaCommitter(self)
 
     def create_decision_log(self) -> KafkaDecisionLog:
-        """Create the sink's decision log, without acquiring it."""
+        """Create the sink's decision log, but do not acquire it."""
         from twopc.sinks.kafka.decision_log import KafkaDecisionLog  # noqa: PLC0415 - the same
 
         return KafkaDecisionLog(self)

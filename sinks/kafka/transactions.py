@@ -1,7 +1,7 @@
 """Describe, end, fence and list transactions that other processes have opened.
 
-Each request goes to the broker that coordinates the transactional id. kafka-python's admin client has its own routing, but it
-never forgets a coordinator, and it raises at the first bad id. This module sends each request once.
+Each request goes to the broker that coordinates the transactional id. kafka-python's admin client has its own routing, but
+never forgets a coordinator, and raises an error at the first bad id. This module sends each request once.
 ``twopc.sinks.kafka.reports.until_final`` repeats requests without a final report.
 
 Sources: Kafka ``TransactionCoordinator.scala``; KIP-98 (EndTxn, InitProducerId), KIP-664 (Describe/ListTransactions).

@@ -78,7 +78,7 @@ class LakeCommitter(StepCommitter[HandleT, StepT], Generic[HandleT, StepT, Entry
 
     @abstractmethod
     def require_young(self, step: StepT, age_ms: float) -> None:
-        """Check that maintenance will not delete a batch's files as unused before they can be committed.
+        """Check that a batch can be committed before maintenance may delete the batch's files as unused.
 
         Raises:
             CheckpointExpiredError: the batch's files are too old.
@@ -185,7 +185,7 @@ class LakeCommitter(StepCommitter[HandleT, StepT], Generic[HandleT, StepT, Entry
             RefusedStartError: the table is older than the checkpoint.
         """
         known = scan_start or NO_ATTEMPT
-        with self._try("reading its newest decision"), self.step() as step:
+        with self._try("reading the table's newest decision"), self.step() as step:
             record = control.decode(self.load(step))
             is_behind = is_older(record, step.view.outcome, known)
         if is_behind:

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
 
 Meaning = tuple[type[TwoPhaseCommitError], str]
-"""The class of the error to raise before a decision, and the advice at the end of its message."""
+"""The class of the error to raise before a decision, and the advice at the end of the error message."""
 
 #: A bug in the code must not look like a storage failure.
 _MISTAKES: Final = (TypeError, AttributeError, NameError, AssertionError)
@@ -86,7 +86,7 @@ def explaining(what: str) -> Iterator[None]:
 
 
 def explained(error: Exception, what: str) -> TwoPhaseCommitError:
-    """Build the error for a failure before the decision. Its message begins with ``what``."""
+    """Build the error for a failure before the decision. The message begins with ``what``."""
     kind = getattr(error, "kind", UnavailableError)
     advice = getattr(error, "advice", "")
     parts = [f"{what}: {error}".rstrip("."), advice, "No part of this attempt is decided or visible"]

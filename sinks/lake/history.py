@@ -1,4 +1,4 @@
-"""Define the facts about a sink's decisions in a table's own history. Operators read them; drivers do not need them."""
+"""Define the facts about a sink's decisions in a table's own history. Only operators need this history."""
 
 from __future__ import annotations
 

@@ -30,7 +30,7 @@ def data_file(where: str, transaction: str, number: int) -> str:
 
 
 def entries_file(where: str, transaction: str) -> str:
-    """Return the path of the file that lists a transaction's entries if there are too many for its handle."""
+    """Return the path of the file that lists a transaction's entries if the list is too long for the handle."""
     return f"{where}/{transaction}.entries"
 
 

@@ -1,7 +1,7 @@
 """Find the files of transactions that no driver will decide.
 
-The newest decision in the table determines which directories to search, so that no committed file is ever a candidate. The search
-skips files from earlier batches and drivers. The search lists files from the newest batch only if the caller knows that
+The newest decision in the table determines which directories to search, so that the search never finds a committed file. The
+search skips files from earlier batches and drivers. The search lists files from the newest batch only if the caller knows that
 decision's transactions. Files from later batches were never added to the table.
 """
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 class Orphans:
-    """Lists orphaned files, and remembers them until their deletion."""
+    """Lists orphaned files, and remembers the files until they are deleted."""
 
     def __init__(self) -> None:
         self._paths: dict[str, list[str]] = defaultdict(list)

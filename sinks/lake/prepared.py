@@ -20,7 +20,7 @@ THREADS: Final = 16
 
 
 def whole(files: Files, handles: Sequence[HandleT], kind: type[EntryT]) -> dict[HandleT, list[EntryT] | None]:
-    """Return each transaction's files; None if one of the files is missing or has another size.
+    """Return each transaction's files; None if a file is missing or its size has changed.
 
     Raises:
         StoreError: the storage did not respond, so the files' state is unknown.

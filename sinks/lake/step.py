@@ -48,7 +48,7 @@ class LakeStep(ABC, Generic[ViewT, SeenT]):
         """Commit the step's changes, if any.
 
         If others commit first, the step tries again. The step also repeats a commit that received no response. The sink's value
-        moves by compare-and-set, so at most one try takes effect, even if a try arrives late.
+        moves by compare-and-set, so at most one attempt to commit takes effect, even if an attempt arrives late.
 
         Raises:
             OvertakenError: another driver has moved the sink's value.

@@ -136,7 +136,7 @@ class PostgresCommitter(FencedCommitter[PostgresHandle, "Connection"]):
         step.execute(self._statements.insert_markers([transaction], version=version, state="aborted"))
 
     def pending(self, step: Connection) -> list[str]:
-        """See :class:`FencedCommitter`. A slice is invisible until its task commits. A later sweep finds such slices."""
+        """See :class:`FencedCommitter`. A slice is invisible until its task commits. A later sweep finds the slice."""
         return [name for (name,) in step.execute(self._statements.find_slices_without_marker())]
 
     def forget_before(self, step: Connection, version: int) -> None:
@@ -161,7 +161,7 @@ class PostgresCommitter(FencedCommitter[PostgresHandle, "Connection"]):
     def observed(
         self, step: Connection, record: Control, decided: Sequence[PostgresHandle], scan_start: Mapping[str, Any]
     ) -> Observation:
-        """See :class:`FencedCommitter`. A vote without a decision is also a leftover, and it holds locks."""
+        """See :class:`FencedCommitter`. A vote without a decision is also a leftover that holds locks."""
         found = super().observed(step, record, decided, scan_start)
         server = read_server(step)
         table = str(read_table(step, self._settings.table, locked=False).oid)

@@ -102,7 +102,7 @@ def explained(error: Exception, what: str, *, is_start: bool = False) -> TwoPhas
     Args:
         error: the failure.
         what: the sink and the step.
-        is_start: whether a start has failed. Then an earlier driver may have decided a batch that is not complete yet.
+        is_start: whether a start has failed. If so, an earlier driver may have decided a batch that is not complete yet.
     """
     kind, advice = _meaning(error)
     return kind(f"{what}: {text_of(error)}. {advice}. {_OF_A_START if is_start else _OF_AN_ATTEMPT}")
@@ -121,7 +121,7 @@ def _meaning(error: Exception) -> tuple[type[TwoPhaseCommitError], str]:
 
 
 def text_of(error: Exception) -> str:
-    """Return the message's first line without a period. The other lines quote the statement."""
+    """Return the message's first line without a period. The message's other lines quote the statement."""
     diagnosed = getattr(getattr(error, "diag", None), "message_primary", None)
     detail = getattr(getattr(error, "diag", None), "message_detail", None)
     lines = (diagnosed or str(error) or type(error).__name__).strip().splitlines()

@@ -53,7 +53,7 @@ def _impossible(publishing: Publishing) -> Iterator[str]:
         yield f"{table.title} is {_KINDS.get(table.kind, 'not a table')}: pass a regular or a partitioned table"
     if table.persistence != "p":
         yield (
-            f"{table.title} is unlogged, so a server crash empties it, including decided rows: ALTER "
+            f"{table.title} is unlogged, so a server crash deletes all rows, including decided rows: ALTER "
             f"TABLE {table.title} SET LOGGED"
         )
     if missing := _RIGHTS[publishing.mode] & table.missing_rights:
@@ -188,8 +188,8 @@ def _check(constraint: Constraint, publishing: Publishing) -> str:
         )
     if _is_mixed(constraint.columns, publishing):
         return (
-            f"the constraint {where} uses columns that an upsert changes and columns that it keeps, so the values may "
-            "violate it after the decision: select all these columns, or drop the constraint"
+            f"the constraint {where} uses columns that an upsert changes and columns that the upsert keeps, so the "
+            "values may violate the constraint after the decision: select all these columns, or drop the constraint"
         )
     return ""  # the stage has the same constraint
 
@@ -198,8 +198,8 @@ def _computed(publishing: Publishing) -> Iterator[str]:
     for column in publishing.table.columns:
         if _is_mixed(column.sources, publishing):
             yield (
-                f"{publishing.table.title}.{column.name} is computed from columns that an upsert changes and columns that it "
-                "keeps, and the computation may fail after the decision: select all these columns"
+                f"{publishing.table.title}.{column.name} is computed from columns that an upsert changes and columns "
+                "that the upsert keeps, and the computation may fail after the decision: select all these columns"
             )
 
 
@@ -223,6 +223,6 @@ def _partitioned(table: Table) -> Iterator[str]:
         )
     for name in table.stricter:
         yield (
-            f"a column of the partition {name} is NOT NULL but nullable in {table.title}, so the staging table does not check "
-            f"it: SET NOT NULL in {table.title}, too"
+            f"a column of the partition {name} is NOT NULL but nullable in {table.title}, so the staging table does not "
+            f"check that column: SET NOT NULL in {table.title}, too"
         )

@@ -1,7 +1,7 @@
 """Check a PostgreSQL sink's connection string, and show it without its password.
 
-libpq quotes the text that it cannot parse. If a password is not escaped, this text may be part of the password. So this module
-catches such mistakes first, and shows no values.
+libpq's error messages quote text that libpq cannot parse. If a password is not escaped, this text may be part of the password.
+So this module catches such mistakes first, and shows no values.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _OWNED: Final = {
     "client_encoding": "the sink writes UTF-8",
     "connect_timeout": "timeout_ms sets the timeouts",
     "replication": "the sink executes statements",
-    "fallback_application_name": "it contains the sink name",
+    "fallback_application_name": "this name contains the sink name",
 }
 _PORTS: Final = range(1, 65_536)
 #: The sink does not hide a shorter secret, because it also occurs in other words.
@@ -69,8 +69,8 @@ class Address:
         """Connect to a server that accepts writes. The connection begins a transaction with its first statement.
 
         Args:
-            name: the sink name. The server shows it as the application name (``pg_stat_activity``), unless the connection
-                string sets another.
+            name: the sink name. The server shows the sink name as the application name (``pg_stat_activity``), unless the
+                connection string sets another.
             timeout_ms: how long the connection attempt may take. A value below 2000 counts as 2000.
 
         Raises:
@@ -103,7 +103,7 @@ class Address:
             return conninfo_to_dict(self.dsn)
         except (psycopg.Error, UnicodeError):
             # The client's message quotes the text that it cannot parse.
-            raise _wrong(f"it is neither a URL nor name=value pairs in libpq format. {_ESCAPES}") from None
+            raise _wrong(f"the dsn is neither a URL nor name=value pairs in libpq format. {_ESCAPES}") from None
 
 
 def _objections(dsn: str, found: Mapping[str, Any]) -> Iterator[str]:
@@ -113,9 +113,9 @@ def _objections(dsn: str, found: Mapping[str, Any]) -> Iterator[str]:
     is_url = dsn.startswith(_SCHEMES)
     ports = str(found.get("port", "")).split(",")
     if not all(port == "" or (port.isdecimal() and int(port) in _PORTS) for port in ports):
-        yield f"its port is not a number up to {_PORTS.stop - 1}. {_ESCAPES}"
+        yield f"the port is not a number up to {_PORTS.stop - 1}. {_ESCAPES}"
     if is_url and any("@" in str(found.get(name, "")) for name in ("host", "dbname")):
-        yield f"its host or database contains an '@'. {_ESCAPES}"
+        yield f"the host or database contains an '@'. {_ESCAPES}"
 
 
 def _wrong(advice: str) -> ConfigurationError:

@@ -36,7 +36,7 @@ class Publishing:
 
     @property
     def filled(self) -> tuple[str, ...]:
-        """The columns that the stage fills with defaults, because the batch lacks them and the table does not compute them."""
+        """The columns that the batch lacks, that the table does not compute, and that the stage fills with defaults."""
         computed = (column.name for column in self.table.columns if not column.generated)
         return tuple(name for name in computed if name not in self.written)
 
@@ -58,7 +58,7 @@ class Publishing:
 
     @property
     def key_index(self) -> Index | None:
-        """The unique index that ``ON CONFLICT`` uses. None if the table has no suitable index."""
+        """The unique index that ``ON CONFLICT`` uses; None if the table has no suitable index."""
         for index in self.table.indexes:
             is_usable = index.is_own and index.is_unique and index.is_immediate and index.is_valid
             is_odd = index.is_partial or index.has_expressions or index.compares_otherwise or index.method != "btree"

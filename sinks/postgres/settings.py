@@ -89,7 +89,9 @@ class PostgresSettings:
 
 
 def row_format(settings: PostgresSettings, schema: pa.Schema) -> RowFormat:
-    """Determine how to write a batch's rows. Read the table at most every 30 s; tasks and the driver also read it for each batch.
+    """Determine how to write a batch's rows. Read the table at most every 30 s.
+
+    Tasks and the driver also read the table for each batch.
 
     Raises:
         SchemaError: the columns do not fit the table.

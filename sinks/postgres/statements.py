@@ -140,7 +140,10 @@ class Statements:
         )
 
     def find_slices_with_marker(self, *, limit: int) -> sql.Composed:
-        """Find published or rolled-back slices. Their stages are no longer needed, and no transaction reads them."""
+        """Find published or rolled-back slices.
+
+        The stages of these slices are no longer needed, and no transaction reads them.
+        """
         return self._format(
             "SELECT s.txn FROM {schema}.slice s JOIN {schema}.marker m USING (txn) WHERE s.sink = {sink} AND NOT EXISTS ("
             "SELECT FROM pg_locks l WHERE l.relation = to_regclass({stage})::oid AND l.pid <> pg_backend_pid()"
@@ -172,7 +175,7 @@ class Statements:
         return self._format("SELECT state FROM {schema}.marker WHERE txn = {txn} AND sink = {sink}", txn=txn)
 
     def forget_markers(self, *, below: int) -> sql.Composed:
-        """Remove the markers of decisions below a version, unless their slices still exist."""
+        """Remove markers from decisions below a version, unless the markers' slices still exist."""
         return self._format(
             "DELETE FROM {schema}.marker m WHERE sink = {sink} AND version < {below} "
             "AND NOT EXISTS (SELECT FROM {schema}.slice s WHERE s.txn = m.txn)",

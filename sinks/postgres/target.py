@@ -79,12 +79,13 @@ class Index:
         columns: the key columns' names, in order, without expressions.
         is_unique: whether the index forbids two rows with equal keys.
         is_primary: whether the index implements the primary key.
-        is_immediate: whether the server checks uniqueness immediately. For a deferrable constraint, it does not.
+        is_immediate: whether the server checks uniqueness immediately; False for a deferrable constraint.
         is_valid: whether the index covers every row. ``CREATE INDEX CONCURRENTLY`` may have left an incomplete index.
         is_partial: whether the index has a predicate.
         has_expressions: whether a key is an expression.
-        compares_otherwise: whether values that differ in the column may be equal in the index. Then the operator class is not
-            the type's own, or the collation is not the column's own and one of these two collations is not deterministic.
+        compares_otherwise: whether values that differ in the column may be equal in the index. In that case, the operator
+            class is not the type's own, or the collation is not the column's own and one of the two collations is not
+            deterministic.
         is_own: whether the index is on the table itself, not just on a partition.
         definition: the text after ``USING`` in the ``CREATE INDEX`` statement, without clauses that only a unique index may
             have; empty if it was not read.

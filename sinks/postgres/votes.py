@@ -1,9 +1,9 @@
 """Handle votes with ``vote="prepared"``.
 
-A vote is a transaction that publishes a batch. The server prepares it before the decision. A prepared transaction
-survives the end of its session and a server crash. It keeps its locks, and the table can no longer reject it. The transaction
-contains its slices' markers. So, as for any other publish, these markers prove the commit, and they prevent another publish of
-the same slices.
+A vote is a transaction that publishes a batch, and that the server prepares before the decision. A prepared transaction
+survives the end of its session and a server crash, keeps its locks, and can no longer be rejected by the table. The
+transaction contains its slices' markers. So, as for any other publish, these markers prove the commit, and they prevent
+another publish of the same slices.
 
 No two transactions are prepared under the same name. So a transaction that the server no longer lists is either committed, with
 visible markers, or permanently rolled back.
@@ -33,8 +33,8 @@ _PREFIX: Final = "twopc-{sink}-{id}-"
 def vote_name(connection: Connection, sink: str, record: Control, attempt: Attempt) -> str:
     """Return the name of an attempt's vote. The server allows 199 bytes.
 
-    The name is unique on the server, even if the server has a copy of the database: the copy's control record is the same, but
-    its oid differs.
+    The name is unique on the server, because it contains the database's oid. A copy of the database has the same control
+    record, but another oid.
     """
     database = connection.execute("SELECT oid FROM pg_database WHERE datname = current_database()").fetchone()
     if database is None:

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 
 class PostgresWriter(SinkWriter[PostgresHandle]):
-    """See :class:`SinkWriter`. The stage is invisible before its COMMIT, so a task that dies leaves nothing behind."""
+    """See :class:`SinkWriter`. The stage is invisible before its COMMIT, so a task that dies leaves no stage."""
 
     def __init__(self, task: TaskAttempt, settings: PostgresSettings) -> None:
         self._task = task

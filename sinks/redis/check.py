@@ -2,8 +2,8 @@
 
 A command that failed after the decision would stop the query permanently. For almost all batches, one read of every chunk is
 enough. But a batch could push a counter past its limit, or a counter may contain a number that Lua and the command read
-differently. In these cases, the driver rehearses the batch's increments: it executes them on copies, in the order in which
-they will be applied.
+differently. For such a batch, the driver rehearses the increments: it executes them on copies, in the order in which they will
+be applied.
 """
 
 from __future__ import annotations

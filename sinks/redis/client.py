@@ -51,7 +51,7 @@ class Call(NamedTuple):
 
 @dataclass(frozen=True)
 class Safety:
-    """The copies that a write needs before the sink treats it as safe.
+    """The copies that the sink requires before it treats a write as safe.
 
     Attributes:
         replicas: the number of replicas that must have the write in memory (WAIT).

@@ -26,7 +26,7 @@ SLOTS: Final = 16_384
 
 @dataclass(frozen=True, kw_only=True)
 class RedisHandle(StagedHandle):
-    """A prepared slice. Its checksum is the SHA-1 of the chunks' SHA-1 digests, slot by slot.
+    """A prepared slice. The slice's checksum is the SHA-1 of the chunks' SHA-1 digests, slot by slot.
 
     Attributes:
         groups: for each hash slot, its number (-1 without a cluster), the number of its chunks, and their weight. The weight

@@ -1,7 +1,7 @@
 """Check the redis-py options in a sink's ``options`` and in the query of its url.
 
-redis-py itself lets a url override all options. It passes unknown options to a constructor that rejects them. A cluster client
-drops them. redis-py also reads ``/prod`` as database 0.
+redis-py itself lets a url override all options. redis-py passes unknown options to a constructor that rejects them, but a
+cluster client drops unknown options. redis-py also reads ``/prod`` as database 0.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ def require_valid(url: str, options: Mapping[str, Any], *, cluster: bool) -> Non
     """
     scheme = urlsplit(url).scheme
     if scheme not in _CONNECTIONS:
-        raise _wrong("url", "it must start with redis://, rediss:// (TLS) or unix://")
+        raise _wrong("url", "the url must start with redis://, rediss:// (TLS) or unix://")
     if scheme == "unix" and cluster:
         raise _wrong("url", "a cluster has no socket file: the url must start with redis:// or rediss://")
     in_url = _options_of(url)
@@ -87,19 +87,19 @@ def _wrong(argument: str, advice: str) -> ConfigurationError:
 
 
 def _options_of(url: str) -> dict[str, str]:
-    """Read the options in a url as text, from its query and its other parts."""
+    """Read the options in a url as text, from the url's query and its other parts."""
     parts = urlsplit(url)
     try:
         parts.port  # noqa: B018 - the library checks the port when this attribute is read
     except ValueError:
         # The library's message may show part of a password.
-        raise _wrong("url", f"its port is not a number up to 65535. {_ESCAPES}") from None
+        raise _wrong("url", f"the port is not a number up to 65535. {_ESCAPES}") from None
     if parts.fragment:
         raise _wrong("url", f"nothing can follow a '#'. {_ESCAPES}")
     query = parse_qs(parts.query, keep_blank_values=True)
     database = parts.path.strip("/") if parts.scheme != "unix" else ""
     if database and not database.isdecimal():
-        raise _wrong("url", f"its path is not a database number. {_ESCAPES}")
+        raise _wrong("url", f"the path is not a database number. {_ESCAPES}")
     elsewhere = {"username": parts.username, "password": parts.password, "db": database}
     for name, value in elsewhere.items():
         if value:

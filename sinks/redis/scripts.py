@@ -1,7 +1,7 @@
 """Define the scripts that run inside Redis. Each script is an atomic step on keys in one hash slot. Repeated calls are safe.
 
 All scripts use ``EVAL``, because Redis 6.2 has no functions. Redis does not roll back a failed script. So after its first
-write, :data:`APPLY` never ends with an error. Instead, it records the last row that it has applied.
+write, :data:`APPLY` never ends with an error. Instead, the script records the last row that it has applied.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Define the Redis sink that users create.
 
-The sink writes to a standalone Redis or Valkey server, to one behind Sentinel, or to a cluster.
+The sink writes to standalone Redis or Valkey, to servers behind Sentinel, or to a cluster.
 """
 
 from __future__ import annotations

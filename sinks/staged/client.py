@@ -116,7 +116,7 @@ class StoreClient(ABC, Generic[CallT]):
         return checked(self.execute([call]))[0]
 
     def translate(self, error: Exception, what: str) -> TwoPhaseCommitError:
-        """Build the error for a failure before the decision. Its message begins with ``what``: the sink and the step."""
+        """Build the error for a failure before the decision. The message begins with ``what``: the sink and the step."""
         text = f"{what}: {str(error) or type(error).__name__}"
         if remedy := self.remedy(f"{getattr(error, 'kind', type(error).__name__)} {error}"):
             kind, advice = remedy

@@ -95,7 +95,7 @@ class StagedCommitter(ControlCommitter[StagedHandleT, "StoreClient[Any]"]):
     def commit(
         self, handles: Sequence[StagedHandleT], scan_start: Mapping[str, Any]
     ) -> Mapping[StagedHandleT, Evidence]:
-        """See :class:`SinkCommitter`. Apply one slice after another, so that a replay applies them in the same order."""
+        """See :class:`SinkCommitter`. Apply one slice after another, so that a replay applies the slices in the same order."""
         version = version_of(scan_start)
         self._blockers = []
         self._highest_version = max(self._highest_version, self._top(handles, version))
@@ -119,7 +119,7 @@ class StagedCommitter(ControlCommitter[StagedHandleT, "StoreClient[Any]"]):
     def prove(
         self, handles: Sequence[StagedHandleT], scan_start: Mapping[str, Any]
     ) -> Mapping[StagedHandleT, Evidence]:
-        """See :class:`SinkCommitter`. The markers are the proof."""
+        """See :class:`SinkCommitter`. The markers prove the commit."""
         version = version_of(scan_start)
         try:
             states = self._look(handles, version, durable=True)
@@ -136,7 +136,7 @@ class StagedCommitter(ControlCommitter[StagedHandleT, "StoreClient[Any]"]):
         return super().initialize_state(decided, scan_start)
 
     def recover_and_abort(self, decided: Collection[StagedHandleT]) -> None:
-        """See :class:`SinkCommitter`. Sweep undecided slices from this driver epoch and earlier ones."""
+        """See :class:`SinkCommitter`. Sweep undecided slices from this driver epoch and earlier driver epochs."""
         with self._tidy("sweeping undecided slices"):
             self._sweep_all({handle.entry for handle in decided})
 
@@ -234,7 +234,7 @@ class StagedCommitter(ControlCommitter[StagedHandleT, "StoreClient[Any]"]):
     def _tombstone(self, handle: StagedHandleT, version: int) -> bool:
         """Prevent all drivers, even paused ones, from applying a lost slice.
 
-        Return whether no driver can apply it any more.
+        Return whether every driver is now prevented from applying the slice.
         """
 
     @abstractmethod
@@ -255,4 +255,4 @@ class StagedCommitter(ControlCommitter[StagedHandleT, "StoreClient[Any]"]):
 
     @abstractmethod
     def _sweep(self, orphans: Mapping[str, str]) -> int:
-        """Remove undecided slices. Their tasks may still be writing. Return how many slices were swept for the first time."""
+        """Remove undecided slices, even if tasks are still writing. Return how many slices were swept for the first time."""

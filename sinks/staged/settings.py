@@ -49,7 +49,7 @@ class StagedSettings(ABC):
 
     @property
     def columns(self) -> frozenset[str]:
-        """See :class:`TwoPhaseCommitSink`. These are the mapping's columns."""
+        """See :class:`TwoPhaseCommitSink`. Choose the mapping's columns."""
         return self.mapping.columns
 
     @abstractmethod
@@ -60,8 +60,8 @@ class StagedSettings(ABC):
     def objections(self, found: Any) -> Iterator[tuple[bool, str]]:
         """Yield possible objections to a store with these facts.
 
-        Each objection is a flag that says whether it applies, and advice. The caller stops at the first objection that
-        applies.
+        Each objection consists of a flag, which says whether the objection applies, and advice. The caller stops at the first
+        objection that applies.
         """
 
     def _require(self, is_valid: object, argument: str, advice: str) -> None:

@@ -40,7 +40,7 @@ def test_a_password_that_is_not_escaped_is_refused_without_a_part_of_it(secret: 
     "dsn", ["canary", "host=db canary", "password='canary", "postgresql://u:canary@[::1", "host=db canary=x"]
 )
 def test_a_string_that_cannot_be_read_is_not_quoted(dsn: str) -> None:
-    with pytest.raises(ConfigurationError, match=r"^PostgresSink\(dsn=…\): it is neither") as refused:
+    with pytest.raises(ConfigurationError, match=r"^PostgresSink\(dsn=…\): the dsn is neither") as refused:
         Address(dsn)
     assert "canary" not in str(refused.value)
 
@@ -48,8 +48,8 @@ def test_a_string_that_cannot_be_read_is_not_quoted(dsn: str) -> None:
 @pytest.mark.parametrize(
     ("dsn", "reason"),
     [
-        ("host=db port=canary", "its port is not a number up to 65535"),
-        ("host=db port=65536", "its port is not a number up to 65535"),
+        ("host=db port=canary", "the port is not a number up to 65535"),
+        ("host=db port=65536", "the port is not a number up to 65535"),
         ("host=db client_encoding=latin1", "the sink itself sets 'client_encoding': the sink writes UTF-8. Remove it"),
         ("postgresql://db/x?connect_timeout=5", "the sink itself sets 'connect_timeout': timeout_ms"),
         ("host=db replication=database", "the sink itself sets 'replication'"),

@@ -47,16 +47,16 @@ def test_an_option_is_refused_alike_in_the_url_and_in_options(option: str, value
 @pytest.mark.parametrize(
     ("url", "words"),
     [
-        ("http://x", "it must start with redis://"),
+        ("http://x", "the url must start with redis://"),
         ("redis://h?db=", "'db' has no value"),
-        ("redis://h?db=1&db=2", "it has 'db' twice"),
+        ("redis://h?db=1&db=2", "the option 'db' occurs twice"),
         ("redis://h?db=x", "redis-py rejected a value: Invalid value for 'db'"),
         ("redis://h?health_check_interval=often", "Invalid value for 'health_check_interval'"),
         ("redis://h?credential_provider=x", "'credential_provider' cannot be written as text: pass it in options"),
-        ("redis://h/prod", "its path is not a database number"),
-        ("redis://h/0/1", "its path is not a database number"),
-        ("redis://h/1?db=2", "it has 'db' twice"),
-        ("redis://h:x", "its port is not a number"),
+        ("redis://h/prod", "the path is not a database number"),
+        ("redis://h/0/1", "the path is not a database number"),
+        ("redis://h/1?db=2", "the option 'db' occurs twice"),
+        ("redis://h:x", "the port is not a number"),
         ("redis://h/0#replica", "nothing can follow a '#'"),
     ],
 )

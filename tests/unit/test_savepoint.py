@@ -164,7 +164,7 @@ def test_a_savepoint_ends_with_an_error_if_spark_is_always_faster(
             (checkpoint / name).unlink(missing_ok=True)
 
     while_copying(monkeypatch, delete)
-    with pytest.raises(RetriableError, match="faster than they are copied"):
+    with pytest.raises(RetriableError, match="before they can be copied"):
         create_savepoint(checkpoint, tmp_path / "kept")
     assert not list((tmp_path / "kept").iterdir())
 

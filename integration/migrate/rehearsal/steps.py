@@ -1,4 +1,4 @@
-"""Define a rehearsal's steps: one query with one checkpoint moves from the old sink to the new one and back."""
+"""Define a rehearsal's steps: one query with one checkpoint moves from the old sink to the new sink and back."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ class Step:
 
 @dataclass
 class Rehearsal:
-    """Moves one query from the old sink to the new one and back.
+    """Moves one query from the old sink to the new sink and back.
 
     Attributes:
         directory: the directory for the checkpoint and logs.
