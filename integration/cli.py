@@ -212,8 +212,8 @@ def preflight(  # noqa: PLR0913 - options of a command line
 
     The command is safe while a query with the sink name is running. The command removes everything that it creates.
 
-    The worst finding determines the exit status: 0 for pass, 3 for warn, 1 for fail. The exit status is 2 if nothing was
-    checked (no broker, wrong usage, interrupt).
+    Exit status: 0 if the worst finding is pass; 3 if it is warn; 1 if it is fail; 2 if nothing was checked (no broker, wrong
+    usage, interrupt).
     """
     from twopc.integration.connection_options import describing  # noqa: PLC0415 - slow imports that --help does not need
     from twopc.integration.preflight import command  # noqa: PLC0415

@@ -48,8 +48,8 @@ def preflight(  # noqa: PLR0913 - options of a command line
 ) -> None:
     """Run the checks of `twopc preflight`, and also check the source, the output's readers, the keys' partitions, and quotas.
 
-    The worst finding determines the exit status: 0 for pass, 3 for warn, 1 for fail. The exit status is 2 if nothing was
-    checked (no broker, wrong usage, interrupt).
+    Exit status: 0 if the worst finding is pass; 3 if it is warn; 1 if it is fail; 2 if nothing was checked (no broker, wrong
+    usage, interrupt).
     """
     if source_topic and source_bootstrap_servers is None:
         raise typer.BadParameter("--source-topic needs --source-bootstrap-servers", param_hint="--source-topic")
@@ -199,8 +199,8 @@ def probe(  # noqa: PLR0913 - options of a command line
     readers on that topic. With --topic, the command writes to your topic, and the topic's read_committed readers must wait
     until the probe ends.
 
-    The worst finding determines the exit status: 0 for pass, 3 for warn (the group committed no offset), 1 for fail. The exit
-    status is 2 if the group was not probed.
+    Exit status: 0 if the worst finding is pass; 3 if it is warn (the group committed no offset); 1 if it is fail; 2 if the
+    group was not probed.
     """
     from twopc.integration.connection_options import describing  # noqa: PLC0415 - slow imports that --help does not need
     from twopc.integration.migrate import command  # noqa: PLC0415

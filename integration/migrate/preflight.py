@@ -112,7 +112,8 @@ def check_groups(target: Target) -> Iterator[Finding]:
         if groups:
             why = (
                 f"{counted(len(groups), 'group has', 'groups have')} offsets in the topic: {', '.join(sorted(groups))}. Under "
-                "read_uncommitted, a reader also sees rows of undecided and of aborted attempts. A broker does not know which "
+                "read_uncommitted, a reader also sees rows from undecided and aborted attempts. A broker does not know "
+                "which "
                 "isolation level a reader uses"
             )
             fix = "Set isolation.level=read_committed in each group before the cut-over. Readers without a group are not listed"

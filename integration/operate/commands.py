@@ -36,7 +36,9 @@ _ServersOrNone = Annotated[
     connection(help="host:port of a broker. Without a broker, the command shows only the facts in the checkpoint."),
 ]
 _Ledger = Annotated[str | None, connection(help="The sink's ledger. Default: twopc-ledger-<sink>.")]
-_Checkpoint = Annotated[Path | None, typer.Option(help="The query's checkpoint, if you pass a sink name.")]
+_Checkpoint = Annotated[
+    Path | None, typer.Option(help="The query's checkpoint. Use this option together with a sink name.")
+]
 _Sinks = Annotated[
     str | None,
     typer.Option(

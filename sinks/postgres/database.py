@@ -53,7 +53,8 @@ class Database:
         """Run the body in a transaction and commit it, all within the timeout.
 
         Args:
-            prepared_as: if set, prepare the transaction under this name and do not commit it. Any session can commit it later.
+            prepared_as: if set, prepare the transaction under this name, and do not commit it. Any session can commit the
+                prepared transaction later.
 
         Raises:
             psycopg.Error: the server rejected a statement, or did not respond in time. The outcome of the COMMIT is unknown.

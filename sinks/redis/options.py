@@ -78,7 +78,7 @@ def require_valid(url: str, options: Mapping[str, Any], *, cluster: bool) -> Non
         raise _wrong("options", f"{name!r} is also in the url: pass it only once")
     for argument, has_database in (("url", in_url.get("db", "0").strip("0")), ("options", "db" in options)):
         if cluster and has_database:
-            raise _wrong(argument, "a cluster has only database 0: remove the database")
+            raise _wrong(argument, "a cluster has only database 0: remove the database number")
     _require_constructible(url, {name: value for name, value in options.items() if name not in _OF_CLUSTER})
 
 

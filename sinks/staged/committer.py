@@ -220,7 +220,7 @@ class StagedCommitter(ControlCommitter[StagedHandleT, "StoreClient[Any]"]):
     ) -> Generator[tuple[StagedHandleT, Sequence[str]]]:
         """Apply slices in order. Yield each slice with the errors that block it.
 
-        When the iterator is closed, it waits for running slices, and starts no more slices.
+        A closed iterator starts no more slices, and waits for the running ones.
         """
         for handle in handles:
             yield handle, self._apply(handle, version)
