@@ -174,7 +174,7 @@ def test_an_operators_act_that_is_damaged_is_named(tmp_path: Path) -> None:
     for data in _damaged(whole):
         file.write_bytes(data)
         said = _error_of(lambda: _require_equal(acts_in(tmp_path), known))
-        assert said is None or re.search(r"operator-000001\.json cannot be read: .*No data depends on it", said)
+        assert said is None or re.search(r"operator-000001\.json cannot be read: .*No data depends on the file", said)
 
 
 def test_a_line_of_the_history_that_is_damaged_is_skipped_and_named_and_no_other_is_lost(tmp_path: Path) -> None:

@@ -49,4 +49,4 @@ def test_a_page_is_written_without_the_cluster_and_says_why(play: Play, tmp_path
     assert said.status == 0 and "The cluster was not contacted: add --bootstrap-servers." in sinks
     said, sinks = written(play, tmp_path / "page.html", "--bootstrap-servers", "127.0.0.1:1", "--timeout", "2")
     assert said.status == 1 and "no Kafka broker responds" in sinks
-    assert said.error.count("\n") == 1 and "The page was written without it" in said.error
+    assert said.error.count("\n") == 1 and "The page was written without the cluster's state" in said.error

@@ -125,7 +125,7 @@ def test_a_partitioned_table_takes_a_batch_for_all_of_its_partitions(
 
 
 _MIXED = [
-    ("CHECK (n <= most)", "uses columns that an upsert changes and columns that it keeps"),
+    ("CHECK (n <= most)", "uses columns that an upsert changes and columns that the upsert keeps"),
     ("room int GENERATED ALWAYS AS (100 / (most - n)) STORED", "target.room is computed from columns that an upsert"),
     ("room int GENERATED ALWAYS AS (n + 1) STORED, CHECK (room <= most)", "uses columns that an upsert changes"),
 ]
