@@ -1,4 +1,4 @@
-"""Names for an attempt, its tasks, its transactions and the driver that claims a sink."""
+"""The types that identify an attempt, its tasks, its transactions, and the driver that claims a sink."""
 
 from __future__ import annotations
 
@@ -14,11 +14,13 @@ Place = tuple[str, int]
 
 
 class Attempt(NamedTuple):
-    """The name of one attempt at a batch. It does not depend on records that a dead driver may not have written (rule 13).
+    """The name of one attempt at a batch.
+
+    The name does not depend on records that a dead driver may have failed to write (rule 13).
 
     Attributes:
         driver_epoch: the driver's epoch in the decision log.
-        counter: the attempt's number in that driver.
+        counter: the number of this attempt, counted by that driver.
     """
 
     driver_epoch: int
@@ -30,13 +32,14 @@ class TaskAttempt:
     """One task of one attempt, with the fields that name a writer's transaction.
 
     Attributes:
-        partition: the task number in the batch. A repair's tasks have numbers above those of the decision (see
+        partition: the task number in the batch. A repair numbers its tasks above the tasks in the decision (see
             :meth:`twopc.engine.Work.number_of`).
         driver_epoch: the fencing token that this driver acquired for the sink (:meth:`SinkCommitter.acquire`).
-        committed_through: the highest batch for which this driver has proven every transaction; -1 if none.
-        is_repair: whether the task rewrites lost transactions of a decision and therefore needs a handle (rule 9).
-        ends_at: the deadline for the task's vote, by ``time.monotonic()`` of this process. A writer should not wait
-            past this deadline. The deadline is infinite if the engine itself cancels the task.
+        committed_through: the highest batch for which this driver has proven that every transaction is committed; -1 if
+            there is no such batch.
+        is_repair: whether the task rewrites the decision's lost transactions, and therefore needs a handle (rule 9).
+        ends_at: the deadline for the task's vote, on this process's ``time.monotonic()`` clock. A writer should not
+            wait past this deadline. The deadline is infinite if the engine itself cancels the task.
     """
 
     query_id: str
@@ -54,7 +57,7 @@ class Claim:
     """The driver that wants to own a sink.
 
     Attributes:
-        run: this run's UUID, which every retry uses, so that acquiring twice is harmless.
+        run: this run's UUID. Every retry uses the same UUID, so acquiring the sink twice is harmless.
         deciding_log: the name of the log that stores the decisions for all of the query's sinks.
     """
 
@@ -68,7 +71,7 @@ class Owner:
     """The driver that acquired a sink last.
 
     Attributes:
-        query_id: the driver's query; None if no driver has acquired the sink.
+        query_id: the query that the driver runs; None if no driver has acquired the sink.
         driver_epoch: the driver's epoch for this sink.
     """
 
@@ -77,7 +80,7 @@ class Owner:
 
 
 class Evidence(Enum):
-    """The proven outcome of a prepared transaction. Only proof counts: an error from a broker proves nothing."""
+    """The proven outcome of a prepared transaction. A broker's error is not proof."""
 
     COMMITTED = "committed"  #: proven permanently visible
     ABORTED = "aborted"  #: proven never to become visible; "lost" if it was decided

@@ -1,4 +1,4 @@
-"""Compare a batch with the decision log: the same batch id need not mean the same batch (rule 10)."""
+"""Compare a batch with the decision log. Two batches with the same id may be different batches (rule 10)."""
 
 from __future__ import annotations
 
@@ -15,12 +15,13 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Batch:
-    """One batch, as the engine presents it.
+    """One batch from the engine.
 
     Attributes:
         query_id: the query id, stored in the query's checkpoint.
         offsets: the batch's source offsets, one canonical string per source.
-        offsets_of: reads another batch's source offsets from the same checkpoint; returns None if the checkpoint has none for it.
+        offsets_of: reads another batch's source offsets from the same checkpoint; returns None if the checkpoint does
+            not have them.
     """
 
     query_id: str

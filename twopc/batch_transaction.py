@@ -1,6 +1,6 @@
-"""Commit one batch in all sinks: the global transaction of the two-phase commit.
+"""Commit one batch in all sinks with a global two-phase commit transaction.
 
-:meth:`Coordinator.process` calls its steps in order: :meth:`~BatchTransaction.next_step` asks the recovery table,
+:meth:`Coordinator.process` calls these steps in order: :meth:`~BatchTransaction.next_step` consults the recovery table,
 :meth:`~BatchTransaction.prepare` is phase one, :meth:`~BatchTransaction.decide` is the commit point, and
 :meth:`~BatchTransaction.commit` is phase two.
 """
@@ -44,7 +44,7 @@ _AFTER_A_LOSS: Final = _REPAIRS | {Step.REWRITE}
 
 @dataclass(frozen=True)
 class Prepared:
-    """The result of phase one, on which the decision is based. ``handles`` are decoded from the tasks' reports."""
+    """The result of phase one. The decision is based on it. ``handles`` are decoded from the tasks' reports."""
 
     step: Step
     attempt: Attempt
@@ -90,8 +90,8 @@ class BatchTransaction:
     def ending_what_is_open(self) -> Iterator[None]:
         """If the body fails, end every open transaction of the batch that cannot have been decided.
 
-        An open transaction would block every reader of the output until the next start. Transactions that are decided, or
-        may be decided, stay open.
+        An open transaction would block every reader of the output until the next start. Transactions that have been
+        decided, or may have been, stay open.
         """
         try:
             yield
@@ -121,7 +121,7 @@ class BatchTransaction:
         return prepared
 
     def _replay_lost(self) -> Prepared:
-        """Write the lost rows again from the replay, whichever tasks have them now (rule 9)."""
+        """Replay the batch and write its lost rows again. Other tasks than before may have them now (rule 9)."""
         run, lost = self._run, self._run.lost
         direct = frozenset(task.frame_name for task in run.decision.tasks if task.is_direct)
         order: dict[Place, Place] = {}
@@ -187,7 +187,7 @@ class BatchTransaction:
     def _end_what_is_open(self, error: BaseException | None = None) -> None:
         """End the transactions that attempts left open.
 
-        An error while ending them is only logged, because the caller needs the original error.
+        If this fails, only log the error, because the caller needs the original one.
         """
         prepared, self._prepared = self._prepared, {}
         try:
@@ -206,7 +206,7 @@ class BatchTransaction:
     # -- the commit point, and phase two -------------------------------------------------------------------------------
 
     def decide(self, prepared: Prepared) -> None:
-        """Write the decision: one record, durable when this returns.
+        """Write the decision as one record, which is durable when this method returns.
 
         Raises:
             FencedError: another driver owns the sinks now; nothing was decided.
@@ -269,7 +269,7 @@ class BatchTransaction:
 
     def _repair(self, prepared: Prepared) -> records.Repair:
         if not prepared.handles.keys().isdisjoint(self._run.handles.keys() - self._run.lost):
-            raise AssertionError("a repair may replace only lost transactions")
+            raise AssertionError("a repair may replace lost transactions only")
         decision = self._run.decision
         return records.Repair(
             query_id=decision.query_id,

@@ -1,12 +1,12 @@
-"""A file next to the checkpoint names the checkpoint's decision log and sinks, so the log cannot move (rule 11).
+"""Record a checkpoint's decision log and sinks in a file next to the checkpoint, so that none can be replaced (rule 11).
 
 Without this file, a renamed sink, another cluster or a recreated ledger would look like an empty log, and a decided batch
 would be written twice.
 
-On a file system with an atomic put-if-absent, the file decides between two drivers. An object store lacks that operation, so
-the log's fence decides. A fenced driver may still write a file at any time. So each driver uses its own file name,
-every decision records the number of its binding, and the last decision's binding counts. The first binding has a second name
-that every reader checks, because a store may list files late.
+On a file system with an atomic put-if-absent, the file decides between two drivers. An object store lacks that
+operation, so the log's fence decides. However, a fenced driver may still write a file at any time. Each driver
+therefore uses its own file name, every decision records the number of its binding, and only the last decision's binding
+counts. The first binding has a second name that every reader checks, because a store may list files late.
 """
 
 from __future__ import annotations
@@ -30,12 +30,12 @@ _NAME: Final = re.compile(r"binding-(\d+)\.json")
 
 
 class Bound(msgspec.Struct, frozen=True, kw_only=True):
-    """The log and the sinks that a checkpoint is bound to.
+    """The decision log and the sinks to which a checkpoint is bound.
 
     Attributes:
         log: the name of the deciding log.
         log_identity: an id that changes when the log is recreated.
-        sinks: the facts about each sink that must not change, by name.
+        sinks: for each sink name, the facts that must not change.
     """
 
     format: int
@@ -45,7 +45,7 @@ class Bound(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Binding:
-    """The write-once file ``binding-<n>.json``; a higher n is a recorded override.
+    """The write-once file ``binding-<n>.json``. An override writes a new file with a higher n.
 
     Attributes:
         number: the number of the binding in effect; 0 if there is no binding.
@@ -64,12 +64,12 @@ class Binding:
 
     @property
     def log(self) -> str | None:
-        """The name of the deciding log, once bound."""
+        """The name of the deciding log; None until the checkpoint is bound."""
         return None if self._bound is None else self._bound.log
 
     @property
     def sinks(self) -> dict[str, dict[str, str]]:
-        """The facts about each sink that must not change, by name; empty until bound."""
+        """For each sink name, the facts that must not change; empty until the checkpoint is bound."""
         return {} if self._bound is None else self._bound.sinks
 
     def check(self, current: Bound, *, add_sink: str | None, decided: int = 0) -> None:
@@ -77,8 +77,8 @@ class Binding:
 
         Args:
             current: the query's current log and sinks.
-            add_sink: the name of a sink that may join.
-            decided: the binding number in the query's last decision, or 0; with 0, the newest file counts.
+            add_sink: the name of a sink that may be added to the binding; None if no sink may be added.
+            decided: the binding number in the query's last decision. If it is 0, the newest file counts.
 
         Raises:
             RefusedStartError: the binding differs, and no override permits the difference.
@@ -108,13 +108,13 @@ class Binding:
         if _log(bound) != _log(current):
             raise self._refused(
                 f"the decisions were in {bound.log} ({bound.log_identity}), but {current.log} is now a different log "
-                f"({current.log_identity}), because it was deleted and recreated. The last batch may be incomplete, and "
-                "nothing can show whether it is",
+                f"({current.log_identity}), because it was deleted and recreated. The last batch may be incomplete, "
+                "and there is no way to find out",
                 "Check the output, then start with a new checkpoint and a new sink name",
             )
 
     def bind(self, current: Bound, log_epoch: int) -> None:
-        """Write the binding file, but no earlier than the first decision, so that a refused start leaves no trace.
+        """Write the binding file. Called no earlier than the first decision, so that a refused start leaves no trace.
 
         Args:
             current: the query's current log and sinks.
@@ -160,7 +160,7 @@ class Binding:
         return {int(found[1]) for name in self._files.names("") if (found := _NAME.fullmatch(name))}
 
     def _load(self, decided: int) -> None:
-        """Load the binding that the last decision names, or else the newest file."""
+        """Load the binding that the last decision names. If that file is missing, load the newest one."""
         self._newest = max(self._listed(), default=0)
         self.number, self._bound = 0, None
         for number in (decided, self._newest, _FIRST):

@@ -1,4 +1,7 @@
-"""A query's checkpoint settings. Settings that Flink also has keep their names from Flink's ``CheckpointConfig``."""
+"""A query's checkpoint settings.
+
+If Flink has the same setting, it has the same name as in Flink's ``CheckpointConfig``.
+"""
 
 from __future__ import annotations
 
@@ -13,13 +16,13 @@ class CheckpointConfig:
     """A query's checkpoint settings. Each batch has one checkpoint.
 
     Attributes:
-        timeout_ms: a checkpoint that is not prepared within this time is canceled, and none of it becomes visible. None: only
-            the lifetime of the sinks' transactions, which always applies, limits the checkpoint.
+        timeout_ms: a checkpoint that is not prepared within this time is canceled, and none of it becomes visible.
+            None: the checkpoint is limited only by the lifetime of the sinks' transactions, which always applies.
         tolerable_failures: how many checkpoints in a row may fail before the query stops. A failure is tolerated only if it
             comes before the decision and has a transient cause; the batch is then written again. Flink's default is also 0.
-        min_pause_ms: the minimum time from the end of one checkpoint to the trigger of the next. Spark has already planned the
-            next batch before this pause, so that batch's rows wait.
-        max_attempts: how many times the tasks may write the batch in one checkpoint, as long as the errors may be transient.
+        min_pause_ms: the minimum time from the end of one checkpoint to the trigger of the next. Spark plans the next
+            batch before this pause, so the rows of that batch wait.
+        max_attempts: how many times the tasks may write the batch in one checkpoint, if each error may be transient.
         max_writers: the maximum number of tasks that write a batch, or each of its DataFrames if it has several. Each task has
             its own transaction and writes one or more partitions of the plan. None: twice the number of tasks that the cluster
             can run at the same time.
@@ -28,11 +31,11 @@ class CheckpointConfig:
         history: record each checkpoint's outcome next to Spark's checkpoint, for ``twopc history``. None: only if the
             checkpoint is in a local directory. On other file systems, True writes one object for every hundred checkpoints.
         deterministic_plan: used only under Spark Connect, for a plan that shuffles. True asserts that each part of the query's
-            plan yields the same rows whenever Spark runs it again. Nothing checks this. If the assertion is wrong and an
-            executor dies, rows are lost or duplicated.
+            plan yields the same rows whenever Spark runs it again. The toolkit cannot check this assertion. If it is
+            wrong and an executor dies, rows are lost or duplicated.
 
     Raises:
-        ConfigurationError: a value is not valid. The message identifies it.
+        ConfigurationError: a value is not valid. The message names the setting.
     """
 
     timeout_ms: float | None = 600_000

@@ -1,10 +1,10 @@
-"""Decide when a batch's checkpoint is triggered, and when it is triggered again.
+"""Decide when to trigger a batch's checkpoint, and when to trigger it again.
 
-Flink counts *continuous* failures. A checkpoint counts if it was declined, if it expired, or if an I/O error ended it. A
-completed checkpoint resets the count to 0. A job fails with the first failure above ``tolerable-failed-checkpoints``. A failed
-task does not count: the restart strategy handles it (``CheckpointFailureManager.checkFailureCounter``, flink-runtime). After a
-failed checkpoint, Flink continues with newer rows. Spark hands over each batch only once, so the toolkit writes the same
-batch again.
+Flink counts *continuous* failures. It counts a checkpoint as failed if it was declined, if it expired, or if an I/O
+error ended it. A completed checkpoint resets the count to 0. A job fails when the count exceeds
+``tolerable-failed-checkpoints``. A failed task does not count, because the restart strategy handles it
+(``CheckpointFailureManager.checkFailureCounter``, flink-runtime). After a failed checkpoint, Flink continues with newer
+rows. Spark hands over each batch only once, so the toolkit writes the same batch again.
 
 Flink's ``min-pause`` counts from the end of one checkpoint to the trigger of the next (``CheckpointRequestDecider.
 nextTriggerDelayMillis``). The toolkit's pause also counts from the end of one checkpoint. After a failed checkpoint, the pause
@@ -46,14 +46,14 @@ def run_checkpoints(  # noqa: PLR0913, PLR0917 - the parts of a checkpoint
 
     Args:
         config: the number of checkpoints that may fail, and the pause between them.
-        listeners: notified of each checkpoint.
+        listeners: the listeners to notify of each checkpoint.
         batch: the batch.
         run_id: the id of the query's run.
         checkpoint: makes the batch visible or raises. Its second argument is the number of checkpoints of this batch that have
             already failed.
-        may_repeat: returns whether this process may write the batch again after an error: only if the batch is
-            certainly undecided (:meth:`twopc.coordinator.Coordinator.is_undecided`). By then, the batch's open transactions have
-            ended.
+        may_repeat: returns whether this process may write the batch again after an error. It may do so only if the
+            batch is certainly undecided (:meth:`twopc.coordinator.Coordinator.is_undecided`). The batch's open
+            transactions have ended before this call.
         wait_ms: waits for this many milliseconds, and raises if the query is stopped in the meantime.
     """
     allowed = config.tolerable_failures
@@ -66,7 +66,10 @@ def run_checkpoints(  # noqa: PLR0913, PLR0917 - the parts of a checkpoint
         except Exception as error:
             if failed == allowed or not may_repeat(error):
                 raise
-            text = "checkpoint %d failed: consecutive failure %d, of at most %d tolerated. The batch will be written again: %s"
+            text = (
+                "checkpoint %d failed. This is consecutive failure %d; at most %d are tolerated. The batch will be written "
+                "again: %s"
+            )
             logger.warning(text, batch.batch_id, failed + 1, allowed, error)
         else:
             return

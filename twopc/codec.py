@@ -31,7 +31,7 @@ def encode(record: Record, *, max_bytes: int) -> list[bytes]:
     """Encode a record as frames of at most ``max_bytes`` each (rule 14).
 
     A frame is ``<format> <sha256 of the body> <i>/<n> <check>`` and a newline, then its part of the body. The check
-    covers only that frame, so that a record without its last frames can be distinguished from an altered record.
+    covers only that frame. A missing frame can therefore be distinguished from an altered one.
     """
     body = _ENCODER.encode(record)
     digest = hashlib.sha256(body).hexdigest()
@@ -48,16 +48,16 @@ def _check(head: str, part: bytes) -> str:
 
 
 def decode(frames: Iterable[tuple[int, bytes]]) -> list[LogEntry]:
-    """Decode as :func:`decoding` does, and return all records together."""
+    """Decode the frames with :func:`decoding`, and return all records in a list."""
     return list(decoding(frames))
 
 
 def decoding(frames: Iterable[tuple[int, bytes]]) -> Iterator[LogEntry]:
-    """Decode ``(offset, frame)`` pairs in order as they arrive. A record has the offset of its first frame.
+    """Decode ``(offset, frame)`` pairs in order as they arrive. A record's offset is the offset of its first frame.
 
-    A record without its last frames does not count. All of a record's frames are in one transaction, so no driver has acted on
-    an incomplete record. A late EndTxn for the previous record can leave an incomplete record behind (KAFKA-17754). A
-    record without its first frame is damaged.
+    A record without its last frames is ignored. All of a record's frames are in one transaction, so no driver has acted
+    on an incomplete record. A late EndTxn for the previous record can leave an incomplete record behind (KAFKA-17754).
+    A record without its first frame is damaged.
 
     Raises:
         DecisionLogDamagedError: a frame is missing, foreign, altered, or of an unknown format.
@@ -102,4 +102,4 @@ def _decode_body(offset: int, digest: str, body: bytes) -> Record:
     try:
         return _DECODER.decode(body)
     except msgspec.DecodeError as error:
-        raise DecisionLogDamagedError(f"the record at offset {offset} has an unknown shape: {error}") from error
+        raise DecisionLogDamagedError(f"the record at offset {offset} cannot be decoded: {error}") from error

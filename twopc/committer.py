@@ -24,7 +24,7 @@ class SinkCommitter(ABC, Generic[HandleT]):
     def binding(self) -> Mapping[str, str]:
         """Return the facts that must not change during a checkpoint's lifetime (rule 11), such as the cluster's id.
 
-        This method only reads, but may connect to the store.
+        This method may connect to the store, but must not change it.
         """
 
     def decision_log(self) -> DecisionLog | None:
@@ -38,24 +38,24 @@ class SinkCommitter(ABC, Generic[HandleT]):
         This method is called before :meth:`acquire`, so that a refused start does not fence a healthy driver.
 
         Returns:
-            the driver that owned this sink last, if the sink itself records the owner; None if its decision log does.
+            the driver that owned this sink last; None if the sink's decision log records the owner instead.
 
         Raises:
             FatalError: the sink cannot be used; the message says what to do. Nothing has been changed.
         """
 
     def has_newer_decision(self, scan_start: JsonObject) -> bool:
-        """Whether the query that owned this sink last has committed a decision to it that the query's log lacks.
+        """Whether the sink's last owner has committed a decision that is missing from that query's log.
 
-        This method only reads. It is called before and after :meth:`acquire`: the checkpoint may be an older copy, or one
-        of two copies that have both decided. ``scan_start`` is the result of :meth:`begin_attempt` for the newest decision
-        in the log; empty if the log has no decision.
+        This method only reads. It is called before and after :meth:`acquire`, because the checkpoint may be an older
+        copy, or one of two copies that have both made decisions. ``scan_start`` is the result of :meth:`begin_attempt`
+        for the newest decision in the log; empty if the log has no decision.
         """
         del scan_start  # a sink with a decision log need not check, because that log has no copies
         return False
 
     def lacks_decisions(self, scan_start: JsonObject) -> bool:
-        """Whether this sink has lost decisions older than its newest decision, because its store was set back in time.
+        """Whether this sink lost decisions before its newest one because its store was restored to an earlier state.
 
         This method only reads. It is called whenever :meth:`has_newer_decision` is called. If only the newest decision is
         lost, recovery detects the loss.
@@ -64,16 +64,19 @@ class SinkCommitter(ABC, Generic[HandleT]):
         return False
 
     def newest_batch_of_others(self, query_id: str) -> int | None:
-        """The newest batch of this query that another writer has recorded in the store; None if there is no such batch.
+        """Return the newest batch of this query that another writer has recorded in the store; None if there is no such batch.
 
-        This method only reads. It is called after :meth:`inspect` if the batch is not decided: another writer may have used
-        the query's checkpoint before. Return None for a store in which other writers do not record their batches.
+        This method only reads. It is called after :meth:`inspect` if the batch is not decided, because another writer
+        may have used the query's checkpoint before. If other writers do not record their batches in the store, return
+        None.
         """
         del query_id
         return None
 
     def observe(self, decided: Sequence[HandleT], scan_start: JsonObject) -> Observation | None:
-        """Read the state of the sink's store, for ``twopc status``. Needs no :meth:`acquire`, and changes nothing.
+        """Read the state of the sink's store, for ``twopc status``. The caller need not :meth:`acquire` the sink.
+
+        Must not change the store.
 
         Args:
             decided: all handles of the newest decision in the log.
@@ -84,22 +87,22 @@ class SinkCommitter(ABC, Generic[HandleT]):
 
         Raises:
             UnavailableError: the store did not respond.
-            FatalError: the store has something else in place of the sink's record.
+            FatalError: the store contains a foreign value in place of the sink's record.
         """
         del decided, scan_start
         return None
 
     @abstractmethod
     def acquire(self, claim: Claim, seen: Owner | None) -> int:
-        """Fence the previous driver, so that it can make no further decisions. May be called again.
+        """Fence the previous driver, so that it can make no further decisions. This method may be called again.
 
         Args:
-            claim: the claimant; the same in every call.
+            claim: the driver that wants to own the sink; the same value in every call.
             seen: the result of the run's first :meth:`inspect`. A later result could show a newer driver, which must not be
                 fenced.
 
         Returns:
-            the driver epoch: a fencing token, unique for this sink, and higher each time.
+            the driver epoch, a fencing token that is unique for this sink and increases with each acquisition.
 
         Raises:
             FencedError: a newer driver has acquired the sink in the meantime.
@@ -123,12 +126,14 @@ class SinkCommitter(ABC, Generic[HandleT]):
             age_ms: the oldest transaction's age on the driver's clock, measured from before that transaction began.
 
         Raises:
-            RetriableError: a transaction fails the check. The attempt is void; a new one may succeed.
+            RetriableError: a transaction fails the check. The attempt has failed; a new one may succeed.
         """
 
     @abstractmethod
     def commit(self, handles: Sequence[HandleT], scan_start: JsonObject) -> Mapping[HandleT, Evidence]:
-        """Commit decided transactions, all in parallel, and prove their commits. Must always be safe to call again.
+        """Commit decided transactions, all in parallel, and prove their commits.
+
+        This method must always be safe to call again.
 
         Args:
             handles: all handles in one decision.
@@ -144,13 +149,17 @@ class SinkCommitter(ABC, Generic[HandleT]):
 
     @abstractmethod
     def abort(self, handles: Sequence[HandleT]) -> None:
-        """End prepared transactions of an attempt that will not be decided. Best effort: the sweep ends the rest."""
+        """End prepared transactions of an attempt that will not be decided.
+
+        The next sweep ends any that are still open.
+        """
 
     @abstractmethod
     def prove(self, handles: Sequence[HandleT], scan_start: JsonObject) -> Mapping[HandleT, Evidence]:
-        """Prove the outcome of each transaction from the store, without trying to end the transaction. May be called again.
+        """Prove the outcome of each transaction from the store, without trying to end the transaction.
 
-        It may end other transactions that hide the proof, such as those of previous drivers, and it may write to find the proof.
+        This method may be called again. It may end other transactions that hide the proof, such as transactions of
+        previous drivers. It may also write to the store to obtain the proof.
         """
 
     @abstractmethod
@@ -162,15 +171,17 @@ class SinkCommitter(ABC, Generic[HandleT]):
         """
 
     def prefetch(self) -> None:
-        """Request what the next :meth:`begin_attempt` needs, and do not wait for the answer. Must not raise.
+        """Start requests for data that the next :meth:`begin_attempt` needs, without waiting for the responses.
+
+        Must not raise.
 
         This method is called when a batch is over. By default, it does nothing.
         """
 
     def orphans_ended(self) -> int:
-        """Count the open transactions that this committer's sweeps have ended, for metrics. Each transaction counts once.
+        """Return the number of open transactions that this committer's sweeps have ended, for metrics.
 
-        A sink need not count; the default is 0.
+        Each transaction counts once. By default, this method returns 0.
         """
         return 0
 
@@ -180,7 +191,7 @@ class SinkCommitter(ABC, Generic[HandleT]):
 
     @abstractmethod
     def close(self) -> None:
-        """Release connections. Ends no transaction."""
+        """Release connections. Must not end any transaction."""
 
     def initialize_state(self, decided: Sequence[HandleT], scan_start: JsonObject) -> Mapping[HandleT, Evidence]:
         """Recover after a restart: commit the last decision again, then end every undecided transaction.

@@ -1,7 +1,8 @@
 """A sink's control record, which identifies the sink's owner and newest decision.
 
-The record is one value in the sink's store. The value changes only by compare-and-set, so if two drivers change it, one of them
-notices. This module computes the next record; :class:`twopc.control_committer.ControlCommitter` stores it.
+The record is one value in the sink's store. The value changes only by compare-and-set, so if two drivers try to change
+it at the same time, one of them fails. This module computes the next record;
+:class:`twopc.control_committer.ControlCommitter` stores it.
 """
 
 from __future__ import annotations
@@ -24,13 +25,13 @@ class Control(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     """The control record. All fields are empty until the first driver acquires the sink.
 
     Attributes:
-        id: the sink id in this store; it moves with the store's data.
-        run: the owner's run, a UUID.
-        query_id: the owner's query.
+        id: the sink's id in this store. A copy of the store's data has the same id.
+        run: the UUID of the owner's run.
+        query_id: the id of the owner's query.
         driver_epoch: how many times the sink has been acquired.
         version: the highest version reserved so far. A version is an integer that grows with every attempt at a batch.
         decided: the version of the owner's newest decision.
-        revision: how many times the record was written, so that no value is ever stored twice.
+        revision: how many times the record has been written. Because of this number, no value is ever stored twice.
     """
 
     id: str = ""
@@ -71,7 +72,9 @@ def encode(record: Control) -> bytes:
 
 
 def acquired(record: Control, claim: Claim, *, seen: Owner, sink: str) -> Control:
-    """Return the record after the claimant has acquired the sink; the same record if the claimant already owns the sink.
+    """Return a record in which the claimant owns the sink.
+
+    If the claimant already owns it, return ``record`` unchanged.
 
     Args:
         record: the current record.
@@ -97,20 +100,21 @@ def acquired(record: Control, claim: Claim, *, seen: Owner, sink: str) -> Contro
 
 
 def reserved(record: Control, *, above: int) -> Control:
-    """Return the record with a version above ``above`` and above every earlier version.
+    """Return the record with a new version, higher than ``above`` and every earlier version.
 
-    The version is at least the time in ms since 1970, because a store may use it as the timestamp of its cells.
+    The version is at least the current Unix time in milliseconds, because a store may use the version as a cell
+    timestamp.
     """
     return replace(record, version=max(time.time_ns() // 1_000_000, record.version + 1, above + 1))
 
 
 def decided(record: Control, version: int) -> Control:
-    """Return the record with the owner's newest decision, which never decreases."""
+    """Return the record with ``version`` as the owner's newest decision. This version never decreases."""
     return replace(record, decided=max(record.decided, version))
 
 
 def fenced(sink: str) -> FencedError:
     """Build the error for a driver that no longer owns the sink."""
     return FencedError(
-        f"sink {sink!r}: another driver has acquired it and fenced this one. No data is at risk; stop this run"
+        f"sink {sink!r}: another driver has acquired the sink and fenced this driver. No data is at risk; stop this run"
     )

@@ -1,4 +1,4 @@
-"""The part of a committer that every store needs: the control record, which identifies the sink's owner and newest decision.
+"""A base class for committers that keep the sink's owner and newest decision in a control record.
 
 If the store can change one value by compare-and-set, the sink needs only :meth:`ControlCommitter.load` and
 :meth:`ControlCommitter.swap`.
@@ -40,9 +40,10 @@ _ROUNDS: Final = 100
 class ControlCommitter(SinkCommitter[HandleT], Generic[HandleT, StepT]):
     """See :class:`SinkCommitter`.
 
-    A *step* is the store's atomic step, if it has one: a transaction, or a lock that is held. Otherwise a step is any
-    object that the hooks need, such as a client. An atomic step fences, because nothing can happen between its owner check
-    and its change. A store without atomic steps compares the attempt's version in each of its own atomic operations.
+    In a store with transactions, a *step* is one transaction. In a store with locks, a step lasts as long as the lock
+    is held. In any other store, a step is any object that the hooks need, such as a client. An atomic step fences other
+    drivers, because nothing can happen between its owner check and its change. A store without atomic steps compares
+    the attempt's version in each of its own atomic operations.
 
     Args:
         name: the sink's name.
@@ -50,7 +51,7 @@ class ControlCommitter(SinkCommitter[HandleT], Generic[HandleT, StepT]):
     Attributes:
         failures: every error that a step may raise if the store rejects it or does not respond. The step's outcome is then
             unknown. Before the decision, one of these errors fails the attempt (:meth:`explain`). During a commit it becomes a
-            blocker, and the evidence is UNKNOWN. Any other error of the client, such as a wrong statement, stops the query.
+            blocker, and the evidence is UNKNOWN. Any other client error, such as an invalid statement, stops the query.
     """
 
     failures: tuple[type[Exception], ...] = (UnavailableError,)
@@ -67,40 +68,44 @@ class ControlCommitter(SinkCommitter[HandleT], Generic[HandleT, StepT]):
 
     @abstractmethod
     def step(self) -> AbstractContextManager[StepT]:
-        """Open one of the store's steps. A step takes effect durably when the body ends, and has no effect if the body raises.
+        """Open a step in the store. Its changes become durable when the body ends.
 
-        Values that an atomic step has read do not change before it ends. If the store's transactions do not lock the values
-        that they read, the hooks must lock or write these values. :meth:`load` does so for the control
+        If the body raises, the step changes nothing.
+
+        Values that an atomic step has read do not change until the step ends. If the store's transactions do not lock
+        the values that they read, the hooks must lock or write these values. :meth:`load` does so for the control
         record, and a writer does so for its transaction's state.
 
-        May raise one of ``failures``, on entry or at its end.
+        A step may raise one of ``failures`` when it is entered or when it ends.
         """
 
     @abstractmethod
     def load(self, step: StepT) -> bytes | None:
-        """Read the control record; None if there is none. A store with locks locks the record here until the step completes.
+        """Read the control record; return None if the store has none.
+
+        A store with locks locks the record here until the step ends.
 
         This method is called in every step of a driver, even in steps that only read.
         """
 
     @abstractmethod
     def swap(self, step: StepT, old: bytes | None, new: bytes) -> bool:
-        """Durably replace ``old`` with ``new`` if the store still has ``old``; return whether the store had it.
+        """Durably replace ``old`` with ``new`` if the store still has ``old``; return whether it did.
 
-        If a retry after a lost response finds ``new`` already there, the swap is treated as done. If ``old`` is None,
-        :meth:`load` had nothing to lock, so another driver's record may be there by now.
+        If a retry after a lost response finds ``new`` in the store, the swap counts as done. If ``old`` is None,
+        :meth:`load` had nothing to lock, so the store may have another driver's record by now.
         """
 
     def observing(self) -> AbstractContextManager[StepT]:
-        """Open a step that only reads. By default, it is the same as :meth:`step`."""
+        """Open a step that only reads. By default, this method calls :meth:`step`."""
         return self.step()
 
     def peek(self, step: StepT) -> bytes | None:
-        """Read the control record without a lock, for :meth:`observe`. By default, it is the same as :meth:`load`."""
+        """Read the control record without a lock, for :meth:`observe`. By default, this method calls :meth:`load`."""
         return self.load(step)
 
     def check_store(self, step: StepT) -> None:
-        """Check that the store can be used: its settings, its rights, and every table that the sink needs. Changes nothing.
+        """Check the store's settings, its permissions, and every table that the sink needs. Must not change the store.
 
         This method is called first, before :meth:`load`.
 
@@ -109,7 +114,10 @@ class ControlCommitter(SinkCommitter[HandleT], Generic[HandleT, StepT]):
         """
 
     def explain(self, error: Exception, what: str) -> TwoPhaseCommitError:
-        """Build the error for one of ``failures`` before the decision. Its message begins with ``what``: sink and step."""
+        """Build the error to raise for one of ``failures`` before the decision.
+
+        Its message begins with ``what``, which names the sink and the step.
+        """
         return UnavailableError(f"{what}: {text_of(error)}")
 
     def reason(self, error: Exception) -> str:
@@ -119,7 +127,7 @@ class ControlCommitter(SinkCommitter[HandleT], Generic[HandleT, StepT]):
     # -- for callers ----------------------------------------------------------------------------------------------------
 
     def binding(self) -> Mapping[str, str]:
-        """See :class:`SinkCommitter`. Returns the sink's id in the store, which moves with the store's data."""
+        """See :class:`SinkCommitter`. Returns the sink's id in the store. A copy of the store's data has the same id."""
         return {"id": self._read("reading the sink's id").id}
 
     def inspect(self) -> Owner:
@@ -133,11 +141,14 @@ class ControlCommitter(SinkCommitter[HandleT], Generic[HandleT, StepT]):
         return is_ahead(self._read("reading its newest decision"), scan_start)
 
     def lacks_decisions(self, scan_start: Mapping[str, Any]) -> bool:
-        """See :class:`SinkCommitter`. A version never decreases, so a store that lacks one was restored from an older state."""
+        """See :class:`SinkCommitter`.
+
+        Versions never decrease, so a store that lacks a known version was restored to an earlier state.
+        """
         return is_behind(self._read("reading its newest decision"), scan_start)
 
     def observe(self, decided: Sequence[HandleT], scan_start: Mapping[str, Any]) -> Observation:
-        """See :class:`SinkCommitter`. A subclass adds to :meth:`observed`."""
+        """See :class:`SinkCommitter`. A subclass can extend :meth:`observed`."""
         try:
             with self.observing() as step:
                 record = control.decode(self.peek(step))
@@ -161,14 +172,17 @@ class ControlCommitter(SinkCommitter[HandleT], Generic[HandleT, StepT]):
         return self._driver_epoch
 
     def begin_attempt(self) -> dict[str, Any]:
-        """See :class:`SinkCommitter`. Returns the attempt's version and the newest decision's version."""
+        """See :class:`SinkCommitter`. Returns the versions of the attempt and of the newest decision."""
         with self._try("beginning an attempt"):
             record = self._reserve(self._highest_version)
         self._highest_version = record.version
         return scan_start_of(record)
 
     def initialize_state(self, decided: Sequence[HandleT], scan_start: Mapping[str, Any]) -> Mapping[HandleT, Any]:
-        """See :class:`SinkCommitter`. Later versions are above the last decision's, even if the clock is set back."""
+        """See :class:`SinkCommitter`.
+
+        Later versions are higher than the last decision's version, even if the clock is set back.
+        """
         self._highest_version = max(self._highest_version, version_of(scan_start or NO_ATTEMPT))
         return super().initialize_state(decided, scan_start)
 
@@ -185,7 +199,7 @@ class ControlCommitter(SinkCommitter[HandleT], Generic[HandleT, StepT]):
     def observed(
         self, step: StepT, record: Control, decided: Sequence[HandleT], scan_start: Mapping[str, Any]
     ) -> Observation:
-        """Describe the store for :meth:`observe`. Called only if the store has a control record."""
+        """Describe the store for :meth:`observe`. This method is called only if the store has a control record."""
         del step, decided
         return Observation(
             record=record,
@@ -206,12 +220,12 @@ class ControlCommitter(SinkCommitter[HandleT], Generic[HandleT, StepT]):
             yield step
 
     def _reserve(self, above: int) -> Control:
-        """Reserve a version above ``above`` that no other attempt ever has; return the record with this version."""
+        """Reserve a version higher than ``above`` that no other attempt ever gets. Return the record with this version."""
         # If a response was lost, its version may have been written. The retry reserves a higher version, which is harmless.
         return self._change(lambda record: control.reserved(self._owned(record), above=above))
 
     def _record_decision(self, version: int, then: Callable[[StepT], None] = lambda _: None) -> None:
-        """Record the owner's newest decision, and act on it in the same step."""
+        """Record the owner's newest decision, and call ``then`` in the same step."""
         self._change(lambda record: control.decided(self._owned(record), version), then)
 
     def _owned(self, record: Control) -> Control:
@@ -227,8 +241,8 @@ class ControlCommitter(SinkCommitter[HandleT], Generic[HandleT, StepT]):
     def _change(self, change: Callable[[Control], Control], then: Callable[[StepT], None] = lambda _: None) -> Control:
         """Change the record and call ``then`` in the same step; return the record.
 
-        Repeats without a pause, because a lost round means that another driver has written. Each round is a new step, since a
-        store may show the same record until the step completes.
+        If another driver has changed the record first, try again without a pause. Each try is a new step, because a
+        store may show the same record until the step ends.
         """
         for _ in range(_ROUNDS):
             with self.step() as step:
@@ -236,11 +250,11 @@ class ControlCommitter(SinkCommitter[HandleT], Generic[HandleT, StepT]):
                     then(step)
                     return changed
         raise AssertionError(
-            f"sink {self.name!r}: swap rejected the record that load had just read, {_ROUNDS} times in a row"
+            f"sink {self.name!r}: {_ROUNDS} times in a row, swap rejected the record that load had just read"
         )
 
     def _swapped(self, step: StepT, change: Callable[[Control], Control]) -> Control | None:
-        """Change the record within a step; None if another driver was faster."""
+        """Change the record within a step. Return None if another driver changed it first."""
         stored = self.load(step)
         record = control.decode(stored)
         changed = change(record)
@@ -267,9 +281,11 @@ class ControlCommitter(SinkCommitter[HandleT], Generic[HandleT, StepT]):
         try:
             yield
         except FencedError:
-            logger.warning("sink %r: %s is left to the driver that has fenced this one", self.name, what)
+            logger.warning("sink %r: another driver has fenced this one, and will take care of %s", self.name, what)
         except self.failures as error:
-            logger.warning("sink %r: %s failed and will be retried. No data is at risk: %s", self.name, what, error)
+            logger.warning(
+                "sink %r: %s failed and will be retried. No data is at risk. Error: %s", self.name, what, error
+            )
 
     def _block(self, reason: str) -> None:
         self._blockers.append(self._named(reason))

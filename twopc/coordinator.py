@@ -29,13 +29,14 @@ class Coordinator:
     """Drives one run of one query over all its sinks. Only one thread uses a coordinator.
 
     Args:
-        sinks: the query's sinks. Every batch becomes visible in all of them or in none.
-        files: a directory next to the query's checkpoint, for the binding, and for the decisions if no sink has a log.
+        sinks: the query's sinks. Every batch becomes visible in all sinks or in none.
+        files: a directory next to the query's checkpoint. It contains the binding, and also the decisions if no sink
+            has a log.
         settings: the user's settings.
         staging: the store for rows that tasks retain until their transactions are proven; None if tasks retain no rows.
 
     Attributes:
-        participants: the sinks, in the order in which every loop visits them.
+        participants: the sinks, in a fixed order.
         log: the log that stores the decisions.
     """
 
@@ -68,7 +69,7 @@ class Coordinator:
 
     @property
     def log_epoch(self) -> int:
-        """This driver's epoch in the decision log, once the driver has recovered; part of every attempt's name."""
+        """This driver's epoch in the decision log, which is part of every attempt's name. Read it only after recovery."""
         if self._run is None:
             raise AssertionError("recover comes first")
         return self._run.log_epoch
@@ -76,8 +77,8 @@ class Coordinator:
     def is_undecided(self, batch: Batch) -> bool:
         """Whether this driver has recovered, the batch is not decided, and every batch before it is proven.
 
-        If so, this driver may write the batch again under its current epoch. It must not acquire again, because that could
-        fence a driver that has taken over.
+        If so, this driver may write the batch again under its current epoch. It must not acquire the sinks again,
+        because that could fence a driver that has taken over.
         """
         run = self._run
         if run is None or run.doubt is not None or run.outcome is not Outcome.COMMITTED:
@@ -86,12 +87,14 @@ class Coordinator:
         return highest is None or highest < batch.batch_id
 
     def process(self, batch: Batch, engine: Engine, pending: Pending | None = None) -> None:
-        """Make the batch visible in every sink, exactly once. A normal return proves this.
+        """Make the batch visible in every sink, exactly once.
+
+        If this method returns without an error, the batch is proven visible.
 
         ``pending`` records the events for the listeners (:meth:`twopc.listeners.Listeners.watching`).
 
         Raises:
-            TwoPhaseCommitError: see ``twopc.errors``. The batch is never left half-decided.
+            TwoPhaseCommitError: see ``twopc.errors``. No batch is ever decided in part.
         """
         pending = pending or Pending()
         pending.counting(self.participants.take_orphans_ended)
@@ -119,7 +122,7 @@ class Coordinator:
         return self._run
 
     def close(self) -> None:
-        """Release connections. Ends no transaction."""
+        """Release connections. Open transactions are not ended."""
         with ExitStack() as closing:
             closing.callback(self.log.close)
             closing.callback(self.participants.close)

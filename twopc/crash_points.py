@@ -1,6 +1,8 @@
-"""Named points at which a test may kill, stop, delay or fail this process. An unarmed point costs one look-up.
+"""Named points at which a test can kill, stop or delay this process, or make it fail.
 
-Only a call to :func:`arm` arms a point. In a production process, no setting or environment variable can arm one.
+An unarmed point costs one dictionary lookup.
+
+Only a call to :func:`arm` arms a point. In a production process, no setting or environment variable can arm a point.
 :mod:`twopc.testing.crash_points` defines the actions and arms points from text.
 """
 
@@ -62,7 +64,7 @@ def is_armed(name: str) -> bool:
 
 
 def arm(name: str, action: Callable[[], None], *, passage: int = 1) -> None:
-    """Run ``action`` once, on the given passage through a point, counted from now.
+    """Run ``action`` once, on the given passage through a point. Passages are counted from now.
 
     Raises:
         ConfigurationError: the point is unknown.

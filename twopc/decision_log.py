@@ -23,7 +23,9 @@ class DecisionLog(ABC):
 
     @abstractmethod
     def inspect(self) -> LogContents:
-        """Read everything that is visible now, without fencing anybody. The result may be stale, so act only on :meth:`read`.
+        """Read every record that is visible now, without fencing other drivers. The result may be stale.
+
+        Before acting on the records, use :meth:`read`.
 
         Raises:
             DecisionLogDamagedError: a record is torn or altered.
@@ -31,7 +33,7 @@ class DecisionLog(ABC):
 
     @abstractmethod
     def acquire(self, claim: Claim) -> int:
-        """Fence the previous driver and leave a record.
+        """Fence the previous driver, and write a record of this acquisition.
 
         Returns:
             this driver's epoch. A retry in the same run returns the same epoch.
@@ -42,7 +44,7 @@ class DecisionLog(ABC):
 
     @abstractmethod
     def read(self) -> LogContents:
-        """Read everything up to this driver's record (rule 1). No other driver can add records after that.
+        """Read every record up to this driver's own record (rule 1). No other driver can add records after that one.
 
         Raises:
             DecisionLogDamagedError: a record is torn or altered, or this driver's record cannot be read back.
@@ -51,7 +53,7 @@ class DecisionLog(ABC):
 
     @abstractmethod
     def append(self, records: Sequence[Record]) -> int:
-        """Write all of the records, or none. A normal return proves that they are durable.
+        """Write all of the records, or none. If this method returns without an error, the records are durable.
 
         Returns:
             the position of the first record.
@@ -64,7 +66,7 @@ class DecisionLog(ABC):
 
     @abstractmethod
     def truncate(self, log_start: int) -> None:
-        """Delete every record below ``log_start``. Best effort; raises nothing."""
+        """Try to delete every record before ``log_start``. Must not raise."""
 
     @abstractmethod
     def close(self) -> None:

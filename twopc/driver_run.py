@@ -32,13 +32,14 @@ class DriverRun:
     """The state of one driver, from a successful recovery until the driver stops.
 
     Attributes:
-        bound: the log and sinks that the checkpoint is, or will be, bound to.
+        bound: the log and sinks to which the checkpoint is, or will be, bound.
         log_epoch: this driver's epoch in the decision log; part of every attempt's name.
         driver_epochs: the driver epochs, by sink name.
         handles: the last decision's handles, one for each transaction.
         evidence: the evidence for each handle in ``handles``.
         committed_through: the highest batch whose transactions are all proven, or -1.
-        doubt: why the outcome of this run's last decision is unknown, or why the run can make no further decisions.
+        doubt: the reason why the outcome of this run's last decision is unknown, or why the run can make no further
+            decisions.
         undetermined: the handles of a decision that is being written, or whose outcome is unknown.
     """
 
@@ -68,20 +69,20 @@ class DriverRun:
 
     @property
     def lost(self) -> frozenset[TaskKey]:
-        """The transactions of the last decision that are proven lost."""
+        """The last decision's transactions that are proven lost."""
         return frozenset(key for key, found in self.evidence.items() if found is Evidence.ABORTED)
 
     @property
     def is_abandoned(self) -> bool:
         """Whether the user abandons the last decision.
 
-        Never true for this driver's decision, because a loss of that decision would stop the query first.
+        This is never true for a decision that this driver made, because losing it would stop the query first.
         """
         decision, named = self.view.decision, self.setup.settings.overrides.abandon_batch
         return decision is not None and decision.batch_id == named and decision.attempt.driver_epoch < self.log_epoch
 
     def next_attempt(self) -> Attempt:
-        """Name a new attempt. No earlier attempt has this name."""
+        """Return a name for a new attempt. No earlier attempt has this name."""
         self._attempts += 1
         return Attempt(self.log_epoch, self._attempts)
 
@@ -90,7 +91,8 @@ class DriverRun:
 
         Args:
             records: the records, which are written completely or not at all.
-            deciding: the handles of the decision in ``records``, if they contain one. Every later sweep spares these handles.
+            deciding: the handles of the decision in ``records``, if there is one. No later sweep ends their
+                transactions.
 
         Raises:
             FencedError, RetriableError, DecisionInDoubtError: see :meth:`DecisionLog.append`.
@@ -133,17 +135,17 @@ class DriverRun:
         self.sweep()
 
     def commit(self) -> Outcome:
-        """Commit the last decision in every sink, and return the outcome. May be called again."""
+        """Commit the last decision in every sink, and return the outcome. This method may be called again."""
         batch_id, scan_start = self.decision.batch_id, self.decision.scan_start
         self.evidence = self.setup.participants.commit(batch_id, self.handles, scan_start)
         return self.outcome
 
     def sweep(self) -> None:
-        """End every open transaction, except those that are decided or may be."""
+        """End every open transaction, unless it is decided or may be decided."""
         self.setup.participants.sweep(self.handles, self.undetermined)
 
     def finish(self, batch_id: int) -> None:
-        """After a batch is proven, end its orphaned transactions and delete records that only older batches needed."""
+        """After a batch is proven, end its orphaned transactions, and delete records that are needed only for older batches."""
         self.sweep()
         self.setup.participants.prefetch()
         self.committed_through = batch_id

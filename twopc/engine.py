@@ -1,4 +1,4 @@
-"""The interfaces that the coordinator needs: an engine that runs the tasks, and a store for the rows that the tasks stage."""
+"""Define the coordinator's interfaces to the engine, which runs the tasks, and to the store for the rows that they stage."""
 
 from __future__ import annotations
 
@@ -30,11 +30,11 @@ class Repair:
     """Evaluate the batch and report every partition of the plan, but write only the rows of the lost partitions (rule 9).
 
     Attributes:
-        lost: by sink name, the partitions whose rows are written. Any task may now have these rows.
-        first_task: the number of the attempt's first task. This number is above the numbers in the decision, because a sink may
-            identify a transaction by its task's number.
-        direct: the DataFrames that the driver must write, as one task. The driver also wrote them for the decision, and a repair
-            compares rows with the decision partition by partition.
+        lost: for each sink name, the partitions whose rows are written. Any task may now have these rows.
+        first_task: the number of the attempt's first task. It is higher than the task numbers in the decision, because
+            a sink may identify a transaction by its task's number.
+        direct: the DataFrames that the driver must write, as one task. The driver also wrote them for the decision. A
+            repair compares each partition's rows with those in the decision.
     """
 
     lost: Mapping[str, frozenset[Place]]
@@ -44,7 +44,7 @@ class Repair:
     def includes(self, transaction: TaskKey) -> bool:
         """Whether the attempt writes this transaction.
 
-        Call this only if the batch has one DataFrame, and if its tasks have the numbers of the partitions.
+        Call this method only if the batch has one DataFrame and each task has the number of its partition.
         """
         sink, partition = transaction
         return ("", partition) in self.lost.get(sink, ())
@@ -52,11 +52,12 @@ class Repair:
 
 @dataclass(frozen=True)
 class Publish:
-    """Write the lost rows from the files that the tasks staged; the batch is not evaluated (rule 9).
+    """Write the lost rows from the files that the tasks staged. The batch is not evaluated (rule 9).
 
     Attributes:
         lost: the transactions to write.
-        tasks: the decided tasks that staged the rows. The attempt has one task for each, with the same partition.
+        tasks: the decided tasks that staged the rows. For each decided task, the attempt has one task with the same
+            partition number.
     """
 
     lost: frozenset[TaskKey]
@@ -75,8 +76,9 @@ class Work:
     """One attempt at a batch, as the engine hands it to its tasks.
 
     Attributes:
-        driver_epochs: by sink name, the epoch that this driver acquired for the sink.
-        committed_through: the highest batch for which this driver has proven every transaction; -1 if none.
+        driver_epochs: for each sink name, the epoch that this driver acquired for the sink.
+        committed_through: the highest batch for which this driver has proven that every transaction is committed; -1 if
+            there is no such batch.
         mode: which rows are written, and where they come from.
         timeout_ms: how long pre-commit may take in total; None if no sink's transactions expire.
         pending: records the tasks' votes.
@@ -102,12 +104,12 @@ class Engine(Protocol):
         """Write the rows that ``work.mode`` selects, pre-commit every task, and return the accepted tasks' reports.
 
         Raises:
-            RetriableError: the attempt is void; a new one may succeed.
+            RetriableError: the attempt has failed; a new one may succeed.
             FatalError: a new attempt would fail again.
         """
 
     def evaluate(self) -> None:
-        """Evaluate the batch once and discard the rows, because a stateful plan must write its state version."""
+        """Evaluate the batch once and discard the rows. A stateful plan needs this to write its new state."""
 
 
 class StagedRows(Protocol):
@@ -120,4 +122,7 @@ class StagedRows(Protocol):
         """Whether the file exists and is complete."""
 
     def release(self, driver_epoch: int, batch_id: int) -> None:
-        """Delete rows that this and earlier drivers staged up to ``batch_id``, a proven batch. Best effort; raises nothing."""
+        """Try to delete rows that this driver and earlier ones staged up to the proven batch ``batch_id``.
+
+        Must not raise.
+        """

@@ -1,6 +1,6 @@
-"""All of the project's errors. An error's class, rather than its message, tells the caller what to do next.
+"""The error classes. Callers decide what to do next by an error's class, not by its message.
 
-Most lost or duplicated records come from confusing these four answers:
+Most cases of lost or duplicated records come from confusing these four outcomes:
 
 ========================  ==========================================================================
 it failed, retry          :class:`RetriableError`: nothing is visible, nothing is decided
@@ -42,7 +42,8 @@ class RetriableError(TwoPhaseCommitError):
 class UnavailableError(RetriableError):
     """A server that the batch needs did not respond in time. No part of the attempt is or will be visible.
 
-    A sink's step may also raise this error. During a commit, the committer reports UNKNOWN instead, so no caller sees it.
+    A sink's step may also raise this error. During a commit, no caller sees this error, because the committer reports
+    UNKNOWN instead.
     """
 
 
@@ -51,7 +52,7 @@ class FatalError(TwoPhaseCommitError):
 
 
 class ConfigurationError(FatalError):
-    """A setting is missing, unknown, dangerous or reserved. The message names it and what to set instead."""
+    """A setting is missing, unknown, dangerous or reserved. The message names the setting and says what to set instead."""
 
 
 class SchemaError(FatalError):
@@ -63,7 +64,7 @@ class BadRecordError(FatalError):
 
 
 class CheckpointExpiredError(FatalError):
-    """Pre-commit took longer than its limit or than the transaction timeout. A replay would take just as long.
+    """Pre-commit took longer than its time limit or the transaction timeout. A replay would take just as long.
 
     Attributes:
         late: the votes that arrived after the time limit. Late votes do not count, and their transactions are aborted.
@@ -75,11 +76,11 @@ class CheckpointExpiredError(FatalError):
 
 
 class FencedError(FatalError):
-    """A newer driver owns this sink. This driver has done no harm, and must stop."""
+    """A newer driver owns this sink. This driver has not changed any data, and must stop."""
 
 
 class RefusedStartError(FatalError):
-    """The checkpoint and the decision log do not belong together. Continuing would lose or duplicate records.
+    """The checkpoint and the decision log do not match. Continuing would lose or duplicate records.
 
     Attributes:
         case: the recovery case (see ``twopc.recovery``), for programs that handle the error.
@@ -91,7 +92,7 @@ class RefusedStartError(FatalError):
 
 
 class DecisionLogDamagedError(FatalError):
-    """The decision log has lost or corrupted records. It is never treated as empty."""
+    """The decision log has lost or corrupted records. A damaged log is never treated as an empty one."""
 
 
 class InDoubtError(TwoPhaseCommitError):
@@ -119,7 +120,9 @@ class DecisionInDoubtError(InDoubtError):
 
 
 class CommitBlockedError(TwoPhaseCommitError):
-    """The batch is decided, but its commit cannot be completed now. It is never discarded: fix the cause and restart.
+    """The batch is decided, but its commit cannot be completed now. A decided batch is never discarded.
+
+    Fix the cause and restart.
 
     Attributes:
         transactions: names of the transactions that are decided but not yet proven.
@@ -131,7 +134,7 @@ class CommitBlockedError(TwoPhaseCommitError):
 
 
 def missing_extra(what: str, extra: str, error: ModuleNotFoundError) -> ModuleNotFoundError:
-    """Build the error for a failed import of ``what``, which needs a missing package from ``extra``."""
+    """Build the error to raise when ``what`` cannot be imported because a package from ``extra`` is missing."""
     return ModuleNotFoundError(
         f"{what} needs the {error.name!r} package, which is not installed. Run: pip install 'spark-twopc[{extra}]'",
         name=error.name,

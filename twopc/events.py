@@ -12,7 +12,7 @@ class Triggered:
     Attributes:
         batch_id: the batch id, which is also the checkpoint id.
         query_id, run_id: Spark's ids for the query and for its current run.
-        triggered_ms: when the checkpoint was triggered, in ms since 1970 UTC.
+        triggered_ms: the Unix time at which the checkpoint was triggered, in milliseconds.
     """
 
     batch_id: int

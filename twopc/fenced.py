@@ -1,8 +1,9 @@
-"""Prove, for a fenced driver, that the decision it was about to write never reached the log.
+"""Prove that a fenced driver's last decision never reached the log.
 
-An error from the append proves nothing: the record may have been written before the fence, and only the response arrived late.
-The log itself provides the proof (rule 1). The successor's record was written after the fence, so all of this driver's decisions
-come before that record. A reader that reaches the record without finding the decision knows that it was never written.
+An error from the append proves nothing. The record may have been written before the fence, and only its response may
+have come too late. The log itself provides the proof (rule 1). The successor's record was written after the fence, so
+all of this driver's decisions come before that record. If a reader reaches that record without finding the decision,
+the decision was never written.
 """
 
 from __future__ import annotations
@@ -22,13 +23,16 @@ logger = logging.getLogger(__name__)
 
 
 def is_proven_absent(log: DecisionLog, records: Sequence[Record], *, driver_run_id: str, after: int) -> bool:
-    """Whether the log proves that none of these decisions is in it, or ever will be. Reads the log; an error proves nothing.
+    """Whether the log proves that it does not contain any of these decisions and never will.
+
+    This function reads the log. If that fails, nothing is proven.
 
     Args:
         log: the log, which another driver now owns.
         records: the records that this driver was about to write.
         driver_run_id: this driver's run id.
-        after: the offset of a record that this driver wrote earlier. If the log has been truncated beyond it, nothing is proven.
+        after: the offset of a record that this driver wrote earlier. If the log has been truncated past that record,
+            nothing is proven.
     """
     attempts = {record.attempt for record in records if isinstance(record, (Decision, Repair))}
     is_succeeded = False

@@ -1,6 +1,9 @@
-"""Committers for stores with atomic steps: transactions or a lock. A subclass defines how to commit one transaction.
+"""Base classes of committers for stores with atomic steps, such as transactions or locks.
 
-The owner check and the change are one step, so a fenced driver, even one that was paused, can make no further changes.
+A subclass defines how to commit one transaction.
+
+The owner check and the change happen in one step. A fenced driver can therefore make no further changes, even if it was
+paused.
 """
 
 from __future__ import annotations
@@ -34,7 +37,7 @@ _COMMIT_ATTEMPTS: Final = 3
 
 @dataclass(frozen=True)
 class Prepared:
-    """The handle for a sink whose driver needs only a transaction name.
+    """The handle for a sink whose driver identifies a transaction by its name alone.
 
     Attributes:
         transaction: the name, from :func:`transaction_name`.
@@ -46,15 +49,18 @@ class Prepared:
 
 
 def transaction_name(sink: str, task: TaskAttempt) -> str:
-    """Create a name that is unique forever: two attempts at one task never share a name (rules 6 and 13).
+    """Create a name that is never used twice, even by two attempts at the same task (rules 6 and 13).
 
-    The name contains only the characters of the sink name, digits, ``a`` to ``f``, and ``-``.
+    The name consists of the sink name, digits, the letters ``a`` to ``f``, and ``-``.
     """
     return f"{sink}-{task.driver_epoch}-{uuid.uuid4().hex}"
 
 
 def driver_epoch_of(transaction: str, sink: str) -> int | None:
-    """Return the driver epoch in one of this sink's names from :func:`transaction_name`; None for any other name."""
+    """Return the driver epoch from a name that :func:`transaction_name` created for this sink.
+
+    Return None for any other name.
+    """
     found = re.fullmatch(f"{re.escape(sink)}-([0-9]+)-[0-9a-f]{{32}}", transaction)
     return int(found[1]) if found else None
 
@@ -62,15 +68,18 @@ def driver_epoch_of(transaction: str, sink: str) -> int | None:
 class StepCommitter(ControlCommitter[HandleT, StepT], Generic[HandleT, StepT]):
     """See :class:`ControlCommitter`. A handle's ``transaction`` must be a name from :func:`transaction_name`.
 
-    One step commits the entire batch. If the step is a store transaction, readers see all of the batch at the same instant. A
-    subclass defines how to confirm and prove a transaction; :class:`FencedCommitter` uses markers.
+    One step commits the entire batch. If the step is a store transaction, the entire batch becomes visible to readers
+    at the same instant. A subclass defines how to confirm and prove a transaction; :class:`FencedCommitter` uses
+    markers.
     """
 
     # -- the store's hooks ----------------------------------------------------------------------------------------------
 
     @abstractmethod
     def publish_all(self, step: StepT, handles: Sequence[HandleT], version: int) -> Iterator[HandleT]:
-        """Make the rows of decided transactions visible, and yield each handle once published. Called again after a crash.
+        """Make the rows of decided transactions visible, and yield each handle once its transaction is published.
+
+        This method is called again after a crash.
 
         Args:
             step: the owner's step.
@@ -92,11 +101,11 @@ class StepCommitter(ControlCommitter[HandleT, StepT], Generic[HandleT, StepT]):
     def pending(self, step: StepT) -> Iterable[str]:
         """List the names of this sink's transactions that are neither published nor rolled back.
 
-        The result may include names from other sinks, so listing all names that begin with the sink name is enough.
+        The result may include names from other sinks, so a subclass may list all names that begin with the sink name.
         """
 
     def is_passing(self, error: Exception) -> bool:
-        """Whether a commit that failed with this error may succeed if repeated immediately. By default, False."""
+        """Whether a commit that failed with this error may succeed if it is repeated immediately. By default, False."""
         del error
         return False
 
@@ -151,7 +160,7 @@ class StepCommitter(ControlCommitter[HandleT, StepT], Generic[HandleT, StepT]):
             self._orphans_ended += len(orphans)
 
     def close(self) -> None:
-        """See :class:`SinkCommitter`. By default, a committer does not keep any connections open."""
+        """See :class:`SinkCommitter`. By default, there are no connections to close."""
 
     def observed(
         self, step: StepT, record: Control, decided: Sequence[HandleT], scan_start: Mapping[str, Any]
@@ -175,13 +184,19 @@ class FencedCommitter(StepCommitter[HandleT, StepT], Generic[HandleT, StepT]):
 
     @abstractmethod
     def is_prepared(self, step: StepT, handle: HandleT) -> bool:
-        """Whether the transaction is prepared, with every row that the handle counts. Checked just before the decision."""
+        """Whether the transaction is prepared and contains as many rows as the handle says.
+
+        This is checked just before the decision.
+        """
 
     @abstractmethod
     def publish(self, step: StepT, handle: HandleT, version: int) -> None:
-        """Make a decided transaction's rows visible, together with a marker that proves it. Called again after a crash.
+        """Make a decided transaction's rows visible, together with a marker as proof.
 
-        Must do nothing if the transaction is no longer prepared, because it was already published or rolled back.
+        This method is called again after a crash.
+
+        If the transaction is no longer prepared, it was already published or rolled back, and this method must do
+        nothing.
 
         Args:
             step: the owner's step.
@@ -190,7 +205,10 @@ class FencedCommitter(StepCommitter[HandleT, StepT], Generic[HandleT, StepT]):
         """
 
     def publish_all(self, step: StepT, handles: Sequence[HandleT], version: int) -> Iterator[HandleT]:
-        """Publish a batch, and yield each handle once published. Override this if one statement can publish all of them."""
+        """Publish a batch, and yield each handle once its transaction is published.
+
+        Override this method if one statement can publish the entire batch.
+        """
         for handle in handles:
             self.publish(step, handle, version)
             yield handle
@@ -210,7 +228,7 @@ class FencedCommitter(StepCommitter[HandleT, StepT], Generic[HandleT, StepT]):
         """
 
     def forget_before(self, step: StepT, version: int) -> None:
-        """Delete the markers of lower versions. Their outcomes are no longer needed."""
+        """Delete the markers with lower versions, because their outcomes are no longer needed."""
 
     # -- for callers ----------------------------------------------------------------------------------------------------
 
@@ -242,7 +260,7 @@ class FencedCommitter(StepCommitter[HandleT, StepT], Generic[HandleT, StepT]):
     def observed(
         self, step: StepT, record: Control, decided: Sequence[HandleT], scan_start: Mapping[str, Any]
     ) -> Observation:
-        """See :class:`ControlCommitter`. A transaction without a marker is lost if it is no longer prepared."""
+        """See :class:`ControlCommitter`. A transaction is lost if it has no marker and is no longer prepared."""
         found = super().observed(step, record, decided, scan_start)
         evidence = {handle: self.outcome(step, handle) for handle in decided}
         lost = (

@@ -1,4 +1,4 @@
-"""Define the few file operations that the protocol needs. The caller, which knows the file system, supplies them."""
+"""Define the few file operations that the protocol needs. The caller provides an implementation for its file system."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _UNSUPPORTED: Final = frozenset({errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS, er
 
 
 class NotDurableError(OSError):
-    """The file exists but proves nothing: it could not be made durable, so a power failure may undo it."""
+    """The file exists but could not be made durable. It proves nothing, because a power failure may undo it."""
 
 
 def is_unsupported(error: object) -> bool:
@@ -31,8 +31,9 @@ class Files(Protocol):
     """A directory. Names are relative and use ``/``.
 
     Attributes:
-        is_atomic: whether at most one of several callers of :meth:`put_if_absent` receives True. If not (an object store),
-            several callers may receive True, and the last caller's bytes stay. Then another log must fence the drivers.
+        is_atomic: whether at most one of several callers of :meth:`put_if_absent` receives True. If this is False, as
+            for an object store, several callers may receive True, and the last caller's bytes stay. In that case,
+            another log must fence the drivers.
     """
 
     location: str
@@ -42,15 +43,19 @@ class Files(Protocol):
         """Return the file's bytes; None if the file does not exist."""
 
     def names(self, directory: str) -> list[str]:
-        """Return the names in a directory, except those that begin with a dot; empty if the directory does not exist.
+        """Return the names in a directory, except names that begin with a dot.
 
-        Some stores list a new file late, but :meth:`read` returns it immediately, so only ``read`` proves that a file is absent.
+        Return no names if the directory does not exist.
+
+        Some stores list a new file late, but :meth:`read` returns it immediately. Only ``read`` can therefore prove
+        that a file is absent.
         """
 
     def put_if_absent(self, name: str, data: bytes) -> bool:
-        """Create the complete file, or return False if a file with that name already exists. Either result is durable on return.
+        """Create the complete file, or return False if a file with that name already exists.
 
-        See :attr:`is_atomic`. After any error, the file may exist.
+        When the method returns, the file is durable in both cases. See :attr:`is_atomic`. After an error, the file may
+        or may not exist.
 
         Raises:
             NotDurableError: the file exists, but may vanish.
@@ -113,7 +118,7 @@ class LocalFiles:
         return is_new
 
     def _make_directory(self, directory: Path) -> None:
-        """Create the directory and its parents, each durable: a decision must not vanish with its directory."""
+        """Create the directory and its parents durably, so that no decision vanishes with its directory."""
         if directory.is_dir():
             return
         self._make_directory(directory.parent)
@@ -133,11 +138,11 @@ class LocalFiles:
 
 
 class UnlinkedFiles(LocalFiles):
-    """A local directory on a file system that lacks hard links or directory sync: gcsfuse, SMB, some other FUSE file systems.
+    """A local directory on a file system without hard links or directory sync, such as gcsfuse or SMB.
 
-    Nothing else on such a share reliably decides between two machines: ``RENAME_NOREPLACE`` is often missing, or each machine
-    checks it only locally. So the share is treated like an object store, where two callers of ``put_if_absent`` may both receive
-    True.
+    Such a share has no other operation that reliably decides between two machines. ``RENAME_NOREPLACE`` is often
+    missing, or each machine checks it only locally. The share is therefore treated like an object store, where two
+    callers of ``put_if_absent`` may both receive True.
     """
 
     is_atomic = False
@@ -160,7 +165,7 @@ class UnlinkedFiles(LocalFiles):
 class MemoryFiles:
     """A directory in this process's memory, for tests of sinks and engines. Its content is lost when the process exits.
 
-    After that, a restarted query refuses to start, and batches that were decided but not committed are lost.
+    If the query is then restarted, it refuses to start, and batches that were decided but not committed are lost.
 
     Args:
         limit_bytes: the maximum total size of the files, in bytes.
@@ -201,8 +206,8 @@ class MemoryFiles:
             if size > self._limit_bytes:
                 raise ConfigurationError(
                     f"{name} was not written: the files in memory would take {size:,} bytes, but limit_bytes is "
-                    f"{self._limit_bytes:,}. Keep the files on a file system (twopc.LocalFiles, or a query's own checkpoint with "
-                    "exactly_once()), or raise MemoryFiles(limit_bytes=…)"
+                    f"{self._limit_bytes:,}. Keep the files on a file system (with twopc.LocalFiles, or in the "
+                    "query's checkpoint with exactly_once()), or raise MemoryFiles(limit_bytes=…)"
                 )
             self._content[name] = data
             return True

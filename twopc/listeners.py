@@ -27,7 +27,8 @@ logger = logging.getLogger(__name__)
 class Listener:
     """Watches checkpoints.
 
-    A listener is called in the query's thread, so it must be quick. Its errors are logged once and change nothing.
+    A listener is called in the query's thread, so it must be quick. If a listener raises errors, the first one is
+    logged, and the query continues.
     """
 
     def triggered(self, checkpoint: Triggered) -> None:
@@ -37,14 +38,14 @@ class Listener:
         """Handle the beginning of a phase, which ends the previous phase of the checkpoint."""
 
     def ended(self, checkpoint: Checkpoint) -> None:
-        """Handle a completed or failed checkpoint. The protocol has finished its own work on the checkpoint."""
+        """Handle a completed or failed checkpoint. The protocol has finished its work on that checkpoint."""
 
     def close(self) -> None:
         """Handle the end of the query, or a failure after which the query starts again with recovery."""
 
 
 class Listeners:
-    """Notifies several listeners, and keeps their errors away from the query."""
+    """Notifies several listeners. Their errors do not affect the query."""
 
     def __init__(self, listeners: Sequence[Listener] = ()) -> None:
         self._listeners = tuple(listeners)
@@ -58,7 +59,10 @@ class Listeners:
 
     @contextlib.contextmanager
     def watching(self, batch: Batch, run_id: str, *, failed_before: int = 0) -> Iterator[Pending]:
-        """Trigger a checkpoint that ends when the body does. If the body raises, add the checkpoint's facts to the error."""
+        """Trigger a checkpoint that ends when the body ends.
+
+        If the body raises, add the checkpoint's facts to the error.
+        """
         pending = Pending(
             batch.batch_id,
             query_id=batch.query_id,
@@ -95,7 +99,7 @@ class Listeners:
             explain(error, checkpoint)
 
     def _tell(self, one: object, tell: Callable[..., None], *facts: object) -> None:
-        """Call a listener. Its errors never stop the query: the checkpoint may already be committed."""
+        """Call a listener. A listener's error never stops the query, because the checkpoint may already be committed."""
         try:
             tell(*facts)
         except Exception as error:  # noqa: BLE001 - see above
@@ -110,7 +114,10 @@ class Listeners:
 
 
 def explain(error: BaseException, checkpoint: Checkpoint) -> None:
-    """Add a failed checkpoint's facts to our own errors' messages, or to other errors as a note (Python 3.11 and later)."""
+    """Add a failed checkpoint's facts to the error.
+
+    Our own errors have the facts in the message, and other errors have them in a note (Python 3.11 and later).
+    """
     facts = describe(checkpoint)
     if isinstance(error, TwoPhaseCommitError) and error.args:
         if error.checkpoint is None:  # otherwise this is the same error again: a run in doubt raises it for every batch

@@ -1,4 +1,4 @@
-"""Fold a decision log into the few facts that recovery needs."""
+"""Reduce a decision log to the few facts that recovery needs."""
 
 from __future__ import annotations
 
@@ -30,17 +30,17 @@ class LogStatus(Enum):
 
 @dataclass(frozen=True)
 class LogView:
-    """The facts from a folded log.
+    """The facts that recovery needs from a log.
 
     Attributes:
         begin: the open query's begin record.
         ended: the ids of queries that were ended and must not resume.
         decision: the last decision with its repairs merged in; None if the open query has no decision.
-        kept: (offset, scan_start) for every decision that is still in the log, oldest first. Nothing needs the rest of an older
-            decision, which may take several MB.
+        kept: (offset, scan_start) for every decision that is still in the log, oldest first. The rest of an older
+            decision is dropped, because it is no longer needed and may take several MB.
         repaired: whether repairs were merged into ``decision``.
         acquired: the newest acquired record, which identifies the log's last owner.
-        damage: why the log cannot be trusted; None if it can.
+        damage: why the log cannot be trusted; None if the log is intact.
     """
 
     begin: Begin | None = None
@@ -68,12 +68,12 @@ class LogView:
         return None if self.begin is None else self.begin.first_batch - 1
 
     def highest_batch_of(self, query_id: str) -> int | None:
-        """:attr:`highest_batch`, if the log is open for this query; None if it is not."""
+        """:attr:`highest_batch` if the log is open for this query, otherwise None."""
         return self.highest_batch if self.begin is not None and self.begin.query_id == query_id else None
 
     @property
     def scan_start(self) -> dict[str, dict[str, Any]]:
-        """Where to start the search for evidence of the log's newest decision, by sink name.
+        """For each sink name, where to start the search for evidence of the log's newest decision.
 
         That decision counts even if it was abandoned or is from another query.
         """
@@ -88,7 +88,9 @@ class LogView:
 
 
 def fold(contents: LogContents) -> LogView:
-    """Fold a log while reading it. The view records damage instead of raising it, so that the recovery table handles it.
+    """Read a log, and reduce it to a view.
+
+    Damage is recorded in the view rather than raised, so that the recovery table can handle it.
 
     Raises:
         TwoPhaseCommitError: the log cannot be read; see :meth:`DecisionLog.read`.
@@ -104,13 +106,13 @@ def fold(contents: LogContents) -> LogView:
     # Records that no driver had truncated were deleted, so the log is damaged rather than empty (rule 4).
     if contents.start > recorded_start:
         return replace(
-            view, damage=f"it starts at offset {contents.start}, but was truncated only up to {recorded_start}"
+            view, damage=f"the log starts at offset {contents.start}, but was truncated only up to {recorded_start}"
         )
     return view
 
 
 def _fold_from(contents: LogContents, start: int) -> tuple[LogView, int]:
-    """Fold the records at or above ``start``; return the view and the highest recorded truncation."""
+    """Reduce the records from ``start`` on. Return the view and the highest recorded truncation."""
     view, recorded_start = LogView(), 0
     for entry in contents.entries:
         recorded_start = max(recorded_start, truncated_to([entry]))
@@ -141,37 +143,43 @@ def fold_entry(view: LogView, entry: LogEntry) -> LogView:
 
 
 def fold_more(view: LogView, offset: int, records: Sequence[Record]) -> LogView:
-    """Return the view after the records that this driver has just written from ``offset`` on."""
+    """Return the view after more records, which this driver has just written at ``offset``."""
     for record in records:
         view = fold_entry(view, LogEntry(offset, record))
     return view
 
 
 def _require_successor(view: LogView, decision: Decision, offset: int) -> None:
-    """Check that the log has no gap: a decision follows one for the previous batch, or a lost one for the same batch."""
+    """Check that the log has no gap.
+
+    A decision must follow a decision for the previous batch, or a lost decision for the same batch.
+    """
     last, begin = view.decision, view.begin
     if last is not None and (decision.query_id != last.query_id or decision.batch_id - last.batch_id not in {0, 1}):
         raise DecisionLogDamagedError(
-            f"the decision for batch {decision.batch_id} at offset {offset} does not follow the one for batch {last.batch_id}"
+            f"the decision for batch {decision.batch_id} at offset {offset} does not follow the decision for batch "
+            f"{last.batch_id}"
         )
     found = (decision.query_id, decision.batch_id)
     if last is None and begin is not None and found != (begin.query_id, begin.first_batch):
         raise DecisionLogDamagedError(
-            f"the decision for batch {decision.batch_id} at offset {offset} should be for batch "
-            f"{begin.first_batch}, its query's first"
+            f"the decision for batch {decision.batch_id} at offset {offset} should be for batch {begin.first_batch}, "
+            "the query's first batch"
         )
 
 
 def _merge(decision: Decision | None, repair: Repair, offset: int) -> Decision:
     if decision is None or decision.batch_id != repair.batch_id or decision.query_id != repair.query_id:
-        raise DecisionLogDamagedError(f"the repair record at {offset} does not match the decision before it")
+        raise DecisionLogDamagedError(f"the repair record at offset {offset} does not match the decision before it")
     known = {(sink, task.partition) for task in decision.tasks for sink in task.handles}
     again = {task.partition: task.handles for task in repair.tasks if not task.is_repair}
     added = tuple(task for task in repair.tasks if task.is_repair)
     if not known.issuperset(repair.replaces) or not again.keys() <= {number for _, number in repair.replaces}:
-        raise DecisionLogDamagedError(f"the repair record at {offset} repairs transactions that were not decided")
+        raise DecisionLogDamagedError(
+            f"the repair record at offset {offset} repairs transactions that were not decided"
+        )
     if not {task.partition for task in added}.isdisjoint(task.partition for task in decision.tasks):
-        raise DecisionLogDamagedError(f"the repair record at {offset} reuses the number of a decided task")
+        raise DecisionLogDamagedError(f"the repair record at offset {offset} reuses the number of a decided task")
     tasks = tuple(
         msgspec.structs.replace(task, handles=_left(task, repair.replaces) | again.get(task.partition, {}))
         for task in decision.tasks

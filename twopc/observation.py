@@ -1,4 +1,4 @@
-"""The state of a sink's store, read for an operator. Reading it fences no driver and changes nothing."""
+"""The state of a sink's store, read for an operator. Reading this state does not fence any driver or change any data."""
 
 from __future__ import annotations
 
@@ -23,11 +23,13 @@ class Observation:
         is_behind: whether the store has lost decisions; see :meth:`SinkCommitter.lacks_decisions`.
         evidence: the outcome of each transaction in the newest decision. ABORTED means that the rows are lost, even if no
             driver has proven the loss yet.
-        leftovers: the names of staged transactions that the newest decision does not name.
-        rows: how many rows the store's history records for each decision, by the decision's version; empty without a history.
-        complete: the decisions whose commits are all in the history. For the others, old commits may have been cleaned up.
-        facts: more facts about the store, for people.
-        rolled_back: why the table no longer shows the newest published batch; None if nothing says so.
+        leftovers: the names of staged transactions that are not part of the newest decision.
+        rows: for each decision's version, the number of rows in the store's history; empty if the store has no history.
+        complete: the decisions whose commits are all in the history. For other decisions, old commits may have been
+            cleaned up.
+        facts: more facts about the store, to show to an operator.
+        rolled_back: why the table no longer shows the newest published batch; None if it shows this batch, as far as is
+            known.
     """
 
     record: Control

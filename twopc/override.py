@@ -1,6 +1,6 @@
-"""Overrides for ``exactly_once(override=…)``. Each permits one action that is otherwise rejected.
+"""Overrides for ``exactly_once(override=…)``. Each override permits one action that is otherwise rejected.
 
-An override applies to one query, batch or sink and to no other, so leaving it in the code does not weaken the checks.
+It applies to one particular query, batch or sink, so leaving it in the code does not weaken the checks.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ class EndQuery:
 
 @dataclass(frozen=True)
 class AdoptQuery:
-    """Add a sink to a query that has already run without it. The sink joins at the query's current batch.
+    """Add a sink to a query that has already run without it. The sink receives rows from the query's current batch on.
 
     Attributes:
         query_id: the id of this query.
@@ -35,7 +35,7 @@ class AdoptQuery:
 
 @dataclass(frozen=True)
 class ResumeAt:
-    """Continue after a gap whose batches have no rows for the sinks, or were written by other means.
+    """Continue after a gap if the missing batches have no rows for the sinks, or were written by other means.
 
     Attributes:
         batch_id: the first batch after the gap.
@@ -46,7 +46,7 @@ class ResumeAt:
 
 @dataclass(frozen=True)
 class Abandon:
-    """Give up the last decided batch, because nothing can complete it. Its visible rows stay.
+    """Give up the last decided batch, because it cannot be completed. The rows that are already visible stay.
 
     Attributes:
         batch_id: the id of the last decided batch.
@@ -57,7 +57,7 @@ class Abandon:
 
 @dataclass(frozen=True)
 class AddSink:
-    """Let a sink join a checkpoint that was bound without it, from the next batch on.
+    """Add a sink to a checkpoint that was bound without this sink, from the next batch on.
 
     Attributes:
         name: the sink name.
@@ -92,7 +92,7 @@ class Overrides:
         """Collect the user's overrides.
 
         Raises:
-            ConfigurationError: a value is not an override, or two values are of the same kind.
+            ConfigurationError: a value is not an override, or two overrides have the same kind.
         """
         found: dict[str, str | int] = {}
         for one in given if isinstance(given, Sequence) and not isinstance(given, str) else (given,):
@@ -116,6 +116,6 @@ def _field_of(one: object) -> tuple[str, str | int]:
         case Abandon(int(batch_id)) if not isinstance(batch_id, bool):
             return "abandon_batch", batch_id
     raise ConfigurationError(
-        f"override={one!r} is not an override: pass EndQuery(id), AdoptQuery(id), ResumeAt(batch), Abandon(batch) or "
+        f"override={one!r} is not an override. Pass EndQuery(id), AdoptQuery(id), ResumeAt(batch), Abandon(batch) or "
         "AddSink(name), with the value from the error message"
     )

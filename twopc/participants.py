@@ -1,7 +1,7 @@
 """One query's sinks, from the coordinator's point of view. This module has every loop over several sinks.
 
-No other module loops over committers or decodes stored handles. So every loop has the same order, and each handle is decoded
-only once.
+No other module loops over committers or decodes stored handles. Every loop therefore has the same order, and each
+handle is decoded only once.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ class Participants:
         return [log for committer in self.committers.values() if (log := committer.decision_log()) is not None]
 
     def decode(self, tasks: Iterable[TaskReport]) -> Handles:
-        """Let each sink decode its handles in the tasks' reports."""
+        """Decode each sink's handles from the tasks' reports."""
         return {
             (name, task.partition): self.sinks[name].decode_handle(stored)
             for task in tasks
@@ -67,7 +67,10 @@ class Participants:
     # -- recovery ------------------------------------------------------------------------------------------------------
 
     def inspect(self) -> dict[str, str | None]:
-        """Check every sink without changing it; return each sink's last query, or None if the sink records none."""
+        """Check every sink without changing it.
+
+        Return the query that owned each sink last, or None if the sink does not record its owner.
+        """
         found: dict[str, str | None] = {}
         for name, committer in self.committers.items():
             owner = committer.inspect()
@@ -77,7 +80,7 @@ class Participants:
         return found
 
     def bindings(self) -> dict[str, dict[str, str]]:
-        """Return the facts about each sink that must not change during a checkpoint's lifetime (rule 11).
+        """Return, for each sink, the facts that must not change during a checkpoint's lifetime (rule 11).
 
         Raises:
             ConfigurationError: two sinks have the same decision log.
@@ -107,7 +110,10 @@ class Participants:
     # -- the two phases ------------------------------------------------------------------------------------------------
 
     def begin_attempt(self) -> ScanStart:
-        """Tell every sink that tasks are about to start; return where each sink must begin to look for the tasks' evidence."""
+        """Tell every sink that tasks are about to start.
+
+        Return the position where each sink must start its search for evidence.
+        """
         return {name: dict(committer.begin_attempt()) for name, committer in self.committers.items()}
 
     def confirm(self, prepared: Handles, age_ms: float) -> None:
@@ -128,41 +134,47 @@ class Participants:
         return evidence
 
     def abort(self, prepared: Handles) -> None:
-        """End the transactions that an attempt prepared and will not decide. Best effort, even if one sink fails."""
+        """End the transactions that an attempt prepared and will not decide. If one sink fails, try the others."""
         with ExitStack() as ending:
             for _, committer, mine in self._each(prepared):
                 ending.callback(committer.abort, list(mine.values()))
 
     def sweep(self, *spared: Handles) -> None:
-        """End every open transaction (rule 7), except those that are decided or may be. Best effort, like :meth:`abort`."""
+        """End every open transaction (rule 7), unless it is decided or may be decided.
+
+        If one sink fails, try the others.
+        """
         with ExitStack() as ending:
             for name, committer in self.committers.items():
                 mine = [handle for handles in spared for key, handle in handles.items() if key[0] == name]
                 ending.callback(committer.recover_and_abort, mine)
 
     def prefetch(self) -> None:
-        """Let every sink request what it needs for the next attempt, while nobody waits for it."""
+        """Let every sink start requests for the next attempt in advance."""
         for committer in self.committers.values():
             committer.prefetch()
 
     # -- the rest ------------------------------------------------------------------------------------------------------
 
     def blockers(self) -> list[str]:
-        """Say why the last commit could not be proven. Every sink concerned contributes its reasons."""
+        """Say why the last commit could not be proven. List the reasons from all sinks."""
         return [reason for committer in self.committers.values() for reason in committer.blockers()]
 
     def take_orphans_ended(self) -> int:
-        """Count the open transactions that the sinks' sweeps have ended since the last call. Contacts no store."""
+        """Count the open transactions that the sinks' sweeps have ended since the last call.
+
+        This does not contact any store.
+        """
         told, self._orphans_told = self._orphans_told, sum(one.orphans_ended() for one in self.committers.values())
         return self._orphans_told - told
 
     def forget(self, oldest_kept: Mapping[str, Mapping[str, Any]]) -> None:
-        """Delete evidence that only decisions older than the oldest retained one need."""
+        """Delete evidence that is needed only for decisions older than the oldest retained decision."""
         for name, committer in self.committers.items():
             committer.forget(oldest_kept.get(name, {}))
 
     def close(self) -> None:
-        """Release the connections of every sink, even after an error in one. Ends no transaction."""
+        """Release every sink's connections, even if one sink raises an error. Open transactions are not ended."""
         with ExitStack() as closing:
             for committer in self.committers.values():
                 closing.callback(committer.close)

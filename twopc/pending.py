@@ -1,4 +1,7 @@
-"""Record a checkpoint in progress. The recorder decides nothing, and nothing reads it before the checkpoint has ended."""
+"""Record a checkpoint in progress.
+
+The recorder makes no decisions, and no other code reads it before the checkpoint has ended.
+"""
 
 from __future__ import annotations
 
@@ -29,11 +32,11 @@ class Pending:
 
     Args:
         batch_id, query_id, run_id, failed_before: see :class:`Checkpoint`.
-        last_ended: when this run's last checkpoint ended, by the monotonic clock; None for the first.
+        last_ended: when this run's last checkpoint ended, on the monotonic clock; None for the run's first checkpoint.
         notify: called with each phase when the phase begins.
 
     Attributes:
-        triggered_ms: when the checkpoint was triggered, in ms since 1970 UTC.
+        triggered_ms: the Unix time at which the checkpoint was triggered, in milliseconds.
     """
 
     def __init__(  # noqa: PLR0913 - the facts of a trigger
@@ -75,7 +78,7 @@ class Pending:
         self._state = state
 
     def limited(self, limit_ms: float | None, limited_by: str, *, planned: int | None) -> None:
-        """Record the time limit for preparing in ms (None: no limit), the settings that change it, and the planned input."""
+        """Record the time limit for preparing in ms (None: no limit), the settings that determine it, and the planned input."""
         self._limit_ms, self._limited_by, self._planned = limit_ms, limited_by, planned
 
     def enter(self, phase: str) -> None:
@@ -84,7 +87,7 @@ class Pending:
         self._notify(Phase(phase, self._attempt_began, self._transactions_live_ms, self._transactions))
 
     def attempting(self, transactions_live_ms: float | None) -> None:
-        """Record that tasks are about to open transactions, and how many ms the transactions may stay open."""
+        """Record that tasks are about to open transactions, and how long these may stay open, in ms."""
         self._transactions_live_ms = transactions_live_ms
         self._acknowledged, self._is_declined = [], False
         self._attempt_began = time.monotonic()
@@ -109,7 +112,10 @@ class Pending:
         self._failed = [*self._failed, self._cause(error)][-_ATTEMPTS:]
 
     def ended(self, error: BaseException | None) -> Checkpoint:
-        """End the checkpoint and build its record. ``error`` made the checkpoint fail; None if it completed."""
+        """End the checkpoint and build its record.
+
+        ``error`` is the error that made the checkpoint fail; None if it completed.
+        """
         end, tasks = time.monotonic(), self._tasks
         votes = sorted(self._acknowledged, key=_took, reverse=True)
         direct = [task.is_direct for task in tasks]

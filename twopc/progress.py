@@ -1,7 +1,7 @@
-"""Record a checkpoint's outcome and describe it in words. The terms are Flink's. Here, each batch is one checkpoint.
+"""Record a checkpoint's outcome and describe it in words. The terms are Flink's, but here each batch is one checkpoint.
 
 A checkpoint is *triggered*, its tasks *acknowledge* it, and it is *completed*. Otherwise a task *declines* it, it *expires*, or
-it *fails* for another reason. ``twopc.pending`` records the events up to its end.
+it *fails* for another reason. ``twopc.pending`` records the events until the checkpoint ends.
 """
 
 from __future__ import annotations
@@ -24,15 +24,16 @@ FAILED: Final = "failed"
 
 
 class Acknowledgement(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """A task's vote. The task's clock measured all durations, in ms.
+    """A task's vote. All durations are in ms, on the task's clock.
 
     Attributes:
         partition: the task number in the batch.
         attempt: Spark's number for the task attempt; the first is 0.
-        took_ms: the time from the task's first action to the hand-over of its handles.
+        took_ms: the time from the task's first action until it reported its handles.
         read_ms: the part of ``took_ms`` spent waiting for rows from the source, the shuffle and the user's functions.
-        flush_ms: the part of ``took_ms`` spent waiting until the sinks had the rows. The rest was spent on converting rows.
-        host: the host where the task ran; empty in the driver.
+        flush_ms: the part of ``took_ms`` spent waiting until the sinks had the rows. The task spent the rest of the
+            time converting rows.
+        host: the host where the task ran; empty if it ran in the driver.
     """
 
     partition: int
@@ -52,7 +53,7 @@ class StateSize(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
         operator: the engine's name for the operator.
         memory_bytes: the memory that the store uses, as the engine reports it.
         commit_ms: how long the tasks took in total to commit the last version.
-        sizes: further sizes under the store's names, such as RocksDB's files.
+        sizes: other sizes, under the store's own names for them, such as the size of RocksDB's files.
     """
 
     operator: str
@@ -67,9 +68,10 @@ class Cause(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     Attributes:
         reason: ``declined`` if a task voted no; ``expired`` if time ran out before the pre-commit ended; ``failed`` otherwise.
-        phase: the phase in which it failed.
+        phase: the phase in which the failure happened.
         error: the error's class name.
-        late: the number of acknowledgments that arrived after the time limit. Their transactions were aborted.
+        late: the number of acknowledgments that arrived after the time limit. The transactions of these late tasks were
+            aborted.
     """
 
     reason: str
@@ -85,17 +87,18 @@ class Checkpoint(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, 
     Attributes:
         batch_id: the batch id, which is also the checkpoint id.
         status: ``completed`` or ``failed``.
-        triggered_ms: when the checkpoint was triggered, in ms since 1970 UTC.
+        triggered_ms: the Unix time at which the checkpoint was triggered, in milliseconds.
         took_ms: the time from the trigger to the end.
         pause_ms: the time from the end of the run's last checkpoint to this trigger; None for the first checkpoint of a run.
-        failed_before: how many checkpoints of this batch failed directly before this one and were tolerated.
-        way: who wrote the rows: ``direct`` (the driver), ``tasks``, ``both``; empty if nothing was written.
-        steps: the steps from the recovery table, such as ``write`` or ``repair``; empty for a replay that had nothing to write.
+        failed_before: how many checkpoints of this batch had failed and been tolerated before this checkpoint.
+        way: who wrote the rows: ``direct`` (the driver), ``tasks`` or ``both``; empty if no rows were written.
+        steps: the steps from the recovery table, such as ``write`` or ``repair``; empty if a replay had no rows to
+            write.
         phases: the ms spent in each phase, in order. If a phase occurred twice, its times are added up.
-        tasks: the number of tasks that acknowledged.
+        tasks: the number of tasks that acknowledged the checkpoint.
         transactions: the number of transactions that were decided.
-        orphans_ended: how many open, undecided transactions the sweeps have ended since the last checkpoint. Not every sink
-            counts them.
+        orphans_ended: how many open, undecided transactions the sweeps have ended since the last checkpoint. Some sinks
+            do not count these transactions.
         planned: how much input Spark had planned, in the source's unit; None if the source does not report it.
         limit_ms: the time limit for preparing; None means no limit.
         limited_by: the settings that change ``limit_ms``.
@@ -103,7 +106,8 @@ class Checkpoint(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, 
         slowest: the slowest tasks, slowest first.
         retried: the slowest of the acknowledged tasks that the engine had retried.
         failed_attempts: the last few attempts that failed and were retried in this process.
-        state: the state size at the trigger, that is, after the previous batch. Empty in a run's first checkpoint.
+        state: the state size at the trigger, that is, after the previous batch. The state is empty in a run's first
+            checkpoint.
         cause: why the checkpoint failed; None if it completed.
     """
 
@@ -140,7 +144,7 @@ class Checkpoint(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, 
 
 
 def describe(checkpoint: Checkpoint) -> str:
-    """Describe a failed checkpoint in sentences: its times, its phases, its slowest task and its limit."""
+    """Describe a failed checkpoint in sentences, with its times, phases, slowest task and time limit."""
     ended_ms = checkpoint.triggered_ms + checkpoint.took_ms
     phases = ", ".join(f"{phase} {seconds(ms)}" for phase, ms in checkpoint.phases.items())
     triggered = (
@@ -157,8 +161,10 @@ def describe(checkpoint: Checkpoint) -> str:
         slowest = checkpoint.slowest[0]
         where = f" on {slowest.host}" if slowest.host else ""
         sentences.append(
-            f"The slowest of {counted(checkpoint.tasks, 'task')} that acknowledged was task {slowest.partition}{where}: it took "
-            f"{seconds(slowest.took_ms)} for {counted(slowest.rows, 'row')}, including {seconds(slowest.read_ms)} waiting for "
+            f"The slowest of {counted(checkpoint.tasks, 'task')} that acknowledged the checkpoint was task "
+            f"{slowest.partition}{where}. It took "
+            f"{seconds(slowest.took_ms)} for {counted(slowest.rows, 'row')}, including {seconds(slowest.read_ms)} "
+            "waiting for "
             f"rows and {seconds(slowest.flush_ms)} flushing"
         )
     if checkpoint.limit_ms is not None:
@@ -177,5 +183,5 @@ def seconds(ms: float) -> str:
 
 
 def utc(ms: float) -> str:
-    """Format a time in ms since 1970 for a message, in UTC and to the second."""
+    """Format a Unix time in ms as UTC, to the second, for a message."""
     return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(ms / 1000))

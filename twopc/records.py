@@ -32,7 +32,7 @@ class Part(msgspec.Struct, frozen=True, array_like=True):
 
 
 def added_up(parts: Iterable[Part]) -> tuple[int, int]:
-    """Sum the parts' row counts, and sum their checksums."""
+    """Add up the row counts of the parts, and their checksums."""
     parts = tuple(parts)
     return sum(part.rows for part in parts), sum(part.checksum for part in parts) % 2**64
 
@@ -42,14 +42,17 @@ class TaskReport(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         partition: the task number in the batch, counted over all of the batch's DataFrames.
-        parts: the rows that the task received from each partition of the plan. If empty, the task has all rows of one partition,
-            whose index is the task number.
+        parts: the rows that the task received from each partition of the plan. If ``parts`` is empty, the task has all
+            rows of the partition whose index is the task number.
         rows: the number of rows that the task received.
-        checksum: order-insensitive sum of the rows' 64-bit hashes, modulo 2**64; 0 if the decision has only one transaction.
-        handles: the task's handles by sink name, as JSON values. A sink to which the task wrote nothing is absent (rule 8).
+        checksum: the sum of the rows' 64-bit hashes, modulo 2**64, which does not depend on the row order; 0 if the
+            decision has only one transaction.
+        handles: the task's handles by sink name, as JSON values. If the task wrote no rows to a sink, that sink is
+            absent (rule 8).
         staged: the name of the file in which the task staged its rows (rule 9); None if it staged no rows.
-        frame_name: the name of a sink that takes the DataFrame with these rows; empty if the batch has only one DataFrame.
-        is_direct: whether the driver wrote all rows of the DataFrame, as one task.
+        frame_name: the name of a sink that writes the DataFrame with these rows; empty if the batch has only one
+            DataFrame.
+        is_direct: whether the driver itself wrote all rows of the DataFrame, as one task.
         is_repair: whether the task belongs to a replay and wrote rows of lost transactions.
     """
 
@@ -65,7 +68,7 @@ class TaskReport(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def by_part(self) -> tuple[Part, ...]:
-        """:attr:`parts`; if they are empty, one part with all of the task's rows."""
+        """Return :attr:`parts`; if it is empty, return one part with all of the task's rows."""
         return self.parts or ((Part(self.partition, self.rows, self.checksum),) if self.rows else ())
 
 
@@ -85,7 +88,7 @@ class Acquired(msgspec.Struct, frozen=True, kw_only=True, tag="acquired"):
 
     @classmethod
     def by_this_process(cls, claim: Claim, at_ms: int, *, sink: str = "") -> Acquired:
-        """Build this process's record with the time ``at_ms``, in milliseconds since 1970 UTC."""
+        """Build this process's record with the Unix time ``at_ms``, in milliseconds."""
         return cls(
             query_id=claim.query_id,
             run=claim.run,
@@ -97,11 +100,11 @@ class Acquired(msgspec.Struct, frozen=True, kw_only=True, tag="acquired"):
 
 
 class Begin(msgspec.Struct, frozen=True, kw_only=True, tag="begin"):
-    """Opens the log for a query. Treated as the decision for batch ``first_batch - 1``.
+    """Opens the log for a query. This record is treated as the decision for batch ``first_batch - 1``.
 
     Attributes:
         prior_offsets: the source offsets of batch ``first_batch - 1``, from the checkpoint; empty if the checkpoint
-            lacks them.
+            does not have them.
         ends: the id of the previously open query, if this query ends it.
         abandons: whether the user has given up the invisible part of batch ``first_batch - 1``, which was decided but could not
             be completed.
@@ -115,14 +118,14 @@ class Begin(msgspec.Struct, frozen=True, kw_only=True, tag="begin"):
 
 
 class Decision(msgspec.Struct, frozen=True, kw_only=True, tag="decision"):
-    """The commit point: this batch becomes visible with exactly these transactions.
+    """The commit point. The batch becomes visible with exactly the transactions in this record.
 
     Attributes:
         offsets: the batch's source offsets, one canonical string per source.
         tasks: every accepted task, including tasks without rows.
         scan_start: for each sink, where the search for evidence of its transactions begins.
-        kind: "write", or "rewrite" if every transaction of an earlier decision for the batch was lost.
-        binding: the number of the checkpoint's binding when the batch was decided; 0 if the record names none.
+        kind: "write"; or "rewrite" if an earlier decision for the batch lost all of its transactions.
+        binding: the number of the checkpoint's binding when the batch was decided; 0 if the record does not contain it.
     """
 
     query_id: str
@@ -139,7 +142,8 @@ class Repair(msgspec.Struct, frozen=True, kw_only=True, tag="repair"):
     """Replaces a decided batch's lost transactions with new transactions that contain the same rows.
 
     Attributes:
-        tasks: the tasks that wrote the new transactions: the decided tasks, from their staged rows, or the tasks of a replay.
+        tasks: the tasks that wrote the new transactions. These are the decided tasks if the rows were staged, otherwise
+            the tasks of a replay.
         replaces: the lost transactions, by sink name and task.
     """
 
@@ -151,7 +155,7 @@ class Repair(msgspec.Struct, frozen=True, kw_only=True, tag="repair"):
 
 
 class Truncation(msgspec.Struct, frozen=True, kw_only=True, tag="truncation"):
-    """Announces that the driver will delete everything below ``log_start``, and keeps the facts that must not be lost."""
+    """Announces that the driver will delete every record before ``log_start``, and keeps the facts that must not be lost."""
 
     log_start: int
     begin: Begin
@@ -170,7 +174,10 @@ class LogEntry(NamedTuple):
 
 @dataclass(frozen=True)
 class Entries:
-    """The entries of a log. Each iteration reads them again, because a log of many tasks and batches does not fit in memory."""
+    """The entries of a log.
+
+    Each iteration reads the entries again, because a log of many tasks and batches does not fit in memory.
+    """
 
     walk: Callable[[], Iterator[LogEntry]]
 
@@ -191,5 +198,5 @@ class LogContents(NamedTuple):
 
 
 def truncated_to(entries: Iterable[LogEntry]) -> int:
-    """Return the highest recorded truncation. Records below it do not count, even if the store still has them."""
+    """Return the highest recorded truncation. Records before this offset are ignored, even if the store still has them."""
     return max((record.log_start for _, record in entries if isinstance(record, Truncation)), default=0)

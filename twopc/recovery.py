@@ -1,8 +1,8 @@
-"""Define recovery as a table: the log's status, the evidence and the batch's position determine the next step.
+"""Define recovery as a table. The log's status, the evidence and the batch's position determine the next step.
 
-Two more columns say whether the lost rows are staged, and whether the user abandons them.
-Each row is a labeled case. Each combination matches exactly one row, and a test enumerates all combinations. The table
-follows TigerBeetle's ``recovery_cases`` (src/vsr/journal.zig).
+Two more columns say whether the lost rows are staged, and whether the user abandons them. Each row is a labeled case.
+Each combination matches exactly one row, and a test enumerates all combinations. The table follows TigerBeetle's
+``recovery_cases`` (src/vsr/journal.zig).
 """
 
 from __future__ import annotations
@@ -113,7 +113,7 @@ RECOVERY_TABLE: Final[tuple[Case, ...]] = (
 
 
 def lookup(status: LogStatus, outcome: Outcome, position: Position, *, staged: bool, abandoned: bool = False) -> Case:
-    """Find the one row that matches."""
+    """Find the only row that matches."""
     facts = {"staged": staged, "abandoned": abandoned}
     matching = [case for case in RECOVERY_TABLE if case.matches(status, outcome, position, **facts)]
     if len(matching) != 1:

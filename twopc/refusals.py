@@ -26,13 +26,14 @@ OTHER_ROWS: Final = (
 )
 OTHER_ORDERS: Final = "each replay yields the decided rows in a different order; restart the query to try again"
 LOST_AGAIN: Final = (
-    "every attempt to write their rows again was also lost. Raise the sinks' transaction timeout (kafka.transaction.timeout.ms) "
+    "these rows were written again, but every attempt was also lost. Raise the sinks' transaction timeout "
+    "(kafka.transaction.timeout.ms) "
     "and restart the query to try once more"
 )
 #: This ends a refusal, because a refused start recovers nothing, and a restart alone does not help.
 DEADLINE: Final = (
-    "Act soon: decided transactions that are not yet committed will expire (kafka.transaction.timeout.ms), and their rows "
-    "will be lost with them"
+    "Act soon: decided transactions that are not yet committed will expire (kafka.transaction.timeout.ms), and then "
+    "their rows are lost"
 )
 #: The advice after a sink or a log is lost, if a copy of it may exist.
 FAILOVER: Final = (
@@ -47,7 +48,7 @@ def refused(case: Case, position: Position, view: LogView, batch: Batch, log: st
 
 
 def refusal(position: Position, label: str, view: LogView, batch: Batch, log: str) -> RefusedStartError:
-    """Build the error for a position that the recovery table refuses."""
+    """Build the error for a batch position that the recovery table refuses."""
     at, highest, mine = batch.batch_id, view.highest_batch, batch.query_id
     other = view.begin.query_id if view.begin else None
     missing = 0 if highest is None else highest + 1  # the first batch of the gap
@@ -55,38 +56,46 @@ def refusal(position: Position, label: str, view: LogView, batch: Batch, log: st
         Position.REWOUND: (
             f"the checkpoint is at batch {at}, but {log} already contains the decision for batch {highest}. An older checkpoint "
             f"was restored, or a copy of the checkpoint ran elsewhere. Continuing would write batches {at} to {highest} twice. "
-            "Restore the newest checkpoint; or, to write these batches again, start with a new checkpoint and "
+            "Restore the newest checkpoint. To write these batches again instead, start with a new checkpoint and "
             f"override=EndQuery({mine!r})"
         ),
         Position.COPIED: (
-            f"batch {at} of this checkpoint has different source offsets from those that {log} recorded (at batch {highest}). "
-            "The checkpoint was copied or restored, and another run continued from it. Continuing would lose or duplicate "
-            "records. Use the checkpoint of the run that wrote last; or start with a new checkpoint and "
+            f"batch {at} of this checkpoint has different source offsets from those that {log} recorded (at batch "
+            f"{highest}). "
+            "The checkpoint was copied or restored, and another run continued from it. Continuing would lose or "
+            "duplicate "
+            "records. Use the checkpoint of the run that wrote last, or start with a new checkpoint and "
             f"override=EndQuery({mine!r})"
         ),
         Position.GAP: (
-            f"the checkpoint is at batch {at}, but the last batch decided in {log} is {highest}. The batches after {highest} "
-            "ran without this sink, or the log was replaced. Call the exactly_once object for every batch, even an empty "
-            "one. If the missed batches have no rows for this sink, or were written by other means, pass "
-            f"override=ResumeAt({at}). Otherwise their rows are missing, so let the engine run them again. With Spark, delete "
-            f"the files in the checkpoint's offsets/ with a number above {missing} and those in commits/ with a number above "
-            f"{highest}, correct the function, and restart. Do the same if the query keeps state (dropDuplicates, windows, "
-            "stream-stream joins) and the function did not evaluate all of these batches: their state is missing, and "
-            "ResumeAt does not restore it"
+            f"the checkpoint is at batch {at}, but the last batch decided in {log} is {highest}. The batches after "
+            f"{highest} "
+            "ran without this sink, or the log was replaced. Call the exactly_once object for every batch, even if "
+            "the batch is empty. If the missed batches have no rows for this sink, or were written by other means, "
+            "pass "
+            f"override=ResumeAt({at}). Otherwise their rows are missing, so let the engine run them again. With "
+            "Spark, delete "
+            f"the files in the checkpoint's offsets/ with a number above {missing} and those in commits/ with a "
+            "number above "
+            f"{highest}, correct the function, and restart. Do the same if the query keeps state (dropDuplicates, "
+            "windows, stream-stream joins) and the function did not evaluate all of these batches. Their state is "
+            "missing, and ResumeAt does not restore it"
         ),
         Position.NEW_QUERY: (
-            f"{log} belongs to query {other}, but this is query {mine}. Either the checkpoint was deleted, which gave this query "
+            f"{log} belongs to query {other}, but this is query {mine}. Either the checkpoint was deleted, which gave "
+            "this query "
             f"a new id, or two queries use the same sink name. If query {other} has ended for good, pass "
             f"override=EndQuery({other!r}); otherwise rename this sink"
         ),
         Position.UNADOPTED: (
             f"the checkpoint is at batch {at}, but {log} has no record of the earlier batches. If they were written by other "
-            f"means, pass override=AdoptQuery({mine!r}). If the sink was renamed, restore its previous name. If the function "
-            "did not call the exactly_once object for them, correct the function, and start with a new checkpoint: this sink "
-            "has written nothing yet"
+            f"means, pass override=AdoptQuery({mine!r}). If the sink was renamed, restore its previous name. If the "
+            "function did not call the exactly_once object for these batches, correct the function, and start with a "
+            "new checkpoint. This sink has written nothing yet"
         ),
         Position.ENDED: (
-            f"query {mine} was ended in {log} when query {other} replaced it. The ended query's checkpoint must not be used "
+            f"query {mine} was ended in {log} when query {other} replaced it. The ended query's checkpoint must not "
+            "be used "
             f"again. Start with a new checkpoint and override=EndQuery({other!r}), or rename this sink"
         ),
     }
@@ -97,8 +106,8 @@ def damaged(view: LogView, log: str) -> DecisionLogDamagedError:
     """Build the error for a log that cannot be trusted."""
     return DecisionLogDamagedError(
         f"the decision log {log} is damaged: {view.damage}. Nothing was written, and visible rows stay visible. Without "
-        "the log, it is impossible to tell whether the last batch is complete. Restore the log from a backup; or check the "
-        "output, then start with a new checkpoint and a new sink name"
+        "the log, it is impossible to tell whether the last batch is complete. Restore the log from a backup. If "
+        "there is no backup, check the output, then start with a new checkpoint and a new sink name"
     )
 
 
@@ -110,8 +119,8 @@ def blocked(batch_id: int, unproven: Sequence[str], blockers: Sequence[str]) -> 
     else:
         fix = "No data is lost. Restart the query when every broker responds"
     return CommitBlockedError(
-        f"{what}. {fix}; it then completes this batch. If nothing can ever prove this batch (because its markers were deleted), "
-        f"{_way_out(batch_id)}",
+        f"{what}. {fix}; it then completes this batch. If this batch can never be proven (because its markers were "
+        f"deleted), {_way_out(batch_id)}",
         transactions=unproven,
     )
 
@@ -132,4 +141,4 @@ def in_doubt(batch_id: int, handles: Handles, evidence: Mapping[TaskKey, Evidenc
 
 
 def _way_out(batch_id: int) -> str:
-    return f"check the output, then restart with override=Abandon({batch_id}): visible rows stay, and the rest is abandoned"
+    return f"check the output, then restart with override=Abandon({batch_id}). Visible rows stay, and the rest is abandoned"

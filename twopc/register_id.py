@@ -39,7 +39,7 @@ def read_id(files: Files) -> str:
     except msgspec.DecodeError as error:
         raise DecisionLogDamagedError(
             f"{files.location}/{FILE} is torn or was altered. Nothing was written, and the registers still contain every "
-            f"decision. Find log_identity, the correct id, in the newest {files.location}/binding-*.json, and write its 32 "
+            f"decision. The correct id is log_identity in the newest {files.location}/binding-*.json. Write its 32 "
             "digits into the file"
         ) from error
 
@@ -56,6 +56,6 @@ def create_id(files: Files) -> None:
         raise
     except Exception as error:  # any file system error; if the file was written anyway, the next try finds it
         raise RetriableError(
-            f"{files.location}/{FILE}, the id of the decision log, could not be written: {error}. No part of this batch was "
+            f"{files.location}/{FILE} (the decision log's id) could not be written: {error}. No part of this batch was "
             "written. Restart the query when the file system accepts files again"
         ) from error

@@ -1,7 +1,7 @@
-"""Read write-once registers: their files, their content, and the log that they form together.
+"""Read write-once registers, and the log that the registers form together.
 
-Reading changes nothing. Another driver may append or truncate in the meantime, so a reader starts again if the registers that
-it read are inconsistent.
+Reading changes nothing. Another driver may append or truncate at the same time, so a reader that finds inconsistent
+registers reads them again.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ def file_of(number: int) -> str:
 
 
 class Own(NamedTuple):
-    """The records that this driver has written."""
+    """The records that this driver has written so far."""
 
     run: str
     driver_epoch: int
@@ -75,11 +75,11 @@ class RegisterReader:
         return sorted(int(name) for name in names if _NUMBER.fullmatch(name))
 
     def contents(self, own: Own | None) -> LogContents:
-        """Return the records at or above the recorded truncation; older registers are treated as deleted.
+        """Return the records from the recorded truncation on. Older registers are treated as deleted.
 
         Args:
-            own: the calling driver's records; the result then ends with this driver's acquisition. None returns all
-                records.
+            own: the calling driver's records. With this argument, the result ends with the driver's acquisition. With
+                None, it contains all records.
 
         Raises:
             DecisionLogDamagedError: registers are missing, or one is torn or altered.
@@ -110,7 +110,10 @@ class RegisterReader:
         return any(entries is None or truncated_to(entries) > number for entries in newer)
 
     def fenced(self, number: int) -> FencedError:
-        """Build the error for a driver that lost this register to another driver. The error identifies the winner if possible."""
+        """Build the error for a driver that lost this register to another driver.
+
+        The error names that other driver if possible.
+        """
         driver = "another driver"
         with contextlib.suppress(Exception):  # this read only finds the driver's name; the register is certainly lost
             for _, record in self._load(number) or ():
@@ -122,11 +125,14 @@ class RegisterReader:
         )
 
     def where(self, number: int | None = None) -> str:
-        """Name a register, or the directory of all registers, for a message."""
+        """Return the name of a register, or of the registers' directory, for a message."""
         return f"{self._files.location}/{_DIRECTORY if number is None else file_of(number)}"
 
     def _recorded_start(self, numbers: Sequence[int]) -> int:
-        """Find the newest truncation. Reads only the registers above it, and each only once in this object's lifetime."""
+        """Find the newest truncation.
+
+        This method reads only newer registers, and reads each of them only once in this object's lifetime.
+        """
         for number in reversed(numbers):
             if number <= self._searched:
                 break
@@ -141,7 +147,8 @@ class RegisterReader:
             entries = self._load(number)
             if entries is None:
                 raise RetriableError(
-                    f"{self.where(number)} was deleted while it was read: another driver has truncated the log. Nothing was "
+                    f"{self.where(number)} was deleted while this driver was reading it, because another driver has "
+                    "truncated the log. Nothing was "
                     "written; restart the query"
                 )
             yield from entries

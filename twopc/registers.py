@@ -5,12 +5,13 @@ driver that writes the next register owns the log. A driver that finds its next 
 make this safe:
 
 * After a write with an unknown outcome, the driver reads the register back. Each write contains a unique id, so equal bytes
-  prove the write. But if syncing the directory failed, equal bytes prove nothing, because the name may vanish in a power
-  failure. A driver acts on the records that it has read only after its own record is in the directory and synced.
-* While a driver was paused, other drivers may have written *and deleted* its next register, so that the register looks free.
-  A truncation record is durable before any register is deleted, and the newest register is never deleted. So after a driver
-  has written a register, it reads all newer registers. If one of them records a truncation that covers the new register, the
-  driver removes that register.
+  prove the write. However, if the directory could not be synced, equal bytes prove nothing, because the name may vanish
+  in a power failure. A driver acts on the records that it has read only after its own record is in the directory and
+  synced.
+* While a driver is paused, other drivers may write *and delete* its next register, so that the register looks free.
+  A truncation record is durable before any register is deleted, and the newest register is never deleted. Therefore,
+  after a driver has written a register, it reads all newer registers. If one of them records a truncation that covers
+  the new register, the driver removes that register.
 """
 
 from __future__ import annotations
@@ -49,9 +50,11 @@ def require_atomic(files: Files) -> None:
     """
     if not files.is_atomic:
         raise ConfigurationError(
-            f"{files.location}: no sink of this query keeps the decisions, so the checkpoint would have to keep them. But the "
-            "checkpoint's file system may overwrite an existing file, so two drivers could both decide. Nothing was written. Add "
-            "a Kafka sink to the query, whose ledger keeps the decisions, or use a checkpoint on a local or shared POSIX path or "
+            f"{files.location}: no sink of this query keeps the decisions, so the checkpoint would have to keep them. "
+            "However, the checkpoint's file system may overwrite an existing file, so two drivers could both decide. "
+            "Nothing was written. Add "
+            "a Kafka sink to the query, whose ledger keeps the decisions, or use a checkpoint on a local or shared "
+            "POSIX path or "
             "on HDFS"
         )
 
@@ -71,10 +74,12 @@ class RegisterLog(DecisionLog):
         self._own: Own | None = None
 
     def identity(self) -> str:
-        """See :class:`DecisionLog`. Empty until a driver acquires the log, so never empty in a bound checkpoint.
+        """See :class:`DecisionLog`. The id is empty until a driver acquires the log.
+
+        In a bound checkpoint, it is never empty.
 
         Raises:
-            DecisionLogDamagedError: the id's file is torn or altered.
+            DecisionLogDamagedError: the file with the id is torn or altered.
         """
         return register_id.read_id(self._files)
 
@@ -100,8 +105,8 @@ class RegisterLog(DecisionLog):
                 self._own = Own(claim.run, number, number)
                 return number
         raise RetriableError(
-            f"{self._reader.where()}: another driver wrote the next register first, {_CLAIMS} times in a row, so this driver "
-            "could not acquire the decision log. Nothing was written; restart the query"
+            f"{self._reader.where()}: this driver could not acquire the decision log, because {_CLAIMS} times in a "
+            "row another driver wrote the next register first. Nothing was written; restart the query"
         )
 
     def read(self) -> LogContents:
@@ -118,7 +123,7 @@ class RegisterLog(DecisionLog):
         return number
 
     def truncate(self, log_start: int) -> None:
-        """See :class:`DecisionLog`. Deletes the oldest registers first, so that the newest always remain."""
+        """See :class:`DecisionLog`. Deletes the oldest registers first, so that the newest ones always remain."""
         try:
             for number in self._reader.numbers():
                 if number < log_start:

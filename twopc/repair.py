@@ -1,4 +1,4 @@
-"""Rule 9: if a decided transaction is proven lost, write exactly its decided rows again."""
+"""Implement rule 9: if a decided transaction is proven lost, write exactly its decided rows again."""
 
 from __future__ import annotations
 
@@ -21,15 +21,16 @@ def match_rows(
 ) -> dict[Place, Place] | None:
     """For each decided partition of the plan, find the partition of the replay that has its rows.
 
-    The replay must yield the decided rows for *all* partitions; otherwise the lost rows may now be in other partitions. A
-    partition may move to a different task, and the order of the partitions may change: if a source has few partitions, Spark
-    plans them in a different order when it reads their offsets back from the checkpoint.
+    The replay must yield the decided rows in *all* partitions. Otherwise, the lost rows may now be in other partitions.
+    A partition may move to a different task, and the order of the partitions may change. If a source has few
+    partitions, Spark plans them in a different order when it reads their offsets from the checkpoint.
 
     Args:
         decision: the decision.
         replayed: the reports from all tasks of the replay.
-        expected: the result of an earlier call. If a decided place's rows fit several replayed places, this result's
-            place is preferred; if this result has none, the decided place itself is preferred.
+        expected: the result of an earlier call. If several replayed places have a decided place's rows, the place from
+            this earlier result is preferred. If the earlier result has no such place, the decided place itself is
+            preferred.
 
     Returns:
         the replayed place for each decided place; None if the replay yields different rows.
@@ -64,12 +65,12 @@ def _places(task: TaskReport) -> list[Place]:
 def lost_places(
     decision: Decision, lost: Collection[TaskKey], found: Mapping[Place, Place]
 ) -> dict[str, frozenset[Place]]:
-    """Find the places in the replay whose rows were in lost transactions, by sink.
+    """For each sink, find the places in the replay whose rows were in lost transactions.
 
     Args:
         decision: the decision.
         lost: the lost transactions.
-        found: the replayed place for each decided place; a missing place has not changed.
+        found: the replayed place for each decided place. If a place is missing, it has not changed.
     """
     places: dict[str, set[Place]] = {}
     for task in decision.tasks:
@@ -80,17 +81,18 @@ def lost_places(
 
 
 def first_task(decision: Decision) -> int:
-    """Return the lowest number above those of the decision's tasks."""
+    """Return the lowest number above all of the decision's task numbers."""
     return max((task.partition for task in decision.tasks), default=-1) + 1
 
 
 def as_decided(
     decision: Decision, lost: Collection[TaskKey], replayed: Sequence[TaskReport], found: Mapping[Place, Place]
 ) -> tuple[TaskReport, ...] | None:
-    """Turn a replay's tasks into tasks of the decision: one for each new transaction, with that transaction's decided partitions.
+    """Convert a replay's tasks into tasks for the decision.
 
     Returns:
-        None if nothing replaces a lost transaction, because the sink now takes none of its rows.
+        one task for each new transaction, with that transaction's decided partitions. None if a lost transaction is not
+        replaced, because the sink now takes none of its rows.
     """
     decided = {there: here for here, there in found.items()}
     first, places = first_task(decision), lost_places(decision, lost, {})

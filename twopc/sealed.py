@@ -1,7 +1,7 @@
-"""Seal every file that this toolkit writes as a JSON object that contains its own checksum.
+"""Seal the toolkit's files. A sealed file is a JSON object that contains its own checksum.
 
-A torn or altered object is never mistaken for a valid one, and an object in any other format is rejected. Two kinds of data
-are sealed differently: ledger records, which are split into frames (``twopc.codec``), and staged rows, which are a stream.
+A torn or altered object is never mistaken for a valid one, and an object in any other format is rejected. Two kinds of
+data are sealed in other ways: ledger records are split into frames (``twopc.codec``), and staged rows are a stream.
 """
 
 from __future__ import annotations
@@ -55,14 +55,15 @@ def unseal(data: bytes, kind: type[_T], *, of_format: int | str | None = None) -
     """
     found = _SEAL.search(data)
     if found is None:
-        raise AlteredError("it has no checksum, so it is torn or was altered")
+        raise AlteredError("the file has no checksum, so it is torn or was altered")
     if hashlib.sha256(data[: found.start()] + b"}").hexdigest().encode() != found[1]:
-        raise AlteredError("it does not match its checksum, so it is torn or was altered")
+        raise AlteredError("the file does not match its checksum, so it is torn or was altered")
     if of_format is not None:
         written = msgspec.json.decode(data, type=_Versioned).format
         if written != of_format:
             raise OtherFormatError(
-                f"it has format {written}, but this version reads format {of_format}: use the version that wrote it"
+                f"the file has format {written}, but this version reads format {of_format}: use the version that "
+                "wrote it"
             )
     return msgspec.json.decode(data, type=kind)
 
@@ -75,7 +76,7 @@ def unseal_file(where: str, data: bytes, kind: type[_T], *, of_format: int | str
         data: the file's content.
         kind: the record's class.
         of_format: the value that the record's field ``format`` must have.
-        remedy: what to do if the file is damaged, as a sentence without the final period.
+        remedy: a sentence that says what to do if the file is damaged, without its final period.
 
     Raises:
         ConfigurationError: the file is torn or altered, or has a different format.

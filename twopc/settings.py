@@ -1,4 +1,4 @@
-"""Define a coordinator's arguments: the user's settings, and the coordinator's parts."""
+"""Define a coordinator's settings and parts."""
 
 from __future__ import annotations
 
@@ -22,7 +22,8 @@ class Settings:
     Attributes:
         overrides: the user's permissions for actions that would otherwise be rejected.
         max_attempts: how many times a batch is prepared before its error stops the query.
-        keep_batches: how many decisions are retained, including the last; no fewer than the batches that the engine retains.
+        keep_batches: how many decisions are retained, including the last one. This must not be less than the number of
+            batches that the engine retains.
 
     Raises:
         ConfigurationError: a count is below 1.
@@ -45,7 +46,8 @@ class Setup:
     Attributes:
         log: the log that stores the decisions.
         staging: the store for rows that tasks retain until their transactions are proven; None if tasks retain no rows.
-        driver_run_id: the id that this driver uses for every acquisition, so that acquiring twice does not fence a newer driver.
+        driver_run_id: the id that this driver uses for every acquisition, so that a repeated acquisition does not fence
+            a newer driver.
     """
 
     participants: Participants

@@ -2,14 +2,14 @@
 
 The contract defines three roles:
 
-* :class:`TwoPhaseCommitSink` describes the sink. It is small and picklable, and has no connection. The driver and each task
-  have a copy.
-* :class:`SinkWriter` serves one task attempt on an executor: *begin, write, pre-commit*, or *abort*.
-* :class:`SinkCommitter` serves one run in the driver: *commit*, *abort*, *recover*, and prove outcomes.
+* :class:`TwoPhaseCommitSink` describes the sink. A sink object is small and picklable, and has no open connections. The
+driver and each task have their own copy.
+* :class:`SinkWriter` serves one task attempt on an executor. It can *begin*, *write*, *pre-commit* and *abort*.
+* :class:`SinkCommitter` serves one run in the driver. It can *commit*, *abort*, *recover* and prove outcomes.
 
-The steps of a batch have Flink's names: :meth:`SinkWriter.snapshot_state` (pre-commit, returns the handle),
-:meth:`SinkCommitter.notify_checkpoint_complete` (commit), :meth:`SinkCommitter.initialize_state` (recovery: commit
-again, as the first step after a restart).
+The methods for the steps of a batch have Flink's names: :meth:`SinkWriter.snapshot_state` (pre-commit, returns the
+handle), :meth:`SinkCommitter.notify_checkpoint_complete` (commit), and :meth:`SinkCommitter.initialize_state`
+(recovery, which commits again as the first step after a restart).
 """
 
 from __future__ import annotations
@@ -63,7 +63,9 @@ class SinkColumn:
 
 
 class TwoPhaseCommitSink(ABC, Generic[HandleT]):
-    """A sink, as the user describes it. The object is frozen, picklable and cheap to create, and does not open any connections.
+    """The user's description of a sink.
+
+    The object is frozen, picklable and cheap to create, and does not open any connections.
 
     Attributes:
         name: the sink name, which must stay the same across restarts; part of every id that the sink writes to its store.
@@ -94,7 +96,7 @@ class TwoPhaseCommitSink(ABC, Generic[HandleT]):
     def beside(self, others: Iterable[TwoPhaseCommitSink[Any]]) -> TwoPhaseCommitSink[HandleT]:
         """Return this sink adapted to the query's other sinks, before anything is written.
 
-        The adapted sink may reject rows that would damage another sink.
+        The adapted sink may reject rows that would damage another sink's data.
 
         Args:
             others: all of the query's sinks; this sink may be among them.
@@ -111,10 +113,11 @@ class TwoPhaseCommitSink(ABC, Generic[HandleT]):
         By default, take all of :attr:`columns` unchanged, in the batch's order, and check their types with :meth:`check_schema`.
 
         Args:
-            schema: the batch's schema; :func:`twopc.sink.type_name` names a field's type as users know it.
+            schema: the batch's schema. In messages, use :func:`twopc.sink.type_name` for a field's type.
 
         Raises:
-            SchemaError: a column is missing or ambiguous, or has a type that the sink cannot accept; the message identifies it.
+            SchemaError: a column is missing or ambiguous, or has a type that the sink cannot accept. The message names
+                the column.
         """
         import pyarrow as pa  # noqa: PLC0415 - only a query's driver calls this; describing a sink needs no Arrow
 
@@ -126,7 +129,7 @@ class TwoPhaseCommitSink(ABC, Generic[HandleT]):
         return tuple(SinkColumn(name, name) for name in taken.names)
 
     def check_schema(self, schema: pa.Schema) -> None:
-        """Check the types of the sink's columns before a batch is evaluated (driver). Contacts no store.
+        """Check the types of the sink's columns before a batch is evaluated (driver). Must not contact any store.
 
         Raises:
             SchemaError: a column has a type that the sink cannot accept.
@@ -134,9 +137,9 @@ class TwoPhaseCommitSink(ABC, Generic[HandleT]):
         del schema
 
     def check_rows(self, rows: pa.RecordBatch) -> None:
-        """Check whether a writer of this sink could ever write these rows. Inspects only the rows, without contacting the store.
+        """Check whether this sink's writers could ever write these rows. The check must not contact the store.
 
-        This method is called before a task writes its rows, if bad records become dead letters.
+        If bad records become dead letters, this method is called before a task writes its rows.
 
         Raises:
             BadRecordError: at least one of the rows can never be written.
@@ -148,7 +151,9 @@ class TwoPhaseCommitSink(ABC, Generic[HandleT]):
         """Create the writer for one task attempt, on an executor."""
 
     def release(self, driver_epoch: int) -> None:
-        """Release the resources that this process keeps for a driver's next writers, as none will come. Ends no transaction.
+        """Release the resources that this process keeps for a driver's next writers, because the driver needs no more writers.
+
+        Must not end any transaction.
 
         Args:
             driver_epoch: see :class:`TaskAttempt`.
@@ -173,7 +178,7 @@ class TwoPhaseCommitSink(ABC, Generic[HandleT]):
 
 
 def type_name(field: pa.Field[pa.DataType]) -> str:
-    """Return a column's type as the engine's users write it, or Arrow's name if the engine supplies no other name."""
+    """Return the engine's name for a column's type, or Arrow's name if the engine has none."""
     return (field.metadata or {}).get(TYPE_NAME, str(field.type).encode()).decode()
 
 
@@ -188,8 +193,10 @@ def require_one(name: str, names: Sequence[str]) -> None:
         raise SchemaError(f"the DataFrame has no column {name!r} (it has {listed(names)}): select it")
     if found > 1:
         raise SchemaError(
-            f"the DataFrame has {found} columns named {name!r} (it has {listed(names)}), so it is unclear which one to write. "
-            "Nothing was written. Drop or rename the other columns; a join keeps the columns of both sides"
+            f"the DataFrame has {found} columns named {name!r} (it has {listed(names)}), so it is unclear "
+            "which one to write. "
+            "Nothing was written. Drop or rename the other columns with this name. A join keeps the columns from both "
+            "sides"
         )
 
 

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 
 def recover(setup: Setup, batch: Batch, pending: Pending) -> DriverRun:
-    """Take over as the driver. May be retried after an error.
+    """Take over as the driver. This function may be called again after an error.
 
     Raises:
         RefusedStartError: this query must not start.
@@ -90,7 +90,7 @@ def _check_read_only(setup: Setup, batch: Batch) -> Owners:
 
 
 def _view_of(log: DecisionLog, read: Callable[[], LogContents]) -> LogView:
-    """Fold a log. If it is too damaged to read, raise the same error as for any other damage, which says what to do."""
+    """Read a log, and reduce it to a view. If the log is too damaged to read, raise the same error as for other damage."""
     try:
         return fold(read())
     except DecisionLogDamagedError as error:
@@ -98,10 +98,10 @@ def _view_of(log: DecisionLog, read: Callable[[], LogContents]) -> LogView:
 
 
 def _startable(setup: Setup, view: LogView, batch: Batch, owners: Owners) -> LogView:
-    """Check that the query may start, and return the view that proves it.
+    """Check that the query may start. Return the view on which this result is based.
 
     The previous driver may still be deciding. If it decides after the log was read but before a sink is read, the sink shows
-    a decision that the view does not have. So a refusal counts only if the log has no newer decision.
+    a decision that the view does not have. A refusal therefore counts only if the log has no newer decision.
     """
     while True:
         try:
@@ -116,7 +116,9 @@ def _startable(setup: Setup, view: LogView, batch: Batch, owners: Owners) -> Log
 
 
 def _require_still_startable(setup: Setup, view: LogView, batch: Batch, owners: Owners) -> None:
-    """Check again after this driver has acquired everything. A refusal may now mean that another driver has fenced it.
+    """Check again after this driver has acquired everything.
+
+    If the start is refused now, the cause may be that another driver has fenced this one.
 
     Raises:
         FencedError: another driver has fenced this one.
@@ -129,7 +131,7 @@ def _require_still_startable(setup: Setup, view: LogView, batch: Batch, owners: 
         if last is None or last.run == setup.driver_run_id:
             raise
         raise FencedError(
-            f"{setup.log.name}: another driver has started and fenced this one. No data is at risk; stop this run"
+            f"{setup.log.name}: another driver has started, and has fenced this one. No data is at risk; stop this run"
         ) from error
 
 
@@ -166,12 +168,14 @@ def require_same_owner(setup: Setup, owners: Owners, batch: Batch) -> None:
 
 
 def _require_newest(setup: Setup, owners: Owners, view: LogView, batch: Batch) -> None:
-    """Refuse the start if a sink and the log have different decisions from this query: one of the two is an older copy.
+    """Refuse the start if a sink and the log have different decisions from this query.
+
+    One of them is then an older copy.
 
     ``owners`` was read before the sinks were acquired.
 
     Raises:
-        RefusedStartError: a sink shows a decision that the log does not have, or the log has one that a sink lacks.
+        RefusedStartError: a sink shows a decision that the log does not have, or lacks a decision that the log has.
     """
     mine = batch.query_id
     is_own = view.begin is not None and view.begin.query_id == mine  # a sink need not keep an ended query's decisions
@@ -184,17 +188,19 @@ def _require_newest(setup: Setup, owners: Owners, view: LogView, batch: Batch) -
             raise RefusedStartError(
                 f"older copy: sink {name!r} shows a decision that this checkpoint (at batch {batch.batch_id}) does not have. "
                 "The checkpoint was copied or restored, and another run continued from it. Continuing would write batches "
-                "twice. Use the checkpoint of the run that wrote last; or start with a new checkpoint and "
+                "twice. Use the checkpoint of the run that wrote last, or start with a new checkpoint and "
                 f"override=EndQuery({mine!r}). Nothing was written",
                 case="older copy",
             )
         if is_own and committer.lacks_decisions(scan_start):
             raise RefusedStartError(
                 f"older store: sink {name!r} no longer has decisions that {setup.log.name} has (up to batch "
-                f"{view.highest_batch}). Its store was restored from a backup, or a failover lost acknowledged writes, so the "
-                "rows of these batches are lost. Continuing would leave an unnoticed gap. Restore a newer state of the store; "
-                "or restore the checkpoint and the query's other sinks to the time of the backup; "
-                f"or, to accept the gap, start with a new checkpoint and override=EndQuery({mine!r}). Nothing was written",
+                f"{view.highest_batch}). Its store was restored from a backup, or a failover lost acknowledged "
+                "writes, so the "
+                "rows of these batches are lost. Continuing would leave an unnoticed gap. Restore a newer state of "
+                "the store, or restore the checkpoint and the query's other sinks to the time of the backup. To "
+                "accept the gap instead, start with a new checkpoint and override=EndQuery({mine!r}). Nothing was "
+                "written",
                 case="older store",
             )
 
@@ -211,8 +217,9 @@ def _require_unwritten(setup: Setup, batch: Batch) -> None:
             raise RefusedStartError(
                 f"written already: another writer of query {batch.query_id} has written batch {newest} to the store of sink "
                 f"{name!r}, and this start is at batch {batch.batch_id}. Writing the batch again would duplicate its rows. "
-                "Nothing was written. Start the previous version of the query once more with this checkpoint, which records the "
-                "batch without writing it again. Stop that version when it is idle, then start this one",
+                "Nothing was written. Start the previous version of the query once more with this checkpoint. That "
+                "version records the batch without writing it again. Stop that version when it is idle, then start "
+                "this one",
                 case="written already",
             )
 
@@ -239,8 +246,9 @@ def require_same_log_owner(setup: Setup, decided: LogView, batch: Batch) -> None
 
 def _name_in_use(what: str, last: str, batch: Batch) -> RefusedStartError:
     return RefusedStartError(
-        f"name in use: {what} was last used by query {last}; this is query {batch.query_id}. If query {last} has ended for "
-        f"good and all its decided batches are visible, pass override=EndQuery({last!r}); otherwise rename this sink. Nothing "
+        f"name in use: {what} was last used by query {last}; this is query {batch.query_id}. If query {last} has "
+        f"ended for good, and all of its decided batches are visible, pass override=EndQuery({last!r}). Otherwise, "
+        "rename this sink. Nothing "
         "was written",
         case="name in use",
     )

@@ -1,7 +1,8 @@
 """The states of a writer's transaction, and the allowed transitions between them.
 
-An illegal move is a bug in this toolkit, so it raises ``AssertionError`` before it can do harm.
-The design (enum, relation, one mutator) follows aiokafka's ``producer/transaction_manager.py``.
+An illegal transition is a bug in this toolkit. It raises ``AssertionError`` before it can do any harm. The design (an
+enum, a table of transitions, and one function that changes the state) follows aiokafka's
+``producer/transaction_manager.py``.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from typing import Final
 
 
 class TransactionState(Enum):
-    """The state of a transaction, from its own process's point of view."""
+    """The state of a transaction, as seen by the process that writes it."""
 
     EMPTY = "empty"  #: not begun; an empty task stays here (rule 8)
     OPEN = "open"  #: begun on the executor; rows may be written
@@ -30,7 +31,7 @@ ALLOWED_TRANSITIONS: Final[dict[TransactionState, frozenset[TransactionState]]] 
 
 
 def move(current: TransactionState, to: TransactionState) -> TransactionState:
-    """Check a change of state, and return ``to``. States change only through this function.
+    """Check a transition, and return ``to``. States change only through this function.
 
     Raises:
         AssertionError: ``to`` cannot follow ``current``.

@@ -107,9 +107,9 @@ def test_each_record_behind_a_later_one_is_reported_once() -> None:
     ("observed", "final", "what"),
     [
         ([*SEEN, row(0, 1, "0:3")], [*SEEN, row(0, 1, "0:3")], "read although its transaction was aborted"),
-        (SEEN, SEEN[:2], "was read, and has vanished"),
+        (SEEN, SEEN[:2], "was read, but then vanished"),
         (SEEN[:2], SEEN, "became visible at an offset that a reader had already passed"),
-        (SEEN, [*SEEN[:2], row(1, 0, "0:9")], "was read, and has changed"),
+        (SEEN, [*SEEN[:2], row(1, 0, "0:9")], "was read, but then changed"),
     ],
 )
 def test_reads_of_uncommitted_records_are_reported(
@@ -143,22 +143,22 @@ def test_a_transaction_committed_in_one_partition_and_aborted_in_another_is_repo
     """A late EndTxn between two of its writes does this (KAFKA-17754)."""
     log = [line if line.position != Position(1, 1) else entry(1, 1, ONE, Kind.ABORT) for line in LOG]
     found = whats(torn(SEEN[:2], log))
-    assert f"{ONE} has ended in different ways: abort marker, commit marker" in found
+    assert f"the partitions of {ONE} ended in different ways: abort marker, commit marker" in found
 
 
 def test_a_transaction_ended_in_one_partition_only_is_reported() -> None:
     log = [line for line in LOG if line.position != Position(1, 3)]
-    assert whats(torn(SEEN, log)) == [f"{TWO} has ended in different ways: abort marker, open"]
+    assert whats(torn(SEEN, log)) == [f"the partitions of {TWO} ended in different ways: abort marker, open"]
 
 
 @pytest.mark.parametrize(
     ("decided", "observed", "markers", "reported"),
     [
         (DECIDED, SEEN[:2], ["uuid-one"], ["3 rows decided, 2 visible"]),
-        ([], SEEN, [], ["no decision names these visible rows"]),
+        ([], SEEN, [], ["these rows are visible, but no decision contains them"]),
         (DECIDED, SEEN, [], ["decided, but its marker is not visible"]),
-        (DECIDED, SEEN, ["uuid-one", "uuid-two"], ["no decision names this visible marker"]),
-        (DECIDED, SEEN, ["uuid-one"] * 2, ["no decision names this visible marker"]),
+        (DECIDED, SEEN, ["uuid-one", "uuid-two"], ["this marker is visible, but no decision contains it"]),
+        (DECIDED, SEEN, ["uuid-one"] * 2, ["this marker is visible, but no decision contains it"]),
         (
             [*DECIDED, *DECIDED],
             SEEN,

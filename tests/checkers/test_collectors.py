@@ -143,7 +143,7 @@ def test_a_foreign_row_and_an_open_transaction_are_found_in_a_real_run(kafka: Ka
         found = verdict(play.sink, kafka.bootstrap_servers, watcher, ROWS, stall_bound_s=5)
         assert {(violation.checker, violation.what) for violation in found} == {
             ("equality", "duplicated"),
-            ("ledger", "no decision names these visible rows"),
+            ("ledger", "these rows are visible, but no decision contains them"),
             ("open transactions", f"{play.name}.orphan is Ongoing"),
         }
         orphan.abort_transaction(10)

@@ -98,7 +98,10 @@ def test_history_as_json_has_counts_durations_and_what_is_in_progress(checkpoint
 def test_show_prints_the_details_of_a_checkpoint(checkpoint: Path) -> None:
     output = _run("show", checkpoint, 9).stdout
     assert "Checkpoint 9 was triggered at 2026-09-21T14:14:05Z and completed at" in output
-    assert "The slowest of 4 tasks that acknowledged was task 2 on a: it took 1.9 s for 10,000 rows" in output
+    assert (
+        "The slowest of 4 tasks that acknowledged the checkpoint was task 2 on a. It took 1.9 s for 10,000 rows"
+        in output
+    )
     assert "The checkpoint's limit was 600.0 s, set by CheckpointConfig.timeout_ms" in output
     assert "Attempt that was retried (declined in prepare): RetriableError: a broker was away" in output
     assert len(_json("show", checkpoint, 9)["ended"]) == 1

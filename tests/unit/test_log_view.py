@@ -114,7 +114,7 @@ def test_a_repair_without_a_decision_is_damage() -> None:
 def test_a_decision_out_of_sequence_is_damage(wrong: Decision) -> None:
     view = view_of(Begin(query_id="a", first_batch=3, prior_offsets=()), decision(3), decision(4), wrong)
     assert view.status is LogStatus.CORRUPT
-    assert "does not follow the one for batch 4" in str(view.damage)
+    assert "does not follow the decision for batch 4" in str(view.damage)
 
 
 @pytest.mark.parametrize("wrong", [decision(2), decision(4), decision(3, query_id="b")])

@@ -154,7 +154,7 @@ def test_the_error_of_a_declined_checkpoint_names_the_slowest_task(query: Query,
     engine = Declining(query)
     query.engine.prepare = engine.prepare  # type: ignore[method-assign]
     with pytest.raises(
-        BadRecordError, match=r"declined at .* 4: it took 1\.5 s for 9 rows, .* 300 ms .* 1\.1 s flushing"
+        BadRecordError, match=r"declined at .* 4\. It took 1\.5 s for 9 rows, .* 300 ms .* 1\.1 s flushing"
     ):
         query.run(0)
     assert seen.last.outcome == "declined"

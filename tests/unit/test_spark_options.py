@@ -64,7 +64,7 @@ def test_a_misspelt_setting_is_an_error_in_the_editor_and_at_run_time(tmp_path: 
         ({"checkpoints": {"timeout_ms": 5}}, r"pass a CheckpointConfig\(…\)"),
         ({"listeners": [print]}, "inherit from twopc.Listener"),
         *(
-            ({"override": wrong}, r"is not an override: pass EndQuery\(id\)")
+            ({"override": wrong}, r"is not an override. Pass EndQuery\(id\)")
             for wrong in (None, "query", [AdoptQuery("a"), "b"], Abandon("17"), ResumeAt(2.0), EndQuery(17))  # type: ignore[arg-type]
         ),
         ({"override": [EndQuery("a"), EndQuery("b")]}, "each kind of override only once"),

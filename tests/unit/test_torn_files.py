@@ -133,7 +133,7 @@ def test_a_damaged_decision_duplicates_and_loses_nothing_and_the_error_says_whic
         stopped += 1
         assert name in said
         assert "Nothing was written" in said
-        assert re.search(r"Restore (it|the log) from a backup|write its 32 digits into the file", said)
+        assert re.search(r"Restore (it|the log) from a backup|Write its 32 digits into the file", said)
         assert cluster.store.visible() == visible
         assert _content(cluster.files) == {**kept.files, name: data}
     # A change in the checksum's own name, or a cut there, leaves the rest intact.

@@ -1,20 +1,19 @@
-"""Crash points for tests: their actions, and functions that arm this process from text or from the environment.
+"""Define the actions of crash points for tests, and arm crash points from text or from the environment.
 
-The text has the form ``point[@passage]=action[,…]``, for example ``driver.decided@3=kill``. Passages are counted from the moment
-of arming.
+The text has the form ``point[@passage]=action[,…]``, for example ``driver.decided@3=kill``. Passages are counted from
+the time when the point is armed.
 
 ========== =============================================================================
 action     effect at the point
 ========== =============================================================================
 kill       SIGKILL to this process
 stop       SIGSTOP to this process, until it receives SIGCONT
-raise      :class:`InjectedFault`, an error that the product does not expect
-drop       :class:`InjectedLoss`, a retriable error, as if a response were lost
-delay:MS   a pause of this many milliseconds
-========== =============================================================================
+raise :class:`InjectedFault`, an error that the toolkit does not expect drop       :class:`InjectedLoss`, a retriable
+error, as if a response were lost delay:MS   a pause of this many milliseconds ==========
+=============================================================================
 
-The product itself never reads the environment. A process under test calls :func:`arm_from_environment`; Spark's Python
-workers do so when ``spark.python.daemon.module`` is ``twopc.testing.spark_daemon``.
+The toolkit itself never reads the environment. A process under test calls :func:`arm_from_environment`. Spark's Python
+workers call it if ``spark.python.daemon.module`` is ``twopc.testing.spark_daemon``.
 """
 
 from __future__ import annotations
@@ -65,7 +64,7 @@ def _fail() -> None:
 
 
 def _drop() -> None:
-    raise InjectedLoss("an injected loss of an answer")
+    raise InjectedLoss("injected loss of a response")
 
 
 _ACTIONS: Final[dict[str, Callable[[], None]]] = {
@@ -87,7 +86,9 @@ def _action_of(text: str) -> Callable[[], None] | None:
 
 
 def arm_from(text: str) -> None:
-    """Arm the points that ``text`` names, as ``point[@passage]=action[,…]``. Points that are already armed stay armed.
+    """Arm the points in ``text``, which has the form ``point[@passage]=action[,…]``.
+
+    Points that are already armed stay armed.
 
     Raises:
         ConfigurationError: a point or an action is unknown, or a passage is not a number.

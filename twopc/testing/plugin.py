@@ -1,6 +1,6 @@
 """The pytest plugin: the fixtures ``kill_loop`` and ``crash_points``, and options that reproduce a kill loop.
 
-The plugin imports neither Spark nor any client until a test uses a fixture.
+The plugin does not import Spark or any client until a test uses a fixture.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         help="how many times kill_loop kills the query; default: the test's number",
     )
     group.addoption(
-        "--twopc-connect", action="store_const", const=True, help="run kill_loop's queries under Spark Connect"
+        "--twopc-connect", action="store_const", const=True, help="run the queries in kill_loop under Spark Connect"
     )
 
 

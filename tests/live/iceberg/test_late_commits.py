@@ -90,7 +90,7 @@ class Late:
         rows = self._stage.visible()
         assert sorted(set(rows)) == rows, "it has added rows a second time"
         assert isinstance(error, FencedError), repr(error)
-        assert "sink 'orders': another driver has acquired it and fenced this one" in str(error)
+        assert "sink 'orders': another driver has acquired the sink and fenced this driver" in str(error)
 
 
 #: Run both cases of the fixture in the short sample, too.

@@ -1,4 +1,4 @@
-"""Check that readers see only committed records, and that records that were read neither vanish nor change.
+"""Check that readers see only committed records, and that a record neither vanishes nor changes after it was read.
 
 Jepsen calls a read of an uncommitted transaction's record an aborted read (G1a).
 """
@@ -18,10 +18,10 @@ _CHECKER = "aborted reads"
 def aborted_reads(
     observed: Sequence[Observation], log: Sequence[LogEntry], final: Sequence[Observation]
 ) -> list[Violation]:
-    """Find each record that should not have been read, or that had vanished or changed later.
+    """Find each record that should not have been read, and each record that later vanished or changed.
 
     Args:
-        observed: the records that a reader saw while the faults happened, until it had caught up.
+        observed: the records that a reader saw from the first fault until it had caught up.
         log: the partitions' contents at the end.
         final: the records that a new reader sees at the end.
     """
@@ -35,12 +35,12 @@ def aborted_reads(
             violations.append(Violation(_CHECKER, "an offset was read twice with different records", (before, row)))
         if row.position in ended and ended[row.position] is not Kind.COMMIT:
             fate = "aborted" if ended[row.position] is Kind.ABORT else "never ended"
-            violations.append(Violation(_CHECKER, f"read although its transaction was {fate}", (row,)))
+            violations.append(Violation(_CHECKER, f"was read although its transaction was {fate}", (row,)))
         now = last.get(row.position)
         if now is None:
-            violations.append(Violation(_CHECKER, "was read, and has vanished", (row,)))
+            violations.append(Violation(_CHECKER, "was read, but then vanished", (row,)))
         elif (now.key, now.value) != (row.key, row.value):
-            violations.append(Violation(_CHECKER, "was read, and has changed", (row, now)))
+            violations.append(Violation(_CHECKER, "was read, but then changed", (row, now)))
     violations += [
         Violation(_CHECKER, "became visible at an offset that a reader had already passed", (row,))
         for row in final

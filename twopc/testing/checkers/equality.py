@@ -1,4 +1,4 @@
-"""Check that input and output are equal as multisets: the output contains each source record once, unaltered."""
+"""Check that the output contains each source record exactly once, unaltered."""
 
 from __future__ import annotations
 

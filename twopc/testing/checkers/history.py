@@ -1,4 +1,4 @@
-"""The parts of a history. Checkers are pure functions of lists of these parts, so a test can write a bad history by hand."""
+"""The parts of a history. Checkers take lists of these parts, so a test can easily make up a bad history."""
 
 from __future__ import annotations
 
@@ -39,7 +39,10 @@ class Row(NamedTuple):
 
 
 class Producer(NamedTuple):
-    """The writer of a record. A producer's epoch has one transaction (rule 5), so a producer also names a transaction."""
+    """The writer of a record.
+
+    Each producer epoch has only one transaction (rule 5), so a producer id and epoch also identify a transaction.
+    """
 
     producer_id: int
     epoch: int
@@ -50,7 +53,7 @@ class Observation:
     """A record that a reader saw under ``read_committed``.
 
     Attributes:
-        at_s: when the reader saw the record, by the watcher's monotonic clock, in s.
+        at_s: when the reader saw the record, in seconds on the watcher's monotonic clock.
     """
 
     position: Position
@@ -70,7 +73,7 @@ class Kind(Enum):
 
 @dataclass(frozen=True)
 class LogEntry:
-    """An entry of a partition at an offset, visible or not."""
+    """The entry at one offset of a partition, visible or not."""
 
     position: Position
     producer: Producer
@@ -79,10 +82,10 @@ class LogEntry:
 
 @dataclass(frozen=True)
 class StableOffset:
-    """The offset that readers could reach at a given moment.
+    """The offset up to which readers could read at a given moment.
 
     Attributes:
-        at_s: when readers could reach the offset, by the watcher's monotonic clock, in s.
+        at_s: the time of that moment, in seconds on the watcher's monotonic clock.
         stable: the last stable offset.
         end: the high watermark. Open transactions hold back the records between ``stable`` and ``end``.
     """
@@ -95,7 +98,7 @@ class StableOffset:
 
 @dataclass(frozen=True)
 class Decided:
-    """The handle that the ledger's decisions name for a task, repairs included."""
+    """The handle that the ledger's decisions, including repairs, contain for a task."""
 
     uuid: str
     producer: Producer
@@ -107,10 +110,10 @@ SourceOf = Callable[[Observation], Position]
 
 
 def source_in_value(observation: Observation) -> Position:
-    """Return the source record of a value that begins with ``<partition>:<offset>`` and a space or its end.
+    """Return the source record for a value that is ``<partition>:<offset>`` or begins with it and a space.
 
     Raises:
-        ValueError: the value does not begin like that.
+        ValueError: the value does not have this form.
     """
     partition, _, offset = (observation.value or b"").partition(b" ")[0].partition(b":")
     return Position(int(partition), int(offset))
@@ -130,7 +133,7 @@ def with_sources(
 
 
 def fates(log: Iterable[LogEntry]) -> Mapping[Position, Kind | None]:
-    """Return, for each row, the marker that ends its transaction in its partition; None while it is open."""
+    """Return, for each row, the marker that ends its transaction in its partition; None if the transaction is open."""
     ended: dict[Position, Kind | None] = {}
     waiting: dict[tuple[int, Producer], list[Position]] = defaultdict(list)
     for entry in sorted(log, key=lambda entry: entry.position):

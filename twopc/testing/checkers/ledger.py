@@ -17,13 +17,13 @@ _CHECKER = "ledger"
 def disagreeing(
     decided: Sequence[Decided], observed: Sequence[Observation], log: Sequence[LogEntry], markers: Sequence[str]
 ) -> list[Violation]:
-    """Find each difference between decisions and data.
+    """Find each difference between the ledger's decisions and the output's data.
 
     Args:
-        decided: every handle that was ever decided; a truncated ledger no longer has all of them.
+        decided: every handle that was ever decided. A truncated ledger no longer has all of these handles.
         observed: all output records that a reader saw.
         log: the contents of the output's partitions.
-        markers: the visible markers' transactions (their UUIDs, the keys of the marker partitions).
+        markers: the UUIDs of the transactions with visible markers. These are the keys in the marker partitions.
     """
     writer = {entry.position: entry.producer for entry in log}
     visible = Counter(writer[row.position] for row in observed if row.position in writer)
@@ -43,11 +43,15 @@ def disagreeing(
     ]
     known = {handle.producer for handle in decided}
     violations += [
-        Violation(_CHECKER, "no decision names these visible rows", (producer, rows))
+        Violation(_CHECKER, "these rows are visible, but no decision contains them", (producer, rows))
         for producer, rows in sorted(visible.items())
         if producer not in known
     ]
     times, wanted = Counter(markers), Counter(handle.uuid for handle in decided)
-    violations += [Violation(_CHECKER, "decided, but its marker is not visible", (uuid,)) for uuid in wanted - times]
-    violations += [Violation(_CHECKER, "no decision names this visible marker", (uuid,)) for uuid in times - wanted]
+    violations += [
+        Violation(_CHECKER, "was decided, but its marker is not visible", (uuid,)) for uuid in wanted - times
+    ]
+    violations += [
+        Violation(_CHECKER, "this marker is visible, but no decision contains it", (uuid,)) for uuid in times - wanted
+    ]
     return violations

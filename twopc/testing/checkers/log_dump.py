@@ -1,8 +1,8 @@
 """Read the real contents of a topic's partitions: rows with their producers, and the markers that end transactions.
 
-The batches of a Fetch response identify the producer of a record; a consumer does not.
+This module parses the batches in Fetch responses, because they identify a record's producer. A consumer does not.
 
-Source: https://kafka.apache.org/documentation/#controlbatch (a control record says which marker it is).
+Source: https://kafka.apache.org/documentation/#controlbatch (for the format of control records).
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Check that the records of a key keep the order of their source, if the plan keeps a key in one task."""
+"""Check that records with the same key keep their order, if the plan processes each key in one task."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
 
 def inverted(observed: Sequence[Observation], source_of: SourceOf = source_in_value) -> list[Violation]:
-    """Find each record that comes after a later one with the same key and source partition, in one output partition."""
+    """In each output partition, find each record that comes after a later record with the same key and source partition."""
     latest: dict[tuple[int, bytes | None, int], tuple[Position, Observation]] = {}
     violations = []
     in_order = sorted(observed, key=lambda observation: observation.position)

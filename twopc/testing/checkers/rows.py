@@ -1,4 +1,4 @@
-"""Check any output: each row is present once, no batch is only partly present, and the rows of a key are in order."""
+"""Check any output: each row appears once, no batch is incomplete, and rows with the same key are in order."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def not_once(given: Iterable[RowT], found: Iterable[RowT]) -> list[Violation]:
     """Find each row that is lost, duplicated or made up.
 
     Args:
-        given: the rows that the query has processed, distinct.
+        given: the distinct rows that the query has processed.
         found: the rows that a reader sees, in any order.
     """
     times, wanted = Counter(found), dict.fromkeys(given)
@@ -35,7 +35,7 @@ def not_once(given: Iterable[RowT], found: Iterable[RowT]) -> list[Violation]:
 
 
 def in_part(batches: Mapping[int, Collection[RowT]], found: Iterable[RowT]) -> list[Violation]:
-    """Find each batch of which some rows are visible and some are not.
+    """Find each batch with both visible and missing rows.
 
     Args:
         batches: the rows of each batch.
@@ -51,7 +51,7 @@ def in_part(batches: Mapping[int, Collection[RowT]], found: Iterable[RowT]) -> l
 
 
 def out_of_order(found: Iterable[Any], key_of: Callable[[Any], Hashable]) -> list[Violation]:
-    """Find each row that is read after a greater one with the same key.
+    """Find each row that is read after a greater row with the same key.
 
     Args:
         found: the rows in the order in which a reader sees them.

@@ -1,4 +1,4 @@
-"""Check that open transactions do not hold readers back for long: the last stable offset keeps moving."""
+"""Check that the last stable offset keeps moving, so that open transactions do not hold readers back for long."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
 
 def stalled(samples: Sequence[StableOffset], *, bound_s: float) -> list[Violation]:
-    """Find each time that a partition's last stable offset stood still below its end for longer than ``bound_s``."""
+    """Find each time a partition's last stable offset stood still before the partition's end for longer than ``bound_s``."""
     stuck: dict[int, StableOffset] = {}
     longest: dict[tuple[int, int], tuple[float, StableOffset, StableOffset]] = {}
     for sample in sorted(samples, key=lambda sample: sample.at_s):

@@ -1,4 +1,4 @@
-"""Run all checkers on one Kafka sink, after the nemesis has ended and the cluster is at rest."""
+"""Run all checkers on one Kafka sink, after the faults have ended and the cluster is at rest."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def verdict(  # noqa: PLR0913 - a history has that many parts
         watcher: a watcher that has read the output from the start.
         given: the expected output for each source record.
         source_of: returns the source record of an output record.
-        stall_bound_s: how long open transactions may hold readers back, in s.
+        stall_bound_s: how long open transactions may hold readers back, in seconds.
     """
     assert sink.topic is not None, "one output topic"
     left = _left_open(sink, bootstrap_servers)
@@ -68,7 +68,10 @@ def verdict(  # noqa: PLR0913 - a history has that many parts
 
 
 def _left_open(sink: KafkaSink, bootstrap_servers: str) -> list[Violation]:
-    """Find transactions that are still open after a while. Kafka responds to EndTxn before it writes the markers."""
+    """Find transactions that are still open after a while.
+
+    This waits a while, because Kafka responds to EndTxn before it writes the markers.
+    """
     deadline = time.monotonic() + _COMES_TO_REST_S
     while (left := left_open(states_of(bootstrap_servers, f"{sink.name}."))) and time.monotonic() < deadline:
         time.sleep(0.1)
@@ -76,7 +79,7 @@ def _left_open(sink: KafkaSink, bootstrap_servers: str) -> list[Violation]:
 
 
 def decided_of(sink: KafkaSink) -> list[Decided]:
-    """Return the handles that the ledger's decisions name, repairs included."""
+    """Return the handles in the ledger's decisions and repairs."""
     ledger = sink.create_decision_log()
     try:
         return _holding(sink, [entry.record for entry in ledger.inspect().entries])

@@ -1,4 +1,4 @@
-"""A ``read_committed`` reader that polls while faults happen in the cluster, and remembers the records that it saw."""
+"""Read a topic with ``read_committed`` while faults happen in the cluster, and remember the records."""
 
 from __future__ import annotations
 
@@ -30,13 +30,13 @@ class Watcher:
     """Reads a topic from its beginning, in a separate thread, until its context ends.
 
     Args:
-        bootstrap_servers: the addresses of the cluster itself, not of a proxy with faults.
+        bootstrap_servers: the addresses of the cluster itself, not of a proxy that injects faults.
         topic: the topic to read; partitions that are added later are not read.
-        options: more options for the consumer, for example connection options.
+        options: more consumer options, for example connection options.
 
     Attributes:
         observed: every record that the watcher read, in order.
-        stable_offsets: the offsets up to which the watcher could read, each time that librdkafka reported them.
+        stable_offsets: the offsets up to which the watcher could read, as librdkafka reported them over time.
     """
 
     def __init__(self, bootstrap_servers: str, topic: str, **options: Any) -> None:
@@ -98,7 +98,8 @@ class Watcher:
         if self._error is not None:
             raise self._error
         assert done, (
-            f"the watcher did not catch up within {within_s:g} s: it read up to {self._reached}, the end is {ends}"
+            f"the watcher did not catch up within {within_s:g} s: it has read up to {self._reached}, and the end is "
+            f"{ends}"
         )
         return list(self.observed)
 
@@ -151,7 +152,10 @@ class Watcher:
 
 
 def _partitions_of(consumer: Consumer, topic: str) -> list[int]:
-    """Return the topic's partitions. Wait for a new topic, which has no partitions until the broker has its metadata."""
+    """Return the topic's partitions. If the topic is new, wait until the broker has its metadata.
+
+    Until then, it has no partitions.
+    """
     deadline = time.monotonic() + _ANSWER_TIMEOUT_S
     while time.monotonic() < deadline:
         found = consumer.list_topics(topic, timeout=_ANSWER_TIMEOUT_S).topics[topic].partitions

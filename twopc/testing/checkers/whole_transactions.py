@@ -1,4 +1,4 @@
-"""Check that each transaction is either completely visible or completely invisible, across all its partitions."""
+"""Check that each transaction is either completely visible or completely invisible in all of its partitions."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ def torn(observed: Sequence[Observation], log: Sequence[LogEntry]) -> list[Viola
     """Find each transaction that is only partly visible.
 
     Args:
-        observed: all records that a reader saw at rest. Before that, some partitions of a transaction may be visible and
-            others not.
+        observed: all records that a reader saw at rest. Before the cluster is at rest, some partitions of a transaction
+            may be visible and others not.
         log: the contents of the partitions. Each epoch of a producer must have one transaction (rule 5).
     """
     seen = {row.position for row in observed}
@@ -36,5 +36,7 @@ def torn(observed: Sequence[Observation], log: Sequence[LogEntry]) -> list[Viola
         how = {ended[position] for position in positions}
         if len(how) > 1:
             ends = ", ".join(sorted("open" if kind is None else kind.value for kind in how))
-            violations.append(Violation(_CHECKER, f"{producer} has ended in different ways: {ends}", tuple(positions)))
+            violations.append(
+                Violation(_CHECKER, f"the partitions of {producer} ended in different ways: {ends}", tuple(positions))
+            )
     return violations

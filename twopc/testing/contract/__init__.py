@@ -1,13 +1,13 @@
-"""The contract suite tests the promises that every sink behind this toolkit makes. Run it against your own sink.
+"""The contract suite tests the guarantees that every sink in this toolkit must provide.
 
-A test module names the sink, and pytest runs the suite::
+Run this suite against your own sink. Write a test module that names the sink, and run it with pytest::
 
     class TestMySink(SinkContract):
         @pytest.fixture
         def case(self, tmp_path):
             return Case(MySink("payments", tmp_path), rows=..., visible=...)
 
-The base classes pass the protocol's crash points. The suite skips a point that a sink does not pass.
+The base classes contain the protocol's crash points. If a sink does not reach a point, the suite skips the test for it.
 """
 
 from __future__ import annotations
@@ -33,12 +33,12 @@ class SinkContract(TransactionContract, QueryContract):
 
     @pytest.fixture
     def case(self) -> Case:
-        """The sink under test, with an output that no other test writes to."""
+        """Return the sink under test. No other test may write to its output."""
         raise NotImplementedError(f"{type(self).__name__} needs a `case` fixture that returns a Case")
 
     @pytest.fixture(autouse=True)
     def _nothing_left(self) -> Iterator[None]:
-        """Disarm every crash point and close every connection after a test, even if it failed."""
+        """After a test, even a failed one, disarm every crash point and close every connection."""
         crash_points.disarm()
         yield
         crash_points.disarm()

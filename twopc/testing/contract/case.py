@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 class Crash(BaseException):
-    """The death of a process, simulated within one process. No ``except Exception`` in the product can swallow it."""
+    """Simulates the death of a process. No ``except Exception`` in the toolkit can catch it."""
 
 
 def die() -> None:
@@ -29,16 +29,16 @@ def die() -> None:
 
 @dataclass
 class Case:
-    """A sink with its own empty output, and the functions with which the suite writes to it and reads from it.
+    """A sink with its own empty output, and the functions that the suite needs to write rows and read them back.
 
     Attributes:
         sink: the sink.
         rows: turns numbers into rows that the sink accepts.
-        visible: returns the numbers that a reader sees now, sorted, each as often as it was applied.
-        crash: ends this process from the point of view of the sink and of all objects made from it. Raises :class:`Crash`.
-        silence: makes the store stop responding while the context lasts; None if that is impossible. If the store is a library
-            with a lock, another process must hold the lock, because this process might get the lock twice.
-        is_outside: whether a prepared transaction outlives the process that prepared it. False skips that test.
+        visible: returns the sorted numbers that a reader sees now. A number that was written twice appears twice.
+        crash: lets the sink, and all objects made from it, see this process as dead. Raises :class:`Crash`.
+        silence: returns a context in which the store does not respond; None if that is impossible. If the store is a
+            library with a lock, another process must hold the lock, because this process might get the lock twice.
+        is_outside: whether a prepared transaction survives the process that prepared it. False skips that test.
         notices_copies: whether the sink notices drivers on copies of a checkpoint (``has_newer_decision``). False skips
             those tests, which a sink with its own decision log does not need.
     """

@@ -1,4 +1,4 @@
-"""Drive a sink without Spark: with a committer, step by step, and with a coordinator over an engine of three tasks."""
+"""Drive a sink without Spark: step by step with a committer, or with a coordinator and an engine that runs three tasks."""
 
 from __future__ import annotations
 
@@ -31,13 +31,13 @@ opened: list[Any] = []
 
 
 def close_opened() -> None:
-    """Close every driver and coordinator of this module. Call this after each test."""
+    """Close every driver and coordinator from this module. Call this function after each test."""
     while opened:
         opened.pop().close()
 
 
 def attempt_of(work: Work, sink: str, partition: int) -> TaskAttempt:
-    """Return the arguments of the named sink for one task of ``work``."""
+    """Return the named sink's arguments for one task in ``work``."""
     return TaskAttempt(
         query_id=work.batch.query_id,
         batch_id=work.batch.batch_id,
@@ -50,12 +50,12 @@ def attempt_of(work: Work, sink: str, partition: int) -> TaskAttempt:
 
 
 def is_wanted(work: Work, sink: str, partition: int) -> bool:
-    """Whether the task writes to the named sink. Either way, the task is evaluated and reported (rule 9)."""
+    """Whether the task writes to the named sink. In both cases, the task is evaluated and reported (rule 9)."""
     return work.mode.includes((sink, partition))
 
 
 class Driver:
-    """One run of a query, step by step.
+    """Runs a query step by step.
 
     Attributes:
         committer: the committer, which has acquired the sink.
@@ -98,7 +98,7 @@ class Driver:
 
 
 class Engine:
-    """An engine whose batches have three tasks, one of them empty. A task that dies cleans nothing up.
+    """An engine whose batches have three tasks, one of them empty. A task that dies does not clean up.
 
     Args:
         case: the sink under test.
@@ -129,7 +129,7 @@ class Engine:
 
 
 def run_task(sink: TwoPhaseCommitSink[Any], task: TaskAttempt, rows: pa.RecordBatch) -> Any:
-    """Run one task attempt up to its handle. There is no ``finally``, because a dead process closes nothing."""
+    """Run one task attempt until it returns its handle. There is no ``finally``, because a dead process closes nothing."""
     writer = sink.create_writer(task)
     opened.append(writer)
     writer.write_rows(rows)
@@ -140,12 +140,12 @@ def run_task(sink: TwoPhaseCommitSink[Any], task: TaskAttempt, rows: pa.RecordBa
 
 
 def rows_of(batch: int) -> list[list[int]]:
-    """Return the numbers of each task of a batch."""
+    """Return the numbers that each task of a batch writes."""
     return [[batch * 100 + partition * 10 + i for i in range(5)] for partition in (0, 1)] + [[]]
 
 
 def all_rows(*batches: int) -> list[int]:
-    """Return the numbers of these batches, sorted."""
+    """Return the sorted numbers from these batches."""
     return sorted(row for batch in batches for rows in rows_of(batch) for row in rows)
 
 
@@ -155,7 +155,7 @@ def batch_of(batch: int, query_id: str = QUERY_ID) -> Batch:
 
 
 class DecidingFiles(LocalFiles):
-    """A checkpoint's files that pass ``driver.deciding`` once the decision is written, before its writer knows that."""
+    """Checkpoint files that reach ``driver.deciding`` after a decision is written but before its writer knows that."""
 
     def put_if_absent(self, name: str, data: bytes) -> bool:
         """See :class:`twopc.files.Files`."""
@@ -166,7 +166,7 @@ class DecidingFiles(LocalFiles):
 
 
 class Query:
-    """A query over one sink. Every :meth:`run` is a new run over the same checkpoint."""
+    """A query with one sink. Every :meth:`run` is a new run with the same checkpoint."""
 
     def __init__(self, case: Case, directory: Path, *, query_id: str = QUERY_ID) -> None:
         self._case = case
@@ -181,7 +181,7 @@ class Query:
         return self.continue_with(self.start(settings), *batches, before_tasks=before_tasks)
 
     def start(self, settings: Settings | None = None) -> Coordinator:
-        """Start a run that does not end."""
+        """Start a run that does not end by itself."""
         coordinator = Coordinator([self._case.sink], DecidingFiles(self._directory), settings=settings)
         opened.append(coordinator)
         return coordinator

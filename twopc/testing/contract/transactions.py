@@ -1,4 +1,4 @@
-"""Tests of every sink with one transaction, its handles, and drivers that replace each other."""
+"""Test a sink with single transactions and their handles, and with drivers that replace each other."""
 
 # ruff: noqa: D102 - the names of tests are their claims
 
@@ -88,7 +88,7 @@ class TransactionContract:
         assert case.visible() == ROWS + OTHERS
 
     def test_a_transaction_that_the_store_has_forgotten_is_not_reported_as_lost(self, case: Case) -> None:
-        """Otherwise the transaction would be written again, although it was committed."""
+        """Otherwise, the transaction would be written again although it was committed."""
         driver = Driver(case.sink)
         scan_start = driver.begin()
         older = driver.prepare(case.rows(ROWS))
@@ -164,7 +164,7 @@ class TransactionContract:
         successor = Driver(case.sink)
         for _ in range(2):
             successor.committer.recover_and_abort([])
-        assert successor.committer.orphans_ended() in {0, 3}, "0: the sink does not count them"
+        assert successor.committer.orphans_ended() in {0, 3}, "this sink does not count them (0)"
 
     def test_a_fenced_driver_that_wakes_up_sweeps_nothing_of_its_successor(self, case: Case) -> None:
         loser, winner = Driver(case.sink), Driver(case.sink)

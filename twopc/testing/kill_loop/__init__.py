@@ -1,6 +1,6 @@
 """The kill loop: run a streaming query on real Spark, kill it repeatedly, and compare its output with its input.
 
-The loop accepts any ``foreachBatch`` function, or any function that makes a ``DataStreamWriter``::
+The loop accepts any ``foreachBatch`` function, or any function that returns a ``DataStreamWriter``::
 
     outcome = kill_loop(read_numbers, foreach_batch=append_to_table, directory=tmp_path)
     outcome.require_exactly_once()

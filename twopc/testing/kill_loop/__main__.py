@@ -71,7 +71,7 @@ def _writer(run: Run, session: SparkSession) -> DataStreamWriter:
 
 
 def main() -> None:
-    """Run the query that the command line describes."""
+    """Run the query described on the command line."""
     run = entered(sys.argv[1])
     if not run.server:  # with a server, its processes are armed, and no client passes a crash point
         crash_points.arm_from_environment()

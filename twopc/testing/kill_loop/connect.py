@@ -1,4 +1,4 @@
-"""Run the query under test under Spark Connect, with a server and a client in separate processes."""
+"""Run a query with Spark Connect, with the server and the client in separate processes."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 def require_connect() -> None:
-    """Check that this PySpark has Spark Connect.
+    """Check that the installed PySpark supports Spark Connect.
 
     Raises:
         ServiceError: PySpark is older than 4.0, or a package is missing.

@@ -1,7 +1,7 @@
-"""Hold a process at the moment of a kill.
+"""Hold a process at the moment when it is to be killed.
 
-A process that reaches the moment writes a file. The loop watches for this file, and kills. Only under Spark Connect can a process
-survive the kill. The surviving process continues when the loop releases it.
+A process that reaches the moment writes a file. The loop watches for this file, and then kills the process. A process
+can survive the kill only under Spark Connect. The surviving process continues when the loop releases it.
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ _POLL_S: Final = 0.02
 
 
 def stand_still(reached: str) -> None:
-    """Report that the moment has come, and wait for SIGKILL or for :func:`release`.
+    """Report that the process has reached the moment of the kill, and wait for SIGKILL or for :func:`release`.
 
     Raises:
-        RuntimeError: neither SIGKILL nor the release came within 600 s.
+        RuntimeError: the process was neither killed nor released within 600 s.
     """
     Path(reached).touch()
     deadline = time.monotonic() + _HELD_S
@@ -35,7 +35,7 @@ def release(reached: str) -> None:
 
 
 def end_of(reached: str) -> Path:
-    """Return the file that contains the name of the error of the function's last call, or says ``no error``."""
+    """Return the file with the result of the function's last call: the name of its error, or ``no error``."""
     return Path(f"{reached}.end")
 
 

@@ -1,4 +1,4 @@
-"""Plan the kills of a query: drawn from a seed, or at fixed moments of a batch, at which a faulty sink shows its fault."""
+"""Plan when to kill a query: at random moments drawn from a seed, or at fixed moments in a batch that expose faulty sinks."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 class Moment(Enum):
-    """The moment of a kill. All moments but POINT work with any sink."""
+    """The moment of a kill. All moments except POINT work with any sink."""
 
     #: The function of ``foreachBatch`` has returned, but Spark has not yet recorded the batch as done, so it will replay it.
     AFTER = "after"
@@ -30,7 +30,10 @@ class Moment(Enum):
 
 
 class Victim(Enum):
-    """The processes that a kill terminates. A classic session has only ALL: its driver, JVM and Python workers die together."""
+    """The processes that a kill terminates.
+
+    A classic session has only ALL, because its driver, JVM and Python workers die together.
+    """
 
     #: All processes of the query. Under Spark Connect: the server with its JVM and its workers, and the client.
     ALL = "all"
@@ -55,16 +58,16 @@ BATCHES_A_KILL = 2
 
 @dataclass(frozen=True, kw_only=True)
 class Kill:
-    """A planned SIGKILL of processes of the query.
+    """A planned SIGKILL for processes of the query.
 
     Attributes:
         moment: when the kill comes.
         victim: which processes the kill ends.
-        point: the crash point, with POINT.
-        passage: the passage of the point with POINT, or the batch of the run with BEFORE and AFTER.
-        delay_s: with RANDOM, the time from the beginning of the task to the kill, in s.
-        progress: with OUTSIDE, the kill comes when the output has grown by this share of the run's first batches.
-        records: ``progress`` as a number of records, which the loop computes.
+        point: the crash point, for POINT.
+        passage: for POINT, the passage through the point; for BEFORE and AFTER, the batch number in the run.
+        delay_s: for RANDOM, the time from the beginning of the task to the kill, in seconds.
+        progress: for OUTSIDE, kill the query when the output has grown by this fraction of the run's first batches.
+        records: ``progress`` as a number of records. The loop computes this number.
     """
 
     moment: Moment
@@ -86,7 +89,7 @@ class Kill:
         return f"{self.point}@{self.passage}=kill" if self.point else ""
 
     def fitted(self, records: int, batch_rows: int) -> Kill:
-        """Return the same kill, moved so that a run with this number of new records reaches it."""
+        """Return the same kill at an earlier or equal moment, so that a run with this number of new records reaches it."""
         first_batches = min(records, BATCHES_A_KILL * batch_rows)
         return replace(
             self,
@@ -110,7 +113,7 @@ class Kill:
 
 
 def planned(seed: int, count: int, *, moments: Sequence[Moment], crash_points: Sequence[str]) -> list[Kill]:
-    """Plan the kills: each crash point, then each moment, in the given order. The seed determines the rest."""
+    """Plan a kill for each crash point, then for each moment, in the given order. Draw the other kills from the seed."""
     chance = random.Random(f"kill loop {seed}")  # noqa: S311 - chaos, not cryptography
     fixed = [Kill(moment=Moment.POINT, point=point) for point in crash_points]
     fixed += [_kill(moment, chance) for moment in moments]
@@ -119,7 +122,7 @@ def planned(seed: int, count: int, *, moments: Sequence[Moment], crash_points: S
 
 
 def aimed(kills: Iterable[Kill], victims: Sequence[Victim]) -> list[Kill]:
-    """Give each kill the next victim, and start over after the last victim. A kill in a task already has its victim."""
+    """Assign the victims to the kills in turn. A kill in a task already has its victim."""
     following = cycle(victims)
     return [kill if kill.is_in_task else replace(kill, victim=next(following)) for kill in kills]
 

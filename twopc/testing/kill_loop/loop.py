@@ -36,28 +36,31 @@ _WORKER_DIED: Final = "Python worker exited unexpectedly"
 
 
 class QueryFailedError(ServiceError):
-    """The query under test ended or hung by itself. The message quotes the end of the query's log."""
+    """The query under test ended or hung although it was not killed. The message quotes the end of the query's log."""
 
 
 @dataclass(kw_only=True)
 class KillLoop:
-    """A query that is fed, killed and restarted until it has processed all its input. See :func:`kill_loop`.
+    """A query that receives input, and is killed and restarted until it has processed all of the input.
+
+    See :func:`kill_loop`.
 
     Attributes:
         read, foreach_batch, query, directory, rows, spark: see :func:`kill_loop`.
         source: the source that the query reads.
         batch_rows: the number of rows in a batch.
-        keys: the number of keys of the source's records.
-        checkpoint: the query's checkpoint, by default in ``directory``. Loops with the same checkpoint run one query.
+        keys: the number of distinct keys in the source's records.
+        checkpoint: the query's checkpoint, by default in ``directory``. Loops with the same checkpoint run the same
+            query.
         connect: whether the query runs under Spark Connect.
-        java_home: the Java to run on.
+        java_home: the directory of the Java installation to use.
         written: returns how much the output has grown, visible or not; by default the loop counts the records from ``read``.
-        insists: whether to replace a kill whose moment never came with a kill from outside, which comes earlier each time.
+        insists: whether to replace each kill whose moment never came with a kill from outside, each time earlier.
         on_batch: called with the id of the batch that Spark has just finished.
         on_kill: called after each kill with its description.
         kills: the kills that happened.
         missed: the kills whose moment never came.
-        seconds: how long all runs took, in s.
+        seconds: how long all runs took, in seconds.
     """
 
     read: Callable[[], Iterable[int | str | bytes]]
@@ -95,14 +98,15 @@ class KillLoop:
         self._target = function if isinstance(function, str) else pickled(function, self.directory)
 
     def run(self, kills: Sequence[Kill], *, ends: bool = True) -> None:
-        """Process all rows, with these kills on the way. Each kill's run receives its share of the rows.
+        """Process all rows, and carry out these kills meanwhile. Each run with a kill receives its share of the rows.
 
         Args:
             kills: the kills, in their order.
-            ends: whether to run the query to its end after the kills; if not, the query stays as the last kill left it.
+            ends: whether to run the query to its end after the kills. If not, the query stays as the last kill left it.
 
         Raises:
-            QueryFailedError: the query stopped or hung by itself, or it processed all rows before every kill happened.
+            QueryFailedError: the query stopped or hung although it was not killed, or it processed all rows before
+                every kill had happened.
         """
         began = time.monotonic()
         try:
@@ -133,11 +137,11 @@ class KillLoop:
             self._run_once(None)
 
     def outcome(self, seed: int, found: Iterable[int | str | bytes] | None = None) -> Outcome:
-        """Compare the records that were fed with those in the output.
+        """Compare the input records with the output records.
 
         Args:
             seed: the seed of the kills.
-            found: the records of another output of the same query. None: the records from ``read``.
+            found: the records from another output of the same query; None to use the records from ``read``.
         """
         return judge(
             self._fed,
@@ -182,7 +186,7 @@ class KillLoop:
         raise QueryFailedError(f"The query failed with exit code {code}. {tail(log)}")
 
     def _watch(self, query: RunningQuery, kill: Kill | None, log: Path, reached: Path) -> str:
-        """Wait until the query stops, and kill it when its moment comes; return a description of the kill, or ""."""
+        """Wait until the query stops, or kill it when the moment comes. Return a description of the kill, or ""."""
         before, first, step = self._written(), self._finished_batch(), ""
         finished, deadline = -1, time.monotonic() + _STUCK_S
         while True:
@@ -201,7 +205,7 @@ class KillLoop:
             time.sleep(_POLL_S)
 
     def _due(self, kill: Kill, before: int, reached: Path) -> Kill | None:
-        """Return a kill whose moment has come; None before that moment."""
+        """Return the kill if its moment has come, otherwise None."""
         if kill.moment is Moment.OUTSIDE:
             grown = self._written() - before
             return replace(kill, records=grown) if grown >= kill.records else None
@@ -218,7 +222,7 @@ class KillLoop:
         return self.checkpoint or self.directory / "checkpoint"
 
     def _finished_batch(self) -> int:
-        """Return the last batch that Spark has recorded as done, or -1 before the first."""
+        """Return the last batch that Spark has recorded as done; -1 if there is none."""
         commits = self._checkpoint.glob("commits/*")
         return max((int(path.name) for path in commits if path.name.isdecimal()), default=-1)
 

@@ -1,4 +1,4 @@
-"""Hold a query at the moment of its kill, inside the process that will be killed."""
+"""Hold a query at the moment when it is to be killed. This code runs inside the process that will be killed."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Gate:
-    """Passes rows through. It holds the last task at its end, or only reports the start of that task.
+    """A gate that passes rows through. It holds the last task at its end, or only reports the start of that task.
 
     Attributes:
         reached: the file to write.
@@ -34,7 +34,7 @@ class Gate:
     holds: bool
 
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterable[pa.RecordBatch]:
-        """Pass the rows of one task; the function for ``mapInArrow``."""
+        """Pass one task's rows through. This is the function for ``mapInArrow``."""
         context = TaskContext.get()
         is_last = context is not None and context.partitionId() == TASKS - 1
         if is_last and not self.holds:
@@ -46,13 +46,13 @@ class Gate:
 
 @dataclass
 class HeldFunction:
-    """A function of ``foreachBatch`` that waits in the batch of the kill.
+    """A ``foreachBatch`` function that waits in the batch in which it is to be killed.
 
-    Under Spark Connect, the function is pickled, and a process of the server calls it.
+    Under Spark Connect, the function is pickled and called in a server process.
 
     Attributes:
         function: the user's function.
-        kill: the kill. With POINT, the first call arms the process.
+        kill: the kill. For POINT, the first call arms the crash point.
         reached: the file to write.
         calls: the number of calls so far.
     """
@@ -84,14 +84,14 @@ class HeldFunction:
 
 
 def gated(frame: DataFrame, kill: Kill, reached: str) -> DataFrame:
-    """Return the frame, with a gate if the moment needs one."""
+    """Return the DataFrame, with a gate if the moment needs one."""
     if kill.moment not in {Moment.DURING, Moment.RANDOM}:
         return frame
     return frame.mapInArrow(Gate(reached, holds=kill.moment is Moment.DURING), SCHEMA)
 
 
 def hold_functions(writer: Any, kill: Kill, reached: str) -> None:
-    """Make every function that is passed to ``foreachBatch`` of this class of writers a :class:`HeldFunction`."""
+    """Patch this writer class, so that ``foreachBatch`` wraps every function in a :class:`HeldFunction`."""
     original = writer.foreachBatch
 
     @functools.wraps(original)

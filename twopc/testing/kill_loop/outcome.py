@@ -21,16 +21,16 @@ class Outcome:
 
     Attributes:
         seed: the seed of the kills.
-        given: the number of records that the query was fed.
-        found: the number of records that the reader returned.
+        given: the number of records in the query's input.
+        found: the number of records that ``read`` returned.
         lost: records that are not in the output.
         duplicated: records that are in the output more than once, with their counts.
-        made_up: records that the reader returned, but the query was not fed.
-        out_of_order: records that the reader returned after a later record of the same key; useful only if the reader keeps the
-            output's order.
+        made_up: records that ``read`` returned although they were not in the input.
+        out_of_order: records that ``read`` returned after a later record with the same key. This is useful only if
+            ``read`` keeps the output's order.
         kills: the kills that happened.
         missed: the kills whose moment never came, for example because the query has no ``foreachBatch``.
-        seconds: how long all runs took, in s.
+        seconds: how long all runs took, in seconds.
         zombies: how the function call ended in each ``foreachBatch`` worker process that outlived its server (only
             under Spark Connect): the name of an error, such as ``FencedError``; ``no error``; ``died`` if the process
             ended without a result; or ``did not end``.
@@ -50,14 +50,14 @@ class Outcome:
 
     @property
     def is_exactly_once(self) -> bool:
-        """Whether the output contains every record once, and no others."""
+        """Whether the output contains every record exactly once, and no other records."""
         return not (self.lost or self.duplicated or self.made_up)
 
     def require_exactly_once(self, *, in_order: bool = False) -> None:
         """Fail unless the output contains every record once.
 
         Args:
-            in_order: also fail if a record comes after a later record of the same key.
+            in_order: also fail if a record comes after a later record with the same key.
 
         Raises:
             AssertionError: a record is lost, duplicated or made up, or no kill happened. The message contains the seed.
@@ -67,7 +67,7 @@ class Outcome:
         if in_order and self.out_of_order:
             raise AssertionError(f"{len(self.out_of_order)} out of order ({_some(self.out_of_order)}): {self}")
         if not self.kills:
-            raise AssertionError(f"no kill happened, so this proves nothing: {self}")
+            raise AssertionError(f"no kill happened, so this run proves nothing: {self}")
 
     def __str__(self) -> str:
         """Describe the result in one line, and how to reproduce it."""
@@ -104,7 +104,10 @@ def judge(  # noqa: PLR0913 - all but the first two by name, with defaults
     zombies: Sequence[str] = (),
     seconds: float = 0.0,
 ) -> Outcome:
-    """Compare records 0 to ``given - 1`` with those found. This takes one byte per record, and more for each wrong one."""
+    """Compare records 0 to ``given - 1`` with ``found``.
+
+    This takes one byte of memory per record, and more for each wrong record.
+    """
     seen, greatest = bytearray(given), [-1] * keys
     again: Counter[int] = Counter()
     made_up, out_of_order = [], []

@@ -1,6 +1,6 @@
-"""The records that a query is fed, through files or a Kafka topic. Record numbers start at 0.
+"""Define the input records of a query, which come from files or from a Kafka topic. Record numbers start at 0.
 
-Record n has the columns ``number`` (BIGINT, n), ``key`` (STRING, one of ten) and ``value`` (STRING, n in decimal).
+Record n has the columns ``number`` (BIGINT, n), ``key`` (STRING, one of ten keys) and ``value`` (STRING, n in decimal).
 """
 
 from __future__ import annotations
@@ -33,12 +33,12 @@ def key_of(number: int, keys: int = KEYS) -> str:
 
 @dataclass(frozen=True, kw_only=True)
 class Reader:
-    """How Spark reads the source. A run of the query receives this as JSON.
+    """Describes how Spark reads the source. Each run of the query receives this object as JSON.
 
     Attributes:
         format: the format of ``readStream``.
         options: the options of ``readStream``.
-        columns: SQL expressions that make the three columns.
+        columns: SQL expressions for the three columns.
     """
 
     format: str
@@ -50,7 +50,7 @@ class Source(Protocol):
     """A source that a query reads."""
 
     def feed(self, numbers: range) -> None:
-        """Add these records, as one batch of :data:`TASKS` tasks."""
+        """Add these records as one batch with :data:`TASKS` tasks."""
 
     def reader(self, batch_rows: int) -> Reader:
         """Return how Spark reads the source, with at most this number of records per batch."""
@@ -131,7 +131,7 @@ class KafkaTopic:
         return Reader(format="kafka", options=options, columns=columns)
 
     def create(self) -> None:
-        """Create the topic, unless this object has done so."""
+        """Create the topic, unless this object has already created it."""
         from confluent_kafka.admin import AdminClient, NewTopic  # noqa: PLC0415 - files need no Kafka
 
         if not self._created:

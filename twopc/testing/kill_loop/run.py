@@ -27,14 +27,14 @@ class Run:
     Attributes:
         reader: how to read the source.
         target: ``module:name`` of the user's function, or the path of its pickle.
-        is_query: whether the function makes the writer; if not, ``foreachBatch`` calls it.
+        is_query: whether the function returns a ``DataStreamWriter``. If not, it is a ``foreachBatch`` function.
         checkpoint: the checkpoint, which is the same directory for all runs.
         scratch: a directory for temporary files.
         spark: settings of the session.
-        java_home: the Java to run on.
-        path: the directories that Python imports from, in the driver and its workers.
-        kill: when the run is killed; None for the last run.
-        reached: the file that is written when the moment has come.
+        java_home: the directory of the Java installation to use.
+        path: the directories from which the driver and its workers import Python modules.
+        kill: the planned kill; None for the last run.
+        reached: the file that is written when the moment of the kill has come.
         server: the address of the Spark Connect server; "" for a classic session.
     """
 
@@ -73,7 +73,7 @@ class Run:
 
 
 def entered(argument: str) -> Run:
-    """Decode the argument of a command line, and give this process the run's import path and environment."""
+    """Decode the command-line argument, and set up this process with the run's import path and environment."""
     run = msgspec.json.decode(argument, type=Run)
     sys.path[:] = run.path
     environment = run.environment()
@@ -95,7 +95,7 @@ def spark_environment(java_home: str) -> dict[str, str]:
 
 
 def pickled(function: Callable[..., Any], directory: Path) -> str:
-    """Pickle a function by value, because another process cannot import a test module by name; return the file."""
+    """Pickle a function by value, because another process cannot import a test module by name. Return the file."""
     cloudpickle: Any = importlib.import_module("pyspark.cloudpickle")  # PySpark's module has no types
     module = sys.modules.get(getattr(function, "__module__", None) or type(function).__module__)
     if module is not None:

@@ -34,18 +34,19 @@ def kill_loop(  # noqa: PLR0913 - all but the first two by name, most of them wi
     connect: bool = False,
     victims: Sequence[Victim] = (),
 ) -> Outcome:
-    """Run a query until it has processed all its input, kill it on the way, and count the records in its output.
+    """Run a query until it has processed all of its input, kill it repeatedly meanwhile, and count its output records.
 
-    Every run is a separate process with a real Spark (``local[2]``), and receives only its share of the input, so that every
-    kill interrupts work in progress. A kill terminates the driver, its JVM and its Python workers together.
+    Every run is a separate process with a real Spark (``local[2]``). Each run receives only its share of the input, so
+    that every kill interrupts work in progress. A kill terminates the driver, its JVM and its Python workers together.
 
-    Under Spark Connect, every run has a client and a server on 127.0.0.1. The kills terminate, in turn: the process that
-    calls the function; the server, while that process survives and wakes up during the next run; the client; all processes
-    together.
+    Under Spark Connect, every run has a client and a server on 127.0.0.1. The kills have four victims in turn. The
+    first victim is the process that calls the function. The second is the server, while that process survives and wakes
+    up during the next run. The third is the client. The fourth is all processes together.
 
     Args:
-        read: returns the numbers that the output contains now (the ``number`` or ``value`` column), each as often as it
-            occurs. The loop also calls ``read`` while the query runs, when the output may not exist yet, or may be locked.
+        read: returns the numbers that the output contains now (the ``number`` or ``value`` column), including
+            duplicates. The loop also calls ``read`` while the query runs, when the output may not exist yet, or may be
+            locked.
         directory: an empty directory for the input, the checkpoint and the logs.
         foreach_batch: the function that ``foreachBatch`` calls, ``function(frame, batch_id)``; a callable or
             ``"module:name"``. A callable is pickled. The object that ``exactly_once`` returns cannot be pickled, so
@@ -53,22 +54,24 @@ def kill_loop(  # noqa: PLR0913 - all but the first two by name, most of them wi
         query: instead of ``foreach_batch``, a function ``function(frame, checkpoint)`` that returns the
             ``DataStreamWriter``. The loop adds the checkpoint and the trigger, and starts it.
         source: the source that the query reads; JSON files by default. See :mod:`twopc.testing.kill_loop.records`.
-        rows: the total number of records that the query is fed.
+        rows: the total number of input records.
         kills: the number of kills.
         seed: the seed of the kills; a random one by default.
-        moments: the first kills, before the drawn ones.
-        crash_points: where to kill first, for queries that use this toolkit; see :data:`twopc.crash_points.POINTS`.
+        moments: the moments of the first kills, before the random ones.
+        crash_points: the crash points at which to kill first, for queries that use this toolkit; see
+            :data:`twopc.crash_points.POINTS`.
         spark: further settings of the Spark session.
-        connect: run the query under Spark Connect, from Spark 4.0 on. It needs ``pip install 'spark-twopc[connect]'``.
-        victims: with ``connect``, the processes that the kills terminate, in turn; by default all four of :class:`Victim`, ALL
-            last. At a crash point in a task, the task's Python worker kills itself, whichever process is next,
+        connect: run the query under Spark Connect, which requires Spark 4.0 or later and ``pip install
+            'spark-twopc[connect]'``.
+        victims: with ``connect``, the processes that the kills terminate in turn. The default is all four values of
+            :class:`Victim`, with ALL last. At a crash point in a task, the task's Python worker always kills itself,
             and the query fails.
 
     Raises:
-        QueryFailedError: the query stopped or hung by itself.
+        QueryFailedError: the query stopped or hung although it was not killed.
         ServiceError: Spark Connect is not available with this PySpark, or its server did not start.
-        ValueError: neither or both of ``foreach_batch`` and ``query`` were given, or too few rows, or victims without
-            ``connect``.
+        ValueError: ``foreach_batch`` and ``query`` were both given or both missing, there are too few rows, or
+            ``victims`` was given without ``connect``.
     """
     if victims and not connect:
         raise ValueError(
@@ -76,7 +79,8 @@ def kill_loop(  # noqa: PLR0913 - all but the first two by name, most of them wi
         )
     if rows < BATCHES_A_KILL * (kills + 1) * 2:
         raise ValueError(
-            f"kill_loop(rows={rows}, kills={kills}): these kills need at least {BATCHES_A_KILL * (kills + 1) * 2} rows"
+            f"kill_loop(rows={rows}, kills={kills}): this number of kills needs at least "
+            f"{BATCHES_A_KILL * (kills + 1) * 2} rows"
         )
     seed = random.SystemRandom().randrange(1 << 32) if seed is None else seed
     loop = KillLoop(

@@ -1,7 +1,7 @@
 """Run a Spark Connect server for the query under test: ``python -m twopc.testing.kill_loop.serve RUN READY``.
 
-The server writes its port to the file READY, and runs until it is killed. The server's Python process outlives the JVM, so that
-processes that the JVM leaves behind end with the Python process.
+The server writes its port to the file READY, and runs until it is killed. The server's Python process outlives the JVM.
+When the Python process ends, so do all processes that the JVM left behind.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _SETTINGS: Final = {
 
 
 def main() -> None:
-    """Start the server, and serve until killed."""
+    """Start the server, and run it until it is killed."""
     run, ready = entered(sys.argv[1]), Path(sys.argv[2])
     from pyspark.sql import SparkSession  # noqa: PLC0415 - its gateway must not start before the environment is right
 

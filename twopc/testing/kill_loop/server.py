@@ -1,4 +1,4 @@
-"""Start and kill a Spark Connect server for the query under test, and terminate the processes that outlive it."""
+"""Start and kill a Spark Connect server for the query under test, and terminate processes that outlive the server."""
 
 from __future__ import annotations
 
@@ -29,7 +29,9 @@ _ZOMBIE_TIMEOUT_S: Final = 20
 
 
 class Server:
-    """A server on 127.0.0.1, and all processes that it starts. The server ends with its owner, even if SIGKILL ends the owner.
+    """A server on 127.0.0.1, and all processes that it starts.
+
+    The server ends when its owner ends, even if the owner is killed.
 
     Attributes:
         url: the server's address.
@@ -54,11 +56,14 @@ class Server:
         self.url = f"sc://127.0.0.1:{ready.read_text()}"
 
     def functions(self) -> list[psutil.Process]:
-        """Return the processes in which the server calls functions of ``foreachBatch``."""
+        """Return the processes in which the server calls ``foreachBatch`` functions."""
         return [process for process in self._processes.members() if _calls_function(process)]
 
     def kill_all_but_functions(self) -> list[psutil.Process]:
-        """Kill the JVM and its workers, and suspend the processes of functions; return the suspended processes."""
+        """Kill the JVM and its workers, and suspend the processes that call ``foreachBatch`` functions.
+
+        Return the suspended processes.
+        """
         functions = self.functions()
         for process in functions:
             with contextlib.suppress(psutil.NoSuchProcess):
@@ -77,7 +82,7 @@ class Server:
             return not left
 
         if not wait_until(none_is_left, _END_TIMEOUT_S):
-            raise ServiceError(f"Processes of the server survive SIGKILL: {others()}. Kill them manually.")
+            raise ServiceError(f"Some server processes survived SIGKILL: {others()}. Kill them manually.")
         return functions
 
     def kill(self) -> None:
@@ -91,7 +96,7 @@ class Zombie:
 
     Attributes:
         server: the Spark Connect server without the worker process.
-        processes: the worker process; empty if the query has none.
+        processes: a list with the worker process; empty if the query has no worker process.
         reached: the file that appears when the worker process reaches the moment at which it is held.
     """
 
@@ -100,14 +105,17 @@ class Zombie:
     reached: str
 
     def wake(self) -> None:
-        """Let the process continue, if it does not run already."""
+        """Let the process continue if it is suspended."""
         release(self.reached)
         for process in self.processes:
             with contextlib.suppress(psutil.NoSuchProcess):
                 process.send_signal(signal.SIGCONT)
 
     def end(self) -> list[str]:
-        """Wait until the process's call has ended, or terminate the process. Returns the result; empty without a process."""
+        """Wait until the process's function call has ended, or terminate the process.
+
+        Return the result; return no result if there is no process.
+        """
         end = end_of(self.reached)
         has_ended = wait_until(lambda: end.exists() or not any(map(_runs, self.processes)), _ZOMBIE_TIMEOUT_S)
         self.server.kill()

@@ -24,10 +24,16 @@ class RunningQuery(Protocol):
 
     @property
     def exit_code(self) -> int | None:
-        """The exit code of the program that started the query, 128 + N after signal N; None while it runs."""
+        """The exit code of the program that started the query, or 128 + N after signal N.
+
+        None while the program is running.
+        """
 
     def kill(self, victim: Victim) -> Victim:
-        """Kill processes with SIGKILL; return the victim, which is ALL if no process calls the function."""
+        """Kill the victim's processes with SIGKILL.
+
+        Return the victim, which is ALL if no process is calling the function.
+        """
 
 
 class Sessions(Protocol):
@@ -40,7 +46,7 @@ class Sessions(Protocol):
     zombies: list[str]
 
     def started(self, run: Run, log: Path) -> AbstractContextManager[RunningQuery]:
-        """Start a run. When the context ends, only processes that the kill spares remain."""
+        """Start a run. When the context ends, all processes have ended, except those that the kill spares."""
 
     def batch_finished(self) -> None:
         """Let every process that has outlived its server continue."""
@@ -50,7 +56,7 @@ class Sessions(Protocol):
 
 
 class ClassicRun:
-    """A driver with its JVM and its Python workers."""
+    """A driver, with its JVM and Python workers."""
 
     def __init__(self, processes: QueryProcesses) -> None:
         self._processes = processes
@@ -93,6 +99,6 @@ class ClassicSessions:
 
 
 def tail(log: Path) -> str:
-    """Return the end of a log, for an error message."""
+    """Return the last lines of a log, for an error message."""
     lines = log.read_text(errors="replace").splitlines()
-    return "\n".join([f"The last lines of its log ({len(lines)} lines in all):", *lines[-_LOG_LINES:]])
+    return "\n".join([f"The last lines of the log, which has {len(lines)} lines:", *lines[-_LOG_LINES:]])
