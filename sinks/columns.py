@@ -27,12 +27,15 @@ _INT64_MAX: Final = 2**63 - 1
 
 
 def texts(rows: pa.RecordBatch, name: str) -> list[bytes]:
-    """Return a column's values: text and bytes unchanged, other types in Arrow's text form (``1.5``, ``true``, ISO dates)."""
+    """Return a column's values.
+
+    Text and bytes stay unchanged; other types become Arrow's text form (``1.5``, ``true``, ISO dates).
+    """
     return _values(_column(rows, name), name)
 
 
 def integers(rows: pa.RecordBatch, name: str) -> list[bytes]:
-    """Return a column of signed integers of up to 64 bits, as text."""
+    """Convert a column of signed integers of up to 64 bits to text."""
     column = _column(rows, name)
     if not pa.types.is_integer(column.type):
         raise SchemaError(f"column {name!r} is {column.type}, but an increment needs an integer: cast it to bigint")
@@ -44,13 +47,13 @@ def integers(rows: pa.RecordBatch, name: str) -> list[bytes]:
 
 
 def numbers(rows: pa.RecordBatch, name: str) -> list[bytes]:
-    """Return a column of finite numbers, as text."""
+    """Convert a column of finite numbers to text."""
     column = _column(rows, name)
     if not (pa.types.is_integer(column.type) or pa.types.is_floating(column.type) or pa.types.is_decimal(column.type)):
         raise SchemaError(f"column {name!r} is {column.type}, but the command needs a number: cast it to double")
     if pa.types.is_floating(column.type) and not pc.all(pc.is_finite(column), min_count=0).as_py():
         raise BadRecordError(
-            f"column {name!r} contains NaN or infinity, but the command accepts only finite numbers: filter out the row"
+            f"column {name!r} contains NaN or infinity, but the command accepts only finite numbers. Filter out the row"
         )
     return _values(column, name)
 
@@ -69,7 +72,7 @@ def keys(rows: pa.RecordBatch, template: str) -> Any:
 
 @cache
 def parse_template(template: str) -> tuple[tuple[str, bool], ...]:
-    """Split a key template into parts. Each part is a string and a flag that tells whether the string names a column.
+    """Split a key template into parts. Each part is a string with a flag that says whether the string is a column name.
 
     Raises:
         ConfigurationError: the template is not valid.
@@ -102,8 +105,8 @@ def _column(rows: pa.RecordBatch, name: str) -> Any:
     if column.null_count:
         row = column.is_null().index(True).as_py()
         raise BadRecordError(
-            f"column {name!r} is null in row {row} of an Arrow batch of {rows.num_rows}: a null cannot be stored. Replace it "
-            "(coalesce), or filter out the row"
+            f"column {name!r} is null in row {row} of an Arrow batch of {rows.num_rows}, but a null cannot be stored. "
+            "Replace the null (coalesce), or filter out the row"
         )
     return column
 
@@ -116,7 +119,7 @@ def _values(column: pa.Array[Any], name: str) -> list[bytes]:
 def _bytes(column: pa.Array[Any], name: str) -> Any:
     if not any(fits(column.type) for fits in _PLAIN):
         raise SchemaError(
-            f"column {name!r} is {column.type}, which cannot be stored: convert it to text (to_json) or bytes"
+            f"column {name!r} is {column.type}, which cannot be stored. Convert the column to text (to_json) or bytes"
         )
     if pa.types.is_binary(column.type):
         return column
@@ -126,5 +129,5 @@ def _bytes(column: pa.Array[Any], name: str) -> Any:
 
 
 def no_rows(schema: pa.Schema) -> pa.RecordBatch:
-    """Return an empty batch with these columns. Converting this batch checks their types."""
+    """Return an empty batch with these columns. Converting the empty batch checks the column types."""
     return pa.RecordBatch.from_pylist([], schema=schema)

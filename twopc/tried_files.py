@@ -19,7 +19,7 @@ def tried(files: Files) -> Files:
     """Create, read, list and remove a test file, once for each run.
 
     Returns:
-        the same files; on a file system without hard links, the same directory treated as an object store.
+        ``files``. On a file system without hard links, it returns the same directory, treated as an object store.
 
     Raises:
         ConfigurationError: the directory cannot be used.
@@ -35,19 +35,19 @@ def tried(files: Files) -> Files:
     raise ConfigurationError(
         f"{files.location}, the directory beside the checkpoint, cannot be used, because {doing} failed: {_said(why)}. Nothing "
         "was written, and no other run was stopped. The driver creates, reads, lists and deletes small files in this directory. "
-        "Allow this, free some space, or use a checkpoint on another file system; then restart"
+        "Allow this, free some space, or use a checkpoint on another file system. Then restart the query"
     ) from (why if isinstance(why, Exception) else None)
 
 
 def _try(files: Files) -> tuple[str, object] | None:
-    """Return the step that failed, and the reason."""
+    """Return which step failed, and why."""
     name, doing = f".tried-{uuid.uuid4().hex}", "creating a file"
     try:
         if not files.put_if_absent(name, b"1"):
             return doing, "the file system reports that the name is taken, but no other program uses it"
         doing = "reading a file"
         if (found := files.read(name)) != b"1":
-            return doing, f"it contains {found!r}, but b'1' was written"
+            return doing, f"the file contains {found!r}, but b'1' was written"
         doing = "creating a file whose name is taken"
         if files.put_if_absent(name, b"2") and files.is_atomic:
             return doing, "the first file was replaced, so two drivers could both decide"

@@ -1,6 +1,7 @@
-"""What the decision record keeps of an attempt: its version, and the newest decision's version when the attempt began.
+"""Handle the versions in a decision record: the attempt's version, and the newest decision's version when the attempt began.
 
-The versions in a control record never decrease. So these two show whether the record is ahead of the log, or behind it.
+The versions in a control record never decrease. The two versions in a decision therefore show whether the control
+record is ahead of the log, or behind it.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ NO_ATTEMPT: Final[Mapping[str, Any]] = {_VERSION: 0, _AFTER: 0}
 
 
 def scan_start_of(record: Control) -> dict[str, Any]:
-    """Return what the decision record keeps of the attempt that has just reserved this record's version."""
+    """Return the versions to store in the decision record for the attempt that has just reserved this record's version."""
     return {_VERSION: record.version, _AFTER: record.decided}
 
 
@@ -43,5 +44,5 @@ def version_of(scan_start: Mapping[str, Any]) -> int:
 
 
 def decided_before(scan_start: Mapping[str, Any]) -> int:
-    """Return the version of the decision that was the newest when the attempt began."""
+    """Return the version of the newest decision at the time when the attempt began."""
     return int(scan_start.get(_AFTER, version_of(scan_start)))

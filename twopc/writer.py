@@ -1,4 +1,4 @@
-"""A writer handles one task attempt's transaction on an executor: it begins, writes and pre-commits, or it aborts."""
+"""Define the writer, which handles one task attempt's transaction on an executor."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 class SinkWriter(ABC, Generic[HandleT]):
-    """One task attempt's transaction. One thread uses each writer once.
+    """Handles one task attempt's transaction. Each writer is used once, by one thread.
 
     A sink implements the four hooks. Callers use :meth:`write_rows`, :meth:`snapshot_state`, :meth:`hand_over` and
     :meth:`close`, which enforce the order (see ``twopc.state``) and pass the crash points between the hooks.
@@ -26,11 +26,16 @@ class SinkWriter(ABC, Generic[HandleT]):
 
     @abstractmethod
     def begin_transaction(self) -> None:
-        """Open the transaction, before the first row; an empty task opens none. The call may fail, and is never retried."""
+        """Open the transaction, before the first row. An empty task does not open a transaction.
+
+        The call may fail, and is never retried.
+        """
 
     @abstractmethod
     def write(self, rows: pa.RecordBatch) -> None:
-        """Write rows into the open transaction, invisibly. May fail or block. Memory use must not grow with the task.
+        """Write rows into the open transaction. They stay invisible. The call may fail or block.
+
+        Memory use must not grow with the number of rows in the task.
 
         Raises:
             RetriableError: the task may be retried.
@@ -41,14 +46,17 @@ class SinkWriter(ABC, Generic[HandleT]):
     def pre_commit(self) -> HandleT | None:
         """Make all rows durable but still invisible, so that another process can commit them without this one.
 
-        This call is the task's vote: returning means "yes". The call may raise the same errors as :meth:`write`, and is
-        never retried. None means that the rows are already visible, because the user asked for a weaker guarantee, so
-        nothing remains to commit.
+        This call is the task's vote. If it returns without an error, the task votes "yes". The call may raise the same
+        errors as :meth:`write`, and is never retried. If the method returns None, the rows are already visible because
+        the user chose a weaker guarantee. There is then no transaction to commit.
         """
 
     @abstractmethod
     def abort(self) -> None:
-        """Abort the transaction. Must not raise; if the abort fails, the driver sweeps the transaction."""
+        """Abort the transaction. This method must not raise.
+
+        If the abort fails, the driver's sweep ends the transaction later.
+        """
 
     def write_rows(self, rows: pa.RecordBatch) -> None:
         """Write rows; the first row begins the transaction (rule 8)."""
@@ -81,13 +89,16 @@ class SinkWriter(ABC, Generic[HandleT]):
         return handle
 
     def hand_over(self) -> None:
-        """Mark the handle as handed over. After this, the writer must not end the transaction (rule 6)."""
+        """Record that the handle was handed over. After this call, the writer must not end the transaction (rule 6)."""
         if self.state is TransactionState.PREPARED:
             self.state = move(self.state, TransactionState.HANDED_OVER)
             crash_point("task.handed_over")
 
     def close(self) -> None:
-        """Abort a transaction that was neither handed over nor ended. May be called at any time, any number of times."""
+        """Abort the transaction, unless it was handed over or has ended.
+
+        This method may be called at any time and repeatedly.
+        """
         if self.state in {TransactionState.OPEN, TransactionState.PREPARED}:
             self.abort()
             self.state = move(self.state, TransactionState.ABORTED)

@@ -59,8 +59,9 @@ class DeltaCommitter(LakeCommitter[DeltaHandle, Step, Entry]):
         if age_ms > limit_ms:
             raise CheckpointExpiredError(
                 f"sink {self.name!r}: preparing took {age_ms:.0f} ms. The limit is {limit_ms:.0f} ms, a third of "
-                "delta.deletedFileRetentionDuration, because VACUUM may delete older files that no version names. Nothing was "
-                "decided. Write smaller batches, or raise delta.deletedFileRetentionDuration"
+                "delta.deletedFileRetentionDuration, because VACUUM may delete older files that are not part of any "
+                "version. Nothing was "
+                "decided. Write smaller batches, or increase delta.deletedFileRetentionDuration"
             )
 
     def stage(
@@ -98,10 +99,10 @@ class DeltaCommitter(LakeCommitter[DeltaHandle, Step, Entry]):
         self._store.close()
 
     def _require_fit(self, table: DeltaTable, kept: Mapping[DeltaHandle, list[Entry]]) -> None:
-        """Check that the table still accepts decided files, even if it was altered since the decision.
+        """Check that the table still accepts decided files, in case the table was altered after the decision.
 
         Raises:
-            StoreError: the table no longer accepts them.
+            StoreError: the table no longer accepts the files.
         """
         definition = definition_of(table)
         for objection in find_objections(definition):

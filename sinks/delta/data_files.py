@@ -44,10 +44,10 @@ class NewFiles:
 
 @lru_cache(maxsize=100)
 def measured(stored: pa.Schema) -> list[str]:
-    """List the leaf columns that may have bounds in a Parquet file: all except floats.
+    """List the leaf columns that may have bounds in a Parquet file, which are all columns except floats.
 
-    The Parquet library ignores NaN in a file's bounds. Spark and deltalake order NaN above every number, so with these bounds
-    they would skip rows with NaN.
+    The Parquet library ignores NaN in a file's bounds. Spark and deltalake treat NaN as greater than every number. With
+    these bounds, they would therefore skip rows with NaN.
     """
     empty = pa.BufferOutputStream()
     pq.write_table(stored.empty_table(), empty, store_schema=False)
@@ -93,6 +93,6 @@ class NewFile:
         self._parts.close()
 
     def entry(self, size: int, partition: Partition) -> Entry:
-        """Make the entry for the closed file."""
+        """Create the entry for the closed file."""
         values = dict(zip(self._partitions, partition, strict=True))
         return Entry(self.path, size, self._rows, values, time.time_ns() // 1_000_000, self._stats.encode())

@@ -13,8 +13,8 @@ class Entry(msgspec.Struct, frozen=True, array_like=True):
         path: the path relative to the table's directory.
         size: the size in bytes.
         rows: the number of rows.
-        partition: the partition columns' values in Delta's text form; None stands for null.
-        modified_ms: when the file was written, in ms since 1970.
+        partition: the values of the partition columns in Delta's text form; None stands for null.
+        modified_ms: the Unix time at which the file was written, in milliseconds.
         stats: Delta's statistics, as JSON.
     """
 
@@ -26,5 +26,5 @@ class Entry(msgspec.Struct, frozen=True, array_like=True):
     stats: str
 
     def action(self) -> AddAction:
-        """Make the ``add`` action for the table's log."""
+        """Create the ``add`` action for the table's log."""
         return AddAction(self.path, self.size, self.partition, self.modified_ms, data_change=True, stats=self.stats)

@@ -26,14 +26,14 @@ _WORDS: Final[dict[str, Meaning]] = {
     "kernel error: schema error": (ConfigurationError, "Repair the table's columns, or use another table"),
     "found gap|expected contiguous": (
         ConfigurationError,
-        "The table's log is damaged: part of it was deleted. Restore the log",
+        "The table's log is damaged, because part of the log was deleted. Restore the log",
     ),
 }
 _NOISE: Final = re.compile(r"\x1b\[[0-9;]*m|\s+0: <unknown>.*", re.DOTALL)
 
 
 def _one_line(error: Exception) -> str:
-    """Return the message without line breaks, colors and stack frames."""
+    """Remove line breaks, colors and stack frames from a message."""
     return " ".join(_NOISE.sub("", str(error)).split())
 
 

@@ -12,7 +12,7 @@ class DeltaHandle(LakeHandle):
     """See :class:`LakeHandle`.
 
     Attributes:
-        table: a fingerprint of the table's columns and partitioning when the files were written.
+        table: a fingerprint of the columns and partitioning that the table had when the files were written.
     """
 
     table: str

@@ -1,4 +1,4 @@
-"""Find the version that added a batch, and tell whether the table was later restored to an earlier version."""
+"""Find the table version that added a batch, and check whether the table was later restored to an earlier version."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _NULL: Final = "null"
 
 
 class Found(NamedTuple):
-    """The version of a batch.
+    """The table version that added a batch.
 
     Attributes:
         version: the version that added the batch's rows.
@@ -42,7 +42,7 @@ def read_history(table: DeltaTable) -> Sequence[Commit]:
 
 
 def rows_by_version(history: Sequence[Commit], sink: str) -> Mapping[int, int]:
-    """Count the rows that the sink's commits added, for each decision. A repaired decision has several commits."""
+    """For each decision, count the rows that the sink's commits added. A repaired decision has several commits."""
     rows: Counter[int] = Counter()
     for commit in history:
         if _is_counted(commit, sink):
@@ -51,14 +51,17 @@ def rows_by_version(history: Sequence[Commit], sink: str) -> Mapping[int, int]:
 
 
 def complete_decisions(history: Sequence[Commit], sink: str) -> frozenset[int]:
-    """The decisions whose commits are all in the history: it also has an earlier decision, or the table's first version."""
+    """Return the decisions whose commits are all in the history.
+
+    The oldest decision in it may lack commits, unless the history has the table's first version.
+    """
     found = {int(commit["twopc.version"]) for commit in history if _is_counted(commit, sink)}
     is_whole = any(int(commit["version"]) == 0 for commit in history)
     return frozenset(found if is_whole else found - {min(found, default=0)})
 
 
 def version_of_batch(history: Sequence[Commit], sink: str, batch: int) -> Found | None:
-    """Find the newest version that added rows of this batch; None if the history does not have it."""
+    """Find the newest version that added rows from this batch. Return None if the history does not have that version."""
     for commit in history:
         if commit.get("twopc.sink") == sink and str(commit.get("twopc.batch")) == str(batch):
             version = int(commit["version"])
@@ -71,9 +74,11 @@ def _is_counted(commit: Commit, sink: str) -> bool:
 
 
 def _removed(history: Sequence[Commit], version: int) -> int | None:
-    """Find the restore because of which the newest state does not include this version; None if the state includes it.
+    """Find the restore that removed this version from the table's newest state.
 
-    A restore may itself have been undone. So follow the restores back from the newest state.
+    Return None if the newest state includes the version.
+
+    A later restore may have undone a restore, so this function follows the restores back from the newest state.
     """
     at = int(history[0]["version"])
     for commit in history:
@@ -89,7 +94,7 @@ def _removed(history: Sequence[Commit], version: int) -> int | None:
 
 
 def _target(commit: Commit, history: Sequence[Commit]) -> int:
-    """The version to which a commit has restored the table; -1 if the history does not have it."""
+    """Return the version to which a commit has restored the table; -1 if the history does not have that version."""
     given = commit.get("operationParameters", {})
     parameters = {name: str(value).strip('"') for name, value in given.items() if value not in {None, _NULL}}
     if "version" in parameters:
@@ -102,7 +107,10 @@ def _target(commit: Commit, history: Sequence[Commit]) -> int:
 
 
 def _moment_ms(parameters: Mapping[str, str]) -> float | None:
-    """The time to which a commit has restored the table. Spark writes it in its time zone, which is taken to be the local one."""
+    """Return the time to which a commit has restored the table. Spark writes this time in its own time zone.
+
+    This function assumes that it is the local time zone.
+    """
     with contextlib.suppress(KeyError, ValueError):
         return int(parameters["datetime"])  # written by delta-rs
     with contextlib.suppress(KeyError, ValueError):

@@ -1,4 +1,4 @@
-"""Format dates and times for a Delta table's log. The numeric inputs are days or microseconds since 1970."""
+"""Format dates and times for a Delta table's log. The inputs are numbers of days or microseconds since 1970."""
 
 from __future__ import annotations
 
@@ -11,7 +11,10 @@ _EPOCH: Final = dt.datetime(1970, 1, 1)  # noqa: DTZ001 - the Delta time zone is
 
 
 def numbers(values: Any) -> Any:
-    """Convert dates and times to numbers; return other values unchanged. Python's time objects need a time zone database."""
+    """Convert dates and times to numbers; return other values unchanged.
+
+    Numbers are used because Python's time objects need a time zone database.
+    """
     if pa.types.is_date(values.type):
         return values.cast(pa.int32())
     if pa.types.is_timestamp(values.type):
@@ -20,10 +23,10 @@ def numbers(values: Any) -> Any:
 
 
 def date_text(days: int) -> str:
-    """Format a date, given in days since 1970."""
+    """Format a date from the number of days since 1970."""
     return (_EPOCH + dt.timedelta(days=days)).date().isoformat()
 
 
 def time_text(microseconds: int, *, separator: str = "T", precision: str = "microseconds") -> str:
-    """Format a time without a zone, given in microseconds since 1970."""
+    """Format a time without a zone from the number of microseconds since 1970."""
     return (_EPOCH + dt.timedelta(microseconds=microseconds)).isoformat(separator, precision)

@@ -32,7 +32,7 @@ _COLUMN_RULES: Final = {
     "delta.generationExpression": "is generated, and the sink cannot evaluate its expression",
     "delta.identity.": "is an identity column, and the sink cannot number its rows",
     "delta.invariants": "has an invariant, and the sink cannot evaluate it",
-    "delta.typeChanges": "has changed its type, and the sink does not support that",
+    "delta.typeChanges": "has changed its type, and the sink does not support type changes",
     "CURRENT_DEFAULT": "has a default value, which the sink cannot evaluate",
     "__CHAR_VARCHAR_TYPE_STRING": "is CHAR or VARCHAR, and the sink does not check its length limit",
 }
@@ -55,7 +55,10 @@ _LEAST_RETENTION_MS: Final = _UNIT_MS["hour"]
 
 
 def find_objections(table: Definition) -> Iterator[str]:
-    """Yield a message for each unsupported feature or setting. The message continues "table … " and tells the user what to do."""
+    """Yield a message for each unsupported feature or setting.
+
+    Each message follows the words "table …", and tells the user what to do.
+    """
     yield from _protocol(table)
     yield from _configuration(table.configuration)
     for path, field in table.fields():
@@ -70,7 +73,10 @@ def find_objections(table: Definition) -> Iterator[str]:
 
 
 def retention_ms(configuration: Mapping[str, str]) -> float | None:
-    """Return how long VACUUM keeps a file that no version names, in ms; None if the setting cannot be parsed."""
+    """Return how long VACUUM keeps a file that is not part of any version, in ms.
+
+    Return None if the setting cannot be parsed.
+    """
     value = configuration.get(_RETENTION)
     return _DEFAULT_RETENTION_MS if value is None else _interval_ms(value)
 
@@ -86,26 +92,27 @@ def _protocol(table: Definition) -> Iterator[str]:
         yield f"has writer version {table.writer_version}, which the sink does not know. Use another table"
     if strange := sorted(set(table.features) - _UNDERSTOOD):
         yield (
-            f"has the feature {', '.join(map(repr, strange))}, which the sink does not support. Drop it (ALTER TABLE … DROP "
-            "FEATURE), or use another table"
+            f"has the feature {', '.join(map(repr, strange))}, which the sink does not support. Drop the feature "
+            "(ALTER TABLE … DROP FEATURE), or use another table"
         )
 
 
 def _configuration(configuration: Mapping[str, str]) -> Iterator[str]:
     if configuration.get("delta.columnMapping.mode", "none") != "none":
         yield (
-            "has column mapping, so the column names in its files differ from those in the table. The sink does not support "
-            "that. Use a table without column mapping"
+            "has column mapping, so the column names in its files differ from those in the table. The sink does not "
+            "support column mapping. Use a table without it"
         )
     if _EXPIRY in configuration:
         yield (
             f"has {_EXPIRY}={configuration[_EXPIRY]!r}, which would let the sink's record of committed batches expire. "
-            f"Remove it: ALTER TABLE … UNSET TBLPROPERTIES ('{_EXPIRY}')"
+            f"Remove this property: ALTER TABLE … UNSET TBLPROPERTIES ('{_EXPIRY}')"
         )
     for name, condition in configuration.items():
         if name.startswith(_CONSTRAINT):
             yield (
-                f"has the constraint {name.removeprefix(_CONSTRAINT)!r} ({condition}), which the sink cannot evaluate. Drop the "
+                f"has the constraint {name.removeprefix(_CONSTRAINT)!r} ({condition}), which the sink cannot "
+                "evaluate. Drop the "
                 "constraint, and filter the rows in the query"
             )
     found = retention_ms(configuration)
@@ -114,14 +121,14 @@ def _configuration(configuration: Mapping[str, str]) -> Iterator[str]:
     elif found < _LEAST_RETENTION_MS:
         yield (
             f"has {_RETENTION}={configuration[_RETENTION]!r}, so VACUUM may delete a batch's files before its commit. "
-            "Raise it, preferably to 7 days"
+            "Increase this setting, preferably to 7 days"
         )
 
 
 def _field(path: str, field: dict[str, Any]) -> Iterator[str]:
     for rule, why in _COLUMN_RULES.items():
         if any(key.startswith(rule) for key in field.get("metadata", {})):
-            yield f"has the column {path!r}, which {why}. Use a table without it"
+            yield f"has the column {path!r}, which {why}. Use a table without this column"
     kind = field["type"]
     if isinstance(kind, str) and not _KNOWN_TYPES.fullmatch(kind):
         yield f"has the column {path!r} with type {kind}, which the sink cannot write. Use another type"

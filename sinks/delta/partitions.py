@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 def split(rows: pa.Table, columns: Sequence[str]) -> Iterator[tuple[Partition, pa.Table]]:
-    """Group rows by partition, and drop the partition columns. A partition's values are strings; None stands for null.
+    """Group rows by partition, and drop the partition columns. Partition values are strings; None stands for null.
 
     Args:
         rows: rows with the table's columns and types.
@@ -29,7 +29,7 @@ def split(rows: pa.Table, columns: Sequence[str]) -> Iterator[tuple[Partition, p
 
 
 def _encoded(column: Any) -> tuple[Any, list[str | None]]:
-    """Return an index for each row, and the list of formatted values that the indexes refer to."""
+    """Return an index for each row, and the list of formatted values to which the indexes refer."""
     found = numbers(column).combine_chunks().dictionary_encode(null_encoding="encode")
     return found.indices, [
         None if value is None else text_of(value, column.type) for value in found.dictionary.to_pylist()
@@ -37,7 +37,10 @@ def _encoded(column: Any) -> tuple[Any, list[str | None]]:
 
 
 def text_of(value: Any, kind: pa.DataType) -> str:
-    """Format a partition value for the log. A time with a zone names its zone, because readers would assume their own zone."""
+    """Format a partition value for the log. A time with a zone is written with that zone.
+
+    Otherwise, readers would assume their own time zone.
+    """
     if pa.types.is_date(kind):
         return date_text(value)
     if pa.types.is_timestamp(kind):

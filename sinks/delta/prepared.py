@@ -21,7 +21,9 @@ if TYPE_CHECKING:
 
 
 def require_whole(store: Store, handles: Sequence[DeltaHandle]) -> None:
-    """Check that the files of decided transactions still exist. If some are missing, the driver's next step finds out which.
+    """Check that the files of decided transactions still exist.
+
+    If some files are missing, the driver's next step finds out which ones.
 
     Raises:
         StoreError: some files are missing, or the storage did not respond.
@@ -32,7 +34,9 @@ def require_whole(store: Store, handles: Sequence[DeltaHandle]) -> None:
 
 
 def find_misfit(store: Store, entry: Entry, table: Definition) -> str | None:
-    """Say why an altered table does not accept a file that was written before the change; None if it does.
+    """Say why an altered table does not accept a file that was written before the change.
+
+    Return None if the table accepts the file.
 
     Raises:
         StoreError: the storage did not respond.

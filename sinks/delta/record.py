@@ -1,9 +1,10 @@
-"""Read and write the sink's record, which a pointer in the table's log names.
+"""Read and write the sink's record, to which a pointer in the table's log refers.
 
-An application can set one entry in Delta's log that survives checkpoints and that a commit can depend on: the version of the
-application's last transaction (``txn``). This version is a number, so it can only point to a record. A record is a small file,
-written once under a unique name. The pointer moves in the same commit that adds the rows, and only if it has not moved since
-the table was loaded. So every commit includes its own evidence, and no log clean-up removes the evidence.
+In Delta's log, an application can set the version of its last transaction (``txn``). This entry survives checkpoints,
+and a commit can depend on it. However, the version is only a number, so the sink uses it as a pointer to a record. A
+record is a small file that is written once, under a unique name. The pointer moves in the same commit that adds the
+rows, and only if it has not moved since the table was loaded. Every commit therefore includes its own evidence, and log
+clean-up never removes this evidence.
 """
 
 from __future__ import annotations
@@ -34,8 +35,8 @@ class Record(msgspec.Struct, frozen=True):
         pointer: the record's pointer.
         control: the control record.
         published: see :class:`Published`.
-        before: the previous pointer. The previous record stays for one more commit. A machine crash may lose a commit that
-            deltalake has not flushed, and then the table names the previous record again.
+        before: the previous pointer. The previous record is kept for one more commit. A machine crash may lose a commit
+            that deltalake has not flushed. The table then refers to the previous record again.
     """
 
     pointer: int
@@ -45,7 +46,7 @@ class Record(msgspec.Struct, frozen=True):
 
 
 def record_file(sink: str, pointer: int) -> str:
-    """Return the path of the record that a pointer names. VACUUM skips directories whose names begin with ``_``."""
+    """Return the path of the record to which a pointer refers. VACUUM skips directories whose names begin with ``_``."""
     return f"_twopc/{sink}/{pointer}.json"
 
 
@@ -66,21 +67,25 @@ def read_pointer(table: DeltaTable, sink: str) -> int | None:
 
 
 def newest_transaction(table: DeltaTable, application: str) -> int | None:
-    """Read the version of an application's newest transaction from one table version; None if there is no transaction."""
+    """Read the version of an application's newest transaction from one table version.
+
+    Return None if there is no transaction.
+    """
     with translated("reading the table's log"):
         return table.transaction_version(application)
 
 
 def read_record(store: Store, table: DeltaTable, sink: str) -> tuple[DeltaTable, Record | None]:
-    """Read the record, and the version of the table that names it.
+    """Read the record, and the table version that refers to this record.
 
     Args:
         store: the storage.
-        table: a version that was just loaded. If its record has been replaced since then, a newer version is returned.
+        table: a table version that was just loaded. If its record has been replaced since then, a newer version is
+            returned.
         sink: the sink name.
 
     Raises:
-        StoreError: the record is missing, or the file has other content.
+        StoreError: the record is missing, or the file contains something else.
     """
     while True:
         pointer = read_pointer(table, sink)
@@ -93,8 +98,8 @@ def read_record(store: Store, table: DeltaTable, sink: str) -> tuple[DeltaTable,
         newer = store.load()
         if read_pointer(newer, sink) == pointer:
             raise StoreError(
-                f"the table's log names {path}, but this file is missing. The file records the sink's driver and "
-                "committed batches. It was deleted, or the table was copied without it",
+                f"the table's log refers to {path}, but this file is missing. The file contains the sink's record of "
+                "its driver and its committed batches. It was deleted, or the table was copied without this file",
                 ConfigurationError,
                 "Restore the file, or use a new checkpoint and a new sink name",
             )
@@ -102,7 +107,7 @@ def read_record(store: Store, table: DeltaTable, sink: str) -> tuple[DeltaTable,
 
 
 def write_record(store: Store, sink: str, record: Record) -> None:
-    """Write a record. Nothing depends on it until a commit names it."""
+    """Write a record. Nothing depends on this file until a commit refers to it."""
     store.write(record_file(sink, record.pointer), msgspec.json.encode(record))
 
 

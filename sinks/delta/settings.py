@@ -76,11 +76,12 @@ class DeltaSettings:
                 False,  # noqa: FBT003 - see _require
                 "storage_options",
                 "…",
-                f"{option} lets two commits overwrite each other. Remove it; docs/delta.md says what to do instead",
+                f"{option} lets two commits overwrite each other. Remove this option. docs/delta.md says what to use "
+                "instead",
             )
 
     def store(self) -> Store:
-        """Create a store, which loads the table later. The caller must close the store.
+        """Create a store. It loads the table later. The caller must close the store.
 
         Raises:
             ConfigurationError: this process's environment lets two commits overwrite each other.
@@ -96,7 +97,8 @@ class DeltaSettings:
         """Reject a table with features or settings that this sink does not support.
 
         Raises:
-            ConfigurationError: the table has an unsupported feature or setting. The message identifies it and says what to do.
+            ConfigurationError: the table has an unsupported feature or setting. The message identifies the feature or
+                setting, and says what to do.
         """
         for objection in find_objections(definition):
             raise ConfigurationError(f"sink {self.name!r}: table {self.table_uri} {objection}. Nothing was written")
@@ -112,7 +114,7 @@ def row_format(settings: DeltaSettings, schema: pa.Schema) -> RowFormat:
 
     Raises:
         SchemaError: the columns do not fit the table.
-        ConfigurationError: the table has a feature or setting that the sink does not support, or it cannot be read.
+        ConfigurationError: the table cannot be read, or it has a feature or setting that the sink does not support.
     """
     with (
         explaining(f"sink {settings.name!r}, reading table {settings.table_uri}"),

@@ -22,10 +22,12 @@ if TYPE_CHECKING:
 class DeltaSink(DeltaSettings, TwoPhaseCommitSink[DeltaHandle]):
     """Appends rows to a Delta table. All rows of a batch become visible together, in one version of the table.
 
-    Each task writes Parquet files that no version names. After the decision, the driver adds them all in one commit.
+    Each task writes Parquet files, which are not part of the table at first. After the decision, the driver adds all of
+    the files in one commit.
 
     Args:
-        name: the sink name, constant across restarts. A name may contain letters, digits, ``_`` and ``-``.
+        name: the sink name, which must stay the same across restarts. A name may contain letters, digits, ``_`` and
+            ``-``.
         table_uri: the table's directory in deltalake notation: ``s3://bucket/table``, ``abfss://…``, or a path that the
             driver and all executors share. The rows' columns must have the same names as the table's columns.
         storage_options: the deltalake options for the storage, such as credentials.

@@ -1,7 +1,9 @@
-"""Collect the statistics that let readers skip a file. A bound must never be too narrow; no bound is better than a wrong one.
+"""Collect the statistics that let readers skip a file. A bound must never be too narrow.
+
+A missing bound is better than a wrong one.
 
 If a file has bounds for only some columns, deltalake's Arrow reader treats a missing bound as null, and skips the file for every
-filter on that column. So a file has bounds for all its columns, or for none.
+filter on that column. A file therefore has bounds for all of its columns, or for none.
 """
 
 from __future__ import annotations
@@ -31,7 +33,7 @@ _LAST_US: Final = 253_402_300_799_999_000
 
 
 class FileStats:
-    """Collects one file's statistics. Only top-level columns have bounds, not the parts of structs, lists or maps.
+    """Collects one file's statistics. Only top-level columns have bounds. The fields of structs, lists and maps do not.
 
     Args:
         stored: the file's columns.
@@ -53,7 +55,7 @@ class FileStats:
         self._unordered: set[str] = set()
 
     def add(self, rows: pa.Table) -> None:
-        """Add rows of the file to the statistics."""
+        """Add some of the file's rows to the statistics."""
         self._rows += rows.num_rows
         for field in self._fields:
             column = rows.column(field.name)

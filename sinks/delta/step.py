@@ -25,13 +25,14 @@ if TYPE_CHECKING:
 
 
 class Step(LakeStep[DeltaView, "tuple[DeltaTable, int | None]"]):
-    """See :class:`LakeStep`. A commit moves the sink's pointer, which names the new record.
+    """See :class:`LakeStep`. A commit moves the sink's pointer to the new record.
 
     Attributes:
         additions: the files that the step adds to the table.
-        require_fit: checks that a version of the table accepts these files. The step calls it before each try to commit.
-        require_whole: checks that these files still exist. The step calls it before each try except the first, because it has
-            just checked the files then.
+        require_fit: checks that a version of the table accepts these files. The step calls this function before each
+            try to commit.
+        require_whole: checks that these files still exist. The step calls this function before each try except the
+            first. Before the first try, the files have just been checked.
     """
 
     def __init__(self, store: Store, settings: DeltaSettings) -> None:
@@ -47,9 +48,9 @@ class Step(LakeStep[DeltaView, "tuple[DeltaTable, int | None]"]):
     def commit(self) -> StoreError | None:
         """See :class:`LakeStep`. The commit is based on the table version that the step has read.
 
-        deltalake rejects the commit if a later version has moved the same pointer. But deltalake does not compare pointers by
-        number, so it would accept a commit that is based on a version after the move. So the step must use the version that it
-        has read.
+        deltalake rejects the commit if a later version has moved the same pointer. However, deltalake does not compare
+        the pointers' numbers. It would accept a commit that is based on a version after the move. The step must
+        therefore use the version that it has read.
         """
         if self._record is None:
             record = self._record = self._new_record()
@@ -100,12 +101,12 @@ class Step(LakeStep[DeltaView, "tuple[DeltaTable, int | None]"]):
         return False
 
     def tidy(self) -> None:
-        """See :class:`LakeStep`. Delete the record before the replaced record."""
+        """See :class:`LakeStep`. Delete the record that came before the replaced one."""
         if self._before is not None and self._before.before is not None:
             self._forget(self._before.before)
 
     def _said(self) -> dict[str, int]:
-        """Describe the batch in the table's history, for people and for :mod:`twopc.sinks.delta.history`."""
+        """Describe the batch in the table's history, for operators and for :mod:`twopc.sinks.delta.history`."""
         if self.published is None or self.published.batch < 0:
             return {}
         rows = sum(entry.rows for entry in self.additions)
@@ -121,6 +122,6 @@ class Step(LakeStep[DeltaView, "tuple[DeltaTable, int | None]"]):
         )
 
     def _forget(self, pointer: int) -> None:
-        """Delete a record that no pointer names. A failure does no harm."""
+        """Delete a record to which no pointer refers. If this fails, no harm is done."""
         with contextlib.suppress(StoreError):
             self._store.delete(record_file(self.sink, pointer))

@@ -27,7 +27,7 @@ class Store:
     Args:
         uri: the table's directory.
         options: the deltalake options for the storage.
-        timeout_ms: how long deltalake repeats a request that fails. The deltalake default is three minutes.
+        timeout_ms: how long deltalake retries a failed request. The default in deltalake is three minutes.
     """
 
     def __init__(self, uri: str, options: Mapping[str, str] | None, *, timeout_ms: int) -> None:
@@ -41,15 +41,15 @@ class Store:
     def load(self) -> DeltaTable:
         """Read the table's newest version.
 
-        Each call creates a new object. After a restore from a backup, the table may have an older version, and an existing
-        object would not notice.
+        Each call creates a new object. If the table is restored from a backup, its newest version may be older, and an
+        existing object would not notice.
         """
         with translated(f"loading table {self.uri}"):
             return DeltaTable(self.uri, storage_options=self._options)
 
     @contextlib.contextmanager
     def writing(self, path: str) -> Iterator[pa.NativeFile]:
-        """Open a new file for writing. The file exists and is durable after the context ends without an error."""
+        """Open a new file for writing. If the context ends without an error, the file exists and is durable."""
         with translated(f"writing {path}"):
             if self._local is not None:
                 target = self._local / path
@@ -91,7 +91,10 @@ class Store:
             return info.size if info.type is FileType.File else None
 
     def listed(self, path: str, *, directories: bool = False) -> list[str]:
-        """List the names of a directory's files or subdirectories. The list is empty if the directory does not exist."""
+        """List the names of the files or subdirectories in a directory.
+
+        The list is empty if the directory does not exist.
+        """
         wanted = FileType.Directory if directories else FileType.File
         with translated(f"listing {path}"):
             found = self._opened().get_file_info(FileSelector(path, allow_not_found=True))
@@ -117,7 +120,7 @@ class Store:
 
 
 class _Upload:
-    """Lets Arrow write a new object. The stream in deltalake accepts only ``bytes``, but Arrow writes buffers."""
+    """Lets Arrow write a new object. deltalake's stream accepts only ``bytes``, but Arrow writes buffers."""
 
     def __init__(self, handler: Any, path: str) -> None:
         self._stream = handler._handler.open_output_stream(path, None)  # noqa: SLF001 - no public function returns it

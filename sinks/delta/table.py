@@ -1,4 +1,4 @@
-"""Read a table's definition: the columns, partitioning and features in one version."""
+"""Read a table's definition, which consists of the columns, partitioning and features in one version."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ class Definition:
 
     @property
     def stored(self) -> pa.Schema:
-        """The columns in a data file: all except the partition columns, whose values are in the log."""
+        """The columns in a data file. These are all columns except the partition columns, whose values are in the log."""
         return pa.schema([column for column in self.schema if column.name not in self.partitions])
 
     def top_fields(self) -> Iterator[tuple[str, dict[str, Any]]]:

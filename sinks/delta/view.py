@@ -1,4 +1,4 @@
-"""Read a Delta table and the sink's record once."""
+"""Read a Delta table and the sink's record at one point in time."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class DeltaView:
     Attributes:
         files: the table's storage.
         table: the version of the table that was read.
-        record: the record that the sink's pointer names.
+        record: the record to which the sink's pointer refers.
     """
 
     def __init__(self, store: Store, settings: DeltaSettings) -> None:

@@ -1,4 +1,4 @@
-"""Write each row to HBase exactly once: tasks stage the rows, and the driver applies them after its decision."""
+"""Write each row to HBase exactly once. Tasks stage the rows, and the driver applies them after its decision."""
 
 from twopc.errors import missing_extra
 

@@ -1,14 +1,16 @@
-"""Apply decided slices, each row once. Any driver may safely repeat every call.
+"""Apply decided slices, so that each row is applied once. Any driver may safely repeat every call.
 
 A mark in each row prevents the driver from applying the row twice. The mark changes in the same atomic step as the data:
 
-* ``Put``: the cells' timestamp, which is the decision's version plus the task's partition. Writing the cells again changes
-  nothing, and a later version stays. Order matters only if a slice has a key in two chunks. Then the last chunk is applied
-  first, and a row is written only if no cell has that timestamp, so that a key's last row wins after any number of restarts.
-* ``Delete``: the deletion's timestamp, which is the decision's version. A deletion never removes a newer cell, even if it is
-  applied again much later.
-* ``Increment``, ``Append``: a marker cell ``twopc:<sink>``. It contains the newest decision that changed the row, and the
-  number of applied chunks for each task. A newer decision replaces the marker, so a row never has more than one.
+* ``Put``: the cells' timestamp, which is the decision's version plus the task's partition. Writing the cells again
+changes nothing, and cells with a later version stay. Order matters only if a slice has the same key in two chunks. In
+that case, the last chunk is applied first, and a row is written only if no cell has that timestamp. The key's last row
+therefore wins, even after restarts.
+* ``Delete``: the deletion's timestamp, which is the decision's version. A deletion never removes a newer cell, even if
+the deletion is applied again much later.
+* ``Increment``, ``Append``: a marker cell ``twopc:<sink>``. The marker contains the newest decision that changed the
+row, and the number of applied chunks for each task. A newer decision replaces the marker, so a row never has more than
+one marker.
 """
 
 from __future__ import annotations
@@ -45,7 +47,7 @@ R = TypeVar("R")
 def at_once(step: Callable[[T], R], items: Iterable[T]) -> Generator[R]:
     """Run several steps concurrently, and yield their results in order.
 
-    After the iterator is closed, it starts no more steps, and waits for running steps.
+    When the iterator is closed, it waits for running steps, and starts no more steps.
     """
     pool = ThreadPoolExecutor(_AT_ONCE, thread_name_prefix="twopc-hbase")
     try:
@@ -89,7 +91,10 @@ class Applier:
     def _apply_chunks(
         self, handle: HBaseHandle, base: int, todo: Sequence[int]
     ) -> Generator[tuple[int, list[str] | None]]:
-        """Yield the result of each chunk, in order. Once closed, start no more chunks, and wait for running chunks."""
+        """Yield the result of each chunk, in order.
+
+        When the iterator is closed, it waits for running chunks, and starts no more chunks.
+        """
         if not handle.distinct:  # the next chunk may have the same row, so it waits until this chunk is recorded
             yield from ((done, self.apply_chunk(handle, base, done)) for done in todo)
             return
@@ -97,7 +102,10 @@ class Applier:
             yield from zip(todo, found, strict=True)
 
     def apply_chunk(self, handle: HBaseHandle, base: int, done: int) -> list[str] | None:
-        """Apply the next chunk after ``done`` chunks. Return the errors that block it, or None if the chunk is missing."""
+        """Apply the next chunk after ``done`` chunks.
+
+        Return the errors that block this chunk, or None if the chunk is missing.
+        """
         number = handle.chunks - 1 - done if handle.operation == "PUT" else done
         [answer] = self._client.execute([staging.look_at_chunk(self._table, handle.row(self._sink), number)])
         if isinstance(answer, Exception):
@@ -123,7 +131,7 @@ class Applier:
     def _apply_marked(self, handle: HBaseHandle, base: int, done: int, mutations: Sequence[Message]) -> list[str]:
         """Apply mutations to different rows, each together with its row's marker.
 
-        Retry a failed compare-and-set immediately, because its marker has changed.
+        If a compare-and-set fails, the marker has changed, so retry immediately.
         """
         left = list(mutations)
         column = (_family(left[0]), marker_qualifier(self._sink))
@@ -165,7 +173,7 @@ def _op(table: str, mutation: Message, condition: Message | None) -> Op:
 
 
 def _where_older(mutation: Message) -> Message:
-    """Build a condition: no cell has the mutation's timestamp or a later one."""
+    """Build the condition that no cell has the mutation's timestamp or a later one."""
     first: Column = (_family(mutation), mutation.column_value[0].qualifier_value[0].qualifier)
     return where_none_since(mutation.row, first, mutation.timestamp)
 
@@ -182,7 +190,7 @@ def _stamp_deletion(mutation: Message, at_ms: int) -> None:
 
 
 def _advance(seen: bytes | None, base: int, partition: int, done: int) -> bytes | None:
-    """Build the marker that follows this chunk; None if this chunk or a newer decision was already applied."""
+    """Build the row's marker for this chunk. Return None if this chunk or a newer decision was already applied."""
     tasks: dict[int, int] = {}
     if seen is not None:
         [newest] = _BASE.unpack_from(seen)
@@ -207,7 +215,7 @@ def values_of(mutation: Message) -> list[bytes]:
 
 
 def overflow_of(mutation: Message, held: Mapping[Column, Cell]) -> str:
-    """Say why an increment cannot be added to the row's value; empty if it can."""
+    """Say why an increment cannot be added to the row's value. Return an empty string if it can be added."""
     for place, value in zip(places_of(mutation), values_of(mutation), strict=True):
         if place in held:
             try:

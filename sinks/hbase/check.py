@@ -1,7 +1,7 @@
-"""Check before the decision that HBase will accept the results of increments and appends.
+"""Check, before the decision, that HBase will accept the results of increments and appends.
 
-A task checks each chunk against the cells, and stores two numbers with the chunk. For almost every batch, these numbers prove
-to the driver that the chunks of all tasks fit together. Otherwise, the driver adds up every row.
+A task checks each chunk against the cells, and stores two numbers with the chunk. For almost every batch, these numbers
+are enough to prove that all tasks' chunks can be applied. Otherwise, the driver adds up every row.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _CELL_BYTES: Final = 24
 _LOOK_ROWS: Final = 1_000
 
 Change = tuple[int, int]
-"""The most that a cell can fall and rise, whatever the order of its rows. An appended cell only grows, in bytes."""
+"""How far a cell can fall and rise in any order of its rows. An appended cell only grows, in bytes."""
 
 
 class Reach(NamedTuple):
@@ -60,7 +60,7 @@ class Check:
         self._max_bytes = settings.max_cell_bytes
 
     def reach(self, rows: Mapping[bytes, Sequence[bytes]]) -> Reach:
-        """Check a chunk by itself. ``rows`` maps each row key to a value for each cell.
+        """Check a chunk by itself. ``rows`` contains, for each row key, one value per cell.
 
         Raises:
             BadRecordError: a cell is not a counter, or would become too large.
@@ -145,7 +145,7 @@ class Check:
 
 
 def noted_in(answers: Sequence[Any]) -> list[Reach]:
-    """Read the numbers that tasks stored with their chunks. The responses contain the slices' state cells."""
+    """Read the numbers that tasks stored with their chunks. ``responses`` contains the slices' state cells."""
     return [
         Reach(*staging.REACH.unpack(cell.value))
         for answer in answers

@@ -26,7 +26,7 @@ T = TypeVar("T")
 
 
 class HBaseClient(StoreClient[Op]):
-    """See :class:`StoreClient`. Each row is an atomic place. Threads may share a client.
+    """See :class:`StoreClient`. Each row changes atomically. Threads may share a client.
 
     The response to a read is its ``Result``; the response to a mutation tells whether its condition held.
     """
@@ -59,12 +59,13 @@ class HBaseClient(StoreClient[Op]):
             start = next_start
 
     def send_whole(self, table: str, chunk: Message) -> bool:
-        """Send a chunk's mutations in one call, without an operation for each row, if all rows are in one region.
+        """If all of a chunk's rows are in one region, send their mutations in one call, without an operation for each row.
 
-        The mutations must be for different rows, have no condition, and be repeatable.
+        The mutations must be for different rows, must be repeatable, and must not have a condition.
 
         Returns:
-            whether all mutations were applied. If not, some may have been applied, so execute the mutations one by one.
+            whether all mutations were applied. If not, some of them may have been applied, so execute the mutations one
+            by one.
         """
         most_rows, most_bytes = self.limits
         if not 0 < len(chunk.action) <= most_rows or chunk.ByteSize() > most_bytes:
@@ -97,7 +98,7 @@ class HBaseClient(StoreClient[Op]):
             self.cluster.forget(table)
 
     def _scan_once(self, table: str, start: bytes, stop: bytes, family: bytes) -> tuple[list[Message], bytes]:
-        """Read some rows. Also return the row to continue from, which is empty at the end."""
+        """Read some rows. Also return the row from which to continue, which is empty at the end."""
         place = self.cluster.region_of(table, start)
         scan = client_pb.Scan(start_row=start, stop_row=stop, include_start_row=True, max_versions=1)
         scan.column.add(family=family)
@@ -128,7 +129,10 @@ class HBaseClient(StoreClient[Op]):
 
 
 def _request(ops: Sequence[Op], mine: Sequence[tuple[int, Region]]) -> tuple[Message, list[list[int]]]:
-    """Build one call for operations on one server. Also return the positions of the operations in each part."""
+    """Build one call for the operations on one server.
+
+    Also return the indexes of the operations in each part of the call.
+    """
     request = client_pb.MultiRequest()
     groups: list[list[int]] = []
     plain: dict[bytes, tuple[Message, list[int]]] = {}

@@ -1,8 +1,8 @@
 """Find the regions and servers of an HBase cluster, and connect to them.
 
-This module does not use ``hbasedriver.zk`` to read ZooKeeper. If the znode is missing, for example while HBase starts,
-``hbasedriver.zk`` leaves a client running, which opens new sessions until the process exits. The library also contacts
-only one of several hosts, and waits for 10 s.
+This module does not use ``hbasedriver.zk`` to read ZooKeeper. If the znode is missing, for example while HBase is
+starting, ``hbasedriver.zk`` leaves a client running. That client opens new sessions until the process exits. Also,
+``hbasedriver.zk`` contacts only one of several hosts, and waits for 10 s.
 """
 
 from __future__ import annotations
@@ -43,7 +43,9 @@ class Region(NamedTuple):
 
 
 class Cluster:
-    """Keeps one process's connections and region locations. Threads may share it, because each call has its own connection.
+    """Keeps one process's connections and region locations.
+
+    Threads may share this object, because each call has its own connection.
 
     ``timeout_s`` limits the wait for one response. :class:`HBaseSink` documents the other arguments.
     """
@@ -60,7 +62,7 @@ class Cluster:
         self._lock = threading.Lock()  # never held during a call
 
     def call(self, server: Address, method: str, request: Message) -> Message:
-        """Call a region server over a connection that stays open. May raise one of ``FAILURES``."""
+        """Call a region server over a connection that stays open. The call may raise one of ``FAILURES``."""
         return self._with_connection(server, lambda connection: connection.send_request(request, method))
 
     def region_of(self, table: str, row: bytes) -> Region:
@@ -82,12 +84,15 @@ class Cluster:
         return found
 
     def forget(self, table: str) -> None:
-        """Forget a table's region locations, because one was wrong or its server did not answer. The next call looks them up."""
+        """Forget a table's region locations, because a location was wrong or a server did not answer.
+
+        The next call looks up the locations again.
+        """
         with self._lock:
             self._regions.pop(table, None)
 
     def describe(self, tables: Sequence[str]) -> dict[str, Message]:
-        """Read the schemas of tables, by name. The result omits tables that do not exist."""
+        """Read the schemas of the named tables. The result omits tables that do not exist."""
 
         def describe(master: Master) -> dict[str, Message]:
             answers = {name: master.describe_table(*name_parts(name)).table_schema for name in tables}
@@ -148,7 +153,10 @@ def locate_master(quorum: str, timeout_s: float, znode: str = ZNODE) -> Address:
 
 
 def locate_meta(quorum: str, timeout_s: float, znode: str = ZNODE) -> Address:
-    """Find the host and port of the region server that serves ``hbase:meta``. Raises ConnectionError like ``locate_master``."""
+    """Find the host and port of the region server that serves ``hbase:meta``.
+
+    Raises ConnectionError in the same cases as ``locate_master``.
+    """
     data = _read(quorum, f"{znode}/meta-region-server", timeout_s)
     return _address(zookeeper_pb.MetaRegionServer.FromString(data).server)
 
@@ -160,7 +168,8 @@ def _read(quorum: str, znode: str, timeout_s: float) -> bytes:
         data, _ = zookeeper.get(znode)
     except NoNodeError:
         raise ConnectionError(
-            f"ZooKeeper at {quorum!r} has no {znode}: check that HBase is running, and that it uses this quorum and znode"
+            f"ZooKeeper at {quorum!r} has no {znode}: check that HBase is running, and that HBase uses this quorum "
+            "and znode"
         ) from None
     except (KazooException, KazooTimeoutError) as error:
         raise ConnectionError(f"ZooKeeper at {quorum!r} does not answer: {error or type(error).__name__}") from error

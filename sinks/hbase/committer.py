@@ -29,7 +29,10 @@ if TYPE_CHECKING:
 
 
 class HBaseCommitter(StagedCommitter[HBaseHandle]):
-    """See :class:`StagedCommitter`. A version is a timestamp: a decision's cells have its version or a slightly higher one."""
+    """See :class:`StagedCommitter`. A version is a timestamp.
+
+    The cells that a decision writes have the decision's version or a slightly higher one.
+    """
 
     _client: HBaseClient
 

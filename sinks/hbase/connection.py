@@ -1,7 +1,7 @@
-"""Repair ``hbase-driver``'s connections, so that a call gets its own response or is treated as unanswered.
+"""Fix the connections in ``hbase-driver``, so that each call either gets its own response or fails.
 
-The library provides the handshake, headers, responses and calls to masters and ``hbase:meta``. This module fixes the bugs in the
-library's ``Connection`` (1.1.1, ``hbasedriver/Connection.py``).
+The library handles the handshake, headers and responses, and calls masters and ``hbase:meta``. This module fixes the
+bugs in the library's ``Connection`` (1.1.1, ``hbasedriver/Connection.py``).
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ _LENGTH: Final = struct.Struct(">IB")
 
 
 class _Sound(Connection):
-    """A mixin that repairs one of the library's classes. That class must follow the mixin in the list of bases.
+    """A mixin that fixes one of the library's classes. In the list of base classes, put the mixin before that class.
 
     Only one thread may use a connection. The connection opens on first use. ``timeout_s`` limits the wait for the
-    connection, and for each piece of an answer.
+    connection, and for each part of a response.
     """
 
     def __init__(self, host: str, port: int, *, user: str, timeout_s: float) -> None:
@@ -42,7 +42,7 @@ class _Sound(Connection):
 
         Raises:
             RemoteError: the server rejected the call.
-            ConnectionError: no response came; the server may have executed the call.
+            ConnectionError: no response came. The server may have executed the call.
         """
         del need_response  # the server always responds, and the next call would mistake an unread response for its own
         try:

@@ -28,7 +28,10 @@ class ControlCell:
         return None if cell is None else cell.value
 
     def swap(self, client: StoreClient[Any], old: bytes | None, new: bytes) -> bool:
-        """Write the cell if it still contains ``old``. Its timestamp is the record's revision, so clocks do not matter."""
+        """Write the cell if it still contains ``old``.
+
+        The cell's timestamp is the record's revision, so it does not depend on clocks.
+        """
         condition = where_equal(self._row, _CELL, old)
         op = write(self._table, self._row, {_CELL: new}, at_ms=control.decode(new).revision, condition=condition)
         return bool(client.execute_one(op))

@@ -1,4 +1,6 @@
-"""Encode a task's rows in the HBase wire format, without a message object for each row. The bytes are the same.
+"""Encode a task's rows in the HBase wire format, without creating a message object for each row.
+
+The resulting bytes are the same.
 
 Building and copying a message for each row takes 2.5 times as long. From one mutation to the next, only the row key, the values
 and their lengths change, and the lengths often repeat.
@@ -34,7 +36,8 @@ class Encoder:
     Args:
         operation: the HBase name for the operation.
         places: the cells that the operation changes. Each row has one value for each cell.
-        delete_type: the HBase type of deletion for each cell; None unless the operation deletes. A deletion's row has no values.
+        delete_type: how HBase deletes each cell; None if the operation is not a deletion. Rows for a deletion have no
+            values.
     """
 
     def __init__(self, operation: str, places: Sequence[Column], *, delete_type: Any = None) -> None:
@@ -53,7 +56,7 @@ class Encoder:
             self._families.append((head, found))
 
     def action(self, row: bytes, values: Sequence[bytes]) -> bytes:
-        """Encode one row of a chunk as the field ``action`` of a ``RegionAction``, with tag and length."""
+        """Encode one row of a chunk as the ``action`` field of a ``RegionAction``, with its tag and length."""
         parts = [b"", row, self._kind]
         size = len(row) + len(self._kind) + len(self._durability)
         for family, cells in self._families:
@@ -87,7 +90,10 @@ def _start_of_cell(cell: bytes, size: int) -> bytes:
 
 
 def _varint(number: int) -> bytes:
-    """Encode a varint: seven bits per byte, lowest first. Every byte except the last has its highest bit set."""
+    """Encode a varint, with seven bits per byte and the lowest bits first.
+
+    Every byte except the last has its highest bit set.
+    """
     found = bytearray()
     while number >= _MORE:
         found.append(number % _MORE | _MORE)

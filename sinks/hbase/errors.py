@@ -13,7 +13,7 @@ class RemoteError(Exception):
     """A server returned an error.
 
     Attributes:
-        kind: the Java class, without its package.
+        kind: the name of the Java class, without its package.
     """
 
     def __init__(self, kind: str, text: str) -> None:
@@ -40,7 +40,7 @@ REMEDIES: Final = remedies(
     ("AccessDenied|AccessControl", ConfigurationError, "Grant the user the permissions that docs/hbase.md lists"),
     ("FatalConnection|BadAuth|Sasl", ConfigurationError, "The cluster requires Kerberos, which is not supported"),
     ("NoSuchColumnFamily", ConfigurationError, "Create the family, or correct the mapping"),
-    ("exceeds limit", BadRecordError, "Raise hbase.server.keyvalue.maxsize, or make the row smaller"),
+    ("exceeds limit", BadRecordError, "Increase hbase.server.keyvalue.maxsize, or make the row smaller"),
     (
         "not a long|not a counter",
         BadRecordError,
@@ -50,7 +50,7 @@ REMEDIES: Final = remedies(
 
 
 def is_transient(answer: object) -> bool:
-    """Return whether a response is an error that a retry may clear."""
+    """Return whether a response is an error that may disappear after a retry."""
     if isinstance(answer, RemoteError):
         return _TRANSIENT.search(answer.kind) is not None
     return isinstance(answer, OSError)

@@ -1,7 +1,7 @@
-"""Store one row that records the progress of the newest decision. A newer decision completely replaces an older one.
+"""Record the progress of the newest decision in one row. A newer decision completely replaces an older one.
 
 The row proves which slices are committed, and its tombstones prevent the driver from applying lost slices. This row does not
-prevent a data row from being applied twice. The data rows themselves do that (``twopc.sinks.hbase.apply``).
+prevent a data row from being applied twice. The marks in the data rows prevent that (``twopc.sinks.hbase.apply``).
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ _TOMBSTONE: Final = b"buried"
 
 
 class Progress(NamedTuple):
-    """The content of the row.
+    """The content of the progress row.
 
     Attributes:
         base: the version of the newest decision that a driver has begun to apply, or 0.
         top: the highest timestamp that the decision ``base`` may have used.
-        done: the number of applied chunks, for each slice of the decision ``base`` that a driver has begun.
+        done: for each slice that a driver has begun to apply for the decision ``base``, the number of applied chunks.
         tombstones: the slices that no driver may apply.
     """
 
@@ -42,7 +42,10 @@ class Progress(NamedTuple):
 
 
 class Fence:
-    """Reads and writes one sink's row. Every method raises one of ``FAILURES`` if the row cannot be read or written now."""
+    """Reads and writes one sink's progress row.
+
+    Every method raises one of ``FAILURES`` if the row cannot be read or written now.
+    """
 
     def __init__(self, client: HBaseClient, *, table: str, sink: str) -> None:
         self._client = client
@@ -70,11 +73,14 @@ class Fence:
         self._client.execute_one(Op(self._table, self._row, mutations=mutations, condition=condition))
 
     def begin(self, uuid: str, base: int) -> None:
-        """Record that a driver begins a slice. Do nothing if the slice has already begun or has a tombstone."""
+        """Record that a driver begins to apply a slice.
+
+        Do nothing if a driver has already begun the slice, or if the slice has a tombstone.
+        """
         self._mark(uuid, b"0", base)
 
     def tombstone(self, uuid: str, base: int) -> None:
-        """Set a slice's tombstone unless a driver has begun the slice."""
+        """Set a slice's tombstone, unless a driver has already begun to apply the slice."""
         self._mark(uuid, _TOMBSTONE, base)
 
     def record(self, uuid: str, base: int, done: int) -> None:
@@ -89,12 +95,15 @@ class Fence:
 
 
 def top_of(handles: Sequence[HBaseHandle], base: int) -> int:
-    """Return the highest timestamp that a decision may use, for its last task or for its longest slice's progress."""
+    """Return the highest timestamp that a decision may use, either for its last task or for the progress of its longest slice."""
     return base + max((max(handle.partition, handle.chunks) for handle in handles), default=0)
 
 
 def state_of(handle: HBaseHandle, progress: Progress, base: int, *, is_whole: bool) -> SliceState:
-    """Derive a slice's state. ``is_whole`` says whether all its chunks existed before the driver read ``progress``."""
+    """Derive a slice's state.
+
+    ``is_whole`` says whether all of the slice's chunks existed before the driver read ``progress``.
+    """
     if progress.base > base:
         return SliceState.STALE
     done = progress.done.get(handle.uuid) if progress.base == base else None

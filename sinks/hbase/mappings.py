@@ -1,7 +1,7 @@
-"""Convert rows to HBase mutations. Each HBase operation has a small class; choose one for a sink.
+"""Convert rows to HBase mutations. Each HBase operation has a small class. Choose one of these classes for a sink.
 
-``row`` is a template with column names, such as ``"{shop}:{id}"``. ``cells`` names the column for each ``family:qualifier``. A
-chunk's rows with the same key become one mutation.
+``row`` is a template with column names, such as ``"{shop}:{id}"``. ``cells`` names the column for each
+``family:qualifier``. Rows in a chunk that have the same key become one mutation.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _MAX_KEY_BYTES: Final = 32_767
 MARKED: Final = frozenset({"INCREMENT", "APPEND"})
 
 Values = tuple[bytes, ...]
-"""One row's values, one for each cell."""
+"""One row's values, with one value for each cell."""
 
 
 @dataclass(frozen=True)
@@ -118,7 +118,7 @@ class _Writing(Mapping):
     def __post_init__(self) -> None:
         super().__post_init__()
         if not self.cells:
-            raise ConfigurationError(f"{type(self).__name__}(cells={{}}): name at least one 'family:qualifier'")
+            raise ConfigurationError(f"{type(self).__name__}(cells={{}}): pass at least one 'family:qualifier'")
         object.__setattr__(self, "cells", dict(self.cells))
 
     @property
@@ -135,7 +135,9 @@ class _Writing(Mapping):
 
 @dataclass(frozen=True)
 class Put(_Writing):
-    """Write the cells, as text (numbers in Arrow's format) or bytes. A key's last row wins.
+    """Write the cells as text (numbers in Arrow's format) or bytes.
+
+    If several rows have the same key, the last one wins.
 
     The first cell in ``cells`` must not be empty, because its timestamp shows whether the row was already written.
     """
@@ -148,8 +150,8 @@ class Put(_Writing):
         for key, values in found.items():
             if not values[0]:
                 raise BadRecordError(
-                    f"column {next(iter(self.cells.values()))!r} is empty for row {key!r}, but the first of Put's cells must "
-                    "have a value. Name another cell first, such as a cell that contains the key"
+                    f"column {next(iter(self.cells.values()))!r} is empty for row {key!r}, but the first cell in "
+                    "Put(cells=…) must have a value. Put another cell first, such as a cell that contains the key"
                 )
         return found
 
@@ -179,10 +181,11 @@ class Append(_Writing):
 
 @dataclass(frozen=True)
 class Delete(Mapping):
-    """Delete rows, or some of their cells, unless they are newer than the decision.
+    """Delete rows, or some of their cells. Cells that are newer than the decision stay.
 
     Attributes:
-        cells: each ``family:qualifier`` to delete. If empty, the row's cells in all families are deleted.
+        cells: each ``family:qualifier`` to delete. If ``cells`` is empty, all cells in the row are deleted, in every
+            family.
     """
 
     operation = "DELETE"
@@ -200,7 +203,7 @@ class Delete(Mapping):
 
 
 def add(one: bytes, other: bytes) -> bytes:
-    """Add two counters. HBase itself would overflow silently.
+    """Add two counters, and detect an overflow. HBase itself would overflow silently.
 
     Raises:
         BadRecordError: the sum exceeds 64 bits, or ``one`` is not a counter.
@@ -218,6 +221,6 @@ def number_in(value: bytes) -> int:
         BadRecordError: ``value`` is not a counter.
     """
     if len(value) != COUNTER.size:
-        raise BadRecordError(f"{value[:40]!r} is not a counter: a counter has {COUNTER.size} bytes")
+        raise BadRecordError(f"{value[:40]!r} is not a counter, because a counter has {COUNTER.size} bytes")
     number: int = COUNTER.unpack(value)[0]
     return number

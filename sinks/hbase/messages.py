@@ -1,6 +1,6 @@
-"""Import connections from ``hbase-driver``, and the protobuf messages that it generates from the HBase definitions.
+"""Import connection classes from ``hbase-driver``, and its protobuf messages, which are generated from the HBase definitions.
 
-Only this module imports the package, because the import has a side effect.
+No other module imports the package, because the import has a side effect.
 """
 
 from __future__ import annotations

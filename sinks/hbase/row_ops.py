@@ -1,4 +1,7 @@
-"""Build operations on one HBase row: a read, or mutations that happen together if a condition holds."""
+"""Build operations on one HBase row.
+
+An operation is a read, or a set of mutations that happen together if a condition holds.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +22,7 @@ _LENGTH_AS_VALUE: Final[bytes] = filter_pb.KeyOnlyFilter(len_as_val=True).Serial
 _OVERHEAD_BYTES: Final = 100
 
 Column = tuple[bytes, bytes]
-"""Family and qualifier."""
+"""A family and a qualifier."""
 
 
 class Cell(NamedTuple):
@@ -35,7 +38,7 @@ class Op(NamedTuple):
     Attributes:
         table: the table name.
         row: the row's key.
-        look: the cells to read. An operation that reads has no mutations.
+        look: the cells to read. A read operation has no mutations.
         mutations: the changes, which HBase applies together.
         condition: the condition for the mutations.
     """
@@ -58,7 +61,10 @@ class Op(NamedTuple):
 def look(
     table: str, row: bytes, columns: Sequence[Column] = (), *, family: bytes | None = None, sizes_only: bool = False
 ) -> Op:
-    """Build a read of a row's columns or family. With ``sizes_only``, read each value's length instead, in 4 bytes."""
+    """Build a read of a row's columns or family.
+
+    With ``sizes_only``, read each value's length, in 4 bytes, instead of the value.
+    """
     message = client_pb.Get(row=row)
     if sizes_only:
         message.filter.name, message.filter.serialized_filter = _KEY_ONLY, _LENGTH_AS_VALUE
@@ -103,7 +109,7 @@ def delete(row: bytes, *, up_to_ms: int, family: bytes | None = None) -> Message
 def where_equal(row: bytes, column: Column, value: bytes | None) -> Message:
     """Require that the cell has exactly this value. None requires that the cell does not exist.
 
-    HBase treats an empty value as absent, so never write an empty value.
+    HBase treats an empty value as a missing one, so never write an empty value.
     """
     return _where(row, column, value or b"", hbase_pb.EQUAL)
 
@@ -114,7 +120,7 @@ def where_present(row: bytes, column: Column) -> Message:
 
 
 def where_none_since(row: bytes, column: Column, at_ms: int) -> Message:
-    """Require that the column has no value at or after this timestamp. An empty value counts as none."""
+    """Require that the column has no value at or after this timestamp. An empty value counts as no value."""
     condition = _where(row, column, b"", hbase_pb.EQUAL)
     condition.time_range.CopyFrom(hbase_pb.TimeRange(**{"from": at_ms, "to": 2**63 - 1}))
     return condition

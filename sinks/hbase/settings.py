@@ -82,13 +82,17 @@ class HBaseSettings(StagedSettings):
         ttls = _ttls(found[self.table])
         for family in sorted({family for family, _ in self.mapping.places}):
             name = family.decode()
-            yield family not in ttls, f"table {self.table!r} has no family {name!r}: add it, or correct the mapping"
+            yield (
+                family not in ttls,
+                f"table {self.table!r} has no family {name!r}: add the family, or correct the mapping",
+            )
             yield (
                 self.mapping.operation in MARKED
                 and family == self.mapping.places[0][0]
                 and ttls[family] not in _FOR_EVER,
                 (
-                    f"family {name!r} of {self.table!r} has a TTL, so its markers would expire, and rows could be applied twice. "
+                    f"family {name!r} of {self.table!r} has a TTL, so its markers would expire, and rows could be "
+                    "applied twice. "
                     "Name a family without a TTL first in the mapping's cells"
                 ),
             )

@@ -1,8 +1,9 @@
 """Define the HBase sink that users create.
 
-The sink speaks the HBase protocol, without a gateway. A mutation and its marker must be one conditional, atomic step, and
-one call must carry many rows. HBase's native ``Multi`` supports both since 2.4. The Thrift gateways make one call per row.
-Thrift 1 checks and writes only a single cell, and Thrift 2 has no conditional increment or append.
+The sink uses the HBase protocol directly, without a gateway. A mutation and its marker must be one conditional, atomic
+step, and one call must carry many rows. HBase's native ``Multi`` call has supported both since 2.4. The Thrift gateways
+make one call per row. Thrift 1 can check and write only a single cell, and Thrift 2 has no conditional increment or
+append.
 """
 
 from __future__ import annotations
@@ -25,21 +26,23 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class HBaseSink(HBaseSettings, TwoPhaseCommitSink[HBaseHandle]):
-    """Writes rows to an HBase table, each exactly once.
+    """Writes each row to an HBase table exactly once.
 
-    Tasks stage their mutations in the sink's own table, which no reader uses. After the decision, the driver applies them
-    chunk by chunk, each row in one atomic step with its marker.
+    Tasks stage their mutations in the sink's own table, which no reader uses. After the decision, the driver applies
+    the mutations chunk by chunk. Each row and its marker change in one atomic step.
 
     Args:
-        name: the sink name, constant across restarts. A name may contain letters, digits, ``_`` and ``-``.
+        name: the sink name, which must stay the same across restarts. A name may contain letters, digits, ``_`` and
+            ``-``.
         zookeeper: the ZooKeeper quorum, ``host:port,…`` (``hbase.zookeeper.quorum``).
-        table: ``table`` or ``namespace:table``; it must exist.
+        table: ``table`` or ``namespace:table``. The table must exist.
         mapping: how to convert rows to mutations; one of ``twopc.sinks.hbase.mappings``.
         znode: the HBase path in ZooKeeper (``zookeeper.znode.parent``).
-        staging_table: the sink's own table. The sink creates it if it does not exist, and several sinks may share it.
-        user: the user name that servers see; if empty, the user of the process.
+        staging_table: the sink's own table. The sink creates this table if it does not exist. Several sinks may share
+            the table.
+        user: the user name for the servers. If it is empty, the sink uses the name of this process's user.
         chunk_rows: how many rows the driver applies before it records its progress.
-        chunk_bytes: the maximum size of a chunk in bytes. A larger row is a chunk by itself.
+        chunk_bytes: the maximum size of a chunk in bytes. A row that is larger becomes a chunk by itself.
         max_cell_bytes: the maximum HBase cell size in bytes (``hbase.server.keyvalue.maxsize``). A row must fit into one cell.
         timeout_ms: how long one step may wait for HBase.
 

@@ -1,8 +1,10 @@
-"""Name the parts of the sink's own table, and access its slices. A task writes a slice once, and only the driver reads it.
+"""Define the layout of the sink's own table, and access its slices.
 
-A slice is one row, so one step sweeps it. A task writes each chunk on the condition that the slice is open. After a sweep, the
-task detects that the slice is closed. Every cell of a slice has the same timestamp, so a deletion does not depend on the
-region servers' clocks.
+A task writes a slice once, and only the driver reads it.
+
+A slice is one row, so a sweep can remove it in one step. A task writes each chunk on the condition that the slice is
+open. After a sweep, the task therefore detects that the slice is closed. Every cell of a slice has the same timestamp,
+so a deletion does not depend on the region servers' clocks.
 """
 
 from __future__ import annotations
@@ -36,14 +38,14 @@ _CHUNK: Final[bytes] = client_pb.RegionAction(region=region(b"")).SerializeToStr
 
 @dataclass(frozen=True, kw_only=True)
 class HBaseHandle(StagedHandle):
-    """A prepared slice; its checksum is the SHA-256 of the chunks' SHA-256 digests.
+    """A prepared slice. Its checksum is the SHA-256 of the chunks' SHA-256 digests.
 
     Attributes:
         partition: the task's partition, which orders a decision's slices.
         table: the table that the mutations change.
         operation: the HBase name for the operation.
         chunks: the number of chunks.
-        distinct: True if no two chunks share a row key, so that they may be applied in any order.
+        distinct: True if no two chunks share a row key. The chunks may then be applied in any order.
     """
 
     partition: int
@@ -80,7 +82,7 @@ def open_slice(table: str, row: bytes) -> Op:
 
 
 def add_chunk(table: str, row: bytes, number: int, data: bytes, reach: tuple[int, int]) -> Op:
-    """If the slice is open, write a chunk, its digest and the numbers for the check in one step."""
+    """If the slice is open, write a chunk in one step, with its digest and the numbers for the check."""
     cells = {(STATE, b"h%08d" % number): digest(data), (DATA, b"c%08d" % number): data}
     if any(reach):
         cells[STATE, REACH_OF_CHUNK + b"%08d" % number] = REACH.pack(*reach)
@@ -114,16 +116,19 @@ def fold(digests: Iterable[bytes]) -> str:
 
 
 def pack(actions: Iterable[bytes]) -> bytes:
-    """Encode a chunk as an HBase message. The message names the operation, so later versions apply the chunk correctly."""
+    """Encode a chunk as an HBase message.
+
+    The message contains the operation, so that later versions apply the chunk correctly.
+    """
     return _CHUNK + b"".join(actions)
 
 
 def unpack(data: bytes) -> Message:
-    """Decode a chunk. Its field ``action`` contains the mutations."""
+    """Decode a chunk. The ``action`` field of the message contains the mutations."""
     return client_pb.RegionAction.FromString(data)
 
 
 def families() -> list[Message]:
-    """Define the table's column families: one version of each cell, kept forever."""
+    """Define the table's column families, which keep one version of each cell forever."""
     one_version = [hbase_pb.BytesBytesPair(first=b"VERSIONS", second=b"1")]
     return [hbase_pb.ColumnFamilySchema(name=name, attributes=one_version) for name in (STATE, DATA)]

@@ -69,7 +69,7 @@ class HBaseWriter(StagedWriter[HBaseHandle]):
         return self._client.execute([staging.remove_slice(self._table, self._row)])
 
     def _watch(self, keys: Iterable[bytes]) -> None:
-        """Look for duplicate row keys while that takes little memory."""
+        """Look for duplicate row keys, as long as this takes little memory."""
         if self._seen is not None:
             before = len(self._seen)
             fresh = {hash(key) for key in keys}
@@ -101,6 +101,6 @@ def require_fits(data: bytes, row: bytes, max_bytes: int) -> None:
     """
     if len(data) > max_bytes:
         raise BadRecordError(
-            f"row {row[:40]!r} has {len(data)} bytes, but HBase accepts at most {max_bytes} in a cell. Make the row smaller, "
-            "or raise hbase.server.keyvalue.maxsize and HBaseSink(max_cell_bytes=…)"
+            f"row {row[:40]!r} has {len(data)} bytes, but HBase accepts at most {max_bytes} in a cell. Make the row "
+            "smaller, or increase hbase.server.keyvalue.maxsize and HBaseSink(max_cell_bytes=…)"
         )

@@ -1,4 +1,7 @@
-"""Append rows to an Iceberg table: tasks write its files, and after the decision the driver adds them all in one commit."""
+"""Append rows to an Iceberg table.
+
+Tasks write the data files, and after the decision the driver adds them in one commit.
+"""
 
 from twopc.errors import missing_extra
 

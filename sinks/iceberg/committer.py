@@ -54,7 +54,7 @@ class IcebergCommitter(LakeCommitter[IcebergHandle, Step, Entry]):
         return self.step()
 
     def files(self) -> TableFiles:
-        """See :class:`LakeCommitter`. Load the table, because each load may bring new credentials from the catalog."""
+        """See :class:`LakeCommitter`. Load the table each time, because the catalog may provide new credentials."""
         return TableFiles(self._store.load().io)
 
     def require_young(self, step: Step, age_ms: float) -> None:
@@ -64,9 +64,9 @@ class IcebergCommitter(LakeCommitter[IcebergHandle, Step, Entry]):
         if age_ms > limit_ms:
             raise CheckpointExpiredError(
                 f"sink {self.name!r}: preparing took {age_ms:.0f} ms. The limit is a third of "
-                f"orphan_age_ms={self._settings.orphan_age_ms}, because maintenance may delete older files that no snapshot "
-                "names. Nothing was decided. Write smaller batches, or raise both orphan_age_ms and the age from which "
-                "remove_orphan_files deletes files"
+                f"orphan_age_ms={self._settings.orphan_age_ms}, because maintenance may delete older files that are "
+                "not part of any snapshot. Nothing was decided. Write smaller batches, or increase both orphan_age_ms "
+                "and the age from which remove_orphan_files deletes files"
             )
 
     def stage(
@@ -74,7 +74,7 @@ class IcebergCommitter(LakeCommitter[IcebergHandle, Step, Entry]):
     ) -> Mapping[IcebergHandle, list[Entry] | None]:
         """See :class:`LakeCommitter`.
 
-        If a schema or partitioning was removed from the table, no manifest can list the files that need it.
+        If a schema or partitioning was removed from the table, files that need it cannot be listed in any manifest.
         """
         found = {
             handle: entries if has_definitions(step.view.table, handle.schema_id, handle.spec_id) else None
@@ -92,7 +92,7 @@ class IcebergCommitter(LakeCommitter[IcebergHandle, Step, Entry]):
         added = snapshot_of(metadata, self.name, step.view.outcome.batch)
         if added is None:
             return None
-        gone = "the branch main no longer includes it: the table was rolled back or the branch was replaced"
+        gone = "the branch main no longer includes it, because the table was rolled back or the branch was replaced"
         return History(
             kind="snapshot",
             entry=added.snapshot_id,
@@ -111,9 +111,9 @@ class IcebergCommitter(LakeCommitter[IcebergHandle, Step, Entry]):
         self._store.close()
 
     def _added_already(self, step: Step, found: Mapping[IcebergHandle, list[Entry] | None]) -> set[str]:
-        """Find files that are in the table although the tag's record does not mention them, because the tag was recreated.
+        """Find files that are in the table but not in the tag's record, because the tag was recreated.
 
-        Look up only earlier drivers' files, because a running driver knows its own record.
+        Look only for earlier drivers' files, because a running driver knows its own record.
         """
         earlier = [one for one in found if driver_epoch_of(one.transaction, self.name) != self._driver_epoch]
         paths = {entry.path for handle in earlier for entry in found[handle] or ()}

@@ -63,5 +63,5 @@ class NewFile:
             self._statistics = self._file.close()
 
     def entry(self, size: int, partition: Partition) -> Entry:
-        """Make the entry for the closed file."""
+        """Create the entry for the closed file."""
         return entry_of(self.path, size, partition, self._statistics)

@@ -1,4 +1,4 @@
-"""Define a file's entry in a task's handle: the path, size, partition and column bounds."""
+"""Define a file's entry in a task's handle, with the path, size, partition and column bounds."""
 
 from __future__ import annotations
 
@@ -14,7 +14,8 @@ class Entry(msgspec.Struct, frozen=True, array_like=True):
     """Describes one file, with the same fields as an entry in an Iceberg manifest.
 
     Attributes:
-        partition: the partition's values. A decimal is a one-element list with its text, because the encoding has no decimals.
+        partition: the partition's values. A decimal is stored as a one-element list with its text, because the encoding
+            does not support decimals.
     """
 
     path: str
@@ -30,7 +31,7 @@ class Entry(msgspec.Struct, frozen=True, array_like=True):
     split_offsets: tuple[int, ...]
 
     def data_file(self) -> DataFile:
-        """Make the file's description for an Iceberg manifest."""
+        """Create the file's description for an Iceberg manifest."""
         return DataFile.from_args(
             content=DataFileContent.DATA,
             file_path=self.path,
@@ -52,11 +53,11 @@ class Entry(msgspec.Struct, frozen=True, array_like=True):
 
 
 def entry_of(path: str, size: int, partition: tuple[Any, ...], statistics: dict[str, Any]) -> Entry:
-    """Make a file's entry.
+    """Create a file's entry.
 
     Args:
         path: the file path.
-        size: its size in bytes.
+        size: the file size in bytes.
         partition: the partition's values in Iceberg's stored form.
         statistics: the statistics that pyiceberg computed.
     """

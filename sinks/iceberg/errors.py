@@ -28,7 +28,7 @@ _MEANINGS: Final[dict[str, Meaning]] = {
 _WORDS: Final[dict[str, Meaning]] = {
     "no such table: iceberg_|undefinedtable.*iceberg_": (
         ConfigurationError,
-        "This database contains no Iceberg catalog: correct the catalog's uri",
+        "This database does not contain an Iceberg catalog. Correct the catalog's uri",
     ),
 }
 

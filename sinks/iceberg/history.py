@@ -1,4 +1,4 @@
-"""Find the snapshot that added a batch, and check whether readers of the table still see it."""
+"""Find the snapshot that added a batch, and check whether readers of the table still see that batch."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ if TYPE_CHECKING:
 
 
 def snapshot_of(metadata: TableMetadata, sink: str, batch: int) -> Snapshot | None:
-    """Return the newest snapshot that added rows of this batch; None if maintenance has expired it."""
+    """Return the newest snapshot that added rows from this batch. Return None if that snapshot has expired."""
     own = [found for found, summary in _added(metadata, sink) if summary[BATCH] == str(batch)]
     return max(own, key=_sequence_number) if own else None
 
 
 def rows_by_version(metadata: TableMetadata, sink: str) -> Mapping[int, int]:
-    """Count the rows that the sink's snapshots added, for each decision. A repaired decision has several snapshots."""
+    """For each decision, count the rows that the sink's snapshots added. A repaired decision has several snapshots."""
     rows: Counter[int] = Counter()
     for _, summary in _added(metadata, sink):
         rows[_version(summary)] += int(summary.get("added-records", 0))
@@ -34,9 +34,11 @@ def rows_by_version(metadata: TableMetadata, sink: str) -> Mapping[int, int]:
 
 
 def complete_decisions(metadata: TableMetadata, sink: str) -> frozenset[int]:
-    """The decisions whose snapshots all exist, from the newest one back to the first of the table, or to an earlier decision.
+    """Return the decisions whose snapshots all exist.
 
-    A table numbers its snapshots one by one, so a gap shows that maintenance has expired one.
+    No snapshot is missing back to an earlier decision or to the table's first snapshot.
+
+    A table numbers its snapshots consecutively, so a gap shows that a snapshot has expired.
     """
     existing = {_sequence_number(found) for found in metadata.snapshots}
     newest: dict[int, int] = {}  # by decision
@@ -52,7 +54,10 @@ def complete_decisions(metadata: TableMetadata, sink: str) -> frozenset[int]:
 
 
 def is_in_main(metadata: TableMetadata, snapshot: Snapshot) -> bool | None:
-    """Return whether the main branch was built on this snapshot; None if snapshots between the two have expired."""
+    """Return whether the main branch was built on this snapshot.
+
+    Return None if snapshots between the branch and this one have expired.
+    """
     main = metadata.refs.get(MAIN_BRANCH)
     if main is None:
         return False
@@ -71,7 +76,7 @@ def is_in_main(metadata: TableMetadata, snapshot: Snapshot) -> bool | None:
 
 
 def _added(metadata: TableMetadata, sink: str) -> Iterator[tuple[Snapshot, Mapping[str, str]]]:
-    """Yield the snapshots that added rows of this sink, each with its summary."""
+    """Yield the snapshots that added rows from this sink, each with its summary."""
     for found in metadata.snapshots:
         summary = summary_of_snapshot(found)
         if summary.get(SINK) == sink and BATCH in summary:

@@ -40,9 +40,9 @@ _KNOWN: Final = (
 )  # fmt: skip
 #: Each property with the only supported value, and the message for other values.
 _PROPERTIES: Final = {
-    "write.format.default": ("parquet", "the sink writes Parquet. Set it to 'parquet'"),
-    "write.py-location-provider.impl": (None, "the sink chooses its files' names itself. Remove it"),
-    "write.location-provider.impl": (None, "the sink chooses its files' names itself. Remove it"),
+    "write.format.default": ("parquet", "the sink writes Parquet. Set this property to 'parquet'"),
+    "write.py-location-provider.impl": (None, "the sink itself chooses the names of its files. Remove it"),
+    "write.location-provider.impl": (None, "the sink itself chooses the names of its files. Remove it"),
     "encryption.key-id": (None, "the sink cannot encrypt files. Use another table"),
 }
 #: pyiceberg cuts off a location's path at these characters.
@@ -51,7 +51,10 @@ _PLACES: Final = ("write.data.path", "write.metadata.path")
 
 
 def find_objections(metadata: TableMetadata) -> Iterator[str]:
-    """Yield a message for each unsupported feature or setting. The message continues "table … " and tells the user what to do."""
+    """Yield a message for each unsupported feature or setting.
+
+    Each message follows the words "table …", and tells the user what to do.
+    """
     if metadata.format_version != _FORMAT:
         yield f"has format version {metadata.format_version}, but the sink writes only version {_FORMAT}. {_upgrade(metadata)}"
     for name, (honoured, why) in _PROPERTIES.items():
@@ -72,7 +75,7 @@ def _objections_to_columns(schema: Schema) -> Iterator[str]:
                 yield f"has the column {field.name!r} with type {kind}, which the sink cannot write. Use another type"
     for struct in _structs(schema.as_struct()):
         if alike := _alike(struct):
-            yield f"has columns whose names differ only in case, or are equal in Parquet: {alike}. Rename one of them"
+            yield f"has columns whose names differ only in case, or are equal in Parquet: {alike}. Rename one of these columns"
 
 
 def _objections_to_places(metadata: TableMetadata) -> Iterator[str]:
@@ -84,7 +87,10 @@ def _objections_to_places(metadata: TableMetadata) -> Iterator[str]:
 
 
 def _alike(struct: StructType) -> str:
-    """List names that are equal in Spark, or in Parquet files, whose names contain only letters, digits and underscores."""
+    """List names that are equal in Spark or in Parquet files.
+
+    Names in Parquet files contain only letters, digits and underscores.
+    """
     names = [make_compatible_name(field.name).lower() for field in struct.fields]
     return ", ".join(repr(one.name) for one, name in zip(struct.fields, names, strict=True) if names.count(name) > 1)
 
@@ -107,7 +113,7 @@ def _children(kind: IcebergType) -> list[IcebergType]:
 
 def _upgrade(metadata: TableMetadata) -> str:
     if metadata.format_version < _FORMAT:
-        return "Upgrade it: ALTER TABLE … SET TBLPROPERTIES ('format-version'='2')"
+        return "Upgrade the table: ALTER TABLE … SET TBLPROPERTIES ('format-version'='2')"
     return "Write to a table with version 2"
 
 

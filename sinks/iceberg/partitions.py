@@ -42,7 +42,7 @@ def split(rows: pa.Table, schema: Schema, spec: PartitionSpec) -> Iterator[tuple
 
 
 def _transformed(rows: pa.Table, schema: Schema, field: PartitionField) -> tuple[Any, list[Any]]:
-    """Return an index for each row, and the list of values that the indexes refer to."""
+    """Return an index for each row, and the list of values to which the indexes refer."""
     if isinstance(field.transform, VoidTransform):
         return pa.repeat(pa.scalar(0, pa.int32()), rows.num_rows), [None]
     kind = schema.find_type(field.source_id)
@@ -73,7 +73,10 @@ def _floored(values: Any, transform: Transform[Any, Any]) -> Any:
 
 
 def _source(rows: pa.Table, schema: Schema, field_id: int) -> Any:
-    """Return a partition field's source, a column or a struct field. The rows' columns are in the schema's order."""
+    """Return a partition field's source, which is a column or a struct field.
+
+    The rows' columns are in the schema's order.
+    """
     path = _path(schema.as_struct(), field_id)
     if path is None:
         raise AssertionError("a partition field has no source")
@@ -94,7 +97,7 @@ def _path(kind: Any, field_id: int) -> list[int] | None:
 
 
 def _stored(values: Any) -> Any:
-    """Convert values to Iceberg's stored form: dates and times become numbers, and UUIDs become bytes."""
+    """Convert values to Iceberg's stored form. Dates and times become numbers, and UUIDs become bytes."""
     kind = values.type
     if isinstance(kind, pa.UuidType):
         return values.cast(pa.binary(16))

@@ -1,7 +1,9 @@
-"""Wrap the pyiceberg internals that this sink uses. A test fails if one of them moves (``test_iceberg_private.py``).
+"""Wrap the pyiceberg internals that this sink uses.
 
-pyiceberg has no public function to write a data file without committing it, no public function to list a directory, and no time
-limit for REST catalog requests.
+If pyiceberg moves one of them, a test fails (``test_iceberg_private.py``).
+
+In pyiceberg, no public function writes a data file without committing it, and none lists a directory. Its REST catalog
+requests have no time limit.
 """
 
 from __future__ import annotations
@@ -69,9 +71,9 @@ class ParquetFile:
         """Complete the file, and return its statistics for a manifest entry.
 
         The statistics from pyiceberg would be wrong in three cases. If a value exceeds 4 KiB, Parquet omits its row group's
-        bounds. Then pyiceberg would use only the other row groups' bounds for the file, and readers would skip the file. NaNs are
-        outside the bounds, so unless they are counted, a DELETE for other rows also deletes them. A truncated string may end in
-        a character that has no successor.
+        bounds. pyiceberg would then use only the other row groups' bounds for the file, and readers would wrongly skip
+        the file. NaNs are not within the bounds. Unless they are counted, a DELETE for other rows also deletes rows
+        with NaN. A truncated string may end in a character that has no successor.
         """
         statistics: Any = self._writer.close()
         for field_id in self._unbounded():
@@ -96,7 +98,10 @@ class ParquetFile:
 
 
 def _nans(field: pa.Field[Any], values: Any) -> Iterator[tuple[int, int]]:
-    """Count NaNs by field id, except in elements of lists and maps, whose counts no reader needs."""
+    """Count NaNs by field id.
+
+    Do not count them in elements of lists and maps, because readers do not need these counts.
+    """
     if pa.types.is_floating(field.type):
         yield int((field.metadata or {})[_FIELD_ID]), pc.sum(pc.is_nan(values)).as_py() or 0
     elif pa.types.is_struct(field.type):
@@ -105,7 +110,10 @@ def _nans(field: pa.Field[Any], values: Any) -> Iterator[tuple[int, int]]:
 
 
 def listed(file_io: FileIO, location: str) -> Iterator[tuple[str, bool]]:
-    """Yield each name in a directory, and whether it is a file. Yield nothing if this FileIO cannot list directories."""
+    """Yield each name in a directory, with a flag that says whether it is a file.
+
+    Yield nothing if this FileIO cannot list directories.
+    """
     scheme, netloc, path = PyArrowFileIO.parse_location(location)
     if isinstance(file_io, PyArrowFileIO):
         selector = FileSelector(path, allow_not_found=True)
@@ -118,7 +126,7 @@ def listed(file_io: FileIO, location: str) -> Iterator[tuple[str, bool]]:
 
 
 class _Limited(HTTPAdapter):
-    """Ends a request if the server does not respond in time."""
+    """An HTTP adapter that ends a request if the server does not respond in time."""
 
     def __init__(self, timeout_s: float) -> None:
         self._timeout_s = timeout_s
@@ -130,7 +138,10 @@ class _Limited(HTTPAdapter):
 
 
 class TimedRestCatalog(RestCatalog):
-    """A REST catalog with a time limit for all requests, even the first. A pyiceberg catalog would otherwise wait forever."""
+    """A REST catalog with a time limit for all requests, even the first one.
+
+    Without this limit, pyiceberg would wait forever.
+    """
 
     def _create_session(self) -> Session:
         session = super()._create_session()
@@ -139,7 +150,7 @@ class TimedRestCatalog(RestCatalog):
 
 
 def limit_time(catalog: Catalog, timeout_ms: int) -> None:
-    """Set a time limit for an open REST catalog's requests. The catalog may be an instance of a user-defined class."""
+    """Set a time limit for an open REST catalog's requests. The catalog's class may be user-defined."""
     if isinstance(catalog, RestCatalog):
         _limit(catalog._session, timeout_ms)  # noqa: SLF001 - see above
 
@@ -151,7 +162,7 @@ def _limit(session: Session, timeout_ms: int) -> None:
 
 
 def timed(properties: Mapping[str, Any], timeout_ms: int) -> dict[str, Any]:
-    """Add a request time limit to a catalog's properties if it is a REST catalog."""
+    """If a catalog is a REST catalog, add a request time limit to its properties."""
     kind = properties.get("type", "" if "py-catalog-impl" in properties else str(properties.get("uri", ""))[:4])
     if kind not in {"rest", "http"}:
         return dict(properties)

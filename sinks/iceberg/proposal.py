@@ -1,7 +1,7 @@
-"""Build a commit to the table directly: a new snapshot, the references that move to it, and the commit's requirements.
+"""Build a table commit, which consists of a new snapshot, the references that move to it, and requirements.
 
-pyiceberg transactions retain only one requirement of each type, and repeat a rejected commit without the other
-requirements. So two drivers could add the same files.
+This module does not use pyiceberg transactions. They keep only one requirement of each type, and repeat a rejected
+commit without the other requirements. Two drivers could then add the same files.
 """
 
 from __future__ import annotations
@@ -60,8 +60,8 @@ class Proposal:
     """A commit that the catalog accepts or rejects atomically.
 
     Attributes:
-        snapshot_id: the new snapshot's id. The step recognizes the commit by this id later.
-        paths: the metadata files that only this proposal names.
+        snapshot_id: the new snapshot's id. The step later recognizes the commit by this id.
+        paths: the metadata files that only this proposal uses.
     """
 
     snapshot_id: int
@@ -73,17 +73,19 @@ class Proposal:
 def propose(table: Table, sink: str, tagged: int | None, change: Change) -> Proposal:
     """Write a commit's metadata files, and return the commit.
 
-    Without files, the new snapshot adds nothing, and only the tag moves. But a table's first snapshot also moves the branch.
-    While a table has no snapshots, a catalog rejects a requirement about a tag, so two drivers could otherwise create the tag.
+    If there are no files to add, the new snapshot adds nothing, and only the tag moves. However, a table's first
+    snapshot also moves the branch. As long as a table has no snapshots, a catalog rejects requirements on tags. Two
+    drivers could then both create the tag, unless the branch moves too.
 
-    The parent is always the branch's snapshot, even if only the tag points to the new snapshot. A catalog compares a snapshot's
-    sequence number with the table's number only if the snapshot has a parent. Without this check, a late commit would set the
-    table's number back, and rows appended later would be treated as older than existing deletes.
+    The parent is always the branch's snapshot, even if only the tag points to the new snapshot. A catalog compares a
+    snapshot's sequence number with the table's sequence number only if the snapshot has a parent. Without this check, a
+    late commit would set back the table's sequence number, and rows appended later would count as older than existing
+    deletes.
 
     Args:
         table: the table's newest metadata.
         sink: the sink name.
-        tagged: the snapshot that the sink's tag must still name; None if the tag must not exist.
+        tagged: the snapshot to which the sink's tag must still point; None if the tag must not exist.
         change: the content of the commit.
 
     Raises:

@@ -1,7 +1,7 @@
 """Read and write the control record and the newest decision's outcome, in the summary of the sink's tagged snapshot.
 
-The tag moves only by compare-and-set. If a commit adds rows, the tag and the branch move together. So every commit includes its
-own evidence. While the tag exists, snapshot expiry does not remove this evidence.
+The tag moves only by compare-and-set. If a commit adds rows, the tag and the branch move together. Every commit
+therefore includes its own evidence. As long as the tag exists, snapshot expiry does not remove this evidence.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _PREFIX: Final = "twopc-"
 
 @dataclass(frozen=True)
 class Tagged:
-    """The snapshot that the sink's tag names."""
+    """The snapshot to which the sink's tag points."""
 
     snapshot_id: int
     control: bytes
@@ -43,13 +43,13 @@ def tag_of(sink: str) -> str:
 
 
 def summary_of(sink: str, control: bytes, published: Published, *, has_rows: bool) -> dict[str, str]:
-    """Make the sink's entries in a snapshot's summary. Only a snapshot with rows names its batch."""
+    """Create the sink's entries for a snapshot's summary. They contain the batch only if the snapshot adds rows."""
     record = {SINK: sink, CONTROL: control.decode(), PUBLISHED: msgspec.json.encode(published).decode()}
     return {BATCH: str(published.batch), **record} if has_rows else record
 
 
 def read_tag(metadata: TableMetadata, sink: str) -> Tagged | None:
-    """Read the sink's tag; None if the sink has never written to this table.
+    """Read the sink's tag. Return None if the sink has never written to this table.
 
     Raises:
         StoreError: the tag was deleted or moved to another snapshot.
@@ -60,7 +60,7 @@ def read_tag(metadata: TableMetadata, sink: str) -> Tagged | None:
         if left := _newest_of(metadata, sink):
             raise StoreError(
                 f"the tag {tag!r} is missing, but this sink wrote snapshot {left}. The tag records the committed "
-                "batches, and it was deleted",
+                "batches, but it was deleted",
                 ConfigurationError,
                 f"Recreate the tag: ALTER TABLE … CREATE TAG `{tag}` AS OF VERSION {left}",
             )
@@ -101,5 +101,8 @@ def _newest_of(metadata: TableMetadata, sink: str) -> int | None:
 
 
 def summary_of_snapshot(snapshot: Any) -> Mapping[str, str]:
-    """Return the application's part of a snapshot's summary; nothing if there is no snapshot or no summary."""
+    """Return the application's entries in a snapshot's summary.
+
+    The result is empty if there is no snapshot or no summary.
+    """
     return {} if snapshot is None or snapshot.summary is None else snapshot.summary.additional_properties

@@ -61,14 +61,15 @@ class IcebergSettings:
         )
 
     def store(self) -> Store:
-        """Create a store, which loads the table later. The caller must close the store."""
+        """Create a store. It loads the table later. The caller must close the store."""
         return Store(self.catalog, self.table, timeout_ms=self.timeout_ms)
 
     def require_supported(self, table: Table) -> None:
         """Reject a table with features or settings that this sink does not support.
 
         Raises:
-            ConfigurationError: the table has an unsupported feature or setting. The message identifies it and says what to do.
+            ConfigurationError: the table has an unsupported feature or setting. The message identifies the feature or
+                setting, and says what to do.
         """
         for objection in find_objections(table.metadata):
             raise ConfigurationError(f"sink {self.name!r}: table {self.table} {objection}. Nothing was written")
@@ -84,7 +85,7 @@ def row_format(settings: IcebergSettings, schema: pa.Schema) -> RowFormat:
 
     Raises:
         SchemaError: the columns do not fit the table.
-        ConfigurationError: the table has a feature or setting that the sink does not support, or it cannot be read.
+        ConfigurationError: the table cannot be read, or it has a feature or setting that the sink does not support.
     """
     with (
         explaining(f"sink {settings.name!r}, reading table {settings.table}"),

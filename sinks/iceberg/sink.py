@@ -22,17 +22,20 @@ if TYPE_CHECKING:
 class IcebergSink(IcebergSettings, TwoPhaseCommitSink[IcebergHandle]):
     """Appends rows to an Iceberg table. All rows of a batch become visible together, in one snapshot.
 
-    Each task writes data files that no snapshot names. After the decision, the driver adds them all to the table with one commit.
+    Each task writes data files, which are not part of the table at first. After the decision, the driver adds all of
+    the files in one commit.
 
     Args:
-        name: the sink name, constant across restarts. A name may contain letters, digits, ``_`` and ``-``.
+        name: the sink name, which must stay the same across restarts. A name may contain letters, digits, ``_`` and
+            ``-``.
         catalog: the pyiceberg configuration for the catalog, such as ``{"type": "rest", "uri": "https://…"}``. Every executor
             must reach the catalog. The key ``name`` is the catalog's name, which matters for ``"type": "sql"``.
         table: ``namespace.table``. The rows' columns must have the same names as the table's columns.
         timeout_ms: how long to repeat a commit while the catalog rejects it or does not respond, and how long one request to a
             REST catalog may take.
-        orphan_age_ms: the age from which your maintenance deletes files that no snapshot names (``remove_orphan_files`` in
-            Spark: three days by default). If a batch's files are older than a third of this age, the driver does not decide it.
+        orphan_age_ms: the age from which your maintenance deletes files that are not part of any snapshot. For Spark's
+            ``remove_orphan_files``, the default is three days. If a batch's files are older than a third of this age,
+            the driver does not decide the batch.
 
     Raises:
         ConfigurationError: an argument is invalid. The message identifies the argument and says what to pass instead.

@@ -1,4 +1,4 @@
-"""Read the query id and batch id that Spark's own streaming writer records in each snapshot's summary in an Iceberg table.
+"""Read the query id and batch id that Spark's own streaming writer records in the summary of each Iceberg snapshot.
 
 Source: ``SparkWrite.java`` in Iceberg (``QUERY_ID_PROPERTY``, ``EPOCH_ID_PROPERTY``).
 """
@@ -15,7 +15,7 @@ _BATCH: Final = "spark.sql.streaming.epochId"
 
 
 def newest_batch(metadata: TableMetadata, query_id: str) -> int | None:
-    """Find a query's newest batch that Spark's own writer has committed, in the snapshots that have not expired."""
+    """Find the query's newest batch from Spark's own writer in the snapshots that have not expired."""
     summaries = [found.summary.additional_properties for found in metadata.snapshots if found.summary is not None]
     batches = [int(one[_BATCH]) for one in summaries if one.get(_QUERY) == query_id and one.get(_BATCH, "").isdigit()]
     return max(batches, default=None)

@@ -67,7 +67,9 @@ class Step(LakeStep[IcebergView, "Table"]):
         return False
 
     def tidy(self) -> None:
-        """See :class:`LakeStep`. Delete the metadata files of failed tries, which can no longer succeed since the tag has moved.
+        """See :class:`LakeStep`. Delete the metadata files of failed tries.
+
+        These tries can no longer succeed, because the tag has moved.
 
         A successor may already have moved the tag again, so the tag does not show which try succeeded.
         """

@@ -34,7 +34,10 @@ class Store:
         self._catalog: Catalog | None = None
 
     def only_read(self) -> None:
-        """From now on, do not create the tables of an SQL catalog, which pyiceberg does by default when it opens one."""
+        """From now on, do not create the tables for an SQL catalog.
+
+        By default, pyiceberg creates them when it opens the catalog.
+        """
         self._properties["init_catalog_tables"] = "false"
 
     def load(self) -> Table:
@@ -45,7 +48,7 @@ class Store:
     def commit(
         self, table: Table, requirements: tuple[TableRequirement, ...], updates: tuple[TableUpdate, ...]
     ) -> None:
-        """Try to commit once. A pyiceberg commit would repeat the try without most of its requirements."""
+        """Try to commit once. pyiceberg's own commit would try again without most of the requirements."""
         with translated(f"committing to table {self._table}"):
             self._opened().commit_table(table, requirements, updates)
 

@@ -1,4 +1,4 @@
-"""Read an Iceberg table and the sink's tag once."""
+"""Read an Iceberg table and the sink's tag at one point in time."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class IcebergView:
 
     Attributes:
         table: the table with the metadata that was read.
-        tagged: the snapshot that the sink's tag names.
+        tagged: the snapshot to which the sink's tag points.
         files: the table's storage.
     """
 

@@ -1,4 +1,7 @@
-"""Wait for acknowledgments. While acknowledgments arrive, the wait continues; only silence or the deadline stops it."""
+"""Wait for acknowledgments. As long as acknowledgments arrive, the wait continues.
+
+It stops only if none arrive, or at the deadline.
+"""
 
 from __future__ import annotations
 
@@ -16,15 +19,16 @@ _SLICE_S: Final = 0.5
 def flush_all(flush: Callable[[float], int], *, silence_s: float, until: float = math.inf) -> int:
     """Flush until every record is acknowledged, or until no acknowledgment has arrived for ``silence_s``.
 
-    With a quota or a slow link, a batch may take minutes although acknowledgments arrive every second.
+    With a quota or a slow network, a batch may take minutes although acknowledgments arrive every second.
 
     Args:
-        flush: waits for at most the given number of seconds; returns the number of records without a report.
+        flush: waits for at most the given number of seconds. It returns the number of records without a delivery
+            report.
         silence_s: how long to wait without a single acknowledgment.
-        until: the deadline, by ``time.monotonic()``.
+        until: the deadline, as a ``time.monotonic()`` value.
 
     Returns:
-        the number of records without a report.
+        the number of records without a delivery report.
     """
     left, fewest = 1, math.inf
     deadline = time.monotonic() + silence_s

@@ -1,7 +1,7 @@
 """Convert Arrow rows to librdkafka structures. numpy fills in the addresses, so no row becomes a Python object.
 
-The structures contain addresses in Arrow's buffers. An object in this module keeps its arrays alive. The caller must keep the
-object until librdkafka has copied the rows, which happens within each call.
+The structures contain addresses in Arrow's buffers. An object in this module keeps its arrays alive. The caller must
+keep the object until librdkafka has copied the rows. librdkafka copies them within each call.
 """
 
 from __future__ import annotations
@@ -74,7 +74,10 @@ class PlainRecords:
 
 
 class DetailedRecords:
-    """Rows with topics, partitions, timestamps or headers. Each row takes one call; numpy fills in its arguments."""
+    """Rows with topics, partitions, timestamps or headers.
+
+    Each row takes one call. numpy fills in the arguments of that call.
+    """
 
     stopped = True
 
@@ -153,7 +156,7 @@ _PLACES: Final = {
 def records_of(
     producer: LibrdkafkaProducer, rows: pa.RecordBatch, topics: Sequence[str], which: Column | None
 ) -> Records:
-    """Prepare rows with the columns of :class:`twopc.sinks.kafka.writer.KafkaWriter`.
+    """Prepare rows that have the columns of :class:`twopc.sinks.kafka.writer.KafkaWriter`.
 
     Args:
         producer: the producer that enqueues the rows.
@@ -169,9 +172,9 @@ def records_of(
 
 
 class Spans:
-    """The address and size of each element in a bytes or text column. A null has address 0.
+    """Holds the address and size of each element in a bytes or text column. A null has the address 0.
 
-    The object keeps the column alive, because the addresses point into it.
+    The object keeps the column alive, because the addresses point into the column.
     """
 
     def __init__(self, column: Column) -> None:
@@ -191,7 +194,7 @@ def _largest(spans: Mapping[Any, Spans]) -> int:
 
 
 class Headers:
-    """The rows' headers: the number of headers in each row, and all names and values in row order."""
+    """Holds the number of headers in each row, and all header names and values in row order."""
 
     def __init__(self, column: Column) -> None:
         pairs = column.flatten()
@@ -216,7 +219,7 @@ def _text(value: str, kind: pa.DataType) -> Column:
 
 
 def _edges(column: Column, width: int) -> Numbers:
-    """Return the start of each element, and the end of the last element."""
+    """Return the start offset of each element, followed by the end offset of the last element."""
     if not len(column):
         return np.zeros(1, np.int64)  # an empty column may lack the buffer
     edges = np.frombuffer(column.buffers()[1], f"<i{width}", len(column) + 1, column.offset * width)

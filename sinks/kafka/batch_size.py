@@ -1,8 +1,10 @@
-"""Learn the largest batch that a topic accepts. Brokers reject larger batches, and unlike Java, librdkafka never splits them.
+"""Learn the largest batch that a topic accepts. Brokers reject larger batches.
 
-The limit applies to batches, so a topic that accepts 64 kB may reject five hundred small records with one key. A process asks
-for each topic's limit once per run. If the process may not ask, or if the limit is lowered while the query runs, the
-process learns from the rejection, and the next attempt sends smaller batches.
+Unlike the Java client, librdkafka never splits them.
+
+The limit applies to batches. A topic that accepts 64 kB may therefore reject five hundred small records with one key. A
+process reads each topic's limit once per run. If the process may not read the limit, or if the limit is lowered while
+the query runs, a broker rejects a batch. The process then sends smaller batches in the next attempt.
 
 Sources: ``batch.size`` in librdkafka's CONFIGURATION.md; ``analyzeAndValidateRecords`` and ``append`` in Kafka's
 ``UnifiedLog.scala``.
@@ -41,7 +43,7 @@ Limit = tuple[int, str]
 
 
 class BatchSize:
-    """The largest batches that a sink's topics accept. Each process learns the sizes once per run."""
+    """The largest batch sizes that a sink's topics accept. Each process determines these sizes once per run."""
 
     def __init__(self, settings: KafkaSettings) -> None:
         self._settings = settings
@@ -51,11 +53,11 @@ class BatchSize:
 
     @property
     def bytes(self) -> int:
-        """The size of the largest batch that all known topics accept, in bytes, or the user's setting if that is less."""
+        """The size in bytes of the largest batch that all known topics accept, or the user's setting if that is smaller."""
         return min([self._chosen, *(limit for limit, _ in filter(None, self._limits.values()))])
 
     def learn(self, topics: Collection[str]) -> None:
-        """Ask for the limits of new topics. Raises nothing."""
+        """Read the limits of new topics. Raises nothing."""
         if self._limits.keys() >= set(topics):
             return
         with self._lock:
@@ -63,25 +65,28 @@ class BatchSize:
             self._limits |= _ask(self._settings, new)
 
     def applied_to(self, config: Mapping[str, Any]) -> dict[str, Any]:
-        """Add a fitting batch size to a producer's options."""
+        """Add a suitable batch size to a producer's options."""
         return {**config, "batch.size": str(self.bytes)} if self.bytes < self._chosen else dict(config)
 
     def too_small_for(self, topics: Collection[str], sent_bytes: int) -> RetriableError | None:
-        """Build an error if a topic's limit is below a running producer's batch size, ``sent_bytes``; else return None."""
+        """Build an error if a topic's limit is less than ``sent_bytes``, a running producer's batch size.
+
+        Otherwise, return None.
+        """
         small = [topic for topic in topics if (limit := self._limits.get(topic)) and limit[0] < sent_bytes]
         return RetriableError("; ".join(map(self._lowered, small))) if small else None
 
     def refusal(
         self, error: KafkaError, topic: str, sent_bytes: int, largest: int, doing: str
     ) -> TwoPhaseCommitError | None:
-        """Build the error for a batch that a broker has rejected; None if the batch size is not the reason.
+        """Build the error for a batch that a broker has rejected. Return None if the batch size is not the reason.
 
         Args:
             error: the error in the delivery report.
             topic: the topic to which the batch was sent.
             sent_bytes: the producer's ``batch.size``.
             largest: the size of the largest row's key and value in bytes.
-            doing: the failed action and its object, for the message.
+            doing: a description of the failed action, for the message.
         """
         if error.code() not in _REFUSALS:
             return None
@@ -96,25 +101,29 @@ class BatchSize:
         takes = f"{known[1]}={known[0]}" if known and known[1] else "this principal may not read the limit"
         return BadRecordError(
             f"{text}: a record is larger than the topic {topic} accepts ({takes}). The key and value of this task's "
-            f"largest row have {largest} bytes. Raise the topic's max.message.bytes, or make the record smaller"
+            f"largest row have {largest} bytes. Increase the topic's max.message.bytes, or make the record smaller"
         )
 
     def _lowered(self, topic: str) -> str:
         limit, setting = self._limits[topic] or (0, "")
         if setting:
             return (
-                f"the topic {topic} accepts batches of at most {limit} bytes (its {setting}); the next attempt obeys this "
-                "limit"
+                f"the topic {topic} accepts batches of at most {limit} bytes ({setting}). The next attempt will use "
+                "this limit"
             )
         return (
-            f"the topic {topic} accepts only smaller batches, and its limit could not be read. The next attempt sends at most "
-            f"{limit} bytes. To avoid this failure in future, allow DescribeConfigs on the topic {topic}, or set "
+            f"the topic {topic} accepts only smaller batches, and its limit could not be read. The next attempt will "
+            f"send at most {limit} bytes in a batch. To avoid this failure in the future, allow DescribeConfigs on "
+            f"the topic {topic}, or set "
             "kafka.batch.size"
         )
 
 
 def _ask(settings: KafkaSettings, topics: Collection[str]) -> dict[str, Limit | None]:
-    """Read each topic's smallest limit; None if the user may not read it. The result omits topics that do not exist yet."""
+    """Read each topic's smallest limit. A limit that the user may not read is None.
+
+    The result omits topics that do not exist yet.
+    """
     config = settings.connection_config()
     found: dict[str, Limit | None] = {}
     try:
@@ -144,7 +153,7 @@ _known: dict[tuple[int, str], tuple[int, BatchSize]] = {}
 
 
 def batch_size_of(settings: KafkaSettings, driver_epoch: int) -> BatchSize:
-    """Return the batch size limits that this process has learned in one run of a sink."""
+    """Return the batch size limits that this process has determined in one run of a sink."""
     key = (os.getpid(), settings.name)
     known = _known.get(key)
     if known is None or known[0] != driver_epoch:

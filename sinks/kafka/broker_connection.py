@@ -1,7 +1,8 @@
 """Provide the connection that commits prepared transactions. No other module uses kafka-python's internals.
 
-librdkafka cannot resume a transaction that another process prepared, and kafka-python's public API cannot end a transaction. So
-requests use the private ``_manager`` of kafka-python's admin client. For this reason, kafka-python is pinned to 3.0.x.
+librdkafka cannot resume a transaction that another process prepared, and kafka-python's public API cannot end a
+transaction. Requests therefore use the private ``_manager`` of kafka-python's admin client. For this reason,
+kafka-python is pinned to 3.0.x.
 """
 
 from __future__ import annotations
@@ -43,7 +44,10 @@ _SASL: Final = (SaslAuthenticateRequest, SaslAuthenticateResponse, SaslBytesRequ
 
 
 class _WithoutSecrets(logging.Filter):
-    """Suppresses kafka-python's debug lines that contain passwords or tokens: its settings, SASL messages and raw bytes."""
+    """Suppresses the kafka-python debug lines that contain passwords or tokens.
+
+    These are its settings, SASL messages and raw bytes.
+    """
 
     def filter(self, record: logging.LogRecord) -> bool:
         """Return whether the line may be logged."""
@@ -101,7 +105,7 @@ class BrokerConnection:
         return str(self._manager.broker_version_data.broker_version_str)
 
     def does_not_know(self, request: Any, *, min_version: int = 0) -> bool:
-        """Return whether the first broker and kafka-python have no common request version of at least ``min_version``."""
+        """Return whether the first broker and kafka-python have no request version in common that is at least ``min_version``."""
         try:
             self._manager.broker_version_data.api_version(request, min_version=min_version)
         except kafka_errors.IncompatibleBrokerVersion:
@@ -121,7 +125,7 @@ class BrokerConnection:
         try:
             responses: list[Any] = self._manager.run(exchange)
         except kafka_errors.KafkaError as error:
-            logger.warning("requests about transactions could not be sent: %s", error)
+            logger.warning("transaction requests could not be sent: %s", error)
             return [error] * len(requests)
         return responses
 
@@ -161,7 +165,8 @@ def _open_in_turn(config: Mapping[str, Any]) -> KafkaAdminClient:
     """Connect through the first server that responds.
 
     kafka-python picks servers at random, and may spend all its time on a silent server
-    (``KafkaConnectionManager._do_bootstrap``). So each attempt gets a share of the time, and starts with the next server.
+    (``KafkaConnectionManager._do_bootstrap``). Each attempt therefore gets only a share of the time, and starts with
+    the next server.
     """
     total_ms = config.get("bootstrap_timeout_ms", _BOOTSTRAP_TIMEOUT_MS)
     count = len(config["bootstrap_servers"])
@@ -202,7 +207,7 @@ def _open(config: Mapping[str, Any], first: int) -> KafkaAdminClient:
 
 
 def _take_turns(cluster: Any, servers: Sequence[str], first: int) -> None:
-    """Give kafka-python one server at a time, so that it tries the next server after a refusal."""
+    """Give kafka-python one server at a time. If that server refuses the connection, try the next one."""
     places = {get_ip_port_afi(server)[:2]: place for place, server in enumerate(servers)}
     ordered = sorted(cluster.bootstrap_brokers(), key=lambda broker: places[broker.host, broker.port])
     turns = cycle(ordered[first:] + ordered[:first])

@@ -1,4 +1,4 @@
-"""Pass on the librdkafka log, and keep the last lines to explain errors."""
+"""Forward librdkafka's log, and keep the last lines to explain errors."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _KEPT: Final = 3
 
 
 class ClientLog:
-    """Receives one client's log lines. confluent-kafka uses this object as a logger."""
+    """Receives one client's log lines. confluent-kafka uses this object as its logger."""
 
     def __init__(self) -> None:
         self._last: deque[str] = deque(maxlen=_KEPT)
@@ -26,5 +26,8 @@ class ClientLog:
             self._last.append(line)
 
     def said(self) -> str:
-        """Return the last warnings and errors as a suffix for an error message; empty if the client logged none."""
+        """Return the last warnings and errors as a suffix for an error message.
+
+        The suffix is empty if the client logged none.
+        """
         return f". The client's log: {' | '.join(self._last)}" if self._last else ""

@@ -1,7 +1,7 @@
-"""Choose columns by name and type, as Spark's own Kafka writer does, and check their values one column at a time.
+"""Choose columns by name and type, like Spark's own Kafka writer, and check their values one column at a time.
 
-The names and types come from Spark's ``KafkaWriter.scala`` and its Structured Streaming + Kafka guide. Only ``timestamp`` is an
-addition.
+The names and types come from Spark's ``KafkaWriter.scala`` and its Structured Streaming + Kafka guide. Only
+``timestamp`` is an additional column.
 """
 
 from __future__ import annotations
@@ -30,7 +30,8 @@ def kafka_columns(schema: pa.Schema, *, has_topic: bool) -> tuple[SinkColumn, ..
     """Choose the records' columns by case-insensitive names. ``has_topic`` says whether the sink has its own topic.
 
     Raises:
-        SchemaError: a column is missing, exists twice or has a type that cannot be written; the message identifies it.
+        SchemaError: a column is missing, exists twice, or has a type that cannot be written. The message identifies the
+            column.
     """
     found = {name: named(name, schema.names) for name in _RULES}
     if found["value"] is None:
@@ -39,14 +40,16 @@ def kafka_columns(schema: pa.Schema, *, has_topic: bool) -> tuple[SinkColumn, ..
         )
     if not has_topic and found["topic"] is None:
         raise SchemaError(
-            f"no topic: the sink has none, and the DataFrame has no column 'topic' (it has {listed(schema.names)}). Set "
-            "KafkaSink(topic=…) or select a column AS topic"
+            f"the sink has no topic, and the DataFrame has no column 'topic' (it has {listed(schema.names)}). "
+            "Set KafkaSink(topic=…), or select a column AS topic"
         )
     return tuple(_column(name, schema.field(source)) for name, source in found.items() if source is not None)
 
 
 def named(name: str, names: Sequence[str]) -> str | None:
-    """Find the column with exactly this name, as Spark's writer requires, or else the only case-insensitive match.
+    """Find the column with exactly this name, which Spark's writer requires.
+
+    If there is none, find the only case-insensitive match.
 
     Raises:
         SchemaError: several columns match.
@@ -55,7 +58,7 @@ def named(name: str, names: Sequence[str]) -> str | None:
     if len(set(meant)) > 1:
         raise SchemaError(
             f"the columns {listed(meant)} differ only in case, so each could be the record's {name}. Nothing was written. "
-            f"Select the right one AS {name}, or rename the others"
+            f"Select the right column AS {name}, or rename the other columns"
         )
     if meant:
         require_one(meant[0], names)
@@ -67,7 +70,7 @@ def require_writable(rows: pa.RecordBatch, *, max_bytes: int) -> None:
 
     Args:
         rows: the rows; may be empty.
-        max_bytes: the maximum size of a record, ``message.max.bytes``, as librdkafka counts it.
+        max_bytes: the maximum record size, ``message.max.bytes``, as librdkafka measures it.
 
     Raises:
         BadRecordError: no producer could ever send at least one of the rows. The message says why.
@@ -90,7 +93,8 @@ def require_exact(rows: pa.RecordBatch) -> None:
     Kafka's Java producer, which Spark's own sink uses, rejects negative partitions and times (``ProducerRecord.java``).
 
     Args:
-        rows: see :func:`require_writable`. Rows without ``partition``, ``timestamp`` and ``headers`` need no check.
+        rows: see :func:`require_writable`. Rows without ``partition``, ``timestamp`` and ``headers`` do not need this
+            check.
 
     Raises:
         BadRecordError: at least one of the rows cannot be written unchanged. The message says why.
@@ -98,12 +102,14 @@ def require_exact(rows: pa.RecordBatch) -> None:
     columns = {name: rows.column(name) for name in rows.schema.names}
     # Python compares the values, because ``pa.scalar`` imports pandas, which takes a second in every new Python worker.
     if "partition" in columns and (pc.min(columns["partition"]).as_py() or 0) < 0:
-        raise BadRecordError("a negative number in the 'partition' column: use null to let the client choose")
+        raise BadRecordError(
+            "a negative number in the 'partition' column. Use null to let the client choose a partition"
+        )
     earliest_ms = pc.min(columns["timestamp"]).as_py() if "timestamp" in columns else None
     if earliest_ms is not None and earliest_ms <= 0:
         raise BadRecordError(
-            "a time at or before 1970-01-01 00:00:00.000 UTC in the 'timestamp' column, which the Kafka client cannot write: "
-            "use null for the time of writing"
+            "a time at or before 1970-01-01 00:00:00.000 UTC in the 'timestamp' column, which the Kafka client cannot "
+            "write. Use null for the time of writing"
         )
     if "headers" in columns:
         _require_names(columns["headers"])
@@ -125,7 +131,8 @@ def _require_names(headers: Any) -> None:
         raise BadRecordError(f"a header's key in the 'headers' column is not UTF-8: {error}") from error
     if pc.any(pc.match_substring(names, "\0"), min_count=0).as_py():
         raise BadRecordError(
-            "a header's key in the 'headers' column has a NUL character, at which the Kafka client would cut the key off"
+            "a header's key in the 'headers' column has a NUL character, and the Kafka client would cut off the key "
+            "there"
         )
 
 
@@ -168,7 +175,7 @@ def _bytes_of(column: Any) -> Any:
 
 
 def _header_bytes(headers: Any) -> Any:
-    """Compute the encoded size of each row's headers in bytes: all keys, values and their lengths."""
+    """Compute the encoded size of each row's headers in bytes. This includes all keys, all values, and their lengths."""
     pairs = headers.flatten()
     sizes = pa.repeat(pa.scalar(2, pa.int64()), len(pairs))  # one byte for each length, even for null
     for length in (_bytes_of(pairs.field("key")), _bytes_of(pairs.field("value"))):

@@ -44,7 +44,7 @@ class KafkaCommitter(SinkCommitter[KafkaHandle]):
     def __init__(self, settings: KafkaSettings) -> None:
         self._settings = settings
         if settings.guarantee != EXACTLY_ONCE:
-            text = "sink %r has guarantee=%r: readers see rows before the batch is decided, and a failure %s rows"
+            text = "sink %r has guarantee=%r, so readers see rows before the batch is decided, and a failure %s rows"
             what = "duplicates" if settings.guarantee == AT_LEAST_ONCE else "loses or duplicates"
             logger.warning(text, settings.name, settings.guarantee, what)
         self._timeout_ms = settings.timeout_ms
@@ -101,7 +101,10 @@ class KafkaCommitter(SinkCommitter[KafkaHandle]):
             confirm(self._client, self._settings, handles, age_ms)
 
     def commit(self, handles: Sequence[KafkaHandle], scan_start: Mapping[str, Any]) -> dict[KafkaHandle, Evidence]:
-        """See :class:`SinkCommitter`. NONE proves a commit. After any other report, search for the markers (rule 4)."""
+        """See :class:`SinkCommitter`. A response of NONE proves the commit.
+
+        After any other response, search for the markers (rule 4).
+        """
         reports = end_all(self._client, handles, timeout_ms=self._timeout_ms)
         proven = {handle: Evidence.COMMITTED for handle, report in reports.items() if report == NONE}
         unclear = [handle for handle in handles if handle not in proven]
@@ -116,7 +119,10 @@ class KafkaCommitter(SinkCommitter[KafkaHandle]):
         return proven
 
     def blockers(self) -> Sequence[str]:
-        """See :class:`SinkCommitter`. Include the coordinators' last responses, the marker search and the time limit."""
+        """See :class:`SinkCommitter`.
+
+        The reasons include the coordinators' last responses, the marker search and the time limit.
+        """
         return self._blockers
 
     def _why(self, unproven: Mapping[KafkaHandle, str]) -> str:
@@ -134,7 +140,7 @@ class KafkaCommitter(SinkCommitter[KafkaHandle]):
         )
 
     def abort(self, handles: Sequence[KafkaHandle]) -> None:
-        """See :class:`SinkCommitter`. Abort by fencing, which stops the writer wherever it runs (rule 7)."""
+        """See :class:`SinkCommitter`. Abort by fencing, which stops the writer on any machine (rule 7)."""
         fence(self._client, [handle.identity for handle in handles], timeout_ms=self._timeout_ms)
 
     def prove(self, handles: Sequence[KafkaHandle], scan_start: Mapping[str, Any]) -> dict[KafkaHandle, Evidence]:
@@ -171,8 +177,8 @@ class KafkaCommitter(SinkCommitter[KafkaHandle]):
         for topic in sorted(set(before) & set(now)):
             if before[topic] != now[topic]:
                 logger.warning(
-                    "%s had %d partitions and now has %d, so keys move to other partitions. No row is lost or duplicated, but "
-                    "readers may see a key's new records before its old ones",
+                    "%s had %d partitions and now has %d, so some keys move to other partitions. No row is lost or "
+                    "duplicated, but readers may see a key's new records before its old records",
                     topic,
                     before[topic],
                     now[topic],
@@ -180,7 +186,7 @@ class KafkaCommitter(SinkCommitter[KafkaHandle]):
         return super().initialize_state(decided, scan_start)
 
     def forget(self, kept_scan_start: Mapping[str, Any]) -> None:
-        """See :class:`SinkCommitter`. Delete markers below the oldest retained decision."""
+        """See :class:`SinkCommitter`. Delete markers that are older than the oldest retained decision."""
         starts = {int(partition): offset for partition, offset in kept_scan_start.get("markers", {}).items()}
         if starts:
             self._scan_start.at_least(starts)

@@ -60,7 +60,10 @@ _SHORTEST_SILENCE_MS: Final = 2_000
 
 
 class KafkaDecisionLog(DecisionLog):
-    """Reads and writes decisions in partition 0. The committer also uses it to write barriers to the marker partitions."""
+    """Reads and writes decisions in partition 0.
+
+    The committer also uses this object to write barriers to the marker partitions.
+    """
 
     def __init__(self, settings: KafkaSettings, *, verified: bool = True) -> None:
         """Prepare the log. ``verified`` says whether brokers reject a record whose transaction has ended."""
@@ -104,7 +107,7 @@ class KafkaDecisionLog(DecisionLog):
         return self.driver_epoch
 
     def read(self) -> LogContents:
-        """See :class:`DecisionLog`. Read up to this driver's record, so that no stale leader can hide a decision."""
+        """See :class:`DecisionLog`. Read up to this driver's own record, so that a stale leader cannot hide a decision."""
         return self.contents(until=self.driver_epoch)
 
     def append(self, records: Sequence[Record]) -> int:
@@ -143,9 +146,9 @@ class KafkaDecisionLog(DecisionLog):
         return first
 
     def delete_before(self, starts: Mapping[int, int]) -> None:
-        """Delete the records below each partition's offset. The next call retries a failed deletion.
+        """Delete the records below each partition's offset. A failed deletion is retried in the next call.
 
-        An offset of 0 deletes nothing. It only reveals an obstacle, such as a missing permission, before a deletion is needed.
+        An offset of 0 deletes nothing. Such a call reveals obstacles early, for example a missing permission.
         """
         deleted = self.admin.delete_records(
             [TopicPartition(self.name, partition, offset) for partition, offset in starts.items()],
@@ -161,7 +164,10 @@ class KafkaDecisionLog(DecisionLog):
                     logger.warning("%s. No data is at risk, but the ledger grows until this succeeds", found)
 
     def _read_back(self, offset: int, value: bytes) -> None:
-        """Prove that a record was committed: wait until the last stable offset is higher, then read the record."""
+        """Prove that a record was committed.
+
+        Wait until the last stable offset is higher than the record's offset, then read the record.
+        """
         where = f"{self.name}/{DRIVER_PARTITION}/{offset}"
         deadline = time.monotonic() + self._timeout_ms / 1000
 
@@ -177,8 +183,8 @@ class KafkaDecisionLog(DecisionLog):
             rows = retry(read_stable)
         except TwoPhaseCommitError as error:  # a failed read proves nothing about the record
             raise DecisionInDoubtError(
-                f"the record at {where} cannot be read back ({error}), so its outcome is unknown. No data is lost. Restart the "
-                "query, which then reads the outcome"
+                f"the record at {where} cannot be read back ({error}), so its outcome is unknown. No data is lost. "
+                "Restart the query. It then reads the outcome"
             ) from error
         if rows and (rows[0].offset, rows[0].value) == (offset, value):
             return
@@ -188,14 +194,17 @@ class KafkaDecisionLog(DecisionLog):
         )
 
     def contents(self, until: int | None, *, whoever: bool = False) -> LogContents:
-        """Read the ledger up to the record at ``until``, or to its end. ``whoever`` allows another sink's ledger."""
+        """Read the ledger up to the record at ``until``, or to the end.
+
+        With ``whoever``, the ledger may be another sink's.
+        """
         start = self._recorded_start(self._offset(OffsetSpec.earliest(), committed=False, timeout_ms=self._timeout_ms))
         return LogContents(start, Entries(lambda: self._entries(start, until, whoever=whoever)))
 
     def _recorded_start(self, earliest: int) -> int:
-        """Find a long ledger's newest truncation, even if the records below it could not be deleted.
+        """Find a long ledger's newest truncation, even if older records could not be deleted.
 
-        The truncation is nearer to the end than to the beginning, so search backward, in growing parts.
+        The truncation is closer to the end than to the beginning. The search therefore goes backward, in growing parts.
         """
         upper = end = self._offset(OffsetSpec.latest(), committed=True, timeout_ms=self._timeout_ms)
         part = _PART
@@ -238,13 +247,14 @@ class KafkaDecisionLog(DecisionLog):
     def _require_original(self, acquired: int, entry: LogEntry) -> None:
         """Raise a DecisionLogDamagedError if a mirror wrote the record. ``acquired`` is the last acquired record's offset.
 
-        A driver acquires the ledger in a separate transaction, so a control record follows. A mirror copies no control records.
-        In its copy, records have new offsets, so a search for evidence would look in the wrong place.
+        A driver acquires the ledger in a separate transaction, so a control record follows. A mirror does not copy
+        control records. Also, records in a mirror have new offsets, so a search for evidence would look in the wrong
+        place.
         """
         if entry.offset == acquired + 1 and not isinstance(entry.record, Acquired):
             raise DecisionLogDamagedError(
-                f"{self.name} on this cluster is a mirror's copy of a ledger: its offsets and transactions come from another "
-                f"cluster, so it proves nothing on this cluster. After a failover, {FAILOVER}"
+                f"{self.name} on this cluster is a mirror's copy of a ledger. The offsets and transactions in this "
+                f"copy come from another cluster, so they prove nothing on this cluster. After a failover, {FAILOVER}"
             )
 
     def _require_own(self, owners: Collection[str]) -> None:
@@ -261,7 +271,9 @@ class KafkaDecisionLog(DecisionLog):
 
 
 def _owners(record: Record) -> Collection[str]:
-    """Return the sinks that may own a ledger with this first record; empty if the record identifies no sink.
+    """Return the sinks that may own a ledger with this first record.
+
+    The result is empty if the record does not identify any sink.
 
     A truncated ledger begins with a decision, whose ``scan_start`` lists the query's sinks.
     """
@@ -275,7 +287,10 @@ def _is_below(offset: int, row: Row) -> bool:
 
 
 def _truncated_by(row: Row) -> int:
-    """Return the truncation offset in a record; 0 if the row has none, or contains only part of a record."""
+    """Return the truncation offset in a row's record.
+
+    Return 0 if the row has no such offset, or contains only part of a record.
+    """
     with contextlib.suppress(DecisionLogDamagedError):  # damage below the truncation does no harm
         return truncated_to(decode([(row.offset, row.value)]))
     return 0

@@ -48,7 +48,7 @@ RETRY_BACKOFF_MS: Final = 100
 
 
 class DriverProducer:
-    """A driver's producer. Its creation fences the previous driver, and the next driver fences this producer."""
+    """A driver's producer. Creating this producer fences the previous driver. The next driver fences this producer."""
 
     def __init__(self, settings: KafkaSettings, defaults: Mapping[str, str]) -> None:
         """Initialize the drivers' transactional id. The user's options override ``defaults``."""
@@ -93,8 +93,8 @@ class DriverProducer:
     def write(self, values: Sequence[tuple[int, bytes]], *, point: str | None) -> tuple[int, int, float]:
         """Write ``(partition, value)`` pairs in one committed transaction. ``point`` is the crash point before the commit.
 
-        Returns:
-            the first record's offset, the last record's offset, and the duration of the commit in seconds. Raises the same
+        Returns: the first record's offset, the last record's offset, and the duration of the commit in seconds. Raises
+        the same
             errors as :meth:`DecisionLog.append`.
         """
         written: list[Message] = []
@@ -118,8 +118,8 @@ class DriverProducer:
             # disproves that.
             if not self._abort() and not isinstance(refused, FencedError):
                 raise DecisionInDoubtError(
-                    f"{refused}. The abort also failed, so the record may have been committed. No data is lost. Restart the "
-                    "query, which then reads the outcome"
+                    f"{refused}. The abort also failed, so the record may have been committed. No data is lost. "
+                    "Restart the query. It then reads the outcome"
                 ) from error
             raise refused from error
         if point:
@@ -137,7 +137,10 @@ class DriverProducer:
         return type(found)(f"{found}{self._client_log.said()}") if isinstance(found, RetriableError) else found
 
     def _commit(self) -> None:
-        """Commit, and retry the commit while its error is retriable. The decision itself is never retried (rule 12)."""
+        """Commit. If the commit fails with a retriable error, try again.
+
+        The decision itself is never retried (rule 12).
+        """
         lives_s = self._lives_ms / 1000
         deadline = time.monotonic() + lives_s
 
@@ -148,9 +151,9 @@ class DriverProducer:
                 inner = error_of(error)
                 if is_fenced(inner):
                     raise FencedError(
-                        f"{self._transactional_id} was fenced while it committed to the ledger {self._ledger}. A newer driver "
-                        "has acquired the sink and reads the outcome, or this driver was paused past its transaction "
-                        "timeout. Restart the query, unless the newer driver should run"
+                        f"{self._transactional_id} was fenced while it committed to the ledger {self._ledger}. Either "
+                        "a newer driver has acquired the sink and reads the outcome, or this driver was paused for "
+                        "longer than its transaction timeout. Restart the query, unless the newer driver should run"
                     ) from error
                 # Only a successful abort proves that the commit before it failed.
                 if inner.txn_requires_abort() and self._abort():
@@ -162,8 +165,9 @@ class DriverProducer:
             retrying(_is_retriable, timeout_s=lives_s, backoff=wait_none())(commit)
         except KafkaException as error:
             raise DecisionInDoubtError(
-                f"the commit of a record to the ledger {self._ledger} got no answer ({error_of(error).str()}), so its outcome is "
-                "unknown. No data is lost. When the brokers respond, restart the query, which then reads the outcome"
+                f"the commit of a record to the ledger {self._ledger} got no response ({error_of(error).str()}), so "
+                "its outcome is unknown. No data is lost. When the brokers respond, restart the query. It then reads "
+                "the outcome"
                 f"{self._client_log.said()}"
             ) from error
 

@@ -1,4 +1,4 @@
-"""Translate Kafka errors into our own, which say what happened and what to do."""
+"""Translate Kafka errors into our own errors, which say what happened and what to do."""
 
 from __future__ import annotations
 
@@ -64,23 +64,25 @@ _UNAVAILABLE: Final = frozenset(
 #: Why brokers may not accept records in time. In the last two cases, librdkafka retries, and does not log the reason.
 _SILENT: Final = (
     "check the brokers, the network, and the topic's replicas: a partition does not accept records while fewer than "
-    "min.insync.replicas replicas are in sync, or while it has no leader. If the brokers are only slow, raise the sink's "
-    "timeout_ms"
+    "min.insync.replicas replicas are in sync, or while it has no leader. If the brokers are only slow, increase the "
+    "sink's timeout_ms"
 )
-_LARGER_REQUESTS: Final = "send fewer, larger requests: kafka.batch.size, kafka.linger.ms, kafka.compression.type"
+_LARGER_REQUESTS: Final = "send fewer, larger requests (kafka.batch.size, kafka.linger.ms, kafka.compression.type)"
 #: The advice if brokers accept records too slowly.
 TOO_MUCH: Final = f"check the network and the quotas; {_LARGER_REQUESTS}"
 #: The advice if brokers do not accept records in time.
 SLOW_DELIVERY: Final = (
-    f"{_SILENT}, and {_LARGER_REQUESTS}. A record may wait as long as kafka.transaction.timeout.ms, because the sink sets "
-    "delivery.timeout.ms (message.timeout.ms) to that time"
+    f"{_SILENT}, and {_LARGER_REQUESTS}. A record may wait as long as kafka.transaction.timeout.ms, because the sink "
+    "sets delivery.timeout.ms (message.timeout.ms) to that time"
 )
 #: The advice for transient errors.
 _PASSING: Final = {
     KafkaError._MSG_TIMED_OUT: SLOW_DELIVERY,
-    KafkaError.INVALID_PRODUCER_ID_MAPPING: "the brokers have forgotten the transactional id, because it was idle for longer "
-    "than their transactional.id.expiration.ms (7 days by default). No part of this transaction is visible. Restart the query. "
-    "Raise that setting if batches are further apart",
+    KafkaError.INVALID_PRODUCER_ID_MAPPING: (
+        "the brokers have forgotten the transactional id, because it was idle for longer than the brokers' "
+        "transactional.id.expiration.ms (7 days by default). No part of this transaction is visible. Restart the query. "
+        "If batches are further apart, increase that setting"
+    ),
     KafkaError._TIMED_OUT: _SILENT,
 }
 #: A client reports these errors for a deleted topic.
@@ -95,18 +97,25 @@ _GONE: Final = frozenset(
 _CREDENTIALS: Final = "the broker rejected the credentials: check kafka.sasl.*"
 #: The advice for the user, by error.
 _BAD_RECORD: Final = {
-    KafkaError.MSG_SIZE_TOO_LARGE: "a record is larger than the topic or the client allows: raise the topic's "
-    "max.message.bytes and kafka.message.max.bytes, or make the record smaller",
-    KafkaError.RECORD_LIST_TOO_LARGE: "a batch of records is larger than the topic allows: raise its max.message.bytes, or "
-    "lower kafka.batch.size",
-    KafkaError.INVALID_RECORD: "the topic rejects the record: set a key if the topic is compacted, or a timestamp in the "
-    "topic's range",
-    KafkaError.INVALID_TIMESTAMP: "the topic rejects the record's timestamp: correct or remove the 'timestamp' column, or raise "
-    "the topic's message.timestamp.before.max.ms or message.timestamp.after.max.ms",
+    KafkaError.MSG_SIZE_TOO_LARGE: (
+        "a record is larger than the topic or the client allows: increase the topic's max.message.bytes and "
+        "kafka.message.max.bytes, or make the record smaller"
+    ),
+    KafkaError.RECORD_LIST_TOO_LARGE: (
+        "a batch of records is larger than the topic allows: increase the topic's max.message.bytes, or lower "
+        "kafka.batch.size"
+    ),
+    KafkaError.INVALID_RECORD: (
+        "the topic rejects the record: set a key if the topic is compacted, or set a timestamp in the topic's range"
+    ),
+    KafkaError.INVALID_TIMESTAMP: (
+        "the topic rejects the record's timestamp: correct or remove the 'timestamp' column, or increase the topic's "
+        "message.timestamp.before.max.ms or message.timestamp.after.max.ms"
+    ),
     KafkaError.UNKNOWN_TOPIC_OR_PART: "the topic or partition does not exist: create it, or correct the name",
     KafkaError._UNKNOWN_TOPIC: "the topic does not exist: create it, or correct the name",
     KafkaError._UNKNOWN_PARTITION: "the topic has no such partition: correct the 'partition' column",
-    KafkaError.TOPIC_EXCEPTION: "the topic name is not valid: correct it",
+    KafkaError.TOPIC_EXCEPTION: "the topic name is not valid: correct the name",
 }
 _CONFIGURATION: Final = {
     KafkaError.INVALID_TRANSACTION_TIMEOUT: "kafka.transaction.timeout.ms (default 900000) exceeds the brokers' "
@@ -114,7 +123,7 @@ _CONFIGURATION: Final = {
     KafkaError.SASL_AUTHENTICATION_FAILED: _CREDENTIALS,
     KafkaError._AUTHENTICATION: _CREDENTIALS,
     KafkaError._SSL: "TLS failed: check kafka.security.protocol and kafka.ssl.*",
-    KafkaError.UNSUPPORTED_VERSION: "the broker is too old: upgrade it to Kafka 3.0 or newer",
+    KafkaError.UNSUPPORTED_VERSION: "the broker is too old: upgrade the broker to Kafka 3.0 or newer",
 }
 
 
@@ -128,13 +137,16 @@ _DENIED: Final = {
 
 
 def on_topic(right: str, topic: str) -> str:
-    """Name a permission on a topic for an error message."""
+    """Return a description of a permission on a topic, for an error message."""
     contained = ", which Read and Write include" if right == "Describe" else ""
     return f"{right} on the topic {topic}{contained}"
 
 
 def on_ids(right: str, transactional_id: str) -> str:
-    """Describe a permission on all of a sink's transactional ids. Any of the ids supplies their prefix."""
+    """Describe a permission on all of a sink's transactional ids.
+
+    The argument is any of these ids, because they share a prefix.
+    """
     return f"{right} on transactional ids with the prefix '{transactional_id.partition('.')[0]}.'"
 
 
@@ -143,16 +155,16 @@ def error_of(error: KafkaException | SystemError | KafkaError) -> KafkaError:
     raised = error.__cause__ if isinstance(error, SystemError) else error
     inner = raised.args[0] if isinstance(raised, KafkaException) else raised
     if not isinstance(inner, KafkaError):
-        raise AssertionError(f"a Kafka exception without a Kafka error: {error!r}")
+        raise AssertionError(f"this Kafka exception contains no Kafka error: {error!r}")
     return inner
 
 
 def cause_of(producer: Any, error: KafkaError) -> KafkaError:
-    """Determine why a transaction failed if a record's error says only that the record was purged.
+    """If a record's error says only that the record was purged, determine why its transaction failed.
 
     Args:
-        producer: the producer, which has begun a transaction. If that transaction has failed, an attempt to begin another
-            returns the reason (``rd_kafka_txn_require_state``). The attempt changes nothing in either case.
+        producer: the producer, which has begun a transaction. If that transaction has failed, an attempt to begin
+            another transaction returns the reason (``rd_kafka_txn_require_state``). The attempt never changes anything.
         error: the record's error.
     """
     if error.code() not in _GIVEN_UP:
@@ -169,7 +181,7 @@ def cause_of(producer: Any, error: KafkaError) -> KafkaError:
 def ledger_gone(error: KafkaError, ledger: str) -> ConfigurationError | None:
     """Build the error to raise if ``error`` means that the ledger no longer exists; otherwise return None.
 
-    A row's topic, by contrast, may still be created later.
+    An output topic, by contrast, may still be created later.
     """
     return ledger_is_gone(ledger, f" ({error.str()}, {error.name()})") if error.code() in _GONE else None
 
@@ -178,7 +190,8 @@ def ledger_is_gone(ledger: str, why: str = "") -> ConfigurationError:
     """Build the error for a ledger that no longer exists."""
     return ConfigurationError(
         f"the ledger {ledger} no longer exists, or lacks a partition{why}. The topic was deleted while the query was "
-        "running, and the sink's decisions with it. No part of this batch is visible. Do not create the ledger yourself. Restart "
+        "running, and the sink's decisions were deleted with it. No part of this batch is visible. Do not create the "
+        "ledger yourself. Restart "
         "the query. Its error will then say what the checkpoint still contains, and what to do"
     )
 
@@ -193,19 +206,21 @@ def translate(error: KafkaException | SystemError | KafkaError, doing: str, righ
 
     Args:
         error: the error.
-        doing: the failed action and its object, for the message.
-        right: the permission that the action needs, with its resource.
+        doing: a description of the failed action, for the message.
+        right: the permission that the action needs, and the resource to which it applies.
     """
     inner = error_of(error)
     if is_fenced(inner):
         return FencedError(
-            f"{doing}: {inner.str()}. A newer driver or task has initialised the transactional id, or the transaction timed out. "
+            f"{doing}: {inner.str()}. A newer driver or task has initialized the transactional id, or the transaction "
+            "timed out. "
             "No part of the transaction is visible. Restart the query, unless a newer driver should run"
         )
     text = f"{doing}: {inner.str()} ({inner.name()})"
     if inner.code() in _GIVEN_UP and right:
         text = (
-            f"{text} after another error, which the logger twopc.librdkafka shows. If a permission is missing, allow "
+            f"{text} after another error. The logger twopc.librdkafka shows that error. If a permission is missing, "
+            "allow "
             f"{right}"
         )
     if inner.code() in _NOT_CONNECTED:
@@ -226,10 +241,10 @@ def translate(error: KafkaException | SystemError | KafkaError, doing: str, righ
 def translate_in_task(
     error: KafkaException | SystemError | KafkaError, doing: str, right: str = ""
 ) -> TwoPhaseCommitError:
-    """Translate an error like :func:`translate`, but for a task's producer, because fencing fails only its attempt.
+    """Translate an error from a task's producer. Unlike in :func:`translate`, fencing fails only the task's attempt.
 
-    The task's transaction timed out or was swept, or an InitProducerId came late. The driver learns from its log, not from its
-    tasks, whether a newer driver has acquired the sink.
+    If the producer was fenced, the task's transaction timed out or was swept, or an InitProducerId request arrived
+    late. The driver finds out from its log, not from its tasks, whether a newer driver has acquired the sink.
     """
     found = translate(error, doing, right)
     return RetriableError(str(found)) if isinstance(found, FencedError) else found
@@ -247,7 +262,10 @@ def translated(
     *,
     right: str = "",
 ) -> Iterator[None]:
-    """Raise our own errors instead of librdkafka's. ``by`` translates them. For ``right``, see :func:`translate`."""
+    """Raise our own errors instead of librdkafka's. ``by`` is the function that translates an error.
+
+    For ``right``, see :func:`translate`.
+    """
     try:
         yield
     except SERVING as error:

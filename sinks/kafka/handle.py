@@ -1,4 +1,4 @@
-"""Define the names of transactions: producers' ids, and the handles that let another process end a transaction."""
+"""Define the ids of producers, and the handles with which another process can end a transaction."""
 
 from __future__ import annotations
 
@@ -6,7 +6,10 @@ from dataclasses import dataclass
 
 
 def id_prefix(sink: str) -> str:
-    """Return the prefix of the sink's transactional ids. Sink names have no dot, so no other sink shares the prefix."""
+    """Return the prefix of the sink's transactional ids.
+
+    Sink names do not contain a dot, so no other sink has the same prefix.
+    """
     return f"{sink}."
 
 
@@ -21,7 +24,7 @@ def task_id(sink: str, driver_epoch: int, worker: str, sequence: int) -> str:
 
 
 def driver_epoch_of(transactional_id: str) -> int | None:
-    """Return the driver epoch in a task's transactional id; None for any other id."""
+    """Return the driver epoch in a task's transactional id. Return None for any other id."""
     match transactional_id.split("."):
         case [_, epoch, _, _] if epoch.isdigit():
             return int(epoch)
@@ -30,7 +33,10 @@ def driver_epoch_of(transactional_id: str) -> int | None:
 
 @dataclass(frozen=True)
 class ProducerIdentity:
-    """Identifies the producer in a request about a transaction. The defaults stand for the id's current producer."""
+    """Identifies the producer in a request about a transaction.
+
+    With the defaults, it identifies the current producer for the transactional id.
+    """
 
     transactional_id: str
     producer_id: int = -1
@@ -39,15 +45,16 @@ class ProducerIdentity:
 
 @dataclass(frozen=True)
 class KafkaHandle:
-    """Names a task's prepared transaction, so that another process can commit it and prove its outcome.
+    """Identifies a task's prepared transaction, so that another process can commit the transaction and prove its outcome.
 
     Attributes:
         uuid: the transaction's UUID, which is its marker's key.
         producer_id: the producer id, as the producer itself reported it.
-        producer_epoch: the producer epoch, from the same report. An epoch serves only one transaction (rule 5).
+        producer_epoch: the producer epoch, from the same report. Each epoch is used for only one transaction (rule 5).
         marker_partition: the ledger partition that contains the transaction's marker.
-        rows: the number of records written, without the marker.
-        partitions: the partitions written to, including the marker's, as ``topic:0-3,7``.
+        rows: the number of records written, not including the marker.
+        partitions: the partitions to which the task wrote, including the marker's partition, in the form
+            ``topic:0-3,7``.
     """
 
     uuid: str
@@ -69,7 +76,7 @@ class KafkaHandle:
         return ProducerIdentity(self.transactional_id, self.producer_id, self.producer_epoch)
 
     def topic_partitions(self) -> frozenset[str]:
-        """Return the partitions written to, as ``topic:partition``."""
+        """Return the partitions to which the task wrote, in the form ``topic:partition``."""
         return frozenset(
             f"{topic}:{partition}"
             for topic, _, ranges in (entry.rpartition(":") for entry in self.partitions)

@@ -1,9 +1,9 @@
 """Read a producer's id and epoch from the librdkafka log or statistics.
 
 No librdkafka function returns both values. librdkafka logs both before ``init_transactions()`` returns
-(``rd_kafka_idemp_pid_update`` in ``rdkafka_idempotence.c``). Its statistics also contain them, but each report lists every
-partition of every known topic, and a client cannot stop the reports. So this module uses statistics only if the log line has
-changed.
+(``rd_kafka_idemp_pid_update`` in ``rdkafka_idempotence.c``). The statistics also contain both values. However, each
+report lists every partition of every known topic, and a client cannot stop the reports. This module therefore uses
+statistics only if the format of the log line has changed.
 """
 
 from __future__ import annotations
@@ -30,15 +30,17 @@ UNKNOWN: Final = (-1, -1)
 
 
 class Identity:
-    """One client's logger. It reads the id and epoch from the lines, and passes on the lines that the user has asked for.
+    """One client's logger.
+
+    It reads the id and epoch from the log lines, and forwards the lines that the user wants to see.
 
     Args:
         config: the client's options from the user.
-        passed_on: the logger that receives the user's lines.
+        passed_on: the logger that receives these lines.
         by_statistics: whether to read the id and epoch from the statistics.
 
     Attributes:
-        known: the producer's id and epoch; :data:`UNKNOWN` until reported.
+        known: the producer's id and epoch; :data:`UNKNOWN` until librdkafka reports them.
     """
 
     def __init__(self, config: Mapping[str, Any], passed_on: ClientLog, *, by_statistics: bool = False) -> None:
@@ -55,7 +57,7 @@ class Identity:
 
     @property
     def awaits_statistics(self) -> bool:
-        """Whether the statistics have yet to report the id and epoch."""
+        """Whether the id and epoch must still be read from the statistics."""
         return self._by_statistics and self.known == UNKNOWN
 
     @property

@@ -1,4 +1,4 @@
-"""Give advice on the security options of the Java Kafka clients, because neither client of this sink is a Java client.
+"""Give advice on security options from Java Kafka clients. Neither client library in this sink is a Java client.
 
 Sources: Kafka's ``SslConfigs``, ``SaslConfigs`` and login modules; librdkafka's CONFIGURATION.md.
 """
@@ -83,7 +83,8 @@ class LoginModule(NamedTuple):
 
     Attributes:
         settings: the options to set. ``{username}`` stands for the module's option with that name.
-        shown: the module's options whose values may appear in a message. The others become ``<…>``.
+        shown: the module's options whose values may appear in a message. The values of all other options become
+            ``<…>``.
         advice: more advice.
     """
 
@@ -120,7 +121,10 @@ _JAAS_OPTION: Final = re.compile(r"""([\w.-]+)\s*=\s*(?:"((?:[^"\\]|\\.)*)"|'((?
 
 
 def answer(name: str, value: object) -> str | None:
-    """Return advice on an option, without secrets; None if Java has no option with this name. ``name`` lacks the prefix."""
+    """Return advice on an option, without secrets. Return None if Java has no option with this name.
+
+    ``name`` does not include the prefix.
+    """
     if name == "sasl.jaas.config":
         return _jaas(str(value))
     return ANSWERS.get(name) or ANSWERS.get(f"{name.replace('mechanisms', 'mechanism')}={str(value).upper()}")
@@ -131,7 +135,7 @@ def _jaas(text: str) -> str:
     module = LOGIN_MODULES.get(found["module"]) if found else None
     if found is None or module is None:
         known = ", ".join(LOGIN_MODULES)
-        return f"Its login module must be one of {known}. Set kafka.sasl.mechanism and the options of that mechanism"
+        return f"The login module must be one of {known}. Set kafka.sasl.mechanism and the options of that mechanism"
     given = {name: quoted or single or bare for name, quoted, single, bare in _JAAS_OPTION.findall(found["options"])}
 
     def value(option: re.Match[str]) -> str:
@@ -139,4 +143,4 @@ def _jaas(text: str) -> str:
         return given[name] if name in module.shown and name in given else f"<{name}>"
 
     settings = re.sub(r"\{(\w+)\}", value, f"{module.settings}. {module.advice}").strip().rstrip(".")
-    return f"Instead of its {found['module']}, set {settings}"
+    return f"Instead of {found['module']}, set {settings}"

@@ -1,8 +1,9 @@
 """Send many requests concurrently over several connections to the same brokers.
 
-A broker handles one request at a time on each connection. The broker reads the next request after it has sent the response
-(``processNewResponses`` and ``mute`` in Kafka's ``SocketServer.scala``). The broker answers an EndTxn after the replicas of
-``__transaction_state`` have stored it. So on one connection, each EndTxn waits for the replication of all earlier EndTxns.
+On each connection, a broker handles one request at a time. The broker reads the next request after it has sent the
+response (``processNewResponses`` and ``mute`` in Kafka's ``SocketServer.scala``). The broker answers an EndTxn request
+only after the replicas of ``__transaction_state`` have stored it. On a single connection, each EndTxn request therefore
+waits for the replication of all earlier ones.
 """
 
 from __future__ import annotations
@@ -27,7 +28,9 @@ _LANES: Final = 4
 
 
 class Lanes:
-    """Uses one connection, and more connections after the first large set of requests. Threads may share this object.
+    """Uses one connection, and opens more connections after the first large set of requests.
+
+    Threads may share this object.
 
     The additional connections open in the background, so a commit never waits for them.
 

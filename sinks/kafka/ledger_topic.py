@@ -1,4 +1,6 @@
-"""Create the ledger, the topic for decisions and markers, with safe settings, and reject dangerous settings (rule 14).
+"""Create the ledger with safe settings, and reject dangerous settings (rule 14).
+
+The ledger is the topic for decisions and markers.
 
 Partition 0 contains the driver's records, and the other partitions contain the tasks' markers. Records and markers never share a
 partition, because a task's open transaction holds back its partition's last stable offset.
@@ -38,7 +40,10 @@ _UNCLEAN: Final = "unclean.leader.election.enable"
 def describe(
     admin: AdminClient, topic: str, *, timeout_ms: float, with_rights: bool = False
 ) -> TopicDescription | None:
-    """Describe a topic: its id and partitions, and the client's permissions; None if the topic does not exist."""
+    """Read a topic's id and partitions, and the client's permissions on the topic.
+
+    Return None if the topic does not exist.
+    """
     (future,) = admin.describe_topics(
         TopicCollection([topic]), request_timeout=timeout_ms / 1000, include_authorized_operations=with_rights
     ).values()
@@ -52,7 +57,7 @@ def describe(
 
 
 def settings_of(admin: AdminClient, topic: str, *, timeout_ms: float) -> dict[str, str | None] | None:
-    """Read a topic's settings; None if the topic does not exist."""
+    """Read a topic's settings. Return None if the topic does not exist."""
     resource = ConfigResource(ResourceType.TOPIC, topic)
     (future,) = admin.describe_configs([resource], request_timeout=timeout_ms / 1000).values()
     try:

@@ -106,7 +106,7 @@ def test_each_record_behind_a_later_one_is_reported_once() -> None:
 @pytest.mark.parametrize(
     ("observed", "final", "what"),
     [
-        ([*SEEN, row(0, 1, "0:3")], [*SEEN, row(0, 1, "0:3")], "read although its transaction was aborted"),
+        ([*SEEN, row(0, 1, "0:3")], [*SEEN, row(0, 1, "0:3")], "was read although its transaction was aborted"),
         (SEEN, SEEN[:2], "was read, but then vanished"),
         (SEEN[:2], SEEN, "became visible at an offset that a reader had already passed"),
         (SEEN, [*SEEN[:2], row(1, 0, "0:9")], "was read, but then changed"),
@@ -120,7 +120,7 @@ def test_reads_of_uncommitted_records_are_reported(
 
 def test_a_read_from_an_open_transaction_is_reported() -> None:
     still_open = [line for line in LOG if line.position != Position(1, 1)]
-    assert whats(aborted_reads(SEEN, still_open, SEEN)) == ["read although its transaction was never ended"]
+    assert whats(aborted_reads(SEEN, still_open, SEEN)) == ["was read although its transaction was never ended"]
 
 
 def test_an_offset_read_twice_with_different_records_is_reported() -> None:
@@ -156,7 +156,7 @@ def test_a_transaction_ended_in_one_partition_only_is_reported() -> None:
     [
         (DECIDED, SEEN[:2], ["uuid-one"], ["3 rows decided, 2 visible"]),
         ([], SEEN, [], ["these rows are visible, but no decision contains them"]),
-        (DECIDED, SEEN, [], ["decided, but its marker is not visible"]),
+        (DECIDED, SEEN, [], ["was decided, but its marker is not visible"]),
         (DECIDED, SEEN, ["uuid-one", "uuid-two"], ["this marker is visible, but no decision contains it"]),
         (DECIDED, SEEN, ["uuid-one"] * 2, ["this marker is visible, but no decision contains it"]),
         (

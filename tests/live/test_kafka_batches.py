@@ -73,7 +73,7 @@ def test_a_topic_that_rows_choose_later_makes_the_next_attempt_send_smaller_batc
     given = [rows(topic=pa.array([way.topics[number]] * 500, pa.string())) for number in (0, 1)]
     kind, text = way.error(given)
     assert kind is RetriableError
-    assert f"NAME-1 accepts batches of at most {LIMIT} bytes (its max.message.bytes)" in text
+    assert f"NAME-1 accepts batches of at most {LIMIT} bytes (max.message.bytes)" in text
     way.write(given)
     assert values(way, topic) == Counter(given[1].column("value").to_pylist())
 
@@ -89,7 +89,7 @@ def test_a_limit_that_is_lowered_while_the_query_runs_makes_the_next_attempt_sen
     given = rows()
     kind, text = way.error([given])
     assert kind is RetriableError
-    assert f"NAME-0 accepts batches of at most {LIMIT} bytes (its max.message.bytes)" in text
+    assert f"NAME-0 accepts batches of at most {LIMIT} bytes (max.message.bytes)" in text
     way.write([given])
     assert values(way, topic) >= Counter(given.column("value").to_pylist())
 

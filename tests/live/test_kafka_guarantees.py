@@ -168,8 +168,8 @@ def test_nobody_chooses_a_weaker_guarantee_unawares(play: Play, caplog: pytest.L
     assert [
         record.getMessage().partition(" has ")[2] for record in caplog.records if "guarantee=" in record.getMessage()
     ] == [
-        "guarantee='AT_LEAST_ONCE': readers see rows before the batch is decided, and a failure duplicates rows",
-        "guarantee='NONE': readers see rows before the batch is decided, and a failure loses or duplicates rows",
+        "guarantee='AT_LEAST_ONCE', so readers see rows before the batch is decided, and a failure duplicates rows",
+        "guarantee='NONE', so readers see rows before the batch is decided, and a failure loses or duplicates rows",
     ]
 
 

@@ -33,7 +33,7 @@ def test_of_two_columns_that_differ_in_letter_case_the_one_of_sparks_own_writer_
 @pytest.mark.parametrize(
     ("names", "named"),
     [
-        (("value", "Key", "KEY"), "'Key', 'KEY' differ only in case.*Select the right one AS key"),
+        (("value", "Key", "KEY"), "'Key', 'KEY' differ only in case.*Select the right column AS key"),
         (("VALUE", "Value"), "'VALUE', 'Value' differ only in case"),
         (("value", "key", "key"), "has 2 columns named 'key'"),
         (("Value", "Value"), "has 2 columns named 'Value'"),
@@ -50,7 +50,7 @@ def test_two_columns_of_one_name_that_no_record_has_do_not_matter() -> None:
 
 
 def test_a_missing_topic_is_an_error() -> None:
-    with pytest.raises(SchemaError, match="no topic: the sink has none, and the DataFrame"):
+    with pytest.raises(SchemaError, match="the sink has no topic, and the DataFrame"):
         SINK.choose_columns(pa.schema([("value", pa.binary())]))
 
 

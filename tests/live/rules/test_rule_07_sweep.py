@@ -127,7 +127,7 @@ def test_the_writer_of_a_swept_transaction_is_fenced(play: Play) -> None:
     driver.process(play.batch(0), Tasks(play, ROWS))
     assert play.open_transactions() == ()
 
-    with pytest.raises(RetriableError, match="newer driver or task has initialised the transactional id"):
+    with pytest.raises(RetriableError, match="newer driver or task has initialized the transactional id"):
         zombie.snapshot_state(0)
     zombie.close()
     assert play.open_transactions() == ()
