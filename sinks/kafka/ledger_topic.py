@@ -78,12 +78,18 @@ class LedgerTopic:
         self._created_id = ""
 
     def identity(self) -> str:
-        """Return the topic id, which changes when the topic is recreated; :data:`ABSENT` if it does not exist."""
+        """Return the topic id, which changes when the topic is recreated.
+
+        Return :data:`ABSENT` if the topic does not exist.
+        """
         # ensure() has read the id. Afterward, a broker that lags might still report the topic as absent.
         return self._created_id or self._find_id()
 
     def ensure(self) -> None:
-        """Create the ledger if it does not exist. Wait until the brokers have registered it and every partition has a leader."""
+        """Create the ledger if it does not exist.
+
+        Wait until the brokers have registered the ledger and every partition has a leader.
+        """
         if self._find_id() == ABSENT:
             self._create()
         retry = retrying(is_retriable, timeout_s=self._timeout_s, backoff=wait_fixed(0.05))
@@ -120,13 +126,16 @@ class LedgerTopic:
                 )
             if settings and int(settings.get("min.insync.replicas") or 1) < 2:  # noqa: PLR2004 - 1 allows a single copy
                 logger.warning(
-                    "%s has min.insync.replicas=1, so the loss of one broker's disk can lose acknowledged decisions. Set it to "
-                    "2, with 3 replicas",
+                    "%s has min.insync.replicas=1, so the loss of one broker's disk can lose acknowledged decisions. "
+                    "Set this option to 2, with 3 replicas",
                     name,
                 )
 
     def batch_limit(self) -> int:
-        """Return the size of the largest batch that the ledger accepts, in bytes. Reject a limit too small for markers."""
+        """Return the size of the largest batch that the ledger accepts, in bytes.
+
+        Reject a limit that is too small for markers.
+        """
         limit = int(self._settings(self._name).get("max.message.bytes") or _DEFAULT_BATCH_LIMIT)
         if limit < _LOWEST_BATCH_LIMIT:
             raise ConfigurationError(
@@ -157,14 +166,14 @@ class LedgerTopic:
                     f"ledger yourself with fewer replicas, {by_hand}"
                 ) from error
             if code != KafkaError.TOPIC_ALREADY_EXISTS:
-                right = f"{on_topic('Create', self._name)}, or create it yourself with {by_hand}"
+                right = f"{on_topic('Create', self._name)}, or create the ledger yourself with {by_hand}"
                 raise translate(error, f"creating the ledger {self._name}", right) from error
 
     def _replicas(self) -> int:
-        """Return three, or the transaction log's number of replicas if lower: decisions depend on the ledger and on that log.
+        """Return three, or the transaction log's number of replicas if that is lower. Decisions depend on both topics.
 
-        The result does not depend on the number of running brokers. Otherwise, a first start during a rolling restart would
-        create a permanently weak ledger.
+        The result does not depend on the number of running brokers. If it did, a first start during a rolling restart
+        would create a permanently weak ledger.
         """
         try:
             found = describe(self._admin, TRANSACTION_LOG, timeout_ms=self._timeout_s * 1000)
@@ -177,8 +186,8 @@ class LedgerTopic:
             return self._settings(TRANSACTION_LOG)
         except ConfigurationError as error:
             logger.warning(
-                "the settings of %s could not be checked (%s). Make sure that it has 3 replicas, min.insync.replicas=2 and "
-                "%s=false",
+                "the settings of %s could not be checked (%s). Make sure that this topic has 3 replicas, "
+                "min.insync.replicas=2 and %s=false",
                 TRANSACTION_LOG,
                 str(error),  # text, because a log handler that keeps the error would keep its client alive
                 _UNCLEAN,

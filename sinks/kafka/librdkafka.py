@@ -1,8 +1,8 @@
-"""Declare the librdkafka C interface, for the library that confluent-kafka's extension module is linked to.
+"""Declare librdkafka's C interface. The library is the one to which confluent-kafka's extension module is linked.
 
 This module uses only the documented interface, ``rdkafka.h``. The module accepts only versions 2.x, which keep these
-functions and structures. With any other version, the caller works without the library. The C library stays loaded until the
-process ends.
+functions and structures. With any other version, the caller does not use the C interface. The C library stays loaded
+until the process ends.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ class Message(ctypes.Structure):
 
 
 class Argument(ctypes.Structure):
-    """``rd_kafka_vu_t``: a type, and a union of 64 bytes of which at most three words are used."""
+    """``rd_kafka_vu_t``: a type, and a union of 64 bytes. At most three words of the union are used."""
 
     _fields_ = (
         ("kind", ctypes.c_int32),
@@ -146,7 +146,7 @@ class Library:
 
 @functools.cache
 def library() -> Library | None:
-    """Load this process's library. If its version is unknown, log a warning and return None."""
+    """Load this process's library. If the library's version is not supported, log a warning and return None."""
     try:
         return _load()
     except (OSError, AttributeError, ImportError) as error:

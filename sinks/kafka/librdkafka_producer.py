@@ -1,11 +1,13 @@
-"""Provide a transactional producer on the librdkafka C interface, for records that are never Python objects.
+"""Provide a transactional producer that uses librdkafka's C interface, so that records need not become Python objects.
 
 Delivery reports, statistics and log lines are events in one queue. :meth:`LibrdkafkaProducer.poll` reads the queue, so librdkafka
 never calls Python. Each accepted record has one delivery report (``delivery.report.only.error`` is off), and the producer reads
-every report. So the producer misses no error, and the reports identify every partition that it has written to (rules 2 and 3).
+every report. The producer therefore misses no error, and the reports identify every partition to which it has written
+(rules 2 and 3).
 
-A client, its queue and its topics live as long as this object, and an event lives until it is read. The topics are released
-first, the client last. The caller must keep keys and values until the call returns, because librdkafka copies them.
+A client, its queue and its topics live as long as this object, and an event lives until it is read. The topics are
+released first, and the client last. The caller must keep keys and values until the call returns, because librdkafka
+copies them.
 """
 
 from __future__ import annotations
@@ -47,7 +49,7 @@ ARGUMENT: Final = np.dtype(c.Argument)
 
 
 def accepts(config: Mapping[str, Any]) -> bool:
-    """Return whether all options are librdkafka options, without callbacks or options that confluent-kafka adds."""
+    """Return whether all options are librdkafka options, rather than callbacks or options that only confluent-kafka has."""
     return not any(callable(value) or name.startswith(_CONFLUENT_ONLY) for name, value in config.items())
 
 
@@ -57,8 +59,8 @@ class LibrdkafkaProducer:
     Args:
         library: librdkafka.
         config: librdkafka options.
-        delivered: counts how many records each topic and partition has acknowledged.
-        on_error: called for each topic of a record that was not delivered.
+        delivered: a counter of the acknowledged records for each topic and partition.
+        on_error: called with the error and the topic if records were not delivered.
         on_statistics: called with the statistics, if ``statistics.interval.ms`` is set.
         logger: receives the librdkafka log lines, like confluent-kafka's ``logger``.
     """
@@ -117,7 +119,10 @@ class LibrdkafkaProducer:
         self._raise(self._lib.begin_transaction(self._client))
 
     def abort_transaction(self, timeout: float) -> None:
-        """See ``rd_kafka_abort_transaction``. It waits for reports, so another thread calls it, and this thread reads them."""
+        """See ``rd_kafka_abort_transaction``.
+
+        The call waits for delivery reports, so another thread makes the call, and this thread reads the reports.
+        """
         result: list[int | None] = []
         call = threading.Thread(
             target=lambda: result.append(self._lib.abort_transaction(self._client, _milliseconds(timeout)))
@@ -146,16 +151,19 @@ class LibrdkafkaProducer:
 
         Args:
             topic: the topic of all records.
-            messages: a contiguous array of dtype :data:`MESSAGE`. The addresses must stay valid until the call returns; 0 is
-                null.
-            partition: the partition of all records; by default, the partitioner chooses.
+            messages: a contiguous array of dtype :data:`MESSAGE`. The addresses must stay valid until the call returns.
+                The address 0 stands for null.
+            partition: the partition of all records; by default, the partitioner chooses a partition.
         """
         self._unreported += self._lib.produce_batch(
             self.handle(topic), partition, c.COPY, messages.ctypes.data, len(messages)
         )
 
     def produce_arguments(self, address: int, count: int) -> int:
-        """Enqueue the record in the ``count`` structures :data:`ARGUMENT` at ``address``. Return the error code, or 0."""
+        """Enqueue the record that is described by ``count`` structures of type :data:`ARGUMENT` at ``address``.
+
+        Return the error code, or 0.
+        """
         error = self._lib.produceva(self._client, address, count)
         if error is None:
             self._unreported += 1
@@ -183,7 +191,7 @@ class LibrdkafkaProducer:
         return events
 
     def flush(self, timeout: float) -> int:
-        """Send all records now. Return the number of records that are still unreported at the deadline."""
+        """Send all records now. Return the number of records that have no delivery report at the deadline."""
         deadline = time.monotonic() + timeout
         self.poll(0)
         if not self._unreported:
@@ -235,7 +243,7 @@ class LibrdkafkaProducer:
         self._logger.log(LEVELS[min(level.value, len(LEVELS) - 1)], "%s [%s] %s", *said)
 
     def _require_alive(self) -> None:
-        """Raise the fatal error, if any. Other errors are transient, or lead to a delivery report."""
+        """Raise the fatal error if there is one. Other errors are transient, or lead to a delivery report."""
         reason = ctypes.create_string_buffer(_TEXT_BYTES)
         code = self._lib.fatal_error(self._client, reason, _TEXT_BYTES)
         if code:

@@ -1,4 +1,7 @@
-"""Read many librdkafka delivery reports at a time. This module examines each report, but creates no Python object for it."""
+"""Read many librdkafka delivery reports at a time.
+
+This module examines each report without creating a Python object for it.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +18,7 @@ def facts_of(messages: Numbers) -> list[tuple[tuple[int, ...], int]]:
     """Count the reports for each distinct combination of error, topic handle and partition.
 
     Args:
-        messages: the addresses of structures ``rd_kafka_message_t``, which must live until the call returns.
+        messages: the addresses of ``rd_kafka_message_t`` structures, which must stay valid until the call returns.
     """
     if not len(messages):
         return []
@@ -27,7 +30,7 @@ def facts_of(messages: Numbers) -> list[tuple[tuple[int, ...], int]]:
 
 
 class _Region:
-    """A numpy view of memory: the words from one address to another, both included."""
+    """Return a numpy view of the memory words from one address to another, including both."""
 
     def __init__(self, first: int, last: int) -> None:
         words = (last - first) // _WORD_BYTES + 1
@@ -35,7 +38,10 @@ class _Region:
 
 
 def _words_at(messages: Numbers) -> Numbers:
-    """Read each structure's first three words: error, topic and partition. Do not read the memory between structures."""
+    """Read each structure's first three words, which are the error, topic and partition.
+
+    Do not read the memory between structures.
+    """
     first = int(messages.min())
     words = np.asarray(_Region(first, int(messages.max()) + 2 * _WORD_BYTES))
     start = ((messages - np.uintp(first)) // np.uintp(_WORD_BYTES)).astype(np.intp)

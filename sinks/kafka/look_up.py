@@ -1,7 +1,8 @@
 """Look up a topic again before rejecting a row, because the producer's metadata may be outdated.
 
 librdkafka immediately rejects a topic or partition that it does not know, and refreshes its metadata only every five minutes
-(``topic.metadata.refresh.interval.ms``). The Java producer refreshes as soon as it meets an unknown topic or partition.
+(``topic.metadata.refresh.interval.ms``). The Java producer refreshes its metadata as soon as it encounters an unknown
+topic or partition.
 """
 
 from __future__ import annotations
@@ -42,7 +43,7 @@ class LookUp:
         return self._partitions(records.topic_of(row)) > 0
 
     def named(self, topic: str, error: KafkaError) -> str:
-        """Return the topic name, with its number of partitions if the error depends on it."""
+        """Return the topic name. If the error depends on the number of partitions, add that number."""
         count = self._partitions(topic) if error.code() == KafkaError._UNKNOWN_PARTITION else 0
         return f"{topic} ({topic} has {counted(count, 'partition')})" if count else topic
 
@@ -54,15 +55,15 @@ class LookUp:
         return not (isinstance(found, KafkaException) or _refused(found) or found.partitions)
 
     def refusal(self, topic: str) -> KafkaError | None:
-        """Return the broker's error if this principal may not see the topic, which then seems to have no partitions."""
+        """Return the broker's error if this principal may not see the topic. Such a topic seems to have no partitions."""
         return _refused(self._described(topic))
 
     def _partitions(self, topic: str) -> int:
-        """Ask a broker for the number of partitions; 0 if the topic does not exist or no broker responds."""
+        """Ask a broker for the number of partitions. Return 0 if the topic does not exist or no broker responds."""
         return len(getattr(self._described(topic), "partitions", ()))
 
     def _described(self, topic: str) -> Any:
-        """Return the topic's description; None if the topic does not exist, or the exception if no broker responds."""
+        """Return the topic's description, or None if the topic does not exist, or the exception if no broker responds."""
         try:
             return self._producer.list_topics(topic, timeout=self._timeout_s).topics.get(topic)
         except KafkaException as error:

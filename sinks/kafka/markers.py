@@ -1,8 +1,9 @@
 """Write and search for markers. Each task transaction writes a marker to the ledger, as evidence of its commit (rule 4).
 
-If a ``read_committed`` reader sees a marker, its transaction is committed. If the marker is absent, its transaction is lost only
-if the reader also sees a *barrier*, a record that the driver has written later. An open transaction hides the barrier, and a
-stale leader does not have it. A deleted marker is not treated as absent.
+If a ``read_committed`` reader sees a marker, the marker's transaction is committed. If the reader does not see the
+marker, the transaction is lost only if the reader sees a *barrier*. A barrier is a record that the driver has written
+later. An open transaction hides the barrier, and a stale leader does not have it. A deleted marker is not treated as
+absent.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ if TYPE_CHECKING:
 
 
 class Marker(msgspec.Struct, frozen=True, kw_only=True):
-    """Identifies a task transaction, which itself writes this record."""
+    """Identifies a task's transaction. The transaction itself writes this record."""
 
     uuid: str
     query_id: str
@@ -63,11 +64,12 @@ def decode_marker(value: bytes) -> Marker:
 def search(
     log: KafkaDecisionLog, handles: Sequence[KafkaHandle], scan_start: Mapping[str, int], *, timeout_ms: float
 ) -> tuple[dict[KafkaHandle, Evidence], list[str]]:
-    """Search the markers from ``scan_start`` on for evidence of each transaction. ``timeout_ms`` applies to each partition.
+    """Search the markers from ``scan_start`` on for each transaction's evidence.
 
-    Returns:
-        the evidence, and the reasons why partitions prove nothing. The search ends at the first unreadable partition,
-        because every other partition could take as long, and the batch is already unproven.
+    ``timeout_ms`` applies to each partition.
+
+    Returns: the evidence, and the reasons why partitions prove nothing. The search ends at the first partition that
+    cannot be read, because the batch is then already unproven, and every other partition could take as long.
 
     Raises:
         FencedError: a newer driver has acquired the sink; nothing was proven.
@@ -93,7 +95,7 @@ def _evidence(handle: KafkaHandle, seen: set[bytes] | None) -> Evidence:
 
 
 def _read_to_barrier(log: KafkaDecisionLog, partition: int, start: int, timeout_ms: float) -> set[bytes] | None:
-    """Read the committed records' keys from ``start`` up to a new barrier; None if some records were deleted."""
+    """Read the committed records' keys from ``start`` up to a new barrier. Return None if some records were deleted."""
     earliest = offsets(log.admin, log.name, [partition], OffsetSpec.earliest(), timeout_ms=timeout_ms)[partition]
     if earliest > start:
         return None

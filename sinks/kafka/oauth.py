@@ -1,8 +1,8 @@
 """Supply SASL/OAUTHBEARER tokens to both clients of a process.
 
 librdkafka calls a :class:`Tokens` object as its ``oauth_cb``. kafka-python receives the same object through an adapter
-(``twopc.sinks.kafka.broker_connection``). Each task has its own producer, and an identity provider may limit requests, so the
-clients reuse a token for half of its lifetime.
+(``twopc.sinks.kafka.broker_connection``). The clients reuse a token for half of its lifetime, because each task has its
+own producer, and an identity provider may limit requests.
 
 No error, representation or log line in this module contains a token or a client secret.
 """
@@ -33,10 +33,11 @@ _failing: weakref.WeakValueDictionary[int, Tokens] = weakref.WeakValueDictionary
 
 
 class Tokens:
-    """Supplies tokens to every client of a process, and reuses them. Threads may share this object. A pickled copy has no token.
+    """Supplies tokens to every client of a process, and reuses them. Threads may share this object.
 
-    Args:
-        request: requests a new token, given ``config``.
+    A pickled copy does not contain the token.
+
+    Args: request: requests a new token, given ``config``.
         name: this object's name in error messages.
         config: the ``sasl.oauthbearer.config`` option.
     """
@@ -112,13 +113,13 @@ class Tokens:
         left_s = expires_s - time.time()
         if left_s > _LONGEST_LIFE_S:
             raise ConfigurationError(
-                f"{self._name} returned the expiry {expires_s:.0f}, which is not a plausible time in seconds. If it is in "
-                "milliseconds, divide it by 1000"
+                f"{self._name} returned the expiry {expires_s:.0f}, which is not a plausible time in seconds. If this "
+                "value is in milliseconds, divide it by 1000"
             )
         if left_s <= 0:
             raise RetriableError(
-                f"{self._name} returned a token for SASL/OAUTHBEARER that expired {-left_s:.0f} s ago. The function must request "
-                "a new token at each call. Also check this host's clock"
+                f"{self._name} returned a token for SASL/OAUTHBEARER that expired {-left_s:.0f} s ago. The function "
+                "must request a new token in each call. Also check this host's clock"
             )
         return token, float(expires_s), principal, extensions
 
@@ -126,7 +127,7 @@ class Tokens:
 def require_token(config: Mapping[str, Any]) -> None:
     """Request a librdkafka client's token before the client is created.
 
-    The client itself would ignore the error, wait for 10 s, and not give the reason.
+    The client itself would ignore the error, wait for 10 s, and not report the reason.
 
     Raises the same errors as :meth:`Tokens.__call__`.
     """
@@ -135,11 +136,11 @@ def require_token(config: Mapping[str, Any]) -> None:
 
 
 def failures() -> list[str]:
-    """Say why this process has no new tokens. A client without a token reports only a timeout."""
+    """Say why this process could not get a new token. A client without a token reports only a timeout."""
     return [tokens.failure for tokens in _failing.values()]
 
 
 def name_of(function: object) -> str:
-    """Return a callable's name for error messages. All its copies have the same name."""
+    """Return a callable's name for error messages. Copies of the callable have the same name."""
     kind = function if hasattr(function, "__qualname__") else type(function)
     return f"kafka.oauth_cb {getattr(kind, '__module__', '')}.{getattr(kind, '__qualname__', '')}"

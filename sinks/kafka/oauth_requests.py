@@ -1,4 +1,4 @@
-"""Request tokens for kafka-python with the built-in librdkafka methods.
+"""Request tokens for kafka-python in the same ways as librdkafka's built-in methods.
 
 Source: librdkafka's CONFIGURATION.md (``sasl.oauthbearer.*``) and ``rdkafka_sasl_oauthbearer*.c``.
 """
@@ -32,7 +32,7 @@ _REQUIRED: Final = (_ENDPOINT, "sasl.oauthbearer.client.id", "sasl.oauthbearer.c
 
 @dataclass(frozen=True)
 class ClientCredentials:
-    """Requests tokens with OAuth's client credentials grant (RFC 6749, section 4.4), for ``sasl.oauthbearer.method=oidc``.
+    """Requests tokens for ``sasl.oauthbearer.method=oidc``, with the OAuth client credentials grant (RFC 6749, section 4.4).
 
     Args:
         options: librdkafka options.
@@ -65,7 +65,7 @@ class ClientCredentials:
         expires_s = _claims(token).get("exp") or (began + float(life_s) if life_s else None)
         if not isinstance(token, str) or not isinstance(expires_s, (int, float)):
             raise ConfigurationError(
-                f"{self._endpoint} responded without access_token or without its expiry. Check kafka.{_ENDPOINT}"
+                f"{self._endpoint} responded without access_token or without expires_in. Check kafka.{_ENDPOINT}"
             )
         return token, float(expires_s), "", _pairs(self.options.get("sasl.oauthbearer.extensions", ""), ",")
 
@@ -114,17 +114,17 @@ def diagnose(config: Mapping[str, str]) -> None:
 
 
 def unsecured(config: str | None) -> Granted:
-    """Make a token without a signature, for tests (``enable.sasl.oauthbearer.unsecure.jwt``).
+    """Create a token without a signature, for tests (``enable.sasl.oauthbearer.unsecure.jwt``).
 
     ``config`` has the form of ``sasl.oauthbearer.config``: ``principal=admin scope=role1,role2 lifeSeconds=600``.
 
     Raises:
-        ConfigurationError: ``config`` does not name a principal.
+        ConfigurationError: ``config`` contains no principal.
     """
     given = _pairs(config or "", " ")
     principal = given.get("principal")
     if not principal:
-        raise ConfigurationError("kafka.sasl.oauthbearer.config does not name a principal. Set 'principal=<name>'")
+        raise ConfigurationError("kafka.sasl.oauthbearer.config contains no principal. Set 'principal=<name>'")
     now = time.time()
     expires_s = now + int(given.get("lifeSeconds", "3600"))
     claims: dict[str, Any] = {given.get("principalClaimName", "sub"): principal, "iat": now, "exp": expires_s}
@@ -146,7 +146,7 @@ def _encoded(value: Mapping[str, Any]) -> str:
 
 
 def _claims(token: object) -> dict[str, Any]:
-    """Return a JWT's claims; empty for any other kind of token."""
+    """Return a JWT's claims. The result is empty for any other kind of token."""
     parts = token.split(".") if isinstance(token, str) else []
     try:
         claims = json.loads(base64.urlsafe_b64decode(f"{parts[1]}=="))

@@ -1,7 +1,8 @@
 """Check and convert the user's librdkafka options for two clients. The options have the prefix ``kafka.``, as in Spark.
 
 librdkafka writes rows and decisions. kafka-python commits other processes' transactions (``twopc.sinks.kafka.transactions``).
-Connection options must apply to both clients, so an option that kafka-python does not support is rejected, not ignored.
+Connection options must apply to both clients. An option that kafka-python does not support is therefore rejected rather
+than ignored.
 
 The names come from librdkafka's CONFIGURATION.md.
 """
@@ -24,7 +25,9 @@ PREFIX: Final = "kafka."
 _CALLBACK: Final = f"{PREFIX}oauth_cb"
 #: Why a user must not set these options.
 _OWNED: Final = {
-    "each producer needs its own id, which consists of sink, driver epoch, worker and sequence": ("transactional.id",),
+    "each producer needs its own id, which consists of the sink, driver epoch, worker and sequence": (
+        "transactional.id",
+    ),
     "transactions need idempotence": ("enable.idempotence",),
     "a lost record must fail only its transaction, not the producer": ("enable.gapless.guarantee",),
     "transactions need acks=all": ("acks", "request.required.acks"),
@@ -39,7 +42,7 @@ _OWNED: Final = {
         "dr_msg_cb",
         "on_delivery",
     ),
-    "the sink does not read the statistics, which cost more time and memory with each partition": (
+    "the sink does not read the statistics, and each partition adds to their cost in time and memory": (
         "statistics.interval.ms",
         "stats_cb",
     ),
@@ -102,7 +105,8 @@ def check(options: Mapping[str, Any]) -> None:
         name, given = option.removeprefix(PREFIX), f"option {option!r}={value!r}"
         if name == option:
             raise ConfigurationError(
-                f"option {option!r} has no prefix. If it is a librdkafka option, set '{PREFIX}{option}'; otherwise remove it"
+                f"option {option!r} has no prefix. If this is a librdkafka option, set '{PREFIX}{option}'. Otherwise, "
+                "remove the option"
             )
         if name in _REASONS:
             raise ConfigurationError(f"{given} cannot be set: {_REASONS[name]}. Remove the option")
@@ -123,10 +127,12 @@ def check(options: Mapping[str, Any]) -> None:
 
 
 def with_tokens(options: Mapping[str, Any]) -> dict[str, Any]:
-    """Convert a user's ``oauth_cb``, a callable or its name ``module:function``, to :class:`Tokens`.
+    """Convert a user's ``oauth_cb`` to :class:`Tokens`.
+
+    It is a callable, or the name of a callable in the form ``module:function``.
 
     Raises:
-        ConfigurationError: the value is neither a callable nor the name of one.
+        ConfigurationError: the value is neither a callable nor a callable's name.
     """
     callback = options.get(_CALLBACK)
     if callback is None or isinstance(callback, Tokens):
@@ -149,7 +155,7 @@ def without_network(parsed: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def without_prefix(options: Mapping[str, Any]) -> dict[str, Any]:
-    """Convert the options to librdkafka's format: names without prefix, and strings or callables as values."""
+    """Convert the options to librdkafka's format, with names without a prefix, and strings or callables as values."""
     return {name.removeprefix(PREFIX): value if callable(value) else _text(value) for name, value in options.items()}
 
 
@@ -158,7 +164,7 @@ def _text(value: object) -> str:
 
 
 def for_librdkafka(parsed: Mapping[str, Any]) -> dict[str, Any]:
-    """Select the connection options for clients that read or administer."""
+    """Select the connection options for consumers and admin clients."""
     return {n: v for n, v in parsed.items() if n in _CONNECTION or n.startswith(("socket.", "broker."))}
 
 
@@ -202,7 +208,8 @@ def _tokens(parsed: Mapping[str, Any]) -> Tokens:
         )
     if len(chosen) != 1:
         raise ConfigurationError(
-            f"kafka.sasl.mechanism='OAUTHBEARER' has {' and '.join(chosen) or 'nothing'} to supply tokens. Set exactly one of "
+            f"kafka.sasl.mechanism='OAUTHBEARER' gets tokens from {' and '.join(chosen) or 'no option'}. Set exactly "
+            "one of "
             f"{', '.join(ways)}"
         )
     if parsed.get("oauth_cb"):

@@ -3,12 +3,13 @@
 This module follows Flink's ``KafkaSink`` (``DeliveryGuarantee``, flink-connector-base; ``KafkaWriter.flush``,
 flink-connector-kafka).
 
-With ``AT_LEAST_ONCE``, every record is acknowledged before the vote. With ``NONE``, no task waits. A task hands over no handle,
-so the driver has nothing to commit, sweep or repair. The driver still decides the batch, so a restart after the decision does not
-write it again, and the query's other sinks keep their guarantee.
+With ``AT_LEAST_ONCE``, every record is acknowledged before the vote. With ``NONE``, tasks do not wait for
+acknowledgments. A task does not report a handle, so the driver has no transaction to commit, sweep or repair. The
+driver still decides the batch. A restart after the decision therefore does not write the batch again, and the query's
+other sinks keep their guarantee.
 
-As in Flink, a producer serves one task after another in its process. When a task fails, its
-producer is discarded, along with any unsent records.
+As in Flink, the tasks in a process use the same producer one after another. When a task fails, its producer is
+discarded, along with any unsent records.
 """
 
 from __future__ import annotations
@@ -53,7 +54,7 @@ class PlainWriter(KafkaWriter):
         return (os.getpid(), self._settings.name, tuple(sorted(self._config.items())))
 
     def begin_transaction(self) -> None:
-        """See :class:`SinkWriter`. Begin no transaction."""
+        """See :class:`SinkWriter`. This method does not begin a transaction."""
         self._ready = self._take()
 
     def _take(self) -> ReadyProducer:
@@ -66,7 +67,8 @@ class PlainWriter(KafkaWriter):
     def pre_commit(self) -> None:  # type: ignore[override]  # None, as SinkWriter allows, because nothing must be committed
         """See :class:`SinkWriter`.
 
-        A task may vote only if no delivery has failed. With ``AT_LEAST_ONCE``, it also needs a report on every row (rule 2).
+        A task may vote only if no delivery has failed. With ``AT_LEAST_ONCE``, the task also needs a delivery report
+        for every row (rule 2).
         """
         if self._settings.guarantee == AT_LEAST_ONCE:
             self._flush(self._begun)

@@ -1,4 +1,4 @@
-"""Confirm (rule 3), commit (rule 4), abort and sweep (rule 7) the tasks' transactions from the driver."""
+"""Confirm (rule 3), commit (rule 4), abort and sweep (rule 7) the tasks' transactions in the driver."""
 
 from __future__ import annotations
 
@@ -32,8 +32,8 @@ def confirm(client: TransactionClient, settings: KafkaSettings, handles: Sequenc
     if lives_ms - age_ms < settings.reserve_ms:
         raise CheckpointExpiredError(
             f"sink {settings.name!r}: preparing took {age_ms:.0f} ms, but transactions expire after {lives_ms} ms. No part of "
-            "this attempt is visible or decided. To allow more time, raise kafka.transaction.timeout.ms and the brokers' "
-            "transaction.max.timeout.ms"
+            "this attempt is visible or decided. To allow more time, increase kafka.transaction.timeout.ms and the "
+            "brokers' transaction.max.timeout.ms"
         )
     descriptions = client.describe([handle.transactional_id for handle in handles])
     for handle in handles:
@@ -43,11 +43,13 @@ def confirm(client: TransactionClient, settings: KafkaSettings, handles: Sequenc
 
 
 def why_not(handle: KafkaHandle, found: Description, ledger: str) -> str | None:
-    """Say why a handle's transaction cannot be decided; None if it can."""
+    """Say why a handle's transaction cannot be decided. Return None if it can be decided."""
     if found.error != NONE:
         return f"its coordinator reports {found.error}"
     if found.state != "Ongoing":
-        return f"its state is {found.state}, not Ongoing, because it timed out or another process ended it"
+        return (
+            f"the transaction's state is {found.state}, not Ongoing, because it timed out or another process ended it"
+        )
     if not found.is_of(handle):
         return (
             f"the coordinator has producer {found.producer_id} epoch {found.producer_epoch}, but the writer had "
@@ -57,15 +59,16 @@ def why_not(handle: KafkaHandle, found: Description, ledger: str) -> str | None:
     if missing:
         topics = sorted({where.rpartition(":")[0] for where in missing})
         return (
-            f"the coordinator's transaction lacks {', '.join(sorted(missing))}. Either it ended and a new transaction began, "
-            "or the driver's principal may not see these partitions. In that case, allow Describe on the topic "
+            f"the coordinator's transaction lacks {', '.join(sorted(missing))}. Either it ended and a new transaction "
+            "began, or the driver's principal may not see these partitions. In the second case, allow Describe on the "
+            "topic "
             f"{' and '.join(topics)}"
         )
     return None
 
 
 def end_all(client: TransactionClient, handles: Sequence[KafkaHandle], *, timeout_ms: float) -> dict[KafkaHandle, str]:
-    """Commit all transactions concurrently. The report NONE proves a commit, but an error's name proves nothing."""
+    """Commit all transactions concurrently. A report of NONE proves a commit, but an error's name proves nothing."""
     by_id = {handle.transactional_id: handle for handle in handles}
 
     def end(ids: Sequence[str]) -> dict[str, str]:
@@ -81,7 +84,7 @@ def end_all(client: TransactionClient, handles: Sequence[KafkaHandle], *, timeou
 def await_visible(client: TransactionClient, committed: Sequence[KafkaHandle], *, timeout_ms: float) -> None:
     """Wait until readers see committed transactions. The coordinator reports NONE before the commit reaches the partitions.
 
-    These transactions are not in doubt. A partition without a leader shows its rows once it has a leader again.
+    These transactions are not in doubt. If a partition has no leader, readers see its rows once it has a leader again.
     """
     by_id = {handle.transactional_id: handle for handle in committed}
 
@@ -123,14 +126,14 @@ def sweep(client: TransactionClient, settings: KafkaSettings, *, spared: Collect
         crash_point("driver.sweeping")
     unfenced = fence(client, orphans, timeout_ms=settings.timeout_ms)
     if unfenced or len(opened) < len(candidates) or not listing.complete:
-        logger.warning("the sweep of sink %r is incomplete; the next batch retries it", settings.name)
+        logger.warning("the sweep of sink %r is incomplete, and will be retried in the next batch", settings.name)
     return len(orphans) - len(unfenced)
 
 
 def fence(client: TransactionClient, identities: Sequence[ProducerIdentity], *, timeout_ms: float) -> list[str]:
     """Abort the transactions and stop their writers. Return the ids whose abort is not proven.
 
-    InitProducerId, unlike EndTxn, also stops a writer that still runs somewhere (rule 7).
+    Unlike EndTxn, InitProducerId also stops a writer that is still running somewhere (rule 7).
     """
     by_id = {identity.transactional_id: identity for identity in identities}
     reports = until_final(by_id, lambda ids: client.fence([by_id[tid] for tid in ids]), timeout_ms=timeout_ms)

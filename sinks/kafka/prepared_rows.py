@@ -1,4 +1,4 @@
-"""Choose how to pass rows to librdkafka: as structures that numpy fills in, or one by one as Python objects."""
+"""Choose how to pass rows to librdkafka, either as structures that numpy fills in, or one by one as Python objects."""
 
 from __future__ import annotations
 

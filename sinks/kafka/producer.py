@@ -1,4 +1,4 @@
-"""Create, initialize and identify a task's producer before its only transaction, then abort or drop it."""
+"""Create and initialize the producer for a task's only transaction. Later, abort the transaction or drop the producer."""
 
 from __future__ import annotations
 
@@ -40,17 +40,18 @@ _FOR_ANOTHER: Final = frozenset(
 
 @dataclass
 class ReadyProducer:
-    """An initialized producer without a transaction.
+    """An initialized producer that has not yet begun a transaction.
 
     Attributes:
         sequence: the number at the end of the transactional id.
-        failures: each topic's first delivery error. An error that names the cause replaces the error of a record that failed
-            because of another record. A task may vote only if ``failures`` is empty (rule 2).
+        failures: each topic's first delivery error. If a record failed only because of another record, a later error
+            that names the cause replaces its error. A task may vote only if ``failures`` is empty (rule 2).
         markers: the number of marker partitions in the ledger.
         native: the same producer, if it accepts records that are not Python objects and reports each delivery; None if the
             producer is confluent-kafka's.
         delivered: the number of delivered records for each topic and partition, from the delivery reports.
-        identity: the producer's own report of its id and epoch, because the broker might describe another producer (rule 3).
+        identity: the producer's own report of its id and epoch. The broker's report might describe another producer
+            (rule 3).
         log: the producer's log.
     """
 
@@ -66,10 +67,13 @@ class ReadyProducer:
 
 
 def connect(producer: Producer | LibrdkafkaProducer, topic: str, *, timeout_s: float) -> int:
-    """Connect a new producer, so that its ``init_transactions()`` takes 5 ms instead of 510. Return the partition count.
+    """Connect a new producer, so that its ``init_transactions()`` takes 5 ms instead of 510 ms.
 
-    librdkafka looks for the coordinator as soon as a broker *of the cluster* is connected, otherwise after 500 ms. The bootstrap
-    address may respond to the first request itself (for 6 of 55 producers). Two requests were always enough (112 of 112).
+    Return the partition count.
+
+    librdkafka looks for the coordinator as soon as it is connected to a broker *of the cluster*, otherwise after 500
+    ms. The bootstrap address may respond to the first request itself (for 6 of 55 producers). Two requests were always
+    enough (112 of 112).
     """
     try:
         producer.list_topics(topic, timeout=timeout_s)
@@ -84,8 +88,9 @@ def make_ready(
 ) -> ReadyProducer:
     """Create and initialize a producer.
 
-    ``topics`` contains the ledger and, if all rows have the same topic, that topic. ``topics`` is a tuple because mypy accepts
-    ``str`` as ``Sequence[str]``, and a producer creates every topic that it asks for if the brokers allow that.
+    ``topics`` contains the ledger and, if all rows have the same topic, that topic. ``topics`` is a tuple because mypy
+    would accept a ``str`` as ``Sequence[str]``. If the brokers allow it, a producer creates every topic that it asks
+    for.
 
     Raises:
         ConfigurationError, RetriableError: the producer cannot be initialized.
@@ -154,7 +159,7 @@ def new_producer(
     log: ClientLog,
     identity: Identity | None = None,
 ) -> tuple[Producer | LibrdkafkaProducer, LibrdkafkaProducer | None]:
-    """Create a producer. Return it a second time if it accepts records that are not Python objects.
+    """Create a producer. If the producer accepts records that are not Python objects, return it a second time.
 
     The producer's delivery reports go to ``failures`` and ``delivered``, and its log to ``log`` and ``identity``.
     """
@@ -205,16 +210,19 @@ def _note(failures: dict[str, KafkaError], topic: str, error: KafkaError) -> Non
 
 
 def is_for_another(error: KafkaError) -> bool:
-    """Return whether another record caused the error, by failing the transaction or being rejected in the same request."""
+    """Return whether another record caused the error.
+
+    That record made the transaction fail, or was rejected in the same request.
+    """
     return error.code() in _FOR_ANOTHER
 
 
 def drop_quietly(ready: ReadyProducer, timeout_ms: float) -> None:
-    """Abort a producer's transaction if possible. The sweep ends a transaction that stays open.
+    """Abort a producer's transaction if possible. If the transaction stays open, the sweep ends it later.
 
-    librdkafka waits for records in flight. If no response comes, the transaction stays open, and the sweep fences these records.
-    Do not purge them. The abort would leave the epoch unchanged, and brokers before Kafka 3.6 accept a record that arrives after
-    the abort (KAFKA-14402).
+    librdkafka waits for records in flight. If no response comes, the transaction stays open, and the sweep fences these
+    records. Do not purge the records. The abort would leave the epoch unchanged, and brokers before Kafka 3.6 accept a
+    record that arrives after the abort (KAFKA-14402).
     """
     with suppress(*SERVING):
         ready.producer.abort_transaction(timeout_ms / 1000)

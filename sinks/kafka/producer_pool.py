@@ -1,8 +1,9 @@
-"""Prepare producers in advance in the idle Python worker. Each producer serves one transaction (rule 5).
+"""Prepare producers in advance while a Python worker is idle. Each producer serves one transaction (rule 5).
 
-A new producer's ``init_transactions()`` may take half a second. In the background, it costs the next task no time. The pool
-reuses an id only after the last batch that it served is proven. Then its old epoch is no longer needed, and the new epoch fences
-any late EndTxn for the old epoch (a retry, a paused driver, KAFKA-17754).
+A new producer's ``init_transactions()`` may take half a second. When this happens in the background, the next task
+loses no time. The pool reuses a transactional id only after the last batch that used it is proven. The old epoch is
+then no longer needed, and the new epoch fences any late EndTxn for the old epoch (a retry, a paused driver,
+KAFKA-17754).
 """
 
 from __future__ import annotations
@@ -33,7 +34,10 @@ _NEVER_FREE: Final = sys.maxsize  #: higher than any batch number
 
 @dataclass(frozen=True)
 class PoolKey:
-    """A pool's key. Each pool serves one sink in one driver epoch, with one set of options, in one process."""
+    """A pool's key. Identifies a pool.
+
+    Each pool is for one sink, one driver epoch and one set of options, in one process.
+    """
 
     sink: str
     driver_epoch: int
@@ -80,7 +84,7 @@ class ProducerPool:
         return ready
 
     def replenish(self, committed_through: int) -> None:
-        """Prepare the number of producers that the last batch used, in the background. A task calls this at its end."""
+        """In the background, prepare as many producers as the last batch used. A task calls this method when it ends."""
         self._last_use = time.monotonic()
         if self._is_closed or (self._making is not None and self._making.is_alive()):
             return
@@ -133,7 +137,8 @@ class ProducerPool:
             except Exception as error:  # noqa: BLE001 - the task that needs a producer tries again and raises it
                 # Log the text only. If a log handler kept the error, its client would live on, and keep requesting the id.
                 logger.warning(
-                    "no producer could be prepared in advance. The next task creates its own, and no data is at risk: %s",
+                    "no producer could be prepared in advance. The next task creates its own producer, and no data is "
+                    "at risk: %s",
                     str(error),
                 )
                 return
@@ -158,7 +163,7 @@ def _serve_idle() -> None:
 
 @cache
 def _keep_serving_idle(pid: int) -> None:
-    """Start this process's thread that serves idle producers.
+    """Start the thread that serves this process's idle producers.
 
     Without this thread, events (a lost broker, an expiring token) would pile up until a task takes the producers, perhaps
     hours later.
@@ -180,7 +185,10 @@ _KEEP_S: Final = 600.0
 
 
 def pool_for(key: PoolKey, *, timeout_ms: float) -> ProducerPool:
-    """Return this process's pool for ``key``. Drop unused pools, and pools of an earlier driver epoch or a parent process."""
+    """Return this process's pool for ``key``.
+
+    Drop unused pools, and pools from an earlier driver epoch or from a parent process.
+    """
     _keep_serving_idle(os.getpid())
     with _pools_lock:
         pool = previous = _pools.pop(key.sink, None)
@@ -195,7 +203,10 @@ def pool_for(key: PoolKey, *, timeout_ms: float) -> ProducerPool:
 
 
 def drop_pool(sink: str, driver_epoch: int) -> None:
-    """Drop this process's pool, if any, for a driver that has stopped. A working writer keeps its producer."""
+    """If this process has a pool for a driver that has stopped, drop the pool.
+
+    A writer that is still working keeps its producer.
+    """
     with _pools_lock:
         pool = _pools.get(sink)
         if pool is None or pool.key.driver_epoch != driver_epoch:

@@ -1,4 +1,4 @@
-"""Read a partition under ``read_committed``, from an offset up to a record that must exist."""
+"""Read a partition with ``read_committed``, from an offset up to a record that must exist."""
 
 from __future__ import annotations
 
@@ -43,7 +43,10 @@ def request_offsets(  # noqa: PLR0913 - the parts of a ListOffsets request
     timeout_ms: float,
     committed: bool = False,
 ) -> Requested:
-    """Request each partition's earliest or latest offset. With ``committed``, the latest is the last stable offset."""
+    """Request each partition's earliest or latest offset.
+
+    With ``committed``, the latest offset is the last stable offset.
+    """
     wanted = {TopicPartition(topic, partition): spec for partition in partitions}
     level = IsolationLevel.READ_COMMITTED if committed else IsolationLevel.READ_UNCOMMITTED
     return admin.list_offsets(wanted, request_timeout=_request_s(timeout_ms), isolation_level=level)
@@ -105,7 +108,7 @@ COMMITTED: Final = {
 
 
 class CommittedReader:
-    """Reads one partition at a time, with a consumer without a group."""
+    """Reads one partition at a time, with a consumer that has no group."""
 
     def __init__(self, connection: Mapping[str, Any]) -> None:
         self._consumer = Consumer({**connection, **COMMITTED, "fetch.error.backoff.ms": "50"})
@@ -128,10 +131,10 @@ class CommittedReader:
             topic: the topic.
             partition: the partition.
             start: the first offset.
-            last: tells whether to stop after a record. None stops at the last stable offset.
+            last: returns whether to stop after a record. With None, stop at the last stable offset.
             timeout_ms: how long to wait for the next record, or for ``end``.
-            end: an earlier last stable offset, for calls without ``last``. If a broker has a lower offset, it lags, so reading
-                continues.
+            end: an earlier last stable offset, for calls without ``last``. If a broker reports a lower offset, that
+                broker lags, so reading continues.
 
         Raises:
             RetriableError: time ran out, or the record at ``start`` was deleted. The records yielded so far are incomplete.
@@ -171,11 +174,13 @@ class CommittedReader:
                 self._consumer.unassign()
 
     def _connect(self, topic: str, timeout_ms: float) -> None:
-        """Send a request immediately, because a new consumer that has been idle looks for a broker only once a second.
+        """Send a request immediately.
 
-        A query's consumer is idle from the query's start to its first batch (``tests/live/test_kafka_reader.py``). Every read
-        sends this request until a broker has responded to it once. The request may take only part of the time, because the read
-        needs the rest.
+        Otherwise, a new consumer that has been idle looks for a broker only once a second.
+
+        A query's consumer is idle from the query's start to its first batch (``tests/live/test_kafka_reader.py``).
+        Every read sends this request, until a broker has responded once. The request may take only part of the time,
+        because the read needs the rest.
         """
         if not self._is_connected:
             with contextlib.suppress(KafkaException):  # the next request gets the same error, and its report is better
@@ -188,7 +193,10 @@ class CommittedReader:
 
 
 def _lasting(error: KafkaError, topic: str) -> ConfigurationError | None:
-    """Translate an error that stops a reader; None if librdkafka retries, or if the error concerns a group."""
+    """Translate an error that stops a reader.
+
+    Return None if librdkafka retries, or if the error concerns a consumer group.
+    """
     if error.code() == KafkaError.GROUP_AUTHORIZATION_FAILED:
         return None
     found = translate(error, f"reading {topic}", on_topic("Read", topic))

@@ -71,7 +71,7 @@ def _nothing_fails() -> Iterator[None]:
 @pytest.mark.parametrize(
     ("options", "expected"),
     [
-        ({}, "has nothing to supply tokens"),
+        ({}, "gets tokens from no option"),
         ({"sasl.oauthbearer.token.endpoint.url": "https://x/"}, "kafka.sasl.oauthbearer.method=oidc"),
         ({"sasl.oauthbearer.method": "oidc"}, "Set kafka.sasl.oauthbearer.token.endpoint.url, kafka.sasl.oauthbearer"),
         ({"sasl.oauthbearer.method": "jwt"}, "is unknown"),
@@ -86,7 +86,7 @@ def _nothing_fails() -> Iterator[None]:
             "is set, but has no effect",
         ),
         ({"oauth_cb": a_token, "security.protocol": "ssl"}, "is set, but has no effect"),
-        ({"enable.sasl.oauthbearer.unsecure.jwt": True}, "does not name a principal"),
+        ({"enable.sasl.oauthbearer.unsecure.jwt": True}, "contains no principal"),
     ],
 )
 def test_options_that_supply_no_token_are_refused_with_what_to_set(options: dict[str, Any], expected: str) -> None:
@@ -265,7 +265,7 @@ def test_client_credentials_are_sent_as_oauth_has_it(endpoint: TokenEndpoint) ->
         (503, {}, RetriableError, "HTTP 503"),
         (429, {}, RetriableError, "HTTP 429"),
         (200, {"token": CANARY}, ConfigurationError, "without access_token"),
-        (200, {"access_token": CANARY}, ConfigurationError, "without access_token or without its expiry"),
+        (200, {"access_token": CANARY}, ConfigurationError, "without access_token or without expires_in"),
         (200, [CANARY], ConfigurationError, "without access_token"),
         (200, None, RetriableError, "cannot be used"),
     ],
