@@ -44,7 +44,7 @@ _AFTER_A_LOSS: Final = _REPAIRS | {Step.REWRITE}
 
 @dataclass(frozen=True)
 class Prepared:
-    """The result of phase one. The decision is based on it. ``handles`` are decoded from the tasks' reports."""
+    """The result of phase one. The decision is based on this result. ``handles`` are decoded from the tasks' reports."""
 
     step: Step
     attempt: Attempt
@@ -121,7 +121,7 @@ class BatchTransaction:
         return prepared
 
     def _replay_lost(self) -> Prepared:
-        """Replay the batch and write its lost rows again. Other tasks than before may have them now (rule 9)."""
+        """Replay the batch and write its lost rows again. Other tasks may now have these rows (rule 9)."""
         run, lost = self._run, self._run.lost
         direct = frozenset(task.frame_name for task in run.decision.tasks if task.is_direct)
         order: dict[Place, Place] = {}
@@ -187,7 +187,7 @@ class BatchTransaction:
     def _end_what_is_open(self, error: BaseException | None = None) -> None:
         """End the transactions that attempts left open.
 
-        If this fails, only log the error, because the caller needs the original one.
+        If a transaction cannot be ended, only log that error, because the caller needs the original error.
         """
         prepared, self._prepared = self._prepared, {}
         try:

@@ -1,4 +1,4 @@
-"""Record a checkpoint's decision log and sinks in a file next to the checkpoint, so that none can be replaced (rule 11).
+"""Record a checkpoint's decision log and sinks in a file next to the checkpoint, to detect a change (rule 11).
 
 Without this file, a renamed sink, another cluster or a recreated ledger would look like an empty log, and a decided batch
 would be written twice.
@@ -78,7 +78,7 @@ class Binding:
         Args:
             current: the query's current log and sinks.
             add_sink: the name of a sink that may be added to the binding; None if no sink may be added.
-            decided: the binding number in the query's last decision. If it is 0, the newest file counts.
+            decided: the binding number in the query's last decision. If this number is 0, the newest file counts.
 
         Raises:
             RefusedStartError: the binding differs, and no override permits the difference.
@@ -114,7 +114,9 @@ class Binding:
             )
 
     def bind(self, current: Bound, log_epoch: int) -> None:
-        """Write the binding file. Called no earlier than the first decision, so that a refused start leaves no trace.
+        """Write the binding file.
+
+        This happens no earlier than the first decision, so that a refused start leaves no trace.
 
         Args:
             current: the query's current log and sinks.

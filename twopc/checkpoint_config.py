@@ -1,6 +1,6 @@
 """A query's checkpoint settings.
 
-If Flink has the same setting, it has the same name as in Flink's ``CheckpointConfig``.
+Settings that also exist in Flink have the same names as in Flink's ``CheckpointConfig``.
 """
 
 from __future__ import annotations

@@ -76,7 +76,7 @@ class SinkCommitter(ABC, Generic[HandleT]):
     def observe(self, decided: Sequence[HandleT], scan_start: JsonObject) -> Observation | None:
         """Read the state of the sink's store, for ``twopc status``. The caller need not :meth:`acquire` the sink.
 
-        Must not change the store.
+        This method must not change the store.
 
         Args:
             decided: all handles of the newest decision in the log.
@@ -173,7 +173,7 @@ class SinkCommitter(ABC, Generic[HandleT]):
     def prefetch(self) -> None:
         """Start requests for data that the next :meth:`begin_attempt` needs, without waiting for the responses.
 
-        Must not raise.
+        This method must not raise.
 
         This method is called when a batch is over. By default, it does nothing.
         """
@@ -191,7 +191,7 @@ class SinkCommitter(ABC, Generic[HandleT]):
 
     @abstractmethod
     def close(self) -> None:
-        """Release connections. Must not end any transaction."""
+        """Release connections. This method must not end any transaction."""
 
     def initialize_state(self, decided: Sequence[HandleT], scan_start: JsonObject) -> Mapping[HandleT, Evidence]:
         """Recover after a restart: commit the last decision again, then end every undecided transaction.

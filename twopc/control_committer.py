@@ -68,7 +68,7 @@ class ControlCommitter(SinkCommitter[HandleT], Generic[HandleT, StepT]):
 
     @abstractmethod
     def step(self) -> AbstractContextManager[StepT]:
-        """Open a step in the store. Its changes become durable when the body ends.
+        """Open a step in the store. The step's changes become durable when the body ends.
 
         If the body raises, the step changes nothing.
 
@@ -105,7 +105,9 @@ class ControlCommitter(SinkCommitter[HandleT], Generic[HandleT, StepT]):
         return self.load(step)
 
     def check_store(self, step: StepT) -> None:
-        """Check the store's settings, its permissions, and every table that the sink needs. Must not change the store.
+        """Check the store's settings, its permissions, and every table that the sink needs.
+
+        This check must not change the store.
 
         This method is called first, before :meth:`load`.
 

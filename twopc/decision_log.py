@@ -66,7 +66,7 @@ class DecisionLog(ABC):
 
     @abstractmethod
     def truncate(self, log_start: int) -> None:
-        """Try to delete every record before ``log_start``. Must not raise."""
+        """Try to delete every record before ``log_start``. This method must not raise."""
 
     @abstractmethod
     def close(self) -> None:

@@ -109,7 +109,7 @@ class Engine(Protocol):
         """
 
     def evaluate(self) -> None:
-        """Evaluate the batch once and discard the rows. A stateful plan needs this to write its new state."""
+        """Evaluate the batch once and discard the rows. A stateful plan must be evaluated to write its new state."""
 
 
 class StagedRows(Protocol):
@@ -124,5 +124,5 @@ class StagedRows(Protocol):
     def release(self, driver_epoch: int, batch_id: int) -> None:
         """Try to delete rows that this driver and earlier ones staged up to the proven batch ``batch_id``.
 
-        Must not raise.
+        This method must not raise.
         """

@@ -31,9 +31,9 @@ class Files(Protocol):
     """A directory. Names are relative and use ``/``.
 
     Attributes:
-        is_atomic: whether at most one of several callers of :meth:`put_if_absent` receives True. If this is False, as
-            for an object store, several callers may receive True, and the last caller's bytes stay. In that case,
-            another log must fence the drivers.
+        is_atomic: whether at most one of several callers of :meth:`put_if_absent` receives True. If ``is_atomic`` is
+            False, as for an object store, several callers may receive True, and the last caller's bytes stay. In that
+            case, another log must fence the drivers.
     """
 
     location: str

@@ -28,8 +28,8 @@ class Observation:
         complete: the decisions whose commits are all in the history. For other decisions, old commits may have been
             cleaned up.
         facts: more facts about the store, to show to an operator.
-        rolled_back: why the table no longer shows the newest published batch; None if it shows this batch, as far as is
-            known.
+        rolled_back: why the table no longer shows the newest published batch; None if there is no evidence of a
+            rollback.
     """
 
     record: Control

@@ -1,6 +1,6 @@
 """Overrides for ``exactly_once(override=…)``. Each override permits one action that is otherwise rejected.
 
-It applies to one particular query, batch or sink, so leaving it in the code does not weaken the checks.
+An override applies to one particular query, batch or sink, so leaving it in the code does not weaken the checks.
 """
 
 from __future__ import annotations

@@ -162,10 +162,8 @@ def describe(checkpoint: Checkpoint) -> str:
         where = f" on {slowest.host}" if slowest.host else ""
         sentences.append(
             f"The slowest of {counted(checkpoint.tasks, 'task')} that acknowledged the checkpoint was task "
-            f"{slowest.partition}{where}. It took "
-            f"{seconds(slowest.took_ms)} for {counted(slowest.rows, 'row')}, including {seconds(slowest.read_ms)} "
-            "waiting for "
-            f"rows and {seconds(slowest.flush_ms)} flushing"
+            f"{slowest.partition}{where}. It took {seconds(slowest.took_ms)} for {counted(slowest.rows, 'row')}, "
+            f"including {seconds(slowest.read_ms)} waiting for rows and {seconds(slowest.flush_ms)} flushing"
         )
     if checkpoint.limit_ms is not None:
         sentences.append(f"The checkpoint's limit was {seconds(checkpoint.limit_ms)}, set by {checkpoint.limited_by}")

@@ -27,8 +27,7 @@ OTHER_ROWS: Final = (
 OTHER_ORDERS: Final = "each replay yields the decided rows in a different order; restart the query to try again"
 LOST_AGAIN: Final = (
     "these rows were written again, but every attempt was also lost. Raise the sinks' transaction timeout "
-    "(kafka.transaction.timeout.ms) "
-    "and restart the query to try once more"
+    "(kafka.transaction.timeout.ms) and restart the query to try once more"
 )
 #: This ends a refusal, because a refused start recovers nothing, and a restart alone does not help.
 DEADLINE: Final = (
@@ -61,30 +60,23 @@ def refusal(position: Position, label: str, view: LogView, batch: Batch, log: st
         ),
         Position.COPIED: (
             f"batch {at} of this checkpoint has different source offsets from those that {log} recorded (at batch "
-            f"{highest}). "
-            "The checkpoint was copied or restored, and another run continued from it. Continuing would lose or "
-            "duplicate "
-            "records. Use the checkpoint of the run that wrote last, or start with a new checkpoint and "
-            f"override=EndQuery({mine!r})"
+            f"{highest}). The checkpoint was copied or restored, and another run continued from it. Continuing would "
+            "lose or duplicate records. Use the checkpoint of the run that wrote last, or start with a new checkpoint "
+            f"and override=EndQuery({mine!r})"
         ),
         Position.GAP: (
             f"the checkpoint is at batch {at}, but the last batch decided in {log} is {highest}. The batches after "
-            f"{highest} "
-            "ran without this sink, or the log was replaced. Call the exactly_once object for every batch, even if "
-            "the batch is empty. If the missed batches have no rows for this sink, or were written by other means, "
-            "pass "
-            f"override=ResumeAt({at}). Otherwise their rows are missing, so let the engine run them again. With "
-            "Spark, delete "
-            f"the files in the checkpoint's offsets/ with a number above {missing} and those in commits/ with a "
-            "number above "
-            f"{highest}, correct the function, and restart. Do the same if the query keeps state (dropDuplicates, "
-            "windows, stream-stream joins) and the function did not evaluate all of these batches. Their state is "
-            "missing, and ResumeAt does not restore it"
+            f"{highest} ran without this sink, or the log was replaced. Call the exactly_once object for every batch, "
+            "even if the batch is empty. If the missed batches have no rows for this sink, or were written by other "
+            f"means, pass override=ResumeAt({at}). Otherwise their rows are missing, so let the engine run them again. "
+            f"With Spark, delete the files in the checkpoint's offsets/ with a number above {missing} and those in "
+            f"commits/ with a number above {highest}, correct the function, and restart. Do the same if the query "
+            "keeps state (dropDuplicates, windows, stream-stream joins) and the function did not evaluate all of "
+            "these batches. Their state is missing, and ResumeAt does not restore it"
         ),
         Position.NEW_QUERY: (
             f"{log} belongs to query {other}, but this is query {mine}. Either the checkpoint was deleted, which gave "
-            "this query "
-            f"a new id, or two queries use the same sink name. If query {other} has ended for good, pass "
+            f"this query a new id, or two queries use the same sink name. If query {other} has ended for good, pass "
             f"override=EndQuery({other!r}); otherwise rename this sink"
         ),
         Position.UNADOPTED: (
@@ -94,9 +86,8 @@ def refusal(position: Position, label: str, view: LogView, batch: Batch, log: st
             "new checkpoint. This sink has written nothing yet"
         ),
         Position.ENDED: (
-            f"query {mine} was ended in {log} when query {other} replaced it. The ended query's checkpoint must not "
-            "be used "
-            f"again. Start with a new checkpoint and override=EndQuery({other!r}), or rename this sink"
+            f"query {mine} was ended in {log} when query {other} replaced it. The ended query's checkpoint must not be "
+            f"used again. Start with a new checkpoint and override=EndQuery({other!r}), or rename this sink"
         ),
     }
     return RefusedStartError(f"{label}: {texts[position]}. Nothing was written", case=position.value)

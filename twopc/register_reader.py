@@ -148,8 +148,7 @@ class RegisterReader:
             if entries is None:
                 raise RetriableError(
                     f"{self.where(number)} was deleted while this driver was reading it, because another driver has "
-                    "truncated the log. Nothing was "
-                    "written; restart the query"
+                    "truncated the log. Nothing was written; restart the query"
                 )
             yield from entries
 

@@ -52,10 +52,8 @@ def require_atomic(files: Files) -> None:
         raise ConfigurationError(
             f"{files.location}: no sink of this query keeps the decisions, so the checkpoint would have to keep them. "
             "However, the checkpoint's file system may overwrite an existing file, so two drivers could both decide. "
-            "Nothing was written. Add "
-            "a Kafka sink to the query, whose ledger keeps the decisions, or use a checkpoint on a local or shared "
-            "POSIX path or "
-            "on HDFS"
+            "Nothing was written. Add a Kafka sink to the query, whose ledger keeps the decisions, or use a "
+            "checkpoint on a local or shared POSIX path or on HDFS"
         )
 
 

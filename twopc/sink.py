@@ -3,7 +3,7 @@
 The contract defines three roles:
 
 * :class:`TwoPhaseCommitSink` describes the sink. A sink object is small and picklable, and has no open connections. The
-driver and each task have their own copy.
+  driver and each task have their own copy.
 * :class:`SinkWriter` serves one task attempt on an executor. It can *begin*, *write*, *pre-commit* and *abort*.
 * :class:`SinkCommitter` serves one run in the driver. It can *commit*, *abort*, *recover* and prove outcomes.
 
@@ -129,7 +129,9 @@ class TwoPhaseCommitSink(ABC, Generic[HandleT]):
         return tuple(SinkColumn(name, name) for name in taken.names)
 
     def check_schema(self, schema: pa.Schema) -> None:
-        """Check the types of the sink's columns before a batch is evaluated (driver). Must not contact any store.
+        """Check the types of the sink's columns before a batch is evaluated (driver).
+
+        This method must not contact any store.
 
         Raises:
             SchemaError: a column has a type that the sink cannot accept.
@@ -153,7 +155,7 @@ class TwoPhaseCommitSink(ABC, Generic[HandleT]):
     def release(self, driver_epoch: int) -> None:
         """Release the resources that this process keeps for a driver's next writers, because the driver needs no more writers.
 
-        Must not end any transaction.
+        This method must not end any transaction.
 
         Args:
             driver_epoch: see :class:`TaskAttempt`.
@@ -193,10 +195,9 @@ def require_one(name: str, names: Sequence[str]) -> None:
         raise SchemaError(f"the DataFrame has no column {name!r} (it has {listed(names)}): select it")
     if found > 1:
         raise SchemaError(
-            f"the DataFrame has {found} columns named {name!r} (it has {listed(names)}), so it is unclear "
-            "which one to write. "
-            "Nothing was written. Drop or rename the other columns with this name. A join keeps the columns from both "
-            "sides"
+            f"the DataFrame has {found} columns named {name!r} (it has {listed(names)}), so it is unclear which one to "
+            "write. Nothing was written. Drop or rename the other columns with this name. A join keeps the columns "
+            "from both sides"
         )
 
 

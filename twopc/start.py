@@ -195,11 +195,10 @@ def _require_newest(setup: Setup, owners: Owners, view: LogView, batch: Batch) -
         if is_own and committer.lacks_decisions(scan_start):
             raise RefusedStartError(
                 f"older store: sink {name!r} no longer has decisions that {setup.log.name} has (up to batch "
-                f"{view.highest_batch}). Its store was restored from a backup, or a failover lost acknowledged "
-                "writes, so the "
-                "rows of these batches are lost. Continuing would leave an unnoticed gap. Restore a newer state of "
-                "the store, or restore the checkpoint and the query's other sinks to the time of the backup. To "
-                "accept the gap instead, start with a new checkpoint and override=EndQuery({mine!r}). Nothing was "
+                f"{view.highest_batch}). Its store was restored from a backup, or a failover lost acknowledged writes, "
+                "so the rows of these batches are lost. Continuing would leave an unnoticed gap. Restore a newer "
+                "state of the store, or restore the checkpoint and the query's other sinks to the time of the backup. "
+                f"To accept the gap instead, start with a new checkpoint and override=EndQuery({mine!r}). Nothing was "
                 "written",
                 case="older store",
             )
@@ -246,9 +245,8 @@ def require_same_log_owner(setup: Setup, decided: LogView, batch: Batch) -> None
 
 def _name_in_use(what: str, last: str, batch: Batch) -> RefusedStartError:
     return RefusedStartError(
-        f"name in use: {what} was last used by query {last}; this is query {batch.query_id}. If query {last} has "
-        f"ended for good, and all of its decided batches are visible, pass override=EndQuery({last!r}). Otherwise, "
-        "rename this sink. Nothing "
-        "was written",
+        f"name in use: {what} was last used by query {last}; this is query {batch.query_id}. If query {last} has ended "
+        f"for good, and all of its decided batches are visible, pass override=EndQuery({last!r}). Otherwise, rename "
+        "this sink. Nothing was written",
         case="name in use",
     )

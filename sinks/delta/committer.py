@@ -60,8 +60,7 @@ class DeltaCommitter(LakeCommitter[DeltaHandle, Step, Entry]):
             raise CheckpointExpiredError(
                 f"sink {self.name!r}: preparing took {age_ms:.0f} ms. The limit is {limit_ms:.0f} ms, a third of "
                 "delta.deletedFileRetentionDuration, because VACUUM may delete older files that are not part of any "
-                "version. Nothing was "
-                "decided. Write smaller batches, or increase delta.deletedFileRetentionDuration"
+                "version. Nothing was decided. Write smaller batches, or increase delta.deletedFileRetentionDuration"
             )
 
     def stage(

@@ -111,9 +111,8 @@ def _configuration(configuration: Mapping[str, str]) -> Iterator[str]:
     for name, condition in configuration.items():
         if name.startswith(_CONSTRAINT):
             yield (
-                f"has the constraint {name.removeprefix(_CONSTRAINT)!r} ({condition}), which the sink cannot "
-                "evaluate. Drop the "
-                "constraint, and filter the rows in the query"
+                f"has the constraint {name.removeprefix(_CONSTRAINT)!r} ({condition}), which the sink cannot evaluate. "
+                "Drop the constraint, and filter the rows in the query"
             )
     found = retention_ms(configuration)
     if found is None:

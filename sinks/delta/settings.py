@@ -81,7 +81,7 @@ class DeltaSettings:
             )
 
     def store(self) -> Store:
-        """Create a store. It loads the table later. The caller must close the store.
+        """Create a store. The store loads the table later. The caller must close the store.
 
         Raises:
             ConfigurationError: this process's environment lets two commits overwrite each other.

@@ -3,14 +3,14 @@
 A mark in each row prevents the driver from applying the row twice. The mark changes in the same atomic step as the data:
 
 * ``Put``: the cells' timestamp, which is the decision's version plus the task's partition. Writing the cells again
-changes nothing, and cells with a later version stay. Order matters only if a slice has the same key in two chunks. In
-that case, the last chunk is applied first, and a row is written only if no cell has that timestamp. The key's last row
-therefore wins, even after restarts.
+  changes nothing, and cells with a later version stay. Order matters only if a slice has the same key in two chunks. In
+  that case, the last chunk is applied first, and a row is written only if no cell has that timestamp. The key's last row
+  therefore wins, even after restarts.
 * ``Delete``: the deletion's timestamp, which is the decision's version. A deletion never removes a newer cell, even if
-the deletion is applied again much later.
+  the deletion is applied again much later.
 * ``Increment``, ``Append``: a marker cell ``twopc:<sink>``. The marker contains the newest decision that changed the
-row, and the number of applied chunks for each task. A newer decision replaces the marker, so a row never has more than
-one marker.
+  row, and the number of applied chunks for each task. A newer decision replaces the marker, so a row never has more than
+  one marker.
 """
 
 from __future__ import annotations

@@ -92,8 +92,7 @@ class HBaseSettings(StagedSettings):
                 and ttls[family] not in _FOR_EVER,
                 (
                     f"family {name!r} of {self.table!r} has a TTL, so its markers would expire, and rows could be "
-                    "applied twice. "
-                    "Name a family without a TTL first in the mapping's cells"
+                    "applied twice. Name a family without a TTL first in the mapping's cells"
                 ),
             )
         if self.staging_table not in found:

@@ -36,7 +36,7 @@ def rows_by_version(metadata: TableMetadata, sink: str) -> Mapping[int, int]:
 def complete_decisions(metadata: TableMetadata, sink: str) -> frozenset[int]:
     """Return the decisions whose snapshots all exist.
 
-    No snapshot is missing back to an earlier decision or to the table's first snapshot.
+    The snapshots must go back without a gap to an earlier decision, or to the table's first snapshot.
 
     A table numbers its snapshots consecutively, so a gap shows that a snapshot has expired.
     """

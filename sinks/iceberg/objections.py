@@ -41,8 +41,8 @@ _KNOWN: Final = (
 #: Each property with the only supported value, and the message for other values.
 _PROPERTIES: Final = {
     "write.format.default": ("parquet", "the sink writes Parquet. Set this property to 'parquet'"),
-    "write.py-location-provider.impl": (None, "the sink itself chooses the names of its files. Remove it"),
-    "write.location-provider.impl": (None, "the sink itself chooses the names of its files. Remove it"),
+    "write.py-location-provider.impl": (None, "the sink itself chooses the names of its files. Remove this property"),
+    "write.location-provider.impl": (None, "the sink itself chooses the names of its files. Remove this property"),
     "encryption.key-id": (None, "the sink cannot encrypt files. Use another table"),
 }
 #: pyiceberg cuts off a location's path at these characters.

@@ -2,8 +2,8 @@
 
 If pyiceberg moves one of them, a test fails (``test_iceberg_private.py``).
 
-In pyiceberg, no public function writes a data file without committing it, and none lists a directory. Its REST catalog
-requests have no time limit.
+In pyiceberg, no public function writes a data file without committing it, and none lists a directory. Also, pyiceberg's
+requests to REST catalogs have no time limit.
 """
 
 from __future__ import annotations

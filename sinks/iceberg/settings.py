@@ -61,7 +61,7 @@ class IcebergSettings:
         )
 
     def store(self) -> Store:
-        """Create a store. It loads the table later. The caller must close the store."""
+        """Create a store. The store loads the table later. The caller must close the store."""
         return Store(self.catalog, self.table, timeout_ms=self.timeout_ms)
 
     def require_supported(self, table: Table) -> None:

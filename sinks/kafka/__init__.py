@@ -1,4 +1,7 @@
-"""Write rows to Kafka exactly once. Each task has one transaction. The driver commits all of them after its decision."""
+"""Write rows to Kafka exactly once. Each task has one transaction.
+
+The driver commits all transactions after its decision.
+"""
 
 from twopc.sinks.kafka.sink import KafkaSink
 

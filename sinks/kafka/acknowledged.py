@@ -1,6 +1,6 @@
 """Wait for acknowledgments. As long as acknowledgments arrive, the wait continues.
 
-It stops only if none arrive, or at the deadline.
+The wait stops only if no acknowledgments arrive, or at the deadline.
 """
 
 from __future__ import annotations

@@ -113,9 +113,8 @@ class BatchSize:
             )
         return (
             f"the topic {topic} accepts only smaller batches, and its limit could not be read. The next attempt will "
-            f"send at most {limit} bytes in a batch. To avoid this failure in the future, allow DescribeConfigs on "
-            f"the topic {topic}, or set "
-            "kafka.batch.size"
+            f"send at most {limit} bytes in a batch. To avoid this failure in the future, allow DescribeConfigs on the "
+            f"topic {topic}, or set kafka.batch.size"
         )
 
 

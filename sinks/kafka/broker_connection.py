@@ -44,10 +44,7 @@ _SASL: Final = (SaslAuthenticateRequest, SaslAuthenticateResponse, SaslBytesRequ
 
 
 class _WithoutSecrets(logging.Filter):
-    """Suppresses the kafka-python debug lines that contain passwords or tokens.
-
-    These are its settings, SASL messages and raw bytes.
-    """
+    """Suppresses kafka-python's debug lines with settings, SASL messages or raw bytes, because they contain passwords or tokens."""
 
     def filter(self, record: logging.LogRecord) -> bool:
         """Return whether the line may be logged."""

@@ -167,8 +167,7 @@ class DriverProducer:
             raise DecisionInDoubtError(
                 f"the commit of a record to the ledger {self._ledger} got no response ({error_of(error).str()}), so "
                 "its outcome is unknown. No data is lost. When the brokers respond, restart the query. It then reads "
-                "the outcome"
-                f"{self._client_log.said()}"
+                f"the outcome{self._client_log.said()}"
             ) from error
 
     def _abort(self) -> bool:

@@ -191,8 +191,8 @@ def ledger_is_gone(ledger: str, why: str = "") -> ConfigurationError:
     return ConfigurationError(
         f"the ledger {ledger} no longer exists, or lacks a partition{why}. The topic was deleted while the query was "
         "running, and the sink's decisions were deleted with it. No part of this batch is visible. Do not create the "
-        "ledger yourself. Restart "
-        "the query. Its error will then say what the checkpoint still contains, and what to do"
+        "ledger yourself. Restart the query. Its error will then say what the checkpoint still contains, and what to "
+        "do"
     )
 
 
@@ -213,15 +213,13 @@ def translate(error: KafkaException | SystemError | KafkaError, doing: str, righ
     if is_fenced(inner):
         return FencedError(
             f"{doing}: {inner.str()}. A newer driver or task has initialized the transactional id, or the transaction "
-            "timed out. "
-            "No part of the transaction is visible. Restart the query, unless a newer driver should run"
+            "timed out. No part of the transaction is visible. Restart the query, unless a newer driver should run"
         )
     text = f"{doing}: {inner.str()} ({inner.name()})"
     if inner.code() in _GIVEN_UP and right:
         text = (
             f"{text} after another error. The logger twopc.librdkafka shows that error. If a permission is missing, "
-            "allow "
-            f"{right}"
+            f"allow {right}"
         )
     if inner.code() in _NOT_CONNECTED:
         text = "; ".join([text, *failures()])

@@ -209,8 +209,7 @@ def _tokens(parsed: Mapping[str, Any]) -> Tokens:
     if len(chosen) != 1:
         raise ConfigurationError(
             f"kafka.sasl.mechanism='OAUTHBEARER' gets tokens from {' and '.join(chosen) or 'no option'}. Set exactly "
-            "one of "
-            f"{', '.join(ways)}"
+            f"one of {', '.join(ways)}"
         )
     if parsed.get("oauth_cb"):
         return cast("Tokens", parsed["oauth_cb"])

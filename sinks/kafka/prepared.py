@@ -61,8 +61,7 @@ def why_not(handle: KafkaHandle, found: Description, ledger: str) -> str | None:
         return (
             f"the coordinator's transaction lacks {', '.join(sorted(missing))}. Either it ended and a new transaction "
             "began, or the driver's principal may not see these partitions. In the second case, allow Describe on the "
-            "topic "
-            f"{' and '.join(topics)}"
+            f"topic {' and '.join(topics)}"
         )
     return None
 

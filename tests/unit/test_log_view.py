@@ -103,7 +103,7 @@ def test_the_decision_after_a_repair_is_not_repaired() -> None:
 def test_a_repair_that_does_not_match_the_decision_is_damage(wrong: Repair) -> None:
     view = view_of(BEGIN, decision(0, task(0, s="x")), wrong)
     assert view.status is LogStatus.CORRUPT
-    assert "repair record at 2" in str(view.damage)
+    assert "repair record at offset 2" in str(view.damage)
 
 
 def test_a_repair_without_a_decision_is_damage() -> None:

@@ -108,7 +108,7 @@ def test_a_file_system_that_breaks_the_contract_is_named(tmp_path: Path, broken:
 
     said = {
         "overwrites": "could both decide",
-        "forgets": "reading a file failed: it contains None",
+        "forgets": "reading a file failed: the file contains None",
         "cannot list": "listing the directory failed",
     }
     with pytest.raises(ConfigurationError, match=said[broken]):

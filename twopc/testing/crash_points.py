@@ -8,9 +8,10 @@ action     effect at the point
 ========== =============================================================================
 kill       SIGKILL to this process
 stop       SIGSTOP to this process, until it receives SIGCONT
-raise :class:`InjectedFault`, an error that the toolkit does not expect drop       :class:`InjectedLoss`, a retriable
-error, as if a response were lost delay:MS   a pause of this many milliseconds ==========
-=============================================================================
+raise      :class:`InjectedFault`, an error that the toolkit does not expect
+drop       :class:`InjectedLoss`, a retriable error, as if a response were lost
+delay:MS   a pause of this many milliseconds
+========== =============================================================================
 
 The toolkit itself never reads the environment. A process under test calls :func:`arm_from_environment`. Spark's Python
 workers call it if ``spark.python.daemon.module`` is ``twopc.testing.spark_daemon``.
