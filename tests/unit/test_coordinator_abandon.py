@@ -35,7 +35,7 @@ def abandoned(cluster: Cluster) -> list[int]:
 
 def test_a_loss_that_was_left_behind_is_given_up_by_the_setting_that_the_error_names(cluster: Cluster) -> None:
     kept = lose_some(cluster)
-    with pytest.raises(InDoubtError, match=r"restart with override=Abandon\(0\):"):
+    with pytest.raises(InDoubtError, match=r"restart with override=Abandon\(0\)\."):
         cluster.start().run(1)
     cluster.start(settings=abandoning(0)).run(1, 2)
     assert cluster.store.visible() == sorted(kept + all_rows(1, 2))
@@ -48,7 +48,7 @@ def test_a_new_checkpoint_may_give_up_what_the_query_that_it_ends_has_lost(clust
     """A new checkpoint resolves most refusals, so it must not be blocked by the old query's doubt."""
     kept = lose_some(cluster)
     ending = Settings(overrides=Overrides(end_query_id=QUERY_ID))
-    with pytest.raises(InDoubtError, match=r"restart with override=Abandon\(0\):"):
+    with pytest.raises(InDoubtError, match=r"restart with override=Abandon\(0\)\."):
         cluster.start(settings=ending).run(0, query_id=OTHER)
     query = cluster.start(settings=abandoning(0, end=QUERY_ID))
     query.engine.rows = rows_of(7)
@@ -62,7 +62,7 @@ def test_a_replay_with_other_rows_is_evaluated_only_once_its_batch_is_given_up(c
     kept = lose_some(cluster)
     query = cluster.start()
     query.engine.rows = {0: [999]}
-    with pytest.raises(InDoubtError, match=r"restart with override=Abandon\(0\):"):
+    with pytest.raises(InDoubtError, match=r"restart with override=Abandon\(0\)\."):
         query.run(0)
     query = cluster.start(settings=abandoning(0))
     query.engine.rows = {0: [999]}
@@ -79,7 +79,7 @@ def test_a_batch_that_can_never_be_proven_can_be_given_up_and_holds_nobody_back(
     die_at(cluster, cluster.start(), "driver.decided", 0)
     with monkeypatch.context() as patched:
         patched.setattr(FakeCommitter, "commit", lambda _, handles, __: dict.fromkeys(handles, Evidence.UNKNOWN))
-        with pytest.raises(CommitBlockedError, match=r"restart with override=Abandon\(0\):"):
+        with pytest.raises(CommitBlockedError, match=r"restart with override=Abandon\(0\)\."):
             cluster.start().run(batch)
         assert len(cluster.store.pending()) == PARTITIONS
         die_at(
@@ -108,7 +108,7 @@ def test_a_setting_left_in_the_code_gives_up_no_other_batch(cluster: Cluster) ->
     running.run(0, 1)
     die_at(cluster, running, "driver.committing", 2)
     cluster.store.expire(1)
-    with pytest.raises(InDoubtError, match=r"override=Abandon\(2\):"):
+    with pytest.raises(InDoubtError, match=r"override=Abandon\(2\)\."):
         cluster.start(settings=left_on).run(3)
     cluster.start(settings=left_on).run(2, 3)
     assert cluster.store.visible() == all_rows(0, 1, 2, 3)

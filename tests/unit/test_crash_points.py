@@ -59,7 +59,7 @@ def test_disarm_disarms_every_point() -> None:
 
 def test_drop_raises_a_retriable_error_and_delay_raises_none() -> None:
     arm_from("driver.decided=drop,driver.prepared=delay:30")
-    with pytest.raises(RetriableError, match="loss of an answer"):
+    with pytest.raises(RetriableError, match="loss of a response"):
         crash_point("driver.decided")
     began = time.monotonic()
     crash_point("driver.prepared")

@@ -93,13 +93,19 @@ def test_a_catalog_that_cannot_be_opened_is_an_error_of_the_configuration(tmp_pa
 @pytest.mark.parametrize(
     ("properties", "message"),
     [
-        ({"format-version": "1"}, "has format version 1, but the sink writes only version 2. Upgrade it: ALTER TABLE"),
+        (
+            {"format-version": "1"},
+            "has format version 1, but the sink writes only version 2. Upgrade the table: ALTER TABLE",
+        ),
         (
             {"format-version": "3"},
             "has format version 3, but the sink writes only version 2. Write to a table with version 2",
         ),
         ({"write.format.default": "orc"}, "has write.format.default='orc', but the sink writes Parquet"),
-        ({"write.py-location-provider.impl": "a.B"}, "has write.py-location-provider.impl='a.B', but the sink chooses"),
+        (
+            {"write.py-location-provider.impl": "a.B"},
+            "has write.py-location-provider.impl='a.B', but the sink itself chooses",
+        ),
         ({"encryption.key-id": "k"}, "has encryption.key-id='k', but the sink cannot encrypt"),
     ],
 )

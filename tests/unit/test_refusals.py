@@ -82,7 +82,7 @@ def test_damage_and_a_blocked_commit_say_what_to_do() -> None:
     assert "batch 4" in str(error)
     assert "Restart the query" in str(error)
     assert error.transactions == ("t1", "t2")
-    assert "override=Abandon(4):" in str(error)
+    assert "override=Abandon(4)." in str(error)
     assert "in time. key 'k': WRONGTYPE. Fix this and restart the query" in str(
         blocked(4, ["t1"], ["key 'k': WRONGTYPE"])
     )

@@ -91,7 +91,7 @@ def test_deleted_markers_block_until_the_user_gives_the_batch_up(
         initialise_again(play)
         delete_before_end(play, partitions)
         with pytest.raises(
-            CommitBlockedError, match=r"markers were deleted.*restart with override=Abandon\(0\):"
+            CommitBlockedError, match=r"markers were deleted.*restart with override=Abandon\(0\)\."
         ) as caught:
             play.driver().process(play.batch(batch), Tasks(play, [["d"]]))
         driver = play.driver(named_setting(caught.value))
