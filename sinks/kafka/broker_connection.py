@@ -44,9 +44,7 @@ _SASL: Final = (SaslAuthenticateRequest, SaslAuthenticateResponse, SaslBytesRequ
 
 
 class _WithoutSecrets(logging.Filter):
-    """Suppresses kafka-python's debug lines with settings, SASL messages or raw bytes, which contain passwords or
-    tokens.
-    """
+    """Suppresses kafka-python's debug lines with settings, SASL messages or raw bytes, which may contain secrets."""
 
     def filter(self, record: logging.LogRecord) -> bool:
         """Return whether the line may be logged."""

@@ -93,9 +93,9 @@ class DriverProducer:
     def write(self, values: Sequence[tuple[int, bytes]], *, point: str | None) -> tuple[int, int, float]:
         """Write ``(partition, value)`` pairs in one committed transaction. ``point`` is the crash point before the commit.
 
-        Returns: the first record's offset, the last record's offset, and the duration of the commit in seconds. Raises
-        the same
-            errors as :meth:`DecisionLog.append`.
+        Returns:
+            the first record's offset, the last record's offset, and the duration of the commit in seconds. Raises the
+            same errors as :meth:`DecisionLog.append`.
         """
         written: list[Message] = []
         failures: list[KafkaError] = []

@@ -60,7 +60,7 @@ class LibrdkafkaProducer:
         library: librdkafka.
         config: librdkafka options.
         delivered: a counter of the acknowledged records for each topic and partition.
-        on_error: called with the error and the topic if records were not delivered.
+        on_error: called with the topic and the error if records were not delivered.
         on_statistics: called with the statistics, if ``statistics.interval.ms`` is set.
         logger: receives the librdkafka log lines, like confluent-kafka's ``logger``.
     """

@@ -68,8 +68,9 @@ def search(
 
     ``timeout_ms`` applies to each partition.
 
-    Returns: the evidence, and the reasons why partitions prove nothing. The search ends at the first partition that
-    cannot be read, because the batch is then already unproven, and every other partition could take as long.
+    Returns:
+        the evidence, and the reasons why partitions prove nothing. The search ends at the first partition that cannot
+        be read, because the batch is then already unproven, and every other partition could take as long.
 
     Raises:
         FencedError: a newer driver has acquired the sink; nothing was proven.

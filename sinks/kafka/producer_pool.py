@@ -34,7 +34,7 @@ _NEVER_FREE: Final = sys.maxsize  #: higher than any batch number
 
 @dataclass(frozen=True)
 class PoolKey:
-    """A pool's key. Identifies a pool.
+    """A pool's key.
 
     Each pool is for one sink, one driver epoch and one set of options, in one process.
     """

@@ -77,7 +77,7 @@ def test_a_directory_may_have_odd_characters(tmp_path: Path, name: str, *, is_ur
     ("how", "why"),
     [
         ({"delta.columnMapping.mode": "name"}, "has column mapping"),
-        ({"delta.setTransactionRetentionDuration": "interval 30 days"}, "committed batches expire. Remove this property: ALTER TABLE"),
+        ({"delta.setTransactionRetentionDuration": "interval 30 days"}, "batches expire. Remove this property: ALTER TABLE"),
         ({"delta.constraints.positive": "value > 0"}, r"has the constraint 'positive' \(value > 0\)"),
         ({"delta.deletedFileRetentionDuration": "interval 30 minutes"}, "VACUUM may delete"),
         ({"delta.deletedFileRetentionDuration": "a week"}, "cannot parse"),

@@ -46,7 +46,7 @@ class Gate:
 
 @dataclass
 class HeldFunction:
-    """A ``foreachBatch`` function that waits in the batch in which it is to be killed.
+    """A ``foreachBatch`` function that waits in the batch of the planned kill.
 
     Under Spark Connect, the function is pickled and called in a server process.
 

@@ -105,7 +105,7 @@ class Zombie:
     reached: str
 
     def wake(self) -> None:
-        """Let the process continue if it is suspended."""
+        """Let the process continue if it is held or suspended."""
         release(self.reached)
         for process in self.processes:
             with contextlib.suppress(psutil.NoSuchProcess):
