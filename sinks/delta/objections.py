@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import math
 import re
 from typing import TYPE_CHECKING, Any, Final
 
@@ -27,6 +29,8 @@ _VERSION_WITH_FEATURES: Final = 7
 _RETENTION: Final = "delta.deletedFileRetentionDuration"
 _EXPIRY: Final = "delta.setTransactionRetentionDuration"
 _CONSTRAINT: Final = "delta.constraints."
+_INDEXED: Final = "delta.dataSkippingNumIndexedCols"
+_DEFAULT_INDEXED: Final = 32
 #: Column metadata that a writer must obey, and why the sink cannot.
 _COLUMN_RULES: Final = {
     "delta.generationExpression": "is generated, and the sink cannot evaluate its expression",
@@ -70,6 +74,23 @@ def find_objections(table: Definition) -> Iterator[str]:
             yield f"is partitioned by {name!r}, whose type {kind} the sink cannot write into the log. Use another column"
     if by_name and set(by_name) == set(table.partitions):
         yield "has only partition columns, but a Parquet file needs at least one other column. Add a column"
+
+
+def find_malformed(configuration: Mapping[str, str]) -> Iterator[str]:
+    """Yield a message for each property that a task cannot use. Once a batch is decided, they do not matter."""
+    if indexed_columns(configuration) is None:
+        yield (
+            f"has {_INDEXED}={configuration[_INDEXED]!r}, but it must be an integer of at least -1. Correct it: ALTER TABLE … "
+            f"SET TBLPROPERTIES ('{_INDEXED}'='{_DEFAULT_INDEXED}')"
+        )
+
+
+def indexed_columns(configuration: Mapping[str, str]) -> int | None:
+    """Return for how many columns a file has statistics, -1 for all; None if the setting cannot be parsed."""
+    with contextlib.suppress(ValueError):
+        count = int(configuration.get(_INDEXED, _DEFAULT_INDEXED))
+        return count if count >= -1 else None
+    return None
 
 
 def retention_ms(configuration: Mapping[str, str]) -> float | None:
@@ -145,4 +166,4 @@ def _interval_ms(text: str) -> float | None:
             total += float(number) * per  # type: ignore[operator]  # None raises TypeError
         except (TypeError, ValueError):
             return None
-    return total
+    return total if math.isfinite(total) else None

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import unquote
 
 from twopc.errors import ConfigurationError
-from twopc.sinks.delta.objections import find_objections
+from twopc.sinks.delta.objections import find_malformed, find_objections
 from twopc.sinks.delta.rows import fit_rows
 from twopc.sinks.delta.store import Store, local_path
 from twopc.sinks.delta.table import definition_of
@@ -100,7 +100,7 @@ class DeltaSettings:
             ConfigurationError: the table has an unsupported feature or setting. The message identifies the feature or
                 setting, and says what to do.
         """
-        for objection in find_objections(definition):
+        for objection in (*find_objections(definition), *find_malformed(definition.configuration)):
             raise ConfigurationError(f"sink {self.name!r}: table {self.table_uri} {objection}. Nothing was written")
 
     def _require(self, is_valid: object, argument: str, value: str, advice: str) -> None:

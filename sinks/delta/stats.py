@@ -16,13 +16,12 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from twopc.sinks.delta.moments import date_text, numbers, time_text
+from twopc.sinks.delta.objections import indexed_columns
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-_COUNT: Final = "delta.dataSkippingNumIndexedCols"
 _NAMES: Final = "delta.dataSkippingStatsColumns"
-_DEFAULT_COUNT: Final = 32
 #: Delta truncates longer strings.
 _LONGEST: Final = 32
 _LAST_CHARACTER: Final = "\U0010ffff"
@@ -47,7 +46,8 @@ class FileStats:
             wanted = {name.strip().strip("`") for name in named.split(",")}
             self._fields = [field for field in flat if field.name in wanted]
         else:
-            count = int(configuration.get(_COUNT, _DEFAULT_COUNT))
+            count = indexed_columns(configuration)
+            assert count is not None  # a table with another value is rejected
             self._fields = flat if count < 0 else flat[:count]
         self._rows = 0
         self._nulls = {field.name: 0 for field in self._fields}

@@ -4,17 +4,19 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from twopc.errors import CheckpointExpiredError
+from twopc.errors import CheckpointExpiredError, ConfigurationError
 from twopc.fenced_committer import driver_epoch_of
 from twopc.sinks.iceberg.entries import Entry
 from twopc.sinks.iceberg.files import TableFiles
 from twopc.sinks.iceberg.handle import IcebergHandle
 from twopc.sinks.iceberg.history import complete_decisions, is_in_main, rows_by_version, snapshot_of
 from twopc.sinks.iceberg.prepared import added_already
+from twopc.sinks.iceberg.properties import find_malformed
 from twopc.sinks.iceberg.proposal import has_definitions
 from twopc.sinks.iceberg.spark_writer import newest_batch
 from twopc.sinks.iceberg.step import Step
 from twopc.sinks.lake.committer import LakeCommitter
+from twopc.sinks.lake.errors import StoreError
 from twopc.sinks.lake.history import History
 from twopc.sinks.lake.words import Words
 
@@ -75,7 +77,12 @@ class IcebergCommitter(LakeCommitter[IcebergHandle, Step, Entry]):
         """See :class:`LakeCommitter`.
 
         If a schema or partitioning was removed from the table, files that need it cannot be listed in any manifest.
+
+        Raises:
+            StoreError: since the decision, a property of the table has been set to a value with which no commit works.
         """
+        for objection in find_malformed(step.view.table.metadata, is_decided=True):
+            raise StoreError(f"{self._table} {objection}", ConfigurationError)
         found = {
             handle: entries if has_definitions(step.view.table, handle.schema_id, handle.spec_id) else None
             for handle, entries in found.items()

@@ -8,6 +8,7 @@ from twopc.sinks.iceberg.entries import entry_of
 from twopc.sinks.iceberg.errors import translated
 from twopc.sinks.iceberg.partitions import split
 from twopc.sinks.iceberg.private import ParquetFile
+from twopc.sinks.iceberg.properties import FILE_SIZE
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -18,7 +19,6 @@ if TYPE_CHECKING:
     from twopc.sinks.iceberg.entries import Entry
     from twopc.sinks.lake.partitions import Partition
 
-_FILE_SIZE: Final = "write.target-file-size-bytes"
 _DEFAULT_FILE_SIZE: Final = 512 * 2**20
 
 
@@ -26,7 +26,7 @@ class NewFiles:
     """Creates data files for a table; see :class:`twopc.sinks.lake.rolling.DataFiles`."""
 
     def __init__(self, table: Table) -> None:
-        self.file_size = int(table.properties.get(_FILE_SIZE, _DEFAULT_FILE_SIZE))
+        self.file_size = int(table.properties.get(FILE_SIZE, _DEFAULT_FILE_SIZE))
         self._table = table
 
     def split(self, rows: pa.Table) -> Iterator[tuple[Partition, pa.Table]]:

@@ -30,6 +30,10 @@ _WORDS: Final[dict[str, Meaning]] = {
         ConfigurationError,
         "This database does not contain an Iceberg catalog. Correct the catalog's uri",
     ),
+    "could not initialize fileio|py-io-impl should be": (
+        ConfigurationError,
+        "Correct the property py-io-impl of the table or of the catalog, or install the package with this class",
+    ),
 }
 
 

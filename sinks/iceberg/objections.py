@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
+from urllib.parse import urlsplit
 
+from pyiceberg.io import SCHEMA_TO_FILE_IO
 from pyiceberg.schema import make_compatible_name
 from pyiceberg.transforms import UnknownTransform
 from pyiceberg.types import (
@@ -25,6 +27,8 @@ from pyiceberg.types import (
     TimeType,
     UUIDType,
 )
+
+from twopc.sinks.iceberg.properties import find_malformed
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -63,6 +67,7 @@ def find_objections(metadata: TableMetadata) -> Iterator[str]:
             yield f"has {name}={value!r}, but {why}"
     yield from _objections_to_columns(metadata.schema())
     yield from _objections_to_places(metadata)
+    yield from find_malformed(metadata)
     for part in metadata.spec().fields:
         if isinstance(part.transform, UnknownTransform):
             yield f"is partitioned by {part.transform}, which the sink does not know. Use another transform"
@@ -84,6 +89,13 @@ def _objections_to_places(metadata: TableMetadata) -> Iterator[str]:
         if set(place) & set(_CUT):
             why = "pyiceberg cuts a path at '#' and '?', so files would overwrite each other. Use another location"
             yield f"has {name}={place!r}, but {why}"
+    usual = urlsplit(metadata.location).scheme
+    for name in _PLACES:
+        scheme, place = urlsplit(places[name]).scheme, places[name]
+        if place and not scheme and not place.startswith("/"):
+            yield f"has {name}={place!r}, but each process would use another directory. Set it to a URI or an absolute path"
+        elif scheme not in {"", usual, *SCHEMA_TO_FILE_IO}:
+            yield f"has {name}={place!r}, but pyiceberg has no storage for {scheme!r}. Set it to the URI of a storage that it has"
 
 
 def _alike(struct: StructType) -> str:

@@ -26,6 +26,8 @@ from pyiceberg.io.pyarrow import (
 from pyiceberg.schema import sanitize_column_names
 from requests.adapters import HTTPAdapter
 
+from twopc.sinks.iceberg.properties import PARQUET_CODEC, parquet_codec
+
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
@@ -52,7 +54,9 @@ class ParquetFile:
             output = io.new_output(path)
             schema = sanitize_column_names(metadata.schema())
             self._ids = parquet_path_to_id_mapping(schema)
-            self._writer: FileFormatWriter = _MODEL.create_writer(output, schema, dict(metadata.properties))
+            self._writer: FileFormatWriter = _MODEL.create_writer(
+                output, schema, {**metadata.properties, PARQUET_CODEC: parquet_codec(metadata.properties)}
+            )
         self._nans = Counter[int]()
 
     def write(self, rows: pa.Table) -> None:

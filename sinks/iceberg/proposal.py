@@ -18,6 +18,7 @@ from pyiceberg.table.update import AddSnapshotUpdate, AssertRefSnapshotId, Asser
 
 from twopc.sinks.iceberg.errors import translated
 from twopc.sinks.iceberg.layout import metadata_path
+from twopc.sinks.iceberg.properties import manifest_codec
 from twopc.sinks.iceberg.record import summary_of, tag_of
 from twopc.sinks.lake.errors import StoreError
 
@@ -32,7 +33,6 @@ if TYPE_CHECKING:
     from twopc.sinks.lake.published import Published
 
 _FORMAT: Final = 2
-_COMPRESSION: Final = "write.avro.compression-codec"
 #: The maximum age of the tag. The table's retention (``history.expire.max-ref-age-ms``) must not remove the tag.
 _FOREVER_MS: Final = 2**63 - 1
 
@@ -165,7 +165,7 @@ def _manifest(
         schema=schema,
         output_file=table.io.new_output(path),
         snapshot_id=snapshot_id,
-        avro_compression=_codec(table),
+        avro_compression=manifest_codec(table.properties),
     ) as writer:
         for entry in entries:
             writer.add(
@@ -197,7 +197,7 @@ def _write_list(
         snapshot_id=snapshot_id,
         parent_snapshot_id=parent_id,
         sequence_number=table.metadata.next_sequence_number(),
-        avro_compression=_codec(table),
+        avro_compression=manifest_codec(table.properties),
     ) as writer:
         if manifests:
             writer.add_manifests(manifests)
@@ -216,7 +216,3 @@ def _summary(table: Table, parent_id: int | None, additions: Additions, own: Map
         Summary(operation=Operation.APPEND, **metrics.to_dict(), **counted, **own),
         None if parent is None else parent.summary,
     )
-
-
-def _codec(table: Table) -> Any:
-    return table.metadata.properties.get(_COMPRESSION, "gzip")

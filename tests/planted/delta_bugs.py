@@ -145,4 +145,18 @@ DELTA_BUGS: Final[tuple[Bug, ...]] = (
         "not in set()",
         f"{_VALUES} -k nan_is_found",
     ),
+    _bug(
+        "a malformed count of columns with statistics is noticed only during a batch",
+        "settings.py",
+        "(*find_objections(definition), *find_malformed(definition.configuration))",
+        "find_objections(definition)",
+        f"{_TABLES} -k does_not_understand",
+    ),
+    _bug(
+        "a retention that is not a number is taken for a long one",
+        "objections.py",
+        "    return total if math.isfinite(total) else None\n",
+        "    return total\n",
+        f"{_TABLES} -k does_not_understand",
+    ),
 )

@@ -10,6 +10,7 @@ _COMMIT: Final = "tests/unit/test_iceberg_commit.py"
 _SHARED: Final = "tests/unit/test_lake_commit.py"
 _BOUNDS: Final = "tests/unit/test_iceberg_bounds.py"
 _TABLES: Final = "tests/unit/test_iceberg_tables.py"
+_PROPERTIES: Final = "tests/unit/test_iceberg_properties.py"
 _PARTITIONS: Final = "tests/unit/test_iceberg_partitions.py"
 _RESTORED: Final = "tests/unit/test_iceberg_restored.py"
 #: With a real catalog, and a proxy in front of it.
@@ -257,5 +258,41 @@ ICEBERG_BUGS: Final[tuple[Bug, ...]] = (
         ),
         protocol=f"{_PARTITIONS} -k double",
         model=False,
+    ),
+    one_edit(
+        "Iceberg: a table property with a value that no write can use is noticed only during a batch",
+        0,
+        "sinks/iceberg/objections.py",
+        "    yield from find_malformed(metadata)\n",
+        "",
+        model=False,
+        protocol=f"{_PROPERTIES} -k cannot_use",
+    ),
+    one_edit(
+        "Iceberg: a property that only data files depend on stops a decided batch",
+        0,
+        "sinks/iceberg/properties.py",
+        "        if not (is_decided and name.startswith(_OF_DATA_FILES)):\n",
+        "        if True:\n",
+        model=False,
+        protocol=f"{_PROPERTIES} -k after_the_decision",
+    ),
+    one_edit(
+        "Iceberg: the case of a compression's name matters",
+        0,
+        "sinks/iceberg/properties.py",
+        '    name = properties.get(_MANIFEST_CODEC, "gzip").lower()\n',
+        '    name = properties.get(_MANIFEST_CODEC, "gzip")\n',
+        model=False,
+        protocol=f"{_PROPERTIES} -k accepted",
+    ),
+    one_edit(
+        "Iceberg: an empty path for data is the root of the file system",
+        0,
+        "sinks/iceberg/layout.py",
+        """    data = metadata.properties.get("write.data.path") or f"{metadata.location.rstrip('/')}/data"\n""",
+        """    data = metadata.properties.get("write.data.path", f"{metadata.location.rstrip('/')}/data")\n""",
+        model=False,
+        protocol=f"{_PROPERTIES} -k accepted",
     ),
 )

@@ -81,6 +81,15 @@ def test_a_directory_may_have_odd_characters(tmp_path: Path, name: str, *, is_ur
         ({"delta.constraints.positive": "value > 0"}, r"has the constraint 'positive' \(value > 0\)"),
         ({"delta.deletedFileRetentionDuration": "interval 30 minutes"}, "VACUUM may delete"),
         ({"delta.deletedFileRetentionDuration": "a week"}, "cannot parse"),
+        ({"delta.deletedFileRetentionDuration": "interval nan days"}, "cannot parse"),
+        ({"delta.deletedFileRetentionDuration": ""}, "cannot parse"),
+        *(
+            (
+                {"delta.dataSkippingNumIndexedCols": value},
+                f"has delta.dataSkippingNumIndexedCols='{value}', but it must be an integer of at least -1.*Nothing was written",
+            )
+            for value in ("garbage", "", "1.5", "-2")
+        ),
         ({"column": {"metadata": {"delta.generationExpression": "value + 1"}}}, "'odd', which is generated"),
         ({"column": {"metadata": {"delta.identity.start": 1}}}, "'odd', which is an identity column"),
         ({"column": {"metadata": {"delta.invariants": "{}"}}}, "'odd', which has an invariant"),
@@ -140,6 +149,67 @@ def test_a_table_that_the_sink_does_not_understand_is_refused(how: dict[str, Any
 def test_settings_that_do_not_concern_an_append_are_accepted(how: dict[str, Any], tmp_path: Path) -> None:
     Driver(made(tmp_path, **how))
     assert DeltaTable(str(tmp_path)).version() == 1
+
+
+#: Properties that delta-rs parses. It ignores what it cannot parse.
+_PARSED = (
+    "delta.appendOnly",
+    "delta.autoOptimize.autoCompact",
+    "delta.autoOptimize.optimizeWrite",
+    "delta.checkpoint.writeStatsAsJson",
+    "delta.checkpoint.writeStatsAsStruct",
+    "delta.checkpointInterval",
+    "delta.checkpointPolicy",
+    "delta.columnMapping.maxColumnId",
+    "delta.dataSkippingStatsColumns",
+    "delta.enableChangeDataFeed",
+    "delta.enableDeletionVectors",
+    "delta.enableExpiredLogCleanup",
+    "delta.enableIcebergCompatV1",
+    "delta.enableInCommitTimestamps",
+    "delta.enableRowTracking",
+    "delta.enableTypeWidening",
+    "delta.inCommitTimestampEnablementVersion",
+    "delta.isolationLevel",
+    "delta.logRetentionDuration",
+    "delta.minReaderVersion",
+    "delta.minWriterVersion",
+    "delta.parquet.compression.codec",
+    "delta.parquet.format.version",
+    "delta.randomPrefixLength",
+    "delta.randomizeFilePrefixes",
+    "delta.targetFileSize",
+    "delta.tuneFileSizesForRewrites",
+    "delta.universalFormat.enabledFormats",
+)
+
+
+@pytest.mark.parametrize("name", _PARSED)
+@pytest.mark.parametrize("value", ["garbage", ""])
+def test_a_malformed_value_that_no_append_reads_is_harmless(name: str, value: str, tmp_path: Path) -> None:
+    """Each commit also writes a checkpoint, and cleans up the log, so these settings are read."""
+    how: dict[str, Any] = {"delta.checkpointInterval": "1", name: value}
+    sink = made(tmp_path, **how)
+    driver = Driver(sink)
+    scan_start = driver.begin()
+    handle = prepare(driver, sink, 1, 2)
+    driver.committer.confirm([handle], 0)
+    assert evidence(driver, [handle], scan_start) == [Evidence.COMMITTED]
+    assert DeltaTable(str(tmp_path)).to_pyarrow_table().column("value").to_pylist() == [1, 2]
+
+
+def test_a_malformed_count_that_is_set_after_the_decision_does_not_stop_the_commit(tmp_path: Path) -> None:
+    shop = Shop(tmp_path)
+    driver = Driver(shop.sink)
+    scan_start = driver.begin()
+    handle = prepare(driver, shop.sink, 1)
+    change: dict[str, Any] = {"delta.dataSkippingNumIndexedCols": "garbage"}
+    log = (shop.path / "_delta_log" / f"{0:020}.json").read_text().splitlines()
+    [found] = [json.loads(line)["metaData"] for line in log if "metaData" in line]
+    shop.commit_by_hand({"metaData": {**found, "configuration": change}})
+    assert evidence(driver, [handle], scan_start) == [Evidence.COMMITTED]
+    with pytest.raises(ConfigurationError, match=r"has delta\.dataSkippingNumIndexedCols='garbage'"):
+        prepare(driver, shop.sink, 2, batch=1)
 
 
 @pytest.mark.parametrize("feature", ["geospatial", "catalogManaged"])
