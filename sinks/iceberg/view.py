@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 from twopc.sinks.iceberg.data_files import NewFiles
 from twopc.sinks.iceberg.files import TableFiles
 from twopc.sinks.iceberg.handle import IcebergHandle
-from twopc.sinks.iceberg.layout import root
+from twopc.sinks.iceberg.layout import entrance, root
 from twopc.sinks.iceberg.record import read_tag
 from twopc.sinks.iceberg.rows import fit_rows
 from twopc.sinks.lake.published import Published
@@ -52,7 +52,8 @@ class IcebergView:
 
     def root(self, sink_id: str) -> str:
         """See :class:`View`."""
-        return root(self.table.metadata, self._settings.name, sink_id)
+        settings = self._settings
+        return root(self.table.metadata, settings.name, sink_id, entrance(settings.catalog, settings.table))
 
     def require_supported(self) -> None:
         """See :class:`View`."""

@@ -10,6 +10,7 @@ _COMMIT: Final = "tests/unit/test_iceberg_commit.py"
 _SHARED: Final = "tests/unit/test_lake_commit.py"
 _BOUNDS: Final = "tests/unit/test_iceberg_bounds.py"
 _TABLES: Final = "tests/unit/test_iceberg_tables.py"
+_CATALOGS: Final = "tests/unit/test_iceberg_catalogs.py"
 _PROPERTIES: Final = "tests/unit/test_iceberg_properties.py"
 _PARTITIONS: Final = "tests/unit/test_iceberg_partitions.py"
 _RESTORED: Final = "tests/unit/test_iceberg_restored.py"
@@ -294,5 +295,23 @@ ICEBERG_BUGS: Final[tuple[Bug, ...]] = (
         """    data = metadata.properties.get("write.data.path", f"{metadata.location.rstrip('/')}/data")\n""",
         model=False,
         protocol=f"{_PROPERTIES} -k accepted",
+    ),
+    one_edit(
+        "Iceberg: drivers of one table in two catalogs share a directory, and delete each other's files",
+        0,
+        "sinks/iceberg/layout.py",
+        "{layout.root(sink, sink_id)}-{through}",
+        "{layout.root(sink, sink_id)}",
+        model=False,
+        protocol=f"{_CATALOGS} -k keep_their_rows",
+    ),
+    one_edit(
+        "Iceberg: a new password hides the files of failed attempts from the sweep",
+        0,
+        "sinks/iceberg/layout.py",
+        'uri.netloc.rpartition("@")[2]',
+        "uri.netloc",
+        model=False,
+        protocol=f"{_CATALOGS} -k distinguishes_catalogs",
     ),
 )
