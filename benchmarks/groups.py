@@ -56,6 +56,7 @@ GROUPS: tuple[Group, ...] = (
     Group(name="redis", module="benchmarks.redis_sink"),
     Group(name="postgres", module="benchmarks.postgres_sink"),
     Group(name="lakehouse", module="benchmarks.lakehouse", rounds=3),
+    Group(name="smallfiles", module="benchmarks.small_files", rounds=5),
     Group(name="hbase", module="benchmarks.hbase_sink"),
     Group(name="rows", module="benchmarks.scale_rows", rounds=1),
     Group(name="tasks", module="benchmarks.scale_tasks", rounds=1),

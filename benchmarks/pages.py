@@ -1,7 +1,7 @@
-"""Write the kept results into the marked blocks in docs/performance.md and docs/results.md.
+"""Write the kept results into the marked blocks in the pages.
 
-A block begins with ``<!-- bench:NAME -->`` and ends with ``<!-- /bench -->``. NAME is a group, ``goals`` or ``planning``. After
-``<!-- bench:NAME brief -->``, a group shows only its times.
+A block begins with ``<!-- bench:NAME -->`` and ends with ``<!-- /bench -->``. NAME is a group, ``goals``, ``planning``,
+``trigger_iceberg`` or ``trigger_delta``. After ``<!-- bench:NAME brief -->``, a group shows only its times.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from benchmarks.groups import GROUPS
 from benchmarks.measured import read_results
 from benchmarks.planning import planning_table
 from benchmarks.report import COLUMNS, fact_rows, lines, markdown
+from benchmarks.trigger import BLOCKS, trigger_rule
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -26,7 +27,7 @@ if TYPE_CHECKING:
 
 _ROOT: Final = Path(__file__).parents[1]
 RESULTS: Final = _ROOT / "benchmarks" / "results"
-PAGES: Final = (_ROOT / "docs" / "performance.md", _ROOT / "docs" / "results.md")
+PAGES: Final = tuple(_ROOT / "docs" / f"{page}.md" for page in ("performance", "results", "iceberg", "delta"))
 _BLOCK: Final = re.compile(r"(<!-- bench:(\w+)( brief)? -->\n).*?(<!-- /bench -->)", re.DOTALL)
 
 
@@ -53,6 +54,8 @@ def _block(name: str, brief: str | None, read: Callable[[str], Results | None], 
         return _goals(read)
     if name == "planning":
         return planning_table(read("many"), read("decision"))
+    if name in BLOCKS:
+        return trigger_rule(read("smallfiles"), name)
     if name not in {group.name for group in GROUPS}:
         raise ValueError(f"<!-- bench:{name} -->: no group has this name")
     found = read(name)

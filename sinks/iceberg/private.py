@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from pyiceberg.catalog import Catalog
     from pyiceberg.io import FileIO
     from pyiceberg.io.fileformat import FileFormatWriter
+    from pyiceberg.table import Table
     from pyiceberg.table.metadata import TableMetadata
     from requests import Session
 
@@ -151,6 +152,15 @@ class TimedRestCatalog(RestCatalog):
         session = super()._create_session()
         _limit(session, int(self.properties[_TIMEOUT_MS]))
         return session
+
+
+def delete_old_metadata(before: Table, metadata: TableMetadata) -> None:
+    """Delete the metadata files that a commit has dropped from the table's log, if the table's properties ask for that.
+
+    pyiceberg does this only in its own transactions. A failure does no harm.
+    """
+    with contextlib.suppress(Exception):
+        before.catalog._delete_old_metadata(before.io, before.metadata, metadata)  # noqa: SLF001 - see above
 
 
 def limit_time(catalog: Catalog, timeout_ms: int) -> None:

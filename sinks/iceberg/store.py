@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from pyiceberg.catalog import load_catalog
 
 from twopc.sinks.iceberg.errors import translated
-from twopc.sinks.iceberg.private import limit_time, timed
+from twopc.sinks.iceberg.private import delete_old_metadata, limit_time, timed
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -50,7 +50,8 @@ class Store:
     ) -> None:
         """Try to commit once. pyiceberg's own commit would try again without most of the requirements."""
         with translated(f"committing to table {self._table}"):
-            self._opened().commit_table(table, requirements, updates)
+            response = self._opened().commit_table(table, requirements, updates)
+        delete_old_metadata(table, response.metadata)
 
     def close(self) -> None:
         """Release the connections."""

@@ -22,7 +22,7 @@ ICEBERG_BUGS: Final[tuple[Bug, ...]] = (
         "Iceberg: a commit goes through pyiceberg's own transaction",
         0,
         "sinks/iceberg/store.py",
-        "            self._opened().commit_table(table, requirements, updates)\n",
+        "            response = self._opened().commit_table(table, requirements, updates)\n",
         "            new = updates[0].snapshot\n"
         "            own = {key: value for key, value in new.summary.additional_properties.items() if key.startswith('twopc.')}\n"
         "            transaction = table.transaction()\n"
@@ -33,7 +33,7 @@ ICEBERG_BUGS: Final[tuple[Bug, ...]] = (
         "                            append.append_data_file(entry.data_file)\n"
         "            tag = updates[-1].ref_name\n"
         "            transaction._stage(*transaction._set_ref_snapshot(append.snapshot_id, tag, 'tag'))\n"
-        "            transaction.commit_transaction()\n",
+        "            response = transaction.commit_transaction()\n",
         model=False,
         protocol=f"{_SHARED} -k held_back",
         whole=f"{_LATE} -k successors_commits",
@@ -313,5 +313,14 @@ ICEBERG_BUGS: Final[tuple[Bug, ...]] = (
         "uri.netloc",
         model=False,
         protocol=f"{_CATALOGS} -k distinguishes_catalogs",
+    ),
+    one_edit(
+        "Iceberg: each commit leaves a metadata file behind although the table says otherwise",
+        0,
+        "sinks/iceberg/store.py",
+        "        delete_old_metadata(table, response.metadata)\n",
+        "",
+        model=False,
+        protocol=f"{_PROPERTIES} -k old_metadata",
     ),
 )

@@ -16,6 +16,7 @@ from benchmarks.counting import Count, WrongCountError
 from benchmarks.decision import LEDGER_KIB, STATE_KIB
 from benchmarks.goals import GOALS, Goal, Verdict
 from benchmarks.groups import GROUPS, Group
+from benchmarks.lake_tables import SmallDeltaFiles, SmallFiles, SmallIcebergFiles, rows_of
 from benchmarks.many import DRIVER_CONNECTIONS, IDS, LEDGER_PARTITIONS, REQUESTS, WORKER_CONNECTIONS
 from benchmarks.measured import TWO_PHASES, TWOPC, Case, Missing, MissingError, Results, Spread, read_results
 from benchmarks.pages import PAGES, filled
@@ -23,6 +24,8 @@ from benchmarks.planning import planning_table
 from benchmarks.report import lines
 from benchmarks.run import chosen, run_group
 from benchmarks.settings import Settings, parsed
+from benchmarks.small_files import COMMIT, READ, case_name
+from benchmarks.trigger import trigger_rule
 from benchmarks.turns import in_turn
 
 if TYPE_CHECKING:
@@ -244,6 +247,47 @@ def test_the_planning_table_lies_on_the_lines_through_what_was_measured() -> Non
     assert table[2] == "| 1 | 1 000 | 2 | 1 | 17 | 5 | 9 | 42 | 295 |"
     assert "Not measured yet" in planning_table(many, None)
     assert "Not measured yet" in planning_table(curve("many", small, large), results(case()))
+
+
+def test_the_rule_for_the_trigger_lies_on_the_lines_through_what_was_measured() -> None:
+    def of(name: str, x: int, **samples: list[float]) -> Case:
+        return Case(name=name, unit="ms", samples=samples, x=x)
+
+    cases = [
+        of("Delta, a batch with 1 version", 1, twopc=[900]),
+        of("Iceberg, a batch with 1 snapshot", 1, twopc=[10, 11, 12], pyiceberg=[1, 1, 1]),
+        of("Iceberg, read from 1 file", 1, pyiceberg=[20, 20, 20]),
+        of("Iceberg, a batch with 101 snapshots", 101, twopc=[61, 61, 61], pyiceberg=[1, 1, 1]),
+        of("Iceberg, read from 101 files", 101, pyiceberg=[220, 220, 220]),
+    ]
+    kept = Results(group="smallfiles", title="", heading=results().heading, rounds=3, cases=cases)
+    block = trigger_rule(kept, "trigger_iceberg")
+    assert "Each further file adds 2 ms to a reader's 20 ms. With 10 more files, reading takes twice as long." in block
+    assert "Each snapshot in the table adds 0.5 ms to a batch's 11 ms." in block
+    # 288 batches a day, and 576 files: 20 + 576 * 2, and 11 + 288 * 0.5.
+    assert "| 5 minutes | 288 | 576 | 1 172 | 155 |" in block
+    assert "Delta" not in block
+    assert "Not measured yet" in trigger_rule(kept, "trigger_delta")
+    assert "Not measured yet" in trigger_rule(None, "trigger_iceberg")
+
+
+def test_the_names_of_the_cases_are_those_that_the_rule_looks_for() -> None:
+    names = [case_name(kind, what, 100) for kind in (SmallIcebergFiles, SmallDeltaFiles) for what in (COMMIT, READ)]
+    assert names == [
+        "Iceberg, a batch with 100 snapshots",
+        "Iceberg, read from 100 files",
+        "Delta, a batch with 100 versions",
+        "Delta, read from 100 files",
+    ]
+
+
+@pytest.mark.parametrize("kind", [SmallIcebergFiles, SmallDeltaFiles])
+def test_a_table_with_a_history_has_its_rows_and_its_commits(kind: type[SmallFiles], tmp_path: Path) -> None:
+    table = kind(tmp_path, 60, 3)
+    assert table.read().column("id").to_pylist() == [*range(20)] * 3
+    assert table.commits_made() == 3
+    table.append(rows_of(5))
+    assert (table.read().num_rows, table.commits_made()) == (65, 4)
 
 
 class Message:

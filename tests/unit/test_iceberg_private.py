@@ -41,6 +41,7 @@ def test_the_version_is_one_that_was_read() -> None:
 def test_the_signatures_are_those_that_the_sink_calls() -> None:
     expected: dict[Any, list[str]] = {
         Catalog.commit_table: ["self", "table", "requirements", "updates"],
+        Catalog._delete_old_metadata: ["io", "base", "metadata"],
         ParquetFormatModel.create_writer: ["self", "output_file", "file_schema", "properties"],
         FileFormatWriter.write: ["self", "table"],
         FileFormatWriter.close: ["self"],

@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import pytest
+from pyiceberg.partitioning import UNPARTITIONED_PARTITION_SPEC
 
 from tests.unit.iceberg_support import Shop
 from tests.unit.lake_support import evidence, prepare
@@ -146,3 +147,26 @@ def test_a_value_that_is_broken_after_the_decision_stops_a_commit_only_if_the_co
         shop.edit(lambda table: table["properties"].update({name: "gzip"}))
         assert evidence(driver, [handle], scan_start) == [Evidence.COMMITTED]
     assert shop.values() == [1, 2]
+
+
+@pytest.mark.parametrize("is_enabled", [True, False])
+def test_old_metadata_files_are_deleted_if_the_table_says_so(*, is_enabled: bool, tmp_path: Path) -> None:
+    shop = Shop(
+        tmp_path,
+        UNPARTITIONED_PARTITION_SPEC,
+        **{
+            "write.metadata.previous-versions-max": "2",
+            "write.metadata.delete-after-commit.enabled": str(is_enabled).lower(),
+        },
+    )
+    driver = Driver(shop.sink)
+    for batch in range(6):
+        scan_start = driver.begin()
+        driver.commit([prepare(driver, shop.sink, batch, batch=batch)], scan_start)
+    kept = {path.name for path in (shop.warehouse.directory / "shop" / "orders" / "metadata").glob("*.metadata.json")}
+    metadata = shop.table().metadata
+    logged = {entry.metadata_file.rpartition("/")[2] for entry in metadata.metadata_log}
+    newest = shop.table().metadata_location.rpartition("/")[2]
+    assert len(kept) == (3 if is_enabled else 8)
+    assert kept >= {*logged, newest}
+    assert shop.values() == list(range(6))

@@ -1,0 +1,74 @@
+"""Build the rule for the trigger of a query that writes to a lakehouse table, from the group ``smallfiles``.
+
+Each figure lies on a straight line through the first and the last measured size, as the pages explain.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from benchmarks import machine
+from benchmarks.measured import TWOPC, short
+from benchmarks.report import COLUMNS, lines, markdown
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from benchmarks.measured import Case, Results
+
+#: Each block's name, with the format, and with what the format calls a commit.
+BLOCKS: Final = {"trigger_iceberg": ("Iceberg", "snapshot"), "trigger_delta": ("Delta", "version")}
+_READ: Final = "read from"
+_COMMIT: Final = "a batch with"
+_DAY_S: Final = 86_400
+_WRITERS: Final = 2
+#: Common triggers, and their intervals in seconds.
+_TRIGGERS: Final = (("10 seconds", 10), ("1 minute", 60), ("5 minutes", 300), ("15 minutes", 900))
+
+
+def trigger_rule(results: Results | None, block: str) -> str:
+    """Return a block: the format's times, the rule, and a table with what each trigger leads to in a day."""
+    title, commit = BLOCKS[block]
+    cases = [case for case in results.cases if case.name.startswith(f"{title}, ")] if results else []
+    reading = [case for case in cases if _READ in case.name]
+    committing = [case for case in cases if _COMMIT in case.name]
+    if results is None or min(len(reading), len(committing)) < 2:  # noqa: PLR2004 - a line has two ends
+        return '*Not measured yet:* `make bench ARGS="--only smallfiles"`.'
+    read, per_file = _line(reading, next(iter(reading[0].samples)))
+    batch, per_commit = _line(committing, TWOPC)
+    more = short(read / per_file)
+    rule = (
+        f"**The rule.** Each further file adds {short(per_file)} ms to a reader's {short(read)} ms. With {more} more files, "
+        f"reading takes twice as long. Each {commit} in the table adds {short(per_commit)} ms to a batch's {short(batch)} ms."
+    )
+    rows = [
+        (
+            every,
+            short(_DAY_S / seconds),
+            short(_WRITERS * _DAY_S / seconds),
+            short(read + per_file * _WRITERS * _DAY_S / seconds),
+            short(batch + per_commit * _DAY_S / seconds),
+        )
+        for every, seconds in _TRIGGERS
+    ]
+    columns = (
+        "trigger",
+        f"{commit}s per day",
+        f"files per day, {_WRITERS} writers",
+        "reading after a day, ms",
+        "a batch after a day, ms",
+    )
+    return "\n\n".join(
+        [
+            machine.measured_when(results.heading, results.rounds),
+            markdown(COLUMNS, [cells for case in (*committing, *reading) for cells in lines(case)]),
+            rule,
+            markdown(columns, rows),
+        ]
+    )
+
+
+def _line(cases: Sequence[Case], side: str) -> tuple[float, float]:
+    """Return the value at the first size, and the slope from there to the last size."""
+    (x, y), (far_x, far_y) = ((case.x or 0, case.spread(side).median) for case in (cases[0], cases[-1]))
+    return y, (far_y - y) / (far_x - x)
