@@ -27,14 +27,6 @@ class SinkCommitter(ABC, Generic[HandleT]):
         This method may connect to the store, but must not change it.
         """
 
-    def appends_to(self) -> str | None:
-        """Return the id of the table to which this sink appends every row, or None.
-
-        Two sinks of one query must not append to the same table, which would then have each row twice. Called after
-        :meth:`binding`.
-        """
-        return None
-
     def decision_log(self) -> DecisionLog | None:
         """Return the decision log that this sink provides, or None. Every call returns the same object."""
         return None

@@ -83,7 +83,7 @@ class Participants:
         """Return, for each sink, the facts that must not change during a checkpoint's lifetime (rule 11).
 
         Raises:
-            ConfigurationError: two sinks have the same decision log, or append to the same table.
+            ConfigurationError: two sinks have the same decision log.
         """
         bound = {name: dict(committer.binding()) for name, committer in self.committers.items()}
         logs = {name: log.name for name, committer in self.committers.items() if (log := committer.decision_log())}
@@ -92,14 +92,6 @@ class Participants:
                 raise ConfigurationError(
                     f"sinks {one!r} and {other!r} have the same decision log {logs[one]}, so each would damage the other's "
                     "decisions. Nothing was written. Give each sink its own log (for a Kafka sink, remove ledger_topic)"
-                )
-        tables = {name: table for name, committer in self.committers.items() if (table := committer.appends_to())}
-        for one, other in combinations(tables, 2):
-            if tables[one] == tables[other]:
-                raise ConfigurationError(
-                    f"sinks {one!r} and {other!r} append to the same table (its id is {tables[one]}), so it would contain each "
-                    "row twice. Nothing was written. Remove one of the sinks. If each has other rows, combine them with "
-                    "unionByName for one sink. If one table is a copy of the other's files, create it anew"
                 )
         return bound
 

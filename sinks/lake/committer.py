@@ -178,10 +178,6 @@ class LakeCommitter(StepCommitter[HandleT, StepT], Generic[HandleT, StepT, Entry
         bound = super().binding()
         return {**bound, "table": self._table_id}
 
-    def appends_to(self) -> str:
-        """See :class:`StepCommitter`."""
-        return self._table_id
-
     def has_newer_decision(self, scan_start: Mapping[str, Any]) -> bool:
         """See :class:`StepCommitter`.
 

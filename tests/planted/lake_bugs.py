@@ -193,12 +193,5 @@ LAKE_BUGS: Final[tuple[Bug, ...]] = tuple(
             delta="delta_values.py -k bad_record",
             iceberg="iceberg_tables.py -k cannot_be_written",
         ),
-        _bugs(
-            "two sinks of one query append each row to one table",
-            "committer.py",
-            "        return self._table_id\n",
-            "        return ''\n",
-            **_both("restored.py::test_two_sinks_of_one_query_for_one_table_are_refused"),
-        ),
     )
 )

@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-import contextlib
 from typing import TYPE_CHECKING
 
 import pytest
 
 from tests.unit.delta_support import Shop
 from tests.unit.lake_support import evidence, prepare
-from twopc import ConfigurationError, DeltaSink, FencedError, RefusedStartError
+from twopc import DeltaSink, FencedError, RefusedStartError
 from twopc.attempt import Evidence
-from twopc.coordinator import Coordinator
-from twopc.files import LocalFiles
 from twopc.override import Overrides
 from twopc.settings import Settings
 from twopc.testing.contract import Case, numbers
@@ -76,19 +73,6 @@ def test_a_second_query_that_takes_over_fences_the_first_one(shop: Shop, spellin
     with pytest.raises(FencedError):
         first.continue_with(running, 1)
     assert shop.values() == sorted(2 * all_rows(0)), "each query's rows once"
-
-
-def test_two_sinks_of_one_query_for_one_table_are_refused(shop: Shop, spelling: str, tmp_path: Path) -> None:
-    (tmp_path / "checkpoint").mkdir()
-    commits = shop.commits()
-    with (
-        contextlib.closing(
-            Coordinator([shop.sink, sink_at(spelling, "others")], LocalFiles(tmp_path / "checkpoint"))
-        ) as both,
-        pytest.raises(ConfigurationError, match="sinks 'orders' and 'others' append to the same table"),
-    ):
-        Query(Case(shop.sink, numbers, shop.values), tmp_path / "query").continue_with(both, 0)
-    assert shop.commits() == commits
 
 
 def test_two_queries_with_different_sinks_write_under_two_spellings(shop: Shop, spelling: str) -> None:

@@ -17,8 +17,6 @@ from tests.unit.lake_support import evidence, prepare
 from tests.warehouse import without_name
 from twopc import ConfigurationError, IcebergSink, RefusedStartError
 from twopc.attempt import Evidence
-from twopc.coordinator import Coordinator
-from twopc.files import LocalFiles
 from twopc.override import Overrides
 from twopc.settings import Settings
 from twopc.sinks.iceberg.layout import entrance
@@ -142,17 +140,6 @@ def test_a_query_may_change_to_a_catalog_with_the_newest_state(shop: Shop, kind:
     moved.run(1, 2)
     moved.run(3)
     assert second.values() == all_rows(0, 1, 2, 3)
-
-
-def test_two_sinks_of_one_query_for_one_table_are_refused(shop: Shop, kind: str, tmp_path: Path) -> None:
-    second = Second(shop, tmp_path, kind)
-    (tmp_path / "two").mkdir()
-    with (
-        contextlib.closing(Coordinator([shop.sink, second.sink("others")], LocalFiles(tmp_path / "two"))) as both,
-        pytest.raises(ConfigurationError, match="sinks 'orders' and 'others' append to the same table"),
-    ):
-        Query(second.case(), tmp_path / "query").continue_with(both, 0)
-    assert (shop.commits(), second.commits()) == (0, 0)
 
 
 def test_a_table_that_was_renamed_keeps_its_rows_under_the_new_name(shop: Shop, tmp_path: Path) -> None:

@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import contextlib
 from typing import TYPE_CHECKING
 
 import pytest
 
 from tests.unit.test_lake_commit import shop
 from twopc import ConfigurationError, RefusedStartError
-from twopc.coordinator import Coordinator
-from twopc.files import LocalFiles
 from twopc.override import Overrides
 from twopc.settings import Settings
 from twopc.testing import crash_points
@@ -81,18 +78,6 @@ def test_a_table_that_was_created_again_is_refused_at_the_start(shop: LakeShop, 
     with pytest.raises(RefusedStartError, match="sink 'orders' was bound to"):
         query.run(1)
     assert (shop.values(), shop.commits()) == ([], 0)
-
-
-def test_two_sinks_of_one_query_for_one_table_are_refused(shop: LakeShop, case: Case, tmp_path: Path) -> None:
-    """Each would append every row."""
-    commits = shop.commits()
-    (tmp_path / "two").mkdir()
-    with (
-        contextlib.closing(Coordinator([shop.sink, shop.named("others")], LocalFiles(tmp_path / "two"))) as both,
-        pytest.raises(ConfigurationError, match="sinks 'orders' and 'others' append to the same table"),
-    ):
-        Query(case, tmp_path / "query").continue_with(both, 0)
-    assert shop.commits() == commits
 
 
 def test_a_driver_that_decided_and_died_commits_its_batch(shop: LakeShop, case: Case, tmp_path: Path) -> None:
