@@ -27,11 +27,11 @@ def reported(
 
     Args:
         name: the command's name, which follows ``twopc``.
-        act: runs the command, prints the result, and returns the status.
-        not_done: the status after an error. The Python status for errors, 1, has another meaning in most commands.
-        expected: the status for each type of error that needs no traceback. The protocol's errors never need one. Any other
-            error is printed with its traceback.
-        interrupted: the text to print after Ctrl-C. None: let the KeyboardInterrupt reach the caller.
+        act: runs the command, prints the result, and returns the exit status.
+        not_done: the exit status after an error. Python's own status for errors, 1, has another meaning in most commands.
+        expected: the exit status for each type of error that needs no traceback. The protocol's errors never need a
+            traceback. Any other error is printed with its traceback.
+        interrupted: the text to print after Ctrl-C, or None to let the KeyboardInterrupt reach the caller.
     """
     known: tuple[type[Exception], ...] = (*expected, TwoPhaseCommitError)
     try:

@@ -1,4 +1,4 @@
-"""Print tables for people and for pipes. Cells are never truncated or wrapped, so that you can search for an id and copy it."""
+"""Print tables for people and for pipes. Cells are never truncated or wrapped, so you can search for an id and copy it."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def show_table(
     """Print a table.
 
     Args:
-        console: a terminal, a file or a pipe. A file and a pipe get every column, even if the table is very wide.
+        console: a terminal, a file or a pipe. Files and pipes get every column, even if the table is very wide.
         titles: the column titles.
         rows: the cells of each row.
         left: the titles of the columns that contain text; the other columns contain numbers.

@@ -31,9 +31,9 @@ def read_topic(
     Args:
         connection: librdkafka connection options.
         topic: the topic.
-        starts: the first offset, by partition.
-        ends: by partition, the offset before which to stop; at most the last stable offset.
-        timeout_ms: the longest time without a response, in ms.
+        starts: the first offset for each partition.
+        ends: for each partition, the offset before which to stop. This is at most the last stable offset.
+        timeout_ms: how long the brokers may not respond, in milliseconds.
 
     Raises:
         TwoPhaseCommitError: the brokers did not respond or rejected the request, or records were deleted during the read.
@@ -49,7 +49,7 @@ def read_topic(
             # Large lists are cheap per record. If no record is ready within 0.2 s, wait for a single record.
             messages = consumer.consume(_FETCH, 0.2) or consumer.consume(1, timeout_ms / 1000)
             if not messages:
-                raise UnavailableError(f"no answer from the brokers within {timeout_ms:.0f} ms while reading {topic}")
+                raise UnavailableError(f"the brokers did not respond within {timeout_ms:.0f} ms while {topic} was read")
             if records := _within(messages, pending, topic):
                 yield records
     finally:
@@ -57,7 +57,7 @@ def read_topic(
 
 
 def _within(messages: list[Message], pending: dict[int, int], topic: str) -> list[Message]:
-    """Return the records before the end of their partition, and remove finished partitions from ``pending``."""
+    """Return the records that come before their partition's end, and remove finished partitions from ``pending``."""
     records = []
     for message in messages:
         error, partition = message.error(), message.partition() or 0
@@ -76,7 +76,7 @@ def _within(messages: list[Message], pending: dict[int, int], topic: str) -> lis
         elif error.code() in {KafkaError._AUTO_OFFSET_RESET, KafkaError.OFFSET_OUT_OF_RANGE}:  # noqa: SLF001
             raise RetriableError(
                 f"{topic}[{partition}]: retention deleted records before they were read. Run the command again, or raise "
-                "retention.ms during the check"
+                "retention.ms while it runs"
             )
         elif (
             error.code() != KafkaError.GROUP_AUTHORIZATION_FAILED

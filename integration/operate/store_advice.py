@@ -1,4 +1,7 @@
-"""Explain the state of a sink's store and the next action, as :mod:`twopc.integration.operate.advice` does for Kafka sinks."""
+"""Explain the state of a sink's store, and say what to do next.
+
+For Kafka sinks, see :mod:`twopc.integration.operate.advice`.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +19,10 @@ if TYPE_CHECKING:
 
 
 def advise_store(state: StoreState, checkpoint: CheckpointState) -> list[Advice]:
-    """List the findings about a store; never empty. A mismatch between the store and the checkpoint is the only finding."""
+    """List the findings about a store.
+
+    The list is never empty. If the store and the checkpoint do not match, list only this mismatch.
+    """
     if state.seen is None:
         return [_unseen(state)]
     if misfit := _misfit(state, state.seen, checkpoint):
@@ -36,7 +42,7 @@ def not_examined(checkpoint: CheckpointState, named: frozenset[str]) -> Advice |
     return Advice(
         Urgency.WATCH,
         what,
-        "Add --sinks module:name, the place of the query's sinks in your code.",
+        "Add --sinks module:name to say where your code defines the query's sinks.",
         "the-stores-of-sinks",
     )
 
@@ -48,8 +54,11 @@ def _newest(state: StoreState) -> str:
 
 
 def overtaken(looks: int) -> Advice:
-    """Say that the query has decided another batch during each look, so its newest batch was not compared."""
-    what = f"the query decided another batch during each of {looks} looks, so its newest batch was not compared with the store"
+    """Say that the query's newest batch was not compared, because the query decided another batch at each look."""
+    what = (
+        f"the query decided another batch each of the {looks} times that this command looked, so the newest batch was not "
+        "compared with the store"
+    )
     return Advice(Urgency.WATCH, what, "Check again.", "the-stores-of-sinks")
 
 
@@ -62,12 +71,17 @@ def _unseen(state: StoreState) -> Advice:
         return Advice(
             Urgency.ACT, what, "Restore the store or its network, and check again.", "a-store-does-not-answer"
         )
-    action = "Do not start the query, and do not write to the store, before you have read this entry."
+    action = (
+        "Do not start the query, and do not write to the store, before you have read about this finding in the runbook."
+    )
     return Advice(Urgency.ACT, state.problem, action, "the-control-record-is-missing-or-unreadable")
 
 
 def _misfit(state: StoreState, seen: Observation, checkpoint: CheckpointState) -> Advice | None:
-    """Say why the store and the checkpoint do not fit together; None if they fit. Check in the same order as a start."""
+    """Say why the store and the checkpoint do not match, or return None if they match.
+
+    A query's start checks in the same order.
+    """
     found = _of_binding(state, seen, checkpoint) or _of_owner(seen, checkpoint)
     return found or _of_log(state, seen, checkpoint)
 
@@ -75,7 +89,10 @@ def _misfit(state: StoreState, seen: Observation, checkpoint: CheckpointState) -
 def _of_binding(state: StoreState, seen: Observation, checkpoint: CheckpointState) -> Advice | None:
     record, bound = seen.record, state.bound
     if bound is None and checkpoint.log is not None:
-        action = "If override=AddSink has just added it, its first batch binds it. Otherwise correct --sinks."
+        action = (
+            "If you have just added this sink with override=AddSink, its first batch will bind the checkpoint to it. "
+            "Otherwise correct --sinks."
+        )
         return Advice(Urgency.WATCH, "the checkpoint is not bound to this sink", action, "the-stores-of-sinks")
     if bound is not None and not record.id:
         what = (
@@ -89,7 +106,7 @@ def _of_binding(state: StoreState, seen: Observation, checkpoint: CheckpointStat
         now = ", ".join(f"{name} {seen.bound[name]}" for name in state.changed)
         what = f"the checkpoint is bound to {was}, but the store has {now}: this is another store, or a recreated table"
         return Advice(
-            Urgency.ACT, what, "Point the sink to the original store. The start is refused.", "the-start-is-refused"
+            Urgency.ACT, what, "Point the sink at the original store. The start is refused.", "the-start-is-refused"
         )
     return None
 
@@ -108,7 +125,7 @@ def _of_log(state: StoreState, seen: Observation, checkpoint: CheckpointState) -
         what = f"the decisions in {checkpoint.log} could not be read, so they were not compared with the store"
         action = "Add --bootstrap-servers, or include the query's Kafka sinks in --sinks."
         if state.unread is not None:
-            what, action = f"{what}: {state.unread}", "Correct this, and check again."
+            what, action = f"{what}: {state.unread}", "Correct this problem, and check again."
         return Advice(Urgency.WATCH, what, action, "the-stores-of-sinks")
     newest = state.abandoned if state.batch is None else state.batch
     ends = "has none" if newest is None else f"ends with batch {newest}"
@@ -145,7 +162,10 @@ def _of_decision(state: StoreState, seen: Observation) -> Iterator[Advice]:
         action = "Stop the query. Keep the checkpoint and the table unchanged until you know the cause."
         yield Advice(Urgency.ACT, "; ".join(state.differing), action, "the-rows-of-a-batch-differ")
     if seen.rolled_back is not None:
-        action = "If this was on purpose, do nothing: the sink does not add the batch again. Otherwise restore the newer state."
+        action = (
+            "If someone rolled the table back on purpose, do nothing: the sink does not add the batch again. Otherwise "
+            "restore the newer state."
+        )
         yield Advice(Urgency.ACT, seen.rolled_back, action, "the-table-was-rolled-back")
 
 
@@ -155,7 +175,7 @@ def _of_leftovers(seen: Observation) -> Iterator[Advice]:
             f"{_of(left)} {_are(left)} staged and undecided: the newest driver (epoch {seen.record.driver_epoch}) is writing its "
             "batch, or has died"
         )
-        action = "If the driver is alive, do nothing. If it is dead, start the query, which removes them."
+        action = "If the driver is alive, do nothing. If it is dead, start the query, which removes these transactions."
         yield Advice(Urgency.WATCH, what, action, "a-batch-is-being-written")
 
 

@@ -1,4 +1,4 @@
-"""The state of a sink's store, beside the decisions in the query's log. This module does no I/O."""
+"""Compare the state of a sink's store with the decisions in the query's log. This module does no I/O."""
 
 from __future__ import annotations
 
@@ -20,15 +20,15 @@ class StoreState:
 
     Attributes:
         kind: the sink's class.
-        bound: the facts about the sink in the checkpoint's binding; None if the binding does not name the sink.
-        problem: why the store could not be observed; None if it was.
+        bound: the facts about the sink that the checkpoint's binding contains; None if the binding does not name the sink.
+        problem: why the store could not be observed; None if the store was observed.
         answers: whether the store answered.
         is_known: whether the decisions could be read.
-        unread: why they could not be read, if the reason is known.
+        unread: why the decisions could not be read, if the reason is known.
         batch: the newest decided batch; None if none is decided.
         abandoned: the newest batch, if it was decided and then abandoned.
         first_batch: the first batch that the query could decide.
-        decided: for each kept decision, by its version, the batch and the number of rows.
+        decided: maps the version of each kept decision to its batch and its number of rows.
         seen: the observed state; None if the sink cannot be observed.
     """
 
@@ -47,14 +47,17 @@ class StoreState:
 
     @property
     def changed(self) -> list[str]:
-        """The facts that differ between the store and the checkpoint's binding, which is then the binding of another store."""
+        """The facts that differ between the store and the checkpoint's binding.
+
+        If any fact differs, the checkpoint is bound to another store.
+        """
         if self.seen is None or self.bound is None:
             return []
         return sorted(name for name, value in self.seen.bound.items() if self.bound.get(name) != value)
 
     @property
     def is_ahead(self) -> bool:
-        """Whether the checkpoint's own store has a decision that the log lacked when it was read, just before."""
+        """Whether the checkpoint's own store has a decision that the log lacked. The log is read just before the store."""
         return self.seen is not None and self.seen.is_ahead and not self.changed
 
     @property
@@ -69,9 +72,10 @@ class StoreState:
 
     @property
     def differing(self) -> list[str]:
-        """The published batches for which the store's history records another number of rows than their decision.
+        """The published batches whose number of rows in the store's history differs from the number in their decision.
 
-        Too few rows count only if the history has every commit of the decision, because a repaired batch has several.
+        A repaired batch has several commits. So a missing row counts as a difference only if the history has all of the
+        batch's commits.
         """
         stored = {} if self.seen is None else self.seen.rows
         complete = frozenset[int]() if self.seen is None else self.seen.complete
@@ -85,7 +89,7 @@ class StoreState:
 
     @property
     def published(self) -> int | None:
-        """The newest published batch; None if no batch is published, or if the batch is unknown.
+        """The newest published batch; None if no batch is published, or if the newest one is unknown.
 
         A batch is decided only after its predecessor is published.
         """
@@ -98,7 +102,7 @@ class StoreState:
         return newest if newest >= self.first_batch else None
 
     def facts(self) -> dict[str, Any]:
-        """As a JSON object."""
+        """Return the state as a JSON object."""
         seen = self.seen
         return {
             "sink": self.sink,

@@ -39,11 +39,11 @@ _LOOKS: Final = 3
 
 
 class Decisions(NamedTuple):
-    """What a query has decided, as read at one moment.
+    """A query's decisions, as read at one moment.
 
     Attributes:
         history: the decisions; None if they could not be read.
-        problem: why they could not be read; None if they could, or if they are in the ledger of a sink that is not given.
+        problem: why the decisions could not be read; None if they were read, or if they are in the ledger of an unknown sink.
     """
 
     checkpoint: CheckpointState
@@ -52,7 +52,7 @@ class Decisions(NamedTuple):
 
 
 def read_decisions(checkpoint: CheckpointState, kafka: Sequence[KafkaSink]) -> Decisions:
-    """Read the decisions of a checkpoint's query, from the checkpoint or from the ledger of one of these sinks."""
+    """Read the decisions of a checkpoint's query, from the checkpoint or from the ledger of one of the Kafka sinks."""
     if checkpoint.log is None:
         return Decisions(checkpoint, _NOTHING)  # nothing is decided before the checkpoint is bound
     create_log = _log_of(checkpoint, kafka)
@@ -73,10 +73,10 @@ def _log_of(checkpoint: CheckpointState, kafka: Sequence[KafkaSink]) -> Callable
 
 
 def observe_store(sink: TwoPhaseCommitSink[Any], read: Read) -> tuple[StoreState, list[Advice]]:
-    """Observe one store, and advise.
+    """Observe one store, and return its state with advice.
 
-    A running query changes its checkpoint and its store after the checkpoint was read. So a finding that requires action
-    counts only if the next look confirms it. Each look reads the checkpoint again.
+    A running query can change its checkpoint and its store while this function looks at them. So a finding that requires
+    action counts only if the next look confirms it. Each look reads the checkpoint again.
     """
     before: object = None
     for _ in range(_LOOKS):
@@ -117,7 +117,9 @@ def _look(sink: TwoPhaseCommitSink[Any], decisions: Decisions) -> StoreState:
     except TwoPhaseCommitError as error:
         return replace(state, problem=str(error))
     except msgspec.ValidationError as error:
-        return replace(state, problem=f"another version, or another kind of sink, has written its decision: {error}")
+        return replace(
+            state, problem=f"the store's decision was written by another version or by another kind of sink: {error}"
+        )
     except Exception as error:  # noqa: BLE001 - a sink of the user's own may raise its client's errors
         return replace(state, problem=f"the store could not be observed: {unquoted(error)}")
 
@@ -140,7 +142,10 @@ def _observed(sink: TwoPhaseCommitSink[Any], view: LogView, query_id: str) -> Ob
 
 
 def _decided_rows(sink: TwoPhaseCommitSink[Any], history: History) -> dict[int, tuple[int, int]]:
-    """Count the rows of each retained decision, by its version. Abandoned rows are not expected in the store."""
+    """Map the version of each retained decision to its batch and its number of rows.
+
+    Leave out abandoned batches, because the store need not have their rows.
+    """
     found = {}
     for key, batch in history.batches.items():
         scan_start = batch.decision.scan_start.get(sink.name)

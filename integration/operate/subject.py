@@ -50,8 +50,7 @@ class Connection:
     def named(self) -> tuple[TwoPhaseCommitSink[Any], ...]:
         """The sinks that the user's code describes.
 
-        Raises:
-            ConfigurationError: they cannot be imported.
+        Raises: ConfigurationError: the sinks cannot be imported.
         """
         return () if self.sinks is None else load_sinks(self.sinks)
 
@@ -67,7 +66,7 @@ class Connection:
         return describing(self.bootstrap_servers, name, topic, self.config, self.config_file, self.timeout_s)()
 
     def bound_sinks(self, bound: Mapping[str, Mapping[str, str]]) -> tuple[KafkaSink, ...]:
-        """Return the Kafka sinks to which a checkpoint is bound, as far as their cluster is known."""
+        """Return the Kafka sinks to which a checkpoint is bound. Leave out a sink whose cluster is unknown."""
         of_kafka = {name: facts["ledger"] for name, facts in bound.items() if "ledger" in facts}
         described = {one.name: one for one in self.named if isinstance(one, KafkaSink) and one.name in of_kafka}
         if self.bootstrap_servers is not None:
@@ -77,12 +76,12 @@ class Connection:
 
 @dataclass(frozen=True)
 class Subject:
-    """The subject of a command.
+    """The sinks and the checkpoint that a command is about.
 
     Attributes:
         sinks: the Kafka sinks; empty without a connection, or if the checkpoint has no Kafka sinks.
         checkpoint: the facts from the checkpoint, if a checkpoint was named.
-        stores: the sinks without a ledger of their own that the user has named.
+        stores: the sinks without a ledger that the user has named.
         strangers: topics that have a ledger's name but cannot belong to a sink: copies, or topics that a killed preflight
             left behind.
     """
@@ -100,18 +99,18 @@ class Subject:
         """
         if self.checkpoint is not None and self.checkpoint.sinks and not self.sinks:
             raise ConfigurationError(
-                f"no sink of this checkpoint ({', '.join(sorted(self.checkpoint.sinks))}) is a Kafka sink, and only those have "
-                f"transactions to list, prove or end. Run `twopc status {self.checkpoint.location} --sinks module:name`: it "
-                "compares the stores of the other sinks with the decisions"
+                f"no sink of this checkpoint ({', '.join(sorted(self.checkpoint.sinks))}) is a Kafka sink, and only Kafka "
+                f"sinks have transactions to list, prove or end. Run `twopc status {self.checkpoint.location} --sinks "
+                "module:name`: this command compares the other sinks' stores with the decisions"
             )
         return self.sinks
 
 
 def subject_of(what: str | None, connection: Connection, *, checkpoint: Path | None = None) -> Subject:
-    """Find the subject.
+    """Find the sinks and the checkpoint that a command is about.
 
     Args:
-        what: a sink name, or the path of a checkpoint. None: all sinks on the cluster.
+        what: a sink name, or the path of a checkpoint, or None for all sinks on the cluster.
         connection: the connection to the cluster.
         checkpoint: the query's checkpoint, if ``what`` is a sink name.
 
@@ -122,7 +121,7 @@ def subject_of(what: str | None, connection: Connection, *, checkpoint: Path | N
     """
     if connection.sinks is not None and checkpoint is None and (what is None or not is_path(what)):
         raise ConfigurationError(
-            "--sinks needs the query's checkpoint, whose decisions are compared with the stores: name it"
+            "--sinks needs the query's checkpoint, because the stores are compared with its decisions. Name the checkpoint"
         )
     stores = tuple(one for one in connection.named if not isinstance(one, KafkaSink))
     if what is None:
@@ -135,7 +134,7 @@ def subject_of(what: str | None, connection: Connection, *, checkpoint: Path | N
 
 
 def is_path(what: str) -> bool:
-    """Whether the text names a directory. A sink name has no slash and no dot."""
+    """Whether the text names a directory instead of a sink. A sink name has no slash and no dot."""
     return "/" in what or "." in what or Path(what).is_dir()
 
 

@@ -63,7 +63,7 @@ def list_open(what: str | None, connection: Connection) -> Answer:
 
 
 def prove(what: str, connection: Connection) -> Answer:
-    """Show what is proven about each transaction in the last decision, without ending or fencing any.
+    """Show what is proven about each transaction in the last decision. Neither end nor fence a transaction.
 
     Raises:
         TwoPhaseCommitError: no broker responds.
@@ -87,7 +87,7 @@ def prove(what: str, connection: Connection) -> Answer:
 
 @dataclass(frozen=True, kw_only=True)
 class ByHand:
-    """The options for an act.
+    """The options for a commit or an abort that a user asks for.
 
     Attributes:
         checkpoint: the query's checkpoint, where the reason is stored.
@@ -111,7 +111,7 @@ class ByHand:
             raise ConfigurationError("--force needs --reason TEXT; the reason is recorded for later review")
 
     def write_down(self, directory: Path, command: str, sink: str, wanted: Sequence[OpenTransaction]) -> str | None:
-        """Write the reason durably and return its file. Return None if nothing is forced."""
+        """Write the reason durably, and return the name of its file. Return None without ``--force``."""
         if not self.is_forced:
             return None
         named = {one.transactional_id: one.standing.value for one in wanted}
@@ -122,7 +122,7 @@ def commit(what: str, ids: Collection[str], connection: Connection, by_hand: ByH
     """Commit the decided transactions.
 
     Raises:
-        ForbiddenError: the decision record forbids a commit, or it needs ``--force``.
+        ForbiddenError: the decision record forbids the commit, or allows it only with ``--force``.
         TwoPhaseCommitError: no broker responds.
     """
     by_hand.require_reason()
@@ -141,7 +141,7 @@ def abort(what: str, ids: Collection[str], connection: Connection, by_hand: ByHa
     """Abort undecided transactions.
 
     Raises:
-        ForbiddenError: the decision record forbids an abort, or it needs ``--force``.
+        ForbiddenError: the decision record forbids the abort, or allows it only with ``--force``.
         TwoPhaseCommitError: no broker responds.
     """
     by_hand.require_reason()
@@ -151,18 +151,23 @@ def abort(what: str, ids: Collection[str], connection: Connection, by_hand: ByHa
     wanted = acts.chosen(state, ids, fitting | {Standing.RUNNING, Standing.UNJUDGED} if by_hand.is_forced else fitting)
     acts.require_abortable(wanted, is_forced=by_hand.is_forced)
     if not wanted:
-        return _nothing(sink.name, "open that can no longer be decided")
+        return _nothing(sink.name, "open and certain to stay undecided")
     _confirm("abort", wanted, is_sure=by_hand.is_sure)
     file = by_hand.write_down(directory, "abort", sink.name, wanted)
     return _answer(sink.name, acts.abort(sink, wanted), file)
 
 
 def _one_sink(what: str, connection: Connection, checkpoint: Path | None) -> tuple[KafkaSink, Path]:
-    """Find the sink, and the directory for the reason: in the checkpoint, or else the current directory."""
+    """Find the sink, and the directory for the reason.
+
+    It is in the checkpoint if one is known, or else it is the current directory.
+    """
     subject = subject_of(what, connection, checkpoint=checkpoint)
     if len(subject.with_transactions()) != 1:
         names = ", ".join(sink.name for sink in subject.sinks) or "none"
-        raise ConfigurationError(f"{what} has these Kafka sinks: {names}. Name one, and add --checkpoint {what}")
+        raise ConfigurationError(
+            f"{what} has these Kafka sinks: {names}. Name one of the sinks, and add --checkpoint {what}"
+        )
     here = Path.cwd() if subject.checkpoint is None else Path(subject.checkpoint.location) / "twopc"
     return subject.sinks[0], here
 
@@ -182,7 +187,7 @@ def _confirm(act: str, wanted: Sequence[OpenTransaction], *, is_sure: bool) -> N
     for one in wanted:
         typer.echo(f"{one.transactional_id}: {one.evidence}", err=True)
     if not typer.confirm(f"{act} {counted(len(wanted), 'transaction')}?", err=True):
-        raise ConfigurationError("not confirmed: nothing was done")
+        raise ConfigurationError("you did not confirm, so nothing was done")
 
 
 def _nothing(sink: str, what: str) -> Answer:

@@ -19,7 +19,7 @@ _ANY: Final = 32_767
 
 
 class Need(NamedTuple):
-    """A request, and a range of its versions. A broker must accept at least one version in the range."""
+    """A request that the sink needs, and a range of versions. A broker must accept at least one version in the range."""
 
     api: ApiKey
     lowest: int
@@ -34,12 +34,12 @@ NEEDS: Final = (
     Need(ApiKey.Produce, 3, _ANY, "records of a transaction"),
     Need(ApiKey.Fetch, 4, _ANY, "read_committed"),
     Need(ApiKey.ListOffsets, 2, _ANY, "the last stable offset"),
-    Need(ApiKey.Metadata, 10, _ANY, "the topic id, by which a recreated ledger is detected", Result.WARN),
+    Need(ApiKey.Metadata, 10, _ANY, "the topic id, which shows that a ledger was recreated", Result.WARN),
     Need(ApiKey.CreateTopics, 0, _ANY, "creating the ledger and the trial's topic", Result.WARN),
     Need(ApiKey.DescribeConfigs, 1, _ANY, "the ledger's settings"),
     Need(ApiKey.DeleteRecords, 0, _ANY, "truncating the ledger", Result.WARN),
     Need(ApiKey.FindCoordinator, 1, _ANY, "the coordinators of transactional ids"),
-    Need(ApiKey.InitProducerId, 3, 4, "fencing one producer of an id"),
+    Need(ApiKey.InitProducerId, 3, 4, "fencing one producer of a transactional id"),
     Need(ApiKey.AddPartitionsToTxn, 0, _ANY, "transactions"),
     Need(ApiKey.EndTxn, 0, 3, "a commit that can be retried"),
     Need(ApiKey.DescribeTransactions, 0, 0, "confirming a transaction before the decision"),
@@ -48,7 +48,7 @@ NEEDS: Final = (
 
 
 def check_apis(target: Target) -> Iterator[Finding]:
-    """Check that every broker offers the requests that the sink needs, according to ApiVersions."""
+    """Check the brokers' ApiVersions responses: every broker must offer the requests that the sink needs."""
     nodes = target.brokers.nodes
     requests = [
         (ApiVersionsRequest(client_software_name="twopc", client_software_version="preflight"), node) for node in nodes
@@ -60,7 +60,7 @@ def check_apis(target: Target) -> Iterator[Finding]:
             _CHECK,
             _brokers(silent),
             Result.FAIL,
-            "no response to ApiVersions",
+            "the broker did not respond to ApiVersions",
             "Start the broker, or correct the address that it advertises to clients (advertised.listeners)",
         )
     offers = {node: _offered(answer) for node, answer in answers.items() if node not in silent}
@@ -83,7 +83,7 @@ _OLD_FORMAT: Final = (
 
 
 def _has_old_format(offer: Mapping[int, tuple[int, int]]) -> bool:
-    """Whether a broker hides the requests for transactions although it is new enough for them.
+    """Whether a broker that is new enough for transactions still hides the requests for them.
 
     A broker hides these requests while its message format is older than 0.11. Source:
     ``ApiKeys.minRequiredInterBrokerMagic`` in Kafka 3.x.

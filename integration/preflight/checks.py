@@ -1,4 +1,7 @@
-"""List the checks, in the table's order. To add one, write a function from the target to findings, and add it to ``CHECKS``."""
+"""List the checks, in the table's order.
+
+To add a check, write a function that takes the target and yields findings, and add the function to ``CHECKS``.
+"""
 
 from __future__ import annotations
 
@@ -40,9 +43,10 @@ CHECKS: Final = (
 
 
 def findings_of(target: Target, further: Sequence[Check] = ()) -> tuple[Finding, ...]:
-    """Run every check whose requests the brokers accept. Report the sink's warnings during the checks as findings, too.
+    """Run every check whose requests the brokers accept.
 
-    The ``further`` checks of another command run last.
+    Report the warnings that the sink logs during the checks as findings, too. The ``further`` checks come from another
+    command and run last.
     """
     found = list(check_apis(target))
     lacks = any(finding.result is Result.FAIL for finding in found)
@@ -57,7 +61,10 @@ def findings_of(target: Target, further: Sequence[Check] = ()) -> tuple[Finding,
                     failed(check.name, target.sink.name, error, "Allow the permissions that docs/security.md lists")
                 )
     if lacks:
-        why = "the sink's start, its ledger and a two-phase commit were not tried: they need a request that a broker rejects"
+        why = (
+            "the sink's start, its ledger and a two-phase commit were not tried, because they need a request that a "
+            "broker rejects"
+        )
         found.append(Finding("not tried", target.sink.name, Result.WARN, why, FIX_REQUESTS))
     for record in warnings:
         text = record.getMessage()
@@ -71,9 +78,9 @@ def findings_of(target: Target, further: Sequence[Check] = ()) -> tuple[Finding,
 
 FIX_REQUESTS: Final = "Fix the problem that 'requests' reports, and run the preflight again"
 _FIX: Final = (
-    "The sink logs this at each start. Correct the setting that it names, or grant the permission that it names"
+    "The sink logs this warning at each start. Correct the setting or grant the permission that the warning names"
 )
-_REMOVE: Final = "No query uses it. If it does not disappear by itself, delete it"
+_REMOVE: Final = "No query uses this topic or transaction. If a topic does not disappear by itself, delete it"
 
 
 @contextlib.contextmanager

@@ -35,7 +35,7 @@ def main(sink: Callable[[], KafkaSink], topics: Sequence[str], further: Sequence
     """Check a cluster for a sink, and return the exit status.
 
     Args:
-        sink: builds the sink. A ConfigurationError is reported like an error from the checks.
+        sink: builds the sink. If this raises a ConfigurationError, the error is reported like an error from the checks.
         topics: the output topics.
         further: another command's checks, which run last.
         as_json: whether to print a JSON object to stdout and everything else to stderr.
@@ -47,7 +47,7 @@ def main(sink: Callable[[], KafkaSink], topics: Sequence[str], further: Sequence
         typer.echo(json.dumps(report.facts())) if as_json else report.show(Console(highlight=False))
         return _STATUS[report.result]
 
-    gone = "interrupted. The preflight has removed everything it created, unless a line above says otherwise"
+    gone = "interrupted. The preflight has removed everything that it created, unless a line above says otherwise"
     return reported("preflight", checked, not_done=_NOT_CHECKED, interrupted=gone)
 
 
@@ -95,7 +95,7 @@ def run_preflight(sink: KafkaSink, topics: Sequence[str], further: Sequence[Chec
 
 @contextlib.contextmanager
 def _logging() -> Iterator[None]:
-    """Print the warnings about leftovers. Hide the clients' log lines, which add nothing to the errors."""
+    """Print the warnings about leftovers, and hide the clients' log lines, which add nothing to the error messages."""
     handlers = {logging.getLogger(): logging.NullHandler(), logging.getLogger(_OURS): logging.StreamHandler()}
     for logger, handler in handlers.items():
         logger.addHandler(handler)

@@ -24,7 +24,7 @@ class Result(Enum):
 
 @dataclass(frozen=True)
 class Finding:
-    """One line of the table: the check and its subject, the result, the reason, and the fix."""
+    """One line of the table. The line shows the check and its subject, the result, the reason, and the fix."""
 
     check: str  #: the name of the check
     subject: str  #: what was checked: a topic, transactional ids, brokers

@@ -1,4 +1,4 @@
-"""Run the read-only parts of the sink's next start: the sink's checks, and the check of its ledger."""
+"""Run the read-only parts of the sink's next start: the sink's own checks, and the checks of its ledger."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def check_ledger(target: Target) -> Iterator[Finding]:
     except TwoPhaseCommitError as error:
         yield failed(_CHECK, log.name, error, rights)
         return
-    yield Finding(_CHECK, log.name, Result.PASS, f"exists, and has {counted(decisions, 'record')} of this sink")
+    yield Finding(_CHECK, log.name, Result.PASS, f"exists, and has {counted(decisions, 'record')} from this sink")
     found = describe(target.admin, log.name, timeout_ms=target.sink.timeout_ms, with_rights=True)
     if found is not None:
         yield from check_rights(_CHECK, found, _RIGHTS)
@@ -58,7 +58,10 @@ def check_ledger(target: Target) -> Iterator[Finding]:
 
 
 def check_transaction_log(target: Target) -> Iterator[Finding]:
-    """Check the number of replicas that the Kafka transaction log has or can get. The sink checks the log's settings."""
+    """Check how many replicas Kafka's transaction log has, or would have if it were created now.
+
+    The sink checks the log's settings.
+    """
     settings = _broker_settings(target)
     with contextlib.suppress(ConfigurationError):  # if the permission to describe it is missing, the sink warns
         found = describe(target.admin, TRANSACTION_LOG, timeout_ms=target.sink.timeout_ms)
@@ -75,16 +78,20 @@ def check_transaction_log(target: Target) -> Iterator[Finding]:
     idle_ms, lives_ms = settings.get(_IDLE, 0), target.sink.transaction_timeout_ms
     if 0 < idle_ms < lives_ms:
         why = (
-            f"{_IDLE}={idle_ms} is less than the transaction timeout of {lives_ms} ms. Brokers forget an id that has had no open "
-            "transaction for that long. After that, only a marker can prove a commit that succeeded before a crash"
+            f"{_IDLE}={idle_ms} is less than the transaction timeout of {lives_ms} ms. Brokers forget a transactional id "
+            f"after {idle_ms} ms without an open transaction. Then only a marker can prove that a commit succeeded before "
+            "a crash"
         )
         yield Finding(
-            _LOG, TRANSACTION_LOG, Result.WARN, why, f"Set {_IDLE}=604800000 (7 days, the default) in the brokers"
+            _LOG, TRANSACTION_LOG, Result.WARN, why, f"Set {_IDLE}=604800000 (7 days, the default) on the brokers"
         )
 
 
 def _broker_settings(target: Target) -> dict[str, int]:
-    """Return one broker's settings, since all brokers have the same settings; empty without permission to read them."""
+    """Return the settings of one broker, because all brokers have the same settings.
+
+    Return {} without the permission to read them.
+    """
     broker = ConfigResource(ResourceType.BROKER, str(target.brokers.nodes[0]))
     timeout_s = target.sink.timeout_ms / 1000
     try:
@@ -95,7 +102,10 @@ def _broker_settings(target: Target) -> dict[str, int]:
 
 
 def _in_sync(target: Target, topic: str) -> dict[str, str | None]:
-    """Return ``min.insync.replicas`` unless it is 1. The sink itself warns about 1, and checks all other settings."""
+    """Return ``min.insync.replicas`` unless its value is 1.
+
+    The sink itself warns about the value 1, and checks all other settings.
+    """
     try:
         settings = settings_of(target.admin, topic, timeout_ms=target.sink.timeout_ms) or {}
     except ConfigurationError:  # if the permission to read them is missing, the sink warns

@@ -21,7 +21,7 @@ _SUBJECT: Final = "the trial"
 
 
 def check_protocol(target: Target) -> Iterator[Finding]:
-    """Run one batch of a stand-in, step by step, and always remove the stand-in afterward."""
+    """Run one batch with a stand-in, step by step, and always remove the stand-in afterward."""
     trial = Trial(target.sink, target.stand_in)
     try:
         for number, step in enumerate(STEPS, start=1):

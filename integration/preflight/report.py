@@ -27,7 +27,7 @@ _VERDICTS: Final = {
 
 @dataclass(frozen=True, kw_only=True)
 class Report:
-    """The report on one preflight. The JSON object has a key for each attribute, plus ``result``, ``verdict`` and ``counts``."""
+    """A preflight's report. The JSON object has a key for each attribute, plus ``result``, ``verdict`` and ``counts``."""
 
     sink: str  #: the sink name
     bootstrap_servers: str
@@ -56,7 +56,7 @@ class Report:
         }
 
     def show(self, console: Console) -> None:
-        """Print a table, one line for each finding, and the verdict."""
+        """Print a table with one line for each finding, and then the verdict."""
         table = Table(title=f"twopc preflight {escape(self.sink)}", title_justify="left")
         table.add_column("result")
         table.add_column("check", max_width=30, overflow="fold")

@@ -14,11 +14,11 @@ _TRANSACTION_TIMEOUT_MS: Final = 30_000
 
 
 def stand_in_for(sink: KafkaSink) -> KafkaSink:
-    """Make the same sink with the name ``<name>.preflight-<random>``, and one topic ``<ledger>.preflight-<random>``.
+    """Copy the sink under the name ``<name>.preflight-<random>``, with ``<ledger>.preflight-<random>`` as its only topic.
 
-    The ids and the topic have the same prefixes as the sink's, so the same prefixed ACLs apply. No sink's name contains a dot, so
-    the names cannot clash: no driver or task uses these ids, no sweep mistakes one for a task's id (``driver_epoch_of``), and no
-    ledger has the topic name.
+    The transactional ids and the topic begin with the same prefixes as the sink's, so the same prefixed ACLs apply. The names
+    cannot clash with another sink's, because no sink name contains a dot. So no driver or task uses the stand-in's ids, no
+    sweep mistakes them for a task's ids (``driver_epoch_of``), and no ledger has the topic's name.
     """
     own = f"preflight-{uuid.uuid4().hex[:12]}"
     made = copy.copy(sink)

@@ -45,7 +45,7 @@ class Outcome(NamedTuple):
 
 
 class Step(NamedTuple):
-    """One step. If it raises an error, the error becomes the finding."""
+    """One step of the trial. If the step raises an error, the error becomes the finding."""
 
     name: str
     run: Callable[[Trial], Outcome]
@@ -69,7 +69,7 @@ def _use_ids(trial: Trial) -> Outcome:
     if answer != NONE:
         fix = rights(trial.original) if answer == NOT_AUTHORIZED else _NOT_KAFKA
         return Outcome(Result.FAIL, f"the broker returned {answer} for InitProducerId of {tid}", fix)
-    return _passed("the principal may initialize the ids")
+    return _passed("the principal may initialize the transactional ids")
 
 
 def _make_topic(trial: Trial) -> Outcome:
@@ -90,7 +90,7 @@ def _try_timeout(trial: Trial) -> Outcome:
 
 def _acquire(trial: Trial) -> Outcome:
     trial.acquire(trial.log)
-    return _passed("a driver acquired the ledger: it initialized its id and committed a record")
+    return _passed("a driver acquired the ledger: the driver initialized its transactional id and committed a record")
 
 
 def _prepare(trial: Trial) -> Outcome:
@@ -102,7 +102,7 @@ def _prepare(trial: Trial) -> Outcome:
 
 def _confirm(trial: Trial) -> Outcome:
     confirm(trial.client, trial.sink, list(trial.handles.values()), 0)
-    return _passed("DescribeTransactions shows their transactions open, with producers and partitions")
+    return _passed("DescribeTransactions shows the tasks' transactions as open, with their producers and partitions")
 
 
 def _list(trial: Trial) -> Outcome:
@@ -112,13 +112,13 @@ def _list(trial: Trial) -> Outcome:
         return _unlike(
             f"ListTransactions does not show {', '.join(sorted(missing)) or 'the transactions of every broker'}"
         )
-    return _passed("ListTransactions shows their transactions")
+    return _passed("ListTransactions shows the tasks' transactions")
 
 
 def _look_before(trial: Trial) -> Outcome:
     if any(trial.is_visible(task) for task in trial.handles):
         return _unlike("a read_committed reader sees rows of open transactions")
-    return _passed("a read_committed reader sees none of their rows")
+    return _passed("a read_committed reader sees none of the tasks' rows")
 
 
 def _decide(trial: Trial) -> Outcome:
@@ -131,7 +131,7 @@ def _decide(trial: Trial) -> Outcome:
 def _commit(trial: Trial) -> Outcome:
     handle = trial.handles[_COMMITTED]
     if (answer := _end(trial, _COMMITTED)) != NONE:
-        return _unlike(f"another client committed by producer id and epoch, and the broker returned {answer}")
+        return _unlike(f"another client sent a commit by producer id and epoch, and the broker returned {answer}")
     await_visible(trial.client, [handle], timeout_ms=trial.timeout_ms)
     trial.await_stable(_COMMITTED)
     if not trial.is_visible(_COMMITTED):
@@ -149,7 +149,7 @@ def _commit_again(trial: Trial) -> Outcome:
 def _fence_task(trial: Trial) -> Outcome:
     left = fence(trial.client, [trial.handles[_FENCED].identity], timeout_ms=trial.timeout_ms)
     if left:
-        return _unlike("InitProducerId at its producer id and epoch does not abort an open transaction")
+        return _unlike("InitProducerId at the producer's id and epoch does not abort an open transaction")
     trial.await_stable(_FENCED)
     if trial.is_visible(_FENCED):
         return _unlike("InitProducerId aborted a transaction, but readers see its row")
@@ -177,7 +177,7 @@ def _search(trial: Trial) -> Outcome:
     if found != expected:
         seen = ", ".join(one.value for one in found)
         return _unlike(
-            f"the markers of one committed and two aborted transactions prove them {seen}. {'; '.join(reasons)}"
+            f"one transaction was committed and two were aborted, but their markers prove them {seen}. {'; '.join(reasons)}"
         )
     return _passed("the markers prove one transaction committed and two aborted")
 
@@ -188,9 +188,11 @@ def _fence_driver(trial: Trial) -> Outcome:
         trial.log.append([_decision(trial, 1)])
     except FencedError:
         if _decided(trial, newer.read()) != [0]:
-            return _unlike("the newer driver does not read the decisions of the fenced driver")
+            return _unlike("the newer driver cannot read the fenced driver's decisions")
         return _passed("a newer driver fences the older one, and reads its decisions")
-    return _unlike("an older driver can still decide after a newer driver has initialized their transactional id")
+    return _unlike(
+        "an older driver can still decide after a newer driver has initialized the transactional id that both use"
+    )
 
 
 def _delete(trial: Trial) -> Outcome:
@@ -199,7 +201,7 @@ def _delete(trial: Trial) -> Outcome:
         DRIVER_PARTITION
     ]
     if start < trial.decided_at:
-        why = "DeleteRecords deletes nothing, so the ledger grows, and each start takes longer"
+        why = "DeleteRecords deletes nothing, so the ledger keeps growing, and each start takes longer"
         return Outcome(Result.WARN, why, "Use brokers that delete records, or expect starts to take longer")
     return _passed("DeleteRecords deletes the records that the driver no longer needs")
 

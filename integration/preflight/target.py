@@ -25,7 +25,10 @@ _LOGGED: Final = 6  # librdkafka logs a closed connection at the level INFO
 
 
 class Target:
-    """A sink on its cluster. The target's clients never acquire the sink, so they do not disturb a query that uses its name."""
+    """The sink and its cluster.
+
+    The target's clients never acquire the sink, so they do not disturb a query that uses its name.
+    """
 
     def __init__(self, sink: KafkaSink, topics: Sequence[str]) -> None:
         """Connect.
@@ -63,7 +66,10 @@ class Target:
 
 
 def _reason(sink: KafkaSink) -> str:
-    """Return the reason that librdkafka logs for the missing response, such as a wrong password; empty if it logs none."""
+    """Return the reason that librdkafka logs for the missing response, such as a wrong password.
+
+    Return "" if librdkafka logs none.
+    """
     said: list[str] = []
 
     class Collector(logging.Handler):

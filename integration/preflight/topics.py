@@ -39,7 +39,10 @@ _TIME_LIMITS: Final = (
 def check_outputs(target: Target) -> Iterator[Finding]:
     """Check that every output topic exists, accepts rows, and keeps them."""
     if not target.topics:
-        why, fix = "no topic was named, so none was checked", "Use --topic to name each topic that the query writes to"
+        why, fix = (
+            "no topic was named, so no topic was checked",
+            "Use --topic to name each topic that the query writes to",
+        )
         yield Finding(_CHECK, "--topic", Result.WARN, why, fix)
     for topic in target.topics:
         try:
@@ -67,7 +70,10 @@ def _check_output(target: Target, topic: str) -> Iterator[Finding]:
 
 
 def check_rights(check: str, found: TopicDescription, needed: Collection[str]) -> Iterator[Finding]:
-    """Check this principal's permissions on a topic, as the broker reports them (KIP-430). Yield nothing without a report."""
+    """Check this principal's permissions on a topic, as the broker reports them (KIP-430).
+
+    If the broker does not report permissions, yield nothing.
+    """
     allowed = {operation.name for operation in found.authorized_operations or ()}
     missing = [right for right in needed if right not in allowed and "ALL" not in allowed]
     if allowed and missing:
@@ -100,7 +106,7 @@ def check_durability(check: str, found: TopicDescription, settings: Settings) ->
     if settings.get("unclean.leader.election.enable") == "true":
         weak.append("unclean.leader.election.enable=true")
     if weak:
-        why = f"it has {', '.join(weak)}, so acknowledged records may be lost with a broker"
+        why = f"it has {', '.join(weak)}, so acknowledged records may be lost when a broker fails"
         fix = f"Set {_REPLICAS} replicas, min.insync.replicas={_IN_SYNC}, unclean.leader.election.enable=false"
         yield Finding(check, found.name, Result.WARN, why, fix)
 
@@ -128,7 +134,11 @@ def _check_rows(target: Target, topic: str, settings: Settings) -> Iterator[Find
         limit_ms = int(settings.get(name) or usual)
         if limit_ms < usual:
             why = (
-                f"{name}={limit_ms}, so the topic refuses timestamps more than {limit_ms} ms {side} the broker's clock"
+                f"{name}={limit_ms}, so the topic rejects rows whose timestamp is more than {limit_ms} ms {side} the "
+                "broker's clock"
             )
-            fix = f"Raise {name}, or filter such rows out. Rows without a timestamp column get the time at which they are sent"
+            fix = (
+                f"Raise {name}, or filter such rows out. Without a timestamp column, rows get the time at which they are "
+                "sent"
+            )
             yield Finding(_CHECK, topic, Result.WARN, why, fix)

@@ -42,7 +42,7 @@ class Trial:
     """A stand-in's clients and transactions.
 
     Attributes:
-        original: the sink that the stand-in replaces; the trial does not use it.
+        original: the sink that the stand-in replaces. The trial does not use this sink.
         sink: the stand-in.
         client: the client that commits, aborts and describes transactions.
         log: the first driver's decision log.
@@ -93,7 +93,7 @@ class Trial:
         return log
 
     def prepare(self, task: int) -> KafkaHandle:
-        """Run the pre-commit of a task with one row, in a partition that no other task uses."""
+        """Run a task that writes one row to a partition of its own, up to the end of the pre-commit."""
         attempt = TaskAttempt(
             query_id=QUERY_ID,
             batch_id=0,
@@ -112,7 +112,7 @@ class Trial:
         return handle
 
     def row_partition(self, task: int) -> int:
-        """Return the partition to which the task writes its row."""
+        """Return the partition that the task writes its row to."""
         return _FIRST_ROW_PARTITION + task
 
     def is_visible(self, task: int) -> bool:
@@ -125,7 +125,7 @@ class Trial:
         return len(list(walk)) > 0
 
     def await_stable(self, task: int) -> None:
-        """Wait until readers can read past the task's rows, because its transaction has then ended in every partition.
+        """Wait until readers can read past the task's rows. Then the task's transaction has ended in every partition.
 
         Raises:
             RetriableError: readers cannot read past the rows in time.

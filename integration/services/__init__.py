@@ -9,14 +9,15 @@ import platformdirs
 
 
 class ServiceError(RuntimeError):
-    """A local component (Java, jars, a server) is missing or failed. The message says what to install or set."""
+    """A local component (Java, jars or a server) is missing or has failed. The message says what to install or set."""
 
 
 def cache_dir() -> Path:
     """Return the directory for all downloaded or derived files: ``TWOPC_CACHE_DIR``, else the user's cache directory.
 
     Raises:
-        ServiceError: the directory cannot be created, for example because a container's user has no name or no home.
+        ServiceError: the directory cannot be created, for example because a container's user has no name or no home
+            directory.
     """
     configured = os.environ.get("TWOPC_CACHE_DIR")
     try:

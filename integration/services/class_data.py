@@ -1,7 +1,7 @@
-"""Make class data archives (JEP 350, Java 13 and newer), from which Kafka and Spark load their many classes much faster.
+"""Make class data archives (JEP 350, Java 13 and newer), so that Kafka and Spark load their many classes much faster.
 
-A first run writes the archive when it exits normally; later runs map it. A JVM that cannot use an archive (because of a different
-class path or Java) silently runs without it.
+A program's first run writes the archive when the program exits normally. Later runs map the archive into memory. A JVM that
+cannot use an archive (because of a different class path or Java) silently runs without it.
 
 ``python -m twopc.integration.services.class_data FLAG …`` creates Spark's archive. This command runs a small streaming query
 with state, Arrow and ``foreachBatch``.
@@ -45,14 +45,14 @@ def archive_in(directory: Path, name: str) -> Path:
 
 
 def class_data_flags(archive: Path, train: Callable[[Sequence[str]], object]) -> tuple[str, ...]:
-    """Return the JVM flags that use an archive. Create the archive first if it does not exist.
+    """Return the JVM flags that make a program use its archive. Create the archive first if it does not exist.
 
     Args:
-        archive: the archive's file. An empty file records a failed creation, which is not tried again.
+        archive: the archive's file. If the creation fails, the file stays empty, and later calls do not try again.
         train: runs the program once, with the given flags, until it exits normally.
 
     Returns:
-        the flags. Without an archive, there are no flags, and the program only starts more slowly.
+        the flags, or no flags without an archive. The program then only starts more slowly.
     """
     try:
         archive.parent.mkdir(parents=True, exist_ok=True)

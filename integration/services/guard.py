@@ -1,12 +1,12 @@
-"""Run child processes that exit when their owner exits, even by SIGKILL.
+"""Run child processes that exit when their owner exits, even if SIGKILL ends the owner.
 
 A guard process stands between owner and child. `PR_SET_PDEATHSIG` alone is not enough: the kernel sends that signal when the
-*thread* that started the child ends, so a broker started by a worker thread would die with the thread. The guard has only one
-thread. The guard watches its owner through a pidfd, and `PR_SET_PDEATHSIG` ends the child with the guard.
+*thread* that started the child ends, so a broker started by a worker thread would die with the thread. The guard, which has
+only one thread, watches its owner through a pidfd, and `PR_SET_PDEATHSIG` ends the child with the guard.
 
 This file contains both the owner's side, `GuardedProcess`, and the guard
-(`python guard.py OWNER_PID REPORT_FD USER FAMILY COMMAND…`). The guard runs isolated, so this file imports only the standard
-library.
+(`python guard.py OWNER_PID REPORT_FD USER FAMILY COMMAND…`). The guard runs in Python's isolated mode, so this file imports
+only the standard library.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _FIRST_PAUSE_S, _LAST_PAUSE_S = 0.001, 0.05
 
 
 class GuardedProcess:
-    """A running child process in its own session, so that Ctrl-C in a terminal does not reach it.
+    """A child process that runs in a separate session, so that Ctrl-C in a terminal does not reach it.
 
     Attributes:
         pid: the child's process id, not the guard's.
@@ -76,7 +76,7 @@ class GuardedProcess:
 
     @property
     def exit_code(self) -> int | None:
-        """The child's exit code, 128 + N after signal N; None while it runs."""
+        """The child's exit code: 128 + N after signal N, or None while the child runs."""
         # Not `Popen.poll`: a Ctrl-C between its lock and its `try` leaves the lock taken, so `Popen.wait` never returns.
         # With WNOWAIT, the code can be read again until this property has stored it, even after an interruption.
         if self._guard.returncode is None:
@@ -88,7 +88,7 @@ class GuardedProcess:
         return self._guard.returncode
 
     def signal(self, number: signal.Signals) -> None:
-        """Send a signal to the child; does nothing if it has exited."""
+        """Send a signal to the child. Do nothing if the child has exited."""
         # The guard reaps the child and ends with it. So while the guard runs, no other process can have this id.
         if self.exit_code is None:
             try:
@@ -97,7 +97,7 @@ class GuardedProcess:
                 return
 
     def wait(self, timeout_s: float = math.inf) -> int | None:
-        """Wait until the child exits; return its exit code, or None if it still runs after `timeout_s`."""
+        """Wait until the child exits, and return its exit code. Return None if the child still runs after `timeout_s`."""
         deadline, pause_s = time.monotonic() + timeout_s, _FIRST_PAUSE_S
         while self.exit_code is None and time.monotonic() < deadline:
             time.sleep(pause_s)
@@ -110,7 +110,7 @@ class GuardedProcess:
         self.wait()
 
     def terminate(self, timeout_s: float, number: Signals = Signals.SIGTERM) -> None:
-        """Stop the child with a signal, or after `timeout_s` with SIGKILL, and wait until it has exited."""
+        """Stop the child with a signal, and wait until it has exited. If it still runs after `timeout_s`, use SIGKILL."""
         self.signal(number)
         self.signal(signal.SIGCONT)  # A stopped process handles no other signal.
         if self.wait(timeout_s) is None:
@@ -118,7 +118,7 @@ class GuardedProcess:
 
 
 def die_with_parent() -> None:
-    """Make Linux kill this process when the thread that started it ends. Runs in the child."""
+    """Make Linux kill this process when the thread that started it ends. Call this in the child."""
     _prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
@@ -130,7 +130,7 @@ def _prctl(option: int, value: int) -> None:
 
 
 def _guard(owner: int, report_fd: int, user: int | None, command: list[str], *, ends_family: bool) -> int:
-    """Run `command`, report its process id, kill it when `owner` ends. Return its exit code."""
+    """Run `command`, report its process id, and kill it when `owner` ends. Return its exit code."""
     owner_fd = os.pidfd_open(owner) if hasattr(os, "pidfd_open") else None
     if os.getppid() != owner:
         return 1  # The owner has already exited.
@@ -163,7 +163,7 @@ def _guard(owner: int, report_fd: int, user: int | None, command: list[str], *, 
 
 
 def _end_orphans() -> None:
-    """Kill the processes that this one has inherited from its child, and wait until none remains."""
+    """Kill the processes that this process has inherited from its child, and wait until all have ended."""
     while True:
         for stat in Path("/proc").glob("[0-9]*/stat"):
             with contextlib.suppress(FileNotFoundError, ProcessLookupError):  # another process has just exited

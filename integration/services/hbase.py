@@ -1,7 +1,7 @@
 """Run a real HBase without Docker: `with LocalHBase() as hbase: ... hbase.zookeeper`.
 
-Master, region server and ZooKeeper run in one process, from the jars in `.jars`, on ports of 127.0.0.1, with a real write-ahead
-log on the local file system. The sink speaks the HBase protocol, so no Thrift gateway is needed.
+The master, the region server and ZooKeeper run in one process, from the jars in `.jars`. They listen on ports of 127.0.0.1
+and have a real write-ahead log on the local file system. The sink speaks the HBase protocol, so no Thrift gateway is needed.
 """
 
 from __future__ import annotations
@@ -55,10 +55,10 @@ _LOG4J = f"{LOG4J}log4j.logger.org.apache.zookeeper=WARN\n"
 
 
 class LocalHBase(LocalServer):
-    """A complete HBase in one process. HBase exits when its owner exits, even by kill -9.
+    """A complete HBase in one process. HBase exits when its owner exits, even if kill -9 ends the owner.
 
     Attributes:
-        data_dir: the directory for everything that HBase writes; `server.log` there is the log of all runs.
+        data_dir: the directory for everything that HBase writes. Its `server.log` contains the log of all runs.
         properties: entries of hbase-site.xml; changes apply at the next start.
     """
 
@@ -73,7 +73,7 @@ class LocalHBase(LocalServer):
         data_dir: Path | None = None,
         heap: str = "384m",
     ) -> None:
-        """Describe an HBase; nothing is started yet.
+        """Configure HBase, but do not start it yet.
 
         Args:
             properties: entries of hbase-site.xml that override or add to the defaults.
@@ -86,7 +86,7 @@ class LocalHBase(LocalServer):
 
     @property
     def zookeeper(self) -> str:
-        """`host:port`; restarts do not change it. A client finds everything else through this address."""
+        """ZooKeeper's `host:port`, which restarts do not change. A client finds everything else through this address."""
         return f"{HOST}:{self._ports.get(_ZOOKEEPER, 0)}"
 
     def _program(self) -> list[str]:
@@ -94,7 +94,7 @@ class LocalHBase(LocalServer):
         return [str(java_command()), f"-Xmx{self._heap}", *_JVM_FLAGS, "-cp", class_path]
 
     def _launch(self, program: list[str]) -> None:
-        """Start HBase; return when the master is ready. Regions of tables may come online a moment later."""
+        """Start HBase, and return when the master is ready. The tables' regions may come online a moment later."""
         # ZooKeeper's data has no lasting value, but because of it, a restart would wait until a killed server's session expires.
         shutil.rmtree(self.data_dir / "zookeeper", ignore_errors=True)
         conf = self.data_dir / "conf"

@@ -1,4 +1,4 @@
-"""Run the Iceberg REST catalog in memory, on 127.0.0.1 only. Iceberg's tests use it as a reference for other catalogs."""
+"""Run the Iceberg REST catalog in memory, on 127.0.0.1 only. Iceberg's own tests use this catalog as their reference."""
 
 from __future__ import annotations
 
@@ -20,7 +20,8 @@ if TYPE_CHECKING:
 class RestCatalogs:
     """A JVM that serves catalogs.
 
-    Iceberg's ``RESTCatalogServer`` would listen on all addresses, so this class makes the calls of its ``main`` through py4j.
+    Iceberg's ``RESTCatalogServer`` would listen on all addresses, so this class makes the same calls as its ``main``, through
+    py4j.
     """
 
     def __init__(self) -> None:
@@ -37,7 +38,7 @@ class RestCatalogs:
 
     @contextlib.contextmanager
     def served(self, warehouse: Path) -> Iterator[str]:
-        """Serve a new catalog; yield its URI.
+        """Serve a new catalog while the body runs, and yield its URI.
 
         Args:
             warehouse: the directory for the tables.

@@ -23,7 +23,7 @@ _MAVEN = "http://ant.apache.org/ivy/maven"
 
 
 class PermanentError(ServiceError):
-    """An error that another attempt would not resolve."""
+    """The error would occur again on another attempt."""
 
 
 def pyspark_jars() -> Path:
@@ -47,9 +47,9 @@ def ivy_file(
 
     Args:
         coordinates: the artifacts to download, each "organisation:module:revision", or with a classifier as the fourth part.
-        transitive: also download dependencies.
+        transitive: whether to download dependencies, too.
         excluded: names of modules to leave out.
-        forced: coordinates of dependencies, whose revisions replace the revisions that the dependants ask for.
+        forced: coordinates of dependencies. Their revisions replace the revisions that other modules ask for.
     """
     ET.register_namespace("m", _MAVEN)
     root = ET.Element("ivy-module", version="2.0")
@@ -83,10 +83,10 @@ def run_ivy(ivy_file: str, work: Path, name: str, *, verify: bool) -> None:
         ivy_file: the text of the ivy.xml.
         work: a directory for the jars and for Ivy's files.
         name: distinguishes parallel runs in one directory.
-        verify: let Ivy check SHA-1 and MD5, with one more request per file.
+        verify: whether Ivy checks SHA-1 and MD5, which takes one more request per file.
 
     Raises:
-        ServiceError: the download failed; a `PermanentError` if the repository does not have a file.
+        ServiceError: the download failed. The error is a `PermanentError` if the repository does not have a file.
     """
     file = work / f"ivy-{name}.xml"
     file.write_text(ivy_file)

@@ -1,4 +1,4 @@
-"""Compute and compare the sizes and SHA-256 sums of jars: those on disk, and those in `jars.lock.json`."""
+"""Compute the sizes and SHA-256 sums of the jars on disk, and compare them with `jars.lock.json`."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ LOCK_FILE = Path(__file__).with_name("jars.lock.json")
 _SUMS_FILE = "sums.json"
 
 Sums = dict[str, dict[str, str | int]]
-"""File path below a set's directory -> {"size": bytes, "sha256": hex}."""
+"""Maps a file's path below the set's directory to {"size": bytes, "sha256": hex}."""
 
 
 def read_lock(file: Path) -> dict[str, Sums]:
-    """Return the locked sums by set name; empty without a lock file."""
+    """Return the locked sums by set name. Return {} without a lock file."""
     if not file.exists():
         return {}
     lock: dict[str, Sums] = json.loads(file.read_text())
@@ -44,12 +44,12 @@ def sums_of(directory: Path) -> Sums:
 
 
 def record_sums(directory: Path) -> None:
-    """Write the sums of a complete set next to its jars. A set without a lock is checked against these sums later."""
+    """Write the sums of a complete set next to its jars. Later checks of a set without a lock use these sums."""
     (directory / _SUMS_FILE).write_text(json.dumps(sums_of(directory), indent=1))
 
 
 def damage(directory: Path, locked: Sums | None) -> str:
-    """Describe the damage to a set in the cache; empty if the set is complete and unchanged."""
+    """Describe the damage to a set in the cache. Return "" if the set is complete and unchanged."""
     try:
         expected: Sums = locked or json.loads((directory / _SUMS_FILE).read_text())
         return difference(sums_of(directory), expected)
@@ -58,7 +58,7 @@ def damage(directory: Path, locked: Sums | None) -> str:
 
 
 def difference(actual: Sums, expected: Sums) -> str:
-    """Name the first file that is missing, unexpected or different; empty if the sets are equal."""
+    """Name the first file that is missing, unexpected or different. Return "" if the sets are equal."""
     for name in sorted(expected.keys() | actual.keys()):
         if name not in actual:
             return f"{name} is missing"

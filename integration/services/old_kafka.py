@@ -1,4 +1,4 @@
-"""Run Kafka 0.10 with its ZooKeeper, where a migration starts: `with LocalOldKafka() as kafka: ... kafka.bootstrap_servers`.
+"""Run Kafka 0.10 with its ZooKeeper, from which a migration starts: `with LocalOldKafka() as kafka: ... kafka.bootstrap_servers`.
 
 Kafka 0.10 has no transactions, no idempotent producers and no KRaft, so it cannot be just another version of `LocalKafka`.
 """
@@ -42,20 +42,20 @@ _PROPERTIES: Final[Mapping[str, str]] = {
 
 
 class LocalZooKeeper(LocalServer):
-    """A single ZooKeeper. The server exits when its owner exits, even by kill -9."""
+    """A single ZooKeeper. The server exits when its owner exits, even if kill -9 ends the owner."""
 
     def __init__(self, *, data_dir: Path | None = None) -> None:
-        """Describe a ZooKeeper; for `data_dir` see `LocalServer`."""
+        """Configure a ZooKeeper server. For `data_dir`, see `LocalServer`."""
         super().__init__("ZooKeeper", [_CLIENT], data_dir)
         self._jars: Sequence[Path] | None = None
 
     @property
     def address(self) -> str:
-        """`host:port`; restarts do not change it."""
+        """The address as `host:port`. Restarts do not change the address."""
         return f"{HOST}:{self._ports[_CLIENT]}"
 
     def ask(self, word: str) -> str:
-        """Send one of ZooKeeper's four-letter words; return the answer, or "" if no answer comes."""
+        """Send one of ZooKeeper's four-letter words. Return the answer, or "" if ZooKeeper does not answer."""
         try:
             with closing(socket.create_connection((HOST, self._ports[_CLIENT]), _ANSWER_TIMEOUT_S)) as connection:
                 connection.sendall(word.encode())
@@ -65,7 +65,7 @@ class LocalZooKeeper(LocalServer):
             return ""
 
     def upgrade(self, jars: Sequence[Path]) -> None:
-        """Stop ZooKeeper, and start the release in these jars on its data."""
+        """Stop ZooKeeper, and start the release in these jars on the same data."""
         self.stop()
         self._jars = jars
         self.start()
@@ -93,14 +93,15 @@ class LocalZooKeeper(LocalServer):
 
 
 class LocalOldKafka(LocalServer):
-    """A single broker of Kafka 0.10 and its own ZooKeeper. Both servers exit when their owner exits, even by kill -9.
+    """A single Kafka 0.10 broker with a separate ZooKeeper.
 
-    `stop`, `kill` and `pause` act on the broker; `zookeeper` keeps running, as it does in a real cluster.
+    Both servers exit when their owner exits, even if kill -9 ends the owner. `stop`, `kill` and `pause` act on the broker;
+    `zookeeper` keeps running, as it does in a real cluster.
 
     Attributes:
         version: `OLD_KAFKA_VERSION`.
-        zookeeper: the ZooKeeper, which runs from the first start to `close`.
-        data_dir: the directory for everything that the broker writes; `broker.log` there is its log.
+        zookeeper: the ZooKeeper server, which runs from the first start until `close`.
+        data_dir: the directory for everything that the broker writes, including its log, `broker.log`.
         properties: all broker properties except addresses; changes apply at the next start.
     """
 
@@ -110,10 +111,10 @@ class LocalOldKafka(LocalServer):
     def __init__(
         self, *, data_dir: Path | None = None, properties: Mapping[str, str] | None = None, heap: str = "256m"
     ) -> None:
-        """Describe both servers; nothing is started yet.
+        """Configure both servers, but do not start them yet.
 
         Args:
-            data_dir: see `LocalServer`; it also contains ZooKeeper's directory.
+            data_dir: see `LocalServer`. The directory also contains ZooKeeper's directory.
             properties: broker properties that override or add to the defaults.
             heap: maximum Java heap (`-Xmx`) of the broker.
         """
@@ -124,11 +125,14 @@ class LocalOldKafka(LocalServer):
 
     @property
     def bootstrap_servers(self) -> str:
-        """`host:port`; restarts do not change it."""
+        """The address as `host:port`. Restarts do not change the address."""
         return f"{HOST}:{self._ports[_PLAINTEXT]}"
 
     def close(self) -> None:
-        """Stop the broker first, because it cannot stop without ZooKeeper. Then stop ZooKeeper. Remove a temporary directory."""
+        """Stop the broker first, because it cannot stop without ZooKeeper.
+
+        Then stop ZooKeeper, and remove the directory if it is temporary.
+        """
         self._end()
         self.zookeeper.close()
         super().close()
@@ -140,7 +144,7 @@ class LocalOldKafka(LocalServer):
         return old_kafka_jars()
 
     def _launch(self, program: list[str]) -> None:
-        """Start both servers; return when all partitions have a leader."""
+        """Start both servers, and return when all partitions have a leader."""
         (self.data_dir / "log4j.properties").write_text(LOG4J)
         self._await_zookeeper()
         config = self.data_dir / "server.properties"

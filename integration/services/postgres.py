@@ -1,7 +1,7 @@
 """Run a real PostgreSQL without Docker: `with LocalPostgres() as postgres: ... postgres.dsn`.
 
-Packages in the development environment ship the server's programs. Each server listens only on a free port of 127.0.0.1, and
-has no socket file. PostgreSQL refuses to run as root. If root starts it, the server runs as the user `nobody`.
+The server's programs come from packages in the development environment. Each server listens only on a free port of 127.0.0.1,
+and has no socket file. PostgreSQL refuses to run as root. If root starts it, the server runs as the user `nobody`.
 """
 
 from __future__ import annotations
@@ -53,10 +53,12 @@ _CONNECT_TIMEOUT_S: Final = 2
 
 
 class LocalPostgres(LocalServer):
-    """A single server. The server and its backends, even stopped ones, exit when their owner exits, even by kill -9.
+    """A single server.
+
+    The server and its backends, even stopped backends, exit when their owner exits, even if kill -9 ends the owner.
 
     Attributes:
-        data_dir: the directory for everything that the server writes; `server.log` there is the log of all runs.
+        data_dir: the directory for everything that the server writes. Its `server.log` contains the log of all runs.
         options: configuration parameters; changes apply at the next start.
     """
 
@@ -73,7 +75,7 @@ class LocalPostgres(LocalServer):
         options: Mapping[str, str] | None = None,
         data_dir: Path | None = None,
     ) -> None:
-        """Describe a server; nothing is started yet.
+        """Configure a server, but do not start it yet.
 
         Args:
             version: the major version.
@@ -87,7 +89,7 @@ class LocalPostgres(LocalServer):
 
     @property
     def port(self) -> int:
-        """The port, which the first start chooses and restarts keep; 0 before the first start."""
+        """The port; 0 before the first start. The first start chooses the port, and restarts keep it."""
         return self._ports.get(_PORT, 0)
 
     @property
@@ -104,29 +106,31 @@ class LocalPostgres(LocalServer):
         return psycopg.connect(self.dsn_of(database), autocommit=True, connect_timeout=_CONNECT_TIMEOUT_S)
 
     def execute(self, statement: str, values: Sequence[Any] = (), *, database: str = DATABASE) -> list[tuple[Any, ...]]:
-        """Execute one statement on a new connection; return its rows.
+        """Execute one statement on a new connection, and return its rows.
 
         Raises:
-            psycopg.Error: the server rejected it, or did not respond.
+            psycopg.Error: the server rejected the statement, or did not respond.
         """
         with contextlib.closing(self.connect(database)) as connection:
             cursor = connection.execute(statement.encode(), values or None)
             return cursor.fetchall() if cursor.description else []
 
     def pause(self) -> None:
-        """Freeze the server and every backend (SIGSTOP): connections stay open, but nothing responds."""
+        """Freeze the server and every backend with SIGSTOP. Connections stay open, but nothing responds."""
         super().pause()  # first, so that the server cannot start another process
         for child in self._children():
             self._stop(child)
 
     def resume(self) -> None:
-        """See `LocalServer`. Also resumes every backend."""
+        """See `LocalServer`. Resume the server and every backend."""
         for child in self._children():
             _signal(child, signal.SIGCONT)
         super().resume()
 
     def pause_backend(self, pid: int) -> None:
-        """Freeze one backend (SIGSTOP) at any point. The backend keeps its locks and its transaction. Returns when it is stopped.
+        """Freeze one backend (SIGSTOP) at any point, and return when it is stopped.
+
+        The backend keeps its locks and its transaction.
 
         Args:
             pid: the backend's `pg_backend_pid()`.
@@ -141,13 +145,13 @@ class LocalPostgres(LocalServer):
         _signal(self._child(pid), signal.SIGCONT)
 
     def stop(self) -> None:
-        """See `LocalServer`. Resumes stopped backends first, because the server waits for them."""
+        """See `LocalServer`. Resume stopped backends first, because the server waits for them."""
         if self.is_running:
             self.resume()
         super().stop()
 
     def _end(self) -> None:
-        """Stop the server. An immediate shutdown is as fast as a kill, and also frees the kernel's shared memory."""
+        """Stop the server. Use an immediate shutdown: it is as fast as a kill, and also frees the kernel's shared memory."""
         if self._is_temporary and self.is_running and self._process:
             self.resume()
             self._process.terminate(self._STOP_TIMEOUT_S, signal.SIGQUIT)
@@ -203,7 +207,7 @@ class LocalPostgres(LocalServer):
             raise ServiceError(f"initdb exited with code {code}")
 
     def _reachable(self, programs: Path) -> Path:
-        """Return the programs' directory, or a copy in the data directory if the server's user cannot reach the original."""
+        """Return the programs' directory. If the server's user cannot reach it, return a copy in the data directory."""
         copy = self.data_dir / "programs"
         if copy.exists() or not self._can_run(programs):
             package = programs.parents[1]

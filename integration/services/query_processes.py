@@ -22,7 +22,10 @@ _END_TIMEOUT_S: Final = 20
 
 
 class QueryProcesses:
-    """A running query in a separate session, which its JVM and workers never leave, even if they form process groups."""
+    """A running query in a separate session.
+
+    The JVM and the workers never leave this session, even if they form process groups.
+    """
 
     def __init__(self, command: list[str], *, log: Path, cwd: Path, ends_family: bool = False) -> None:
         """Start `command` with its output appended to `log`.
@@ -42,11 +45,11 @@ class QueryProcesses:
         except OSError as error:
             raise ServiceError(f"Cannot start the query: {error}") from error
         if self._session == os.getsid(0):
-            raise AssertionError("the query shares our session, which kill() would end")
+            raise AssertionError("the query runs in this process's session, so kill() would also kill this process")
 
     @property
     def exit_code(self) -> int | None:
-        """The driver's exit code, 128 + N after signal N; None while it runs."""
+        """The driver's exit code: 128 + N after signal N, or None while the driver runs."""
         return self._driver.exit_code
 
     @property
@@ -55,7 +58,7 @@ class QueryProcesses:
         return self._driver.pid
 
     def kill(self) -> None:
-        """Kill all processes with SIGKILL, as if their machine had failed, and wait until none remains.
+        """Kill all processes with SIGKILL, as if their machine had failed, and wait until all have ended.
 
         Raises:
             ServiceError: some processes survive SIGKILL.
@@ -76,7 +79,7 @@ class QueryProcesses:
         self.kill()
 
     def _kill_members(self) -> bool:
-        """Kill every process in the session; return whether any existed."""
+        """Kill every process in the session, and return whether any process existed."""
         members = self.members()
         for process in members:
             with contextlib.suppress(psutil.NoSuchProcess):

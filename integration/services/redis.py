@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 __all__ = ["LocalRedis", "ServiceError", "cluster"]
 
 DURABLE: Mapping[str, str] = {"appendonly": "yes", "appendfsync": "always"}
-"""The directives with which a server crash loses no acknowledged write."""
+"""With these directives, a server crash loses no acknowledged write."""
 
 _DEFAULTS: Mapping[str, str] = {"save": "", "maxmemory-policy": "noeviction", "repl-diskless-sync-delay": "0"}
 _PORT = "redis"
@@ -33,10 +33,10 @@ _SLOTS = 16_384
 
 
 class LocalRedis(LocalServer):
-    """A single server. The server exits when its owner exits, even by kill -9.
+    """A single server. The server exits when its owner exits, even if kill -9 ends the owner.
 
     Attributes:
-        data_dir: the directory for everything that the server writes; `server.log` there is the log of all runs.
+        data_dir: the directory for everything that the server writes. Its `server.log` contains the log of all runs.
         options: configuration directives; changes apply at the next start.
     """
 
@@ -50,7 +50,7 @@ class LocalRedis(LocalServer):
         data_dir: Path | None = None,
         arguments: Sequence[str] = (),
     ) -> None:
-        """Describe a server; nothing is started yet.
+        """Configure a server, but do not start it yet.
 
         Args:
             options: configuration directives that override or add to the defaults, such as :data:`DURABLE`.
@@ -64,7 +64,7 @@ class LocalRedis(LocalServer):
 
     @property
     def port(self) -> int:
-        """The port, which the first start chooses and restarts keep; 0 before the first start."""
+        """The port; 0 before the first start. The first start chooses the port, and restarts keep it."""
         return self._ports.get(_PORT, 0)
 
     @property
@@ -77,10 +77,10 @@ class LocalRedis(LocalServer):
         return redis.Redis(HOST, self.port, retry=Retry(NoBackoff(), 0))
 
     def execute(self, *words: str | int) -> Any:
-        """Execute one command on a new connection; return its reply.
+        """Execute one command on a new connection, and return the reply.
 
         Raises:
-            RedisError: the reply is an error, or no reply came.
+            RedisError: the reply is an error, or the server did not reply.
         """
         client: Any = self.client()
         with contextlib.closing(client):
@@ -111,7 +111,7 @@ class LocalRedis(LocalServer):
 def cluster(
     nodes: int = 3, *, options: Mapping[str, str] | None = None, timeout_s: float = 30
 ) -> Iterator[list[LocalRedis]]:
-    """Run a cluster of primaries, each with its share of the slots. The cluster is ready when the context is entered.
+    """Run a cluster of primaries, each with its share of the slots. The cluster is ready when the `with` block begins.
 
     Args:
         nodes: the number of nodes.

@@ -40,7 +40,7 @@ _AT_REST = ("T", "Z", "X")
 
 
 def wait_until(is_so: Callable[[], object], timeout_s: float) -> bool:
-    """Poll until a condition is true; return whether it became true in time."""
+    """Poll until a condition is true. Return whether the condition became true in time."""
     deadline = time.monotonic() + timeout_s
     while not is_so():
         if time.monotonic() > deadline:
@@ -50,18 +50,18 @@ def wait_until(is_so: Callable[[], object], timeout_s: float) -> bool:
 
 
 class Startable(ABC):
-    """Something that a `with` block starts and closes. A failed start also closes it."""
+    """An object that a `with` block starts and closes. The object is also closed if its start fails."""
 
     @abstractmethod
     def start(self) -> None:
-        """Start; return when it is ready."""
+        """Start, and return when the object is ready."""
 
     @abstractmethod
     def close(self) -> None:
         """Stop, and remove the temporary files."""
 
     def __enter__(self) -> Self:
-        """Start; see `start`."""
+        """Call `start`."""
         try:
             self.start()
         except BaseException:
@@ -70,12 +70,12 @@ class Startable(ABC):
         return self
 
     def __exit__(self, *_: object) -> None:
-        """Close; see `close`."""
+        """Call `close`."""
         self.close()
 
 
 class LocalServer(Startable):
-    """A server process that ends with the process that owns it, even after kill -9.
+    """A server process that exits when its owner exits, even if kill -9 ends the owner.
 
     A subclass implements `_program` and `_launch`.
 
@@ -94,7 +94,7 @@ class LocalServer(Startable):
     _ENDS_FAMILY: ClassVar[bool] = False
 
     def __init__(self, name: str, ports: Sequence[str], data_dir: Path | None) -> None:
-        """Describe a server; nothing is started yet.
+        """Configure a server, but do not start it yet.
 
         Args:
             name: the server's name in messages.
@@ -120,16 +120,16 @@ class LocalServer(Startable):
 
     @property
     def pid(self) -> int:
-        """The server's process id, not its guard's. Raises ServiceError if it is not running."""
+        """The server's process id, not its guard's. Raises ServiceError if the server is not running."""
         return self._running().pid
 
     @property
     def is_running(self) -> bool:
-        """Whether the process exists; it may be paused."""
+        """Whether the process exists. A paused process also counts."""
         return self._process is not None and self._process.exit_code is None
 
     def start(self) -> None:
-        """Start; return when it is ready. The first start chooses the ports; restarts keep them.
+        """Start the server, and return when it is ready. The first start chooses the ports, and restarts keep them.
 
         Raises:
             ServiceError: the server exited, or was not ready in time. The message quotes the last lines of its log.
@@ -159,12 +159,15 @@ class LocalServer(Startable):
             return
 
     def stop(self) -> None:
-        """Shut the server down in an orderly way, and wait until it has exited. Does nothing if it is not running."""
+        """Shut the server down in an orderly way, and wait until it has exited. Do nothing if the server is not running."""
         if self._process:
             self._process.terminate(self._STOP_TIMEOUT_S, self._STOP_SIGNAL)
 
     def kill(self) -> None:
-        """Kill the server as a crash would (SIGKILL), and wait until it has exited. Does nothing if it is not running."""
+        """Kill the server as a crash would (SIGKILL), and wait until it has exited.
+
+        Do nothing if the server is not running.
+        """
         if self._process:
             self._process.kill()
 
@@ -174,7 +177,7 @@ class LocalServer(Startable):
         self.start()
 
     def pause(self) -> None:
-        """Freeze the process (SIGSTOP): connections stay open, but nothing responds. Returns when every thread is stopped.
+        """Freeze the process with SIGSTOP, and return when every thread is stopped. Connections stay open, but nothing responds.
 
         Raises:
             ServiceError: the server is not running, or does not stop.
@@ -189,7 +192,7 @@ class LocalServer(Startable):
             raise ServiceError(f"{self._name}: process {pid} was not paused within {_PAUSE_TIMEOUT_S:g} s of SIGSTOP")
 
     def resume(self) -> None:
-        """Resume a paused process (SIGCONT). Raises ServiceError if it is not running."""
+        """Resume a paused process (SIGCONT). Raises ServiceError if the server is not running."""
         self._running().signal(signal.SIGCONT)
 
     def close(self) -> None:
@@ -208,14 +211,14 @@ class LocalServer(Startable):
 
     @abstractmethod
     def _program(self) -> list[str]:
-        """Download missing files; return the start of the command line, to which `_launch` adds the rest."""
+        """Download missing files, and return the first part of the command line. `_launch` adds the rest."""
 
     @abstractmethod
     def _launch(self, program: list[str]) -> None:
         """Configure the server for the ports in `_ports` and call `_serve`."""
 
     def _run(self, command: list[str]) -> GuardedProcess:
-        """Start a process, which `stop` and `kill` will end."""
+        """Start a process that `stop` and `kill` will end."""
         try:
             self._process = GuardedProcess(
                 command, log=self.log_path, cwd=self.data_dir, user=self._user, ends_family=self._ENDS_FAMILY
@@ -250,7 +253,7 @@ class LocalServer(Startable):
 
 
 def _is_stopped(pid: int) -> bool:
-    """Whether every thread is stopped. After SIGSTOP, a busy thread continues for milliseconds, and may still answer."""
+    """Whether every thread is stopped. After SIGSTOP, a busy thread continues for a few milliseconds and may still answer."""
     if sys.platform != "linux":
         return psutil.Process(pid).status() == psutil.STATUS_STOPPED
     try:
@@ -263,7 +266,7 @@ def _is_stopped(pid: int) -> bool:
 
 
 def _tail(log: str) -> str:
-    """Return the relevant end of a log: from its first error on, or else the last lines.
+    """Return the relevant end of a log: everything from the first error, or the last lines if the log has no error.
 
     The result begins at the first error, because an orderly shutdown may follow. Stack frames and dumps of settings, which
     are indented by a tab, are omitted.

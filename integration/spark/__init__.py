@@ -39,7 +39,7 @@ if not TYPE_CHECKING:  # so that a type checker still reports names that do not 
         """Import the public names on first use (PEP 562).
 
         Each of Spark's Python workers imports this package to reach ``task``. Importing the driver's modules, too, would take
-        more than twice as long. ``twopc verify`` imports the package to reach ``checkpoint``, and needs no PySpark.
+        more than twice as long. ``twopc verify`` imports the package to reach ``checkpoint``, but does not need PySpark.
         """
         if name not in __all__:
             raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -1,8 +1,8 @@
-"""Limit the bytes that each task sends to the driver: rows pass until they have used up a budget.
+"""Limit the bytes that each task sends to the driver. Rows pass until they have used up a budget.
 
-No expression in Spark SQL keeps a running total over rows, so the plan has a counter from the Java library. ``Invoke``
-(the Catalyst way to call a method of an object) adds each row's bytes to the counter, and a filter lets rows pass until the
-sum is over the budget. Each plan has its own counter. Spark serializes the counter with the plan, so each task has its own
+No expression in Spark SQL keeps a running total over rows, so the plan uses a counter from the Java library. ``Invoke``
+(Catalyst's way to call an object's method) adds each row's bytes to the counter, and a filter lets rows pass until the sum is
+over the budget. Each plan has a separate counter. Spark serializes the counter with the plan, so each task gets a separate
 copy. The filter is declared non-deterministic, so Spark neither moves it nor combines it with another filter
 (``CombineFilters``). The filter reads its input to the end. A ``LIMIT`` would stop a stateful operator before it writes its
 state.
@@ -48,7 +48,7 @@ _FIXED: Final = (
 
 
 class Budget:
-    """Limits the DataFrames in one run of a query. Builds the filter for each schema once and reuses it in later batches."""
+    """Limits the DataFrames in one run of a query. Each schema's filter is built once and reused in later batches."""
 
     def __init__(self) -> None:
         self._filters: dict[tuple[str, int], _Filter | None] = {}
@@ -57,8 +57,8 @@ class Budget:
         """Limit each task to the rows up to and including the first row over the budget.
 
         Returns:
-            the limited DataFrame, as Spark's Java object. None if the rows cannot be measured: a type's size is unknown, or
-            this version of Spark lacks a class that the filter needs.
+            the limited DataFrame, as Spark's Java object. The result is None if the rows cannot be measured, because a type's
+            size is unknown or this version of Spark lacks a class that the filter needs.
         """
         key = (frame.schema.json(), most_bytes)
         try:
@@ -112,8 +112,9 @@ class _Filter:
 def spent_bytes(batches: Iterable[pa.RecordBatch]) -> float:
     """Count the rows' bytes in the same way as the tasks did.
 
-    A task holds back rows only after it has exceeded its budget. So if the rows fit into the budget, none is missing.
-    The result is infinite for a layout that Spark does not use today, because a count that is too low would hide missing rows.
+    A task holds back rows only after it has exceeded its budget. So if the rows fit into the budget, no row is missing. If
+    the rows have a layout that Spark does not use today, the result is infinite, because a count that is too low would hide
+    missing rows.
     """
     return sum(
         _LEAST_BYTES * batch.num_columns * batch.num_rows + sum(map(_bytes_in, batch.columns)) for batch in batches
@@ -129,7 +130,7 @@ def _session(frame: DataFrame) -> Any:
 
 
 def _bytes_of_row(schema: st.StructType) -> str | None:
-    """Build an SQL expression for a row's size in bytes, which is never null; None if a type's size is unknown."""
+    """Build an SQL expression for a row's size in bytes. Its value is never null. Return None if a type's size is unknown."""
     sizes = [_bytes_of(quoted(field.name), field.dataType) for field in schema]
     known = [size for size in sizes if size is not None]
     if len(known) < len(sizes):
@@ -138,7 +139,10 @@ def _bytes_of_row(schema: st.StructType) -> str | None:
 
 
 def _bytes_of(value: str, kind: st.DataType) -> str | None:
-    """Build an SQL expression for a value's text and binary bytes; empty if its type has neither, None if that is unknown."""
+    """Build an SQL expression for the size of a value's text and binary data.
+
+    Return "" if the type has no such data, and None if that is unknown.
+    """
     if isinstance(kind, (st.BinaryType, st.StringType)):
         return f"COALESCE(OCTET_LENGTH({value}), 0)"
     if isinstance(kind, st.StructType) and len(set(kind.names)) == len(kind):

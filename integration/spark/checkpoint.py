@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 @contextlib.contextmanager
 def decoding(files: Files, name: str) -> Iterator[None]:
-    """Convert any error that the body raises while it decodes the checkpoint file ``name``.
+    """Convert any error that the body raises while it decodes the checkpoint file ``name`` to a ConfigurationError.
 
     Raises:
         ConfigurationError: the file does not have the content that Spark writes.
@@ -27,7 +27,7 @@ def decoding(files: Files, name: str) -> Iterator[None]:
         yield
     except (ValueError, TypeError, LookupError, RecursionError) as error:
         raise ConfigurationError(
-            f"{files.location}/{name} cannot be read ({type(error).__name__}: {error}). The file is torn or was altered. "
+            f"{files.location}/{name} cannot be read ({type(error).__name__}: {error}). The file is torn or was changed. "
             "Restore the checkpoint from a backup"
         ) from error
 
@@ -57,21 +57,22 @@ def read_batch(files: Files, query_id: str, batch_id: int) -> Batch:
     offsets = source_offsets(files, batch_id)
     if offsets is None:
         raise ConfigurationError(
-            f"{files.location}/offsets has no batch {batch_id}, so a replay of the batch could not be recognised. No part "
-            "of the batch was written. Remove .option('asyncProgressTrackingEnabled', …) from the query, because with it "
-            "Spark records offsets only for some batches. Or pass this query's checkpoint to exactly_once(). Then restart"
+            f"{files.location}/offsets has no batch {batch_id}, so the toolkit could not recognize a replay of the batch. "
+            "No part of the batch was written. Remove .option('asyncProgressTrackingEnabled', …) from the query, because "
+            "with it Spark records offsets only for some batches. Or pass this query's checkpoint to exactly_once(). Then "
+            "restart"
         )
     return Batch(query_id, batch_id, offsets, offsets_of=lambda other: source_offsets(files, other))
 
 
 def source_offsets(files: Files, batch_id: int) -> tuple[str, ...] | None:
-    """Read the source offsets of a batch, one canonical string for each source; None if the checkpoint lacks the batch.
+    """Read a batch's source offsets, as one canonical string for each source. Return None if the checkpoint lacks the batch.
 
-    If the query names a source (Spark 4.2), its string begins with the name: ``orders:{"t":{"0":5}}``.
+    If the query names a source (Spark 4.2), the source's string begins with this name: ``orders:{"t":{"0":5}}``.
 
     A file source's offset is only a counter, which may be the same in every copy of a checkpoint. So the string also contains
-    a digest of the log entries that the counter covers. The digest is omitted if the log may belong to several offsets: a
-    source that a query reads twice (``a.union(a)``) has two offsets, but one log.
+    a digest of the log entries that the counter covers. The digest is omitted if several offsets may share a log. For
+    example, a source that a query reads twice (``a.union(a)``) has two offsets, but one log.
 
     Raises:
         ConfigurationError: the offsets or the entries cannot be read.
@@ -86,10 +87,11 @@ def source_offsets(files: Files, batch_id: int) -> tuple[str, ...] | None:
 
 
 def offsets_by_source(files: Files, batch_id: int) -> dict[str, str] | None:
-    """Read the source offsets of a batch as Spark wrote them, by the source's name or number, in a stable order.
+    """Read a batch's source offsets as Spark wrote them.
 
-    Version 1 has one line per source. Version 2 (Spark 4.2) has lines ``source:offset``, in hash-map order.
-    Source: ``OffsetSeqLog.scala``; seen on Spark 4.3.0.
+    The result maps each source's name or number to its offset, in a stable order. Version 1 of the file has one line per
+    source. Version 2 (Spark 4.2) has lines ``source:offset``, in hash-map order. Source: ``OffsetSeqLog.scala``; seen on
+    Spark 4.3.0.
 
     Raises:
         ConfigurationError: the file is torn, or has an unknown version.
@@ -112,7 +114,7 @@ def offsets_by_source(files: Files, batch_id: int) -> dict[str, str] | None:
 
 
 def _logs(files: Files, offsets: Mapping[str, str]) -> set[str]:
-    """Find the sources whose file log is certainly ``sources/<source>``."""
+    """Find the sources whose file log is known to be ``sources/<source>``."""
     if not any('"logOffset"' in line for line in offsets.values()):
         return set()
     logs = set(files.names("sources"))
@@ -127,7 +129,7 @@ def _logs(files: Files, offsets: Mapping[str, str]) -> set[str]:
 
 
 def _parsed(line: str) -> Any:
-    """Parse the offset; None if the source does not use JSON."""
+    """Parse the offset. Return None if the source does not use JSON."""
     try:
         return json.loads(line)
     except ValueError:
@@ -135,7 +137,7 @@ def _parsed(line: str) -> Any:
 
 
 def _counter(offset: Any) -> int | None:
-    """Return the counter from a file source's offset; None for other sources."""
+    """Return the counter from a file source's offset, or None for other sources."""
     return int(offset["logOffset"]) if isinstance(offset, dict) and set(offset) == {"logOffset"} else None
 
 

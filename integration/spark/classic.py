@@ -1,4 +1,4 @@
-"""Access Spark from its driver, through the JVM of a classic session."""
+"""Access Spark from the driver of a classic session, through the driver's JVM."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ class ClassicMode:
 
     Args:
         context: Spark's context.
-        query: the query, seen from its own thread.
+        query: the query, as seen from the query's own thread.
     """
 
     def __init__(self, context: SparkContext, query: RunningQuery) -> None:

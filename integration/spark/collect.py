@@ -1,7 +1,8 @@
-"""Collect a small DataFrame as Arrow batches in the driver. A limit keeps a large DataFrame from filling any process's memory.
+"""Collect a small DataFrame as Arrow batches in the driver.
 
-Spark's public ``toArrow`` has no limit except ``spark.driver.maxResultSize`` (1 GiB), and Spark 3.5 does not have ``toArrow``.
-So this module reads the stream that ``toArrow`` reads (``Dataset.collectAsArrowToPython``).
+A limit ensures that a large DataFrame does not fill a process's memory. Spark's public ``toArrow`` has no limit except
+``spark.driver.maxResultSize`` (1 GiB), and Spark 3.5 does not have ``toArrow``. So this module reads the stream that
+``toArrow`` reads (``Dataset.collectAsArrowToPython``).
 """
 
 from __future__ import annotations
@@ -36,17 +37,17 @@ def collect(
 
     Args:
         rows: the DataFrame.
-        max_bytes: the limit; None for no limit.
-        budget: keeps each task within the limit, too; None if the tasks may send all rows.
-        cancel: ends the DataFrame's jobs; called once the limit is exceeded.
+        max_bytes: the limit in bytes; None for no limit.
+        budget: also keeps each task within the limit; None if the tasks may send all rows.
+        cancel: ends the DataFrame's jobs. This function calls it once the limit is exceeded.
 
     Returns:
-        None if there are more bytes than allowed, or if the tasks should be limited but cannot be. With a budget, no task has
-        sent more than the limit plus one row. Without a budget, this process has dropped the rows over the limit, and only
-        Spark's own limit applies to the other processes.
+        the rows; None if their size exceeds the limit, or if the tasks should be limited but cannot be. With a budget, no
+        task has sent more than the limit plus one row. Without a budget, this process has dropped the rows over the limit,
+        and only Spark's own limit applies to the other processes.
 
     Raises:
-        Exception: the evaluation failed; the same exception as from any action.
+        Exception: the evaluation failed. Any other action would raise the same exception.
     """
     try:
         return _collect(rows, max_bytes, budget, cancel)
@@ -88,7 +89,7 @@ def _collect(
 
 
 class Stream:
-    """Reads Arrow batches in arrival order, then the indices that restore their original order.
+    """Reads Arrow batches in the order of their arrival, and then the indices that restore the original order.
 
     Attributes:
         batches: the Arrow batches in their original order; empty if they exceed the limit.

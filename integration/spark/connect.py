@@ -1,4 +1,7 @@
-"""Tell Spark Connect DataFrames from classic DataFrames. An ``exactly_once`` object takes only one kind of DataFrame."""
+"""Distinguish Spark Connect DataFrames from classic DataFrames.
+
+An ``exactly_once`` object takes only one kind of DataFrame.
+"""
 
 from __future__ import annotations
 
@@ -15,6 +18,6 @@ def require_own_frame(frame: object, batch_id: int) -> None:
     """
     if type(frame).__module__.startswith("pyspark.sql.connect.") and not is_remote():
         raise ConfigurationError(
-            f"batch {batch_id} has a Spark Connect DataFrame, but this process runs a classic session. Nothing was written. "
-            "Pass the batch, or a DataFrame made from the batch"
+            f"batch {batch_id} has a Spark Connect DataFrame, but this process runs a classic session. Nothing was "
+            "written. Pass the batch itself, or a DataFrame that you made from it"
         )

@@ -1,7 +1,7 @@
 """Choose who writes a batch: its tasks, or the driver itself (*direct*). A small direct batch needs no Python worker.
 
-The driver uses the same writer as a task, and all later steps are the same. Only a replay that must locate the rows of
-individual tasks (rule 9) depends on who wrote the decided batch.
+The driver uses the same writer as a task, and all later steps are the same. Only one case depends on who wrote the decided
+batch: a replay that must locate the rows of individual tasks (rule 9).
 """
 
 from __future__ import annotations
@@ -29,10 +29,10 @@ _MARGIN: Final = 50
 
 @dataclass(frozen=True)
 class DriverUpTo:
-    """``write_by="auto"`` with another limit: the driver writes a DataFrame that is expected to fit, and tasks write the rest.
+    """``write_by="auto"`` with another limit: the driver writes DataFrames that are expected to fit, and tasks write the rest.
 
     Attributes:
-        max_bytes: the most that the driver collects from one DataFrame of a batch. The tasks write a larger DataFrame.
+        max_bytes: the most that the driver collects from one DataFrame of a batch. Tasks write any DataFrame that is larger.
 
     Raises:
         ConfigurationError: the number is out of range.
@@ -54,7 +54,7 @@ WriteBy = Literal["auto", "driver", "tasks"] | DriverUpTo
 
 
 class Direct:
-    """Remembers the sizes of a run's batches, for each DataFrame.
+    """Remembers the sizes of each DataFrame in a run's batches.
 
     Args:
         write_by: the user's choice.
@@ -89,7 +89,7 @@ class Way:
     def is_direct(self, frame_name: str) -> bool:
         """Whether the driver should write a DataFrame.
 
-        A DataFrame whose size cannot be estimated is left to the tasks, which measure it.
+        If a DataFrame's size cannot be estimated, the tasks write it and measure it.
         """
         if self.direct.way != "auto":
             return self.direct.way == "driver"
@@ -97,9 +97,10 @@ class Way:
         return expected_bytes is not None and expected_bytes <= self.direct.max_bytes
 
     def needs_bound(self, frame_name: str) -> bool:
-        """Whether the tasks must also limit the rows that they send to the driver. The limit makes Spark plan once more.
+        """Whether the tasks must also limit the rows that they send to the driver.
 
-        No limit is needed if all rows come from counted records and would fit even at fifty times the expected size.
+        With the limit, Spark must plan the DataFrame once more. No limit is needed if all rows come from counted records and
+        would fit even at fifty times the expected size.
         """
         expected_bytes = self._expected_bytes(frame_name)
         is_far_below = expected_bytes is not None and _MARGIN * expected_bytes <= self.direct.max_bytes
@@ -116,7 +117,7 @@ class Way:
             self.direct.seen[frame_name].append(size_bytes / max(1, self.input.size))
 
     def learn_over(self, frame_name: str) -> None:
-        """Record that a DataFrame did not fit. An uneven distribution of its rows may be the only reason."""
+        """Record that a DataFrame did not fit. The only reason may be that its rows are unevenly distributed."""
         self.learn(frame_name, 2 * self.direct.max_bytes)
 
 
@@ -136,7 +137,10 @@ class BatchInput:
 
 
 def _growth(before: str, offset: str) -> tuple[int | None, bool]:
-    """Return how much an offset's numbers grew, and whether it looks like ``{"topic": {"0": 17}}``. New numbers grow from 0."""
+    """Return how much an offset's numbers grew, and whether the offset looks like ``{"topic": {"0": 17}}``.
+
+    A new number counts as growth from 0.
+    """
     old, new = _numbers(_parsed(before)), _numbers(_parsed(offset))
     size = sum(max(0, number - old.get(path, 0)) for path, number in new.items()) if new else None
     return size, bool(new) and all(len(path) == 2 and path[1].isdecimal() for path in new)  # noqa: PLR2004 - topic, partition

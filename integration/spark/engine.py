@@ -1,4 +1,7 @@
-"""Implement the coordinator's engine for a batch's DataFrames: Spark runs the tasks, and the driver collects their reports."""
+"""Implement the coordinator's engine for a batch's DataFrames.
+
+Spark runs the tasks, and the driver collects their reports.
+"""
 
 from __future__ import annotations
 
@@ -44,7 +47,7 @@ _EXPIRY: Final = "kafka.transaction.timeout.ms and the brokers' transaction.max.
 
 @dataclass(frozen=True)
 class _Limit:
-    """Limits the time in which an attempt must prepare.
+    """Limits the time that an attempt may take to prepare.
 
     Attributes:
         timeout_ms: the limit; None for no limit.
@@ -67,7 +70,7 @@ class SparkEngine:
         runs: this run of the query, and the driver's other runs.
         shuffles: the shuffles of this run.
         slots: the cluster's task slots.
-        staging: where the tasks stage their rows; None if the tasks stage no rows.
+        staging: where the tasks stage their rows; None if they stage no rows.
         way: chooses whether the driver or the tasks write a DataFrame.
         budget: limits the tasks to the amount that the driver may collect.
         timeout_ms: the limit for an attempt, if the user has set a limit.
@@ -103,9 +106,10 @@ class SparkEngine:
             rows.source.write.format("noop").mode("overwrite").save()
 
     def prepare(self, work: Work) -> list[TaskReport]:
-        """See :class:`Engine`. Runs the DataFrames' jobs one after another, so that the first job fills a common parent's cache.
+        """See :class:`Engine`.
 
-        The driver collects and writes a DataFrame that fits. Staged files are published together.
+        Runs the DataFrames' jobs one after another, so that the first job fills the cache of a parent that they share. The
+        driver collects and writes a DataFrame that fits. Staged files are published together.
         """
         limit = self._limit(work)
         work.pending.limited(limit.timeout_ms, limit.setting, planned=self.way.input.size)
@@ -208,7 +212,7 @@ class SparkEngine:
         return self.batch
 
     def _publish(self, task: PrepareTask, mode: Publish) -> list[TaskResult]:
-        """Publish each staged file where it was staged: in the driver, or in one task per file."""
+        """Publish each staged file in the place where it was staged: in the driver, or in one task per file."""
         here = replace(mode, tasks=tuple(one for one in mode.tasks if one.is_direct))
         there = replace(mode, tasks=tuple(one for one in mode.tasks if not one.is_direct))
         in_driver = replace(task, is_direct=True, mode=here)
@@ -246,7 +250,7 @@ def _expired(work: Work, limit: _Limit, late: Sequence[TaskReport], why: str = "
 
 
 def _note_vote(work: Work, error: Exception) -> None:
-    """Record that a task voted "no", if the error is from a task."""
+    """If the error is from a task, record that the task voted "no"."""
     if isinstance(error, TwoPhaseCommitError):
         work.pending.declined()
 

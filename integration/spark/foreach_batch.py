@@ -51,28 +51,28 @@ def exactly_once(  # noqa: PLR0913 - settings, each with a default
     """Make the callable for ``foreachBatch``.
 
     Args:
-        sinks: one or more; every batch becomes visible in all of them or in none.
-        checkpoint_location: the query's ``checkpointLocation``. None: the calling query's location.
+        sinks: one or more; every batch becomes visible in all sinks or in no sink.
+        checkpoint_location: the query's ``checkpointLocation``. None means the location of the query that makes the call.
         checkpoints: timeouts, retries, retention and history of the query's checkpoints.
         dead_letter: a KafkaSink with a topic, for records about bad rows. If one sink can never accept a row, no other sink
-            gets the row either. None: a bad row stops the query, and no part of its batch is visible.
-        select: by sink name, the SQL expressions that make the sink's columns, such as
-            ``{"events": ["CAST(id AS STRING) AS key", "to_json(struct(*)) AS value"]}``; other sinks use the batch's
-            columns.
+            gets the row either. Without this sink (None), a bad row stops the query, and no part of its batch is visible.
+        select: maps a sink's name to the SQL expressions that make the sink's columns, such as ``{"events": ["CAST(id AS
+            STRING) AS key", "to_json(struct(*)) AS value"]}``; other sinks use the batch's columns.
         staging: keep each task's rows until its transactions are proven, so that a decided batch whose transactions
             timed out can be completed under any plan (rule 9). True keeps the rows beside the checkpoint; a path keeps
             them in that directory. The driver and every worker must share the directory.
         write_by: who writes a batch. ``"auto"``: the driver if the batch is expected to fit into 16 MiB, else the
-            tasks. ``DriverUpTo(max_bytes)``: like ``"auto"``, but with another limit. ``"driver"``, ``"tasks"``: always
-            the driver, or always the tasks.
+            tasks. ``DriverUpTo(max_bytes)``: like ``"auto"``, but with another limit. ``"driver"``: always the driver.
+            ``"tasks"``: always the tasks.
         listeners: objects that are notified of each checkpoint; see :class:`twopc.Listener`.
-        interceptors: further actions for each batch, the first one outermost: :class:`~twopc.integration.operate.Savepoints`,
-            :class:`~twopc.integration.operate.SourceProgress`, :class:`~twopc.integration.migrate.TakeOver`.
+        interceptors: further actions for each batch. The first interceptor is the outermost. Examples are
+            :class:`~twopc.integration.operate.Savepoints`, :class:`~twopc.integration.operate.SourceProgress`,
+            :class:`~twopc.integration.migrate.TakeOver`.
         override: permits an otherwise rejected operation: :class:`~twopc.EndQuery`, :class:`~twopc.AdoptQuery`,
             :class:`~twopc.ResumeAt`, :class:`~twopc.Abandon`, :class:`~twopc.AddSink`, or several of them.
 
     Raises:
-        ConfigurationError: an argument is invalid or contradicts another, or is not available under Spark Connect.
+        ConfigurationError: an argument is invalid, contradicts another argument, or is not available under Spark Connect.
     """
     hide_functions()
     location = None if checkpoint_location is None else str(checkpoint_location)  # users may pass a Path
@@ -123,7 +123,7 @@ class ExactlyOnce:
         self._calls = _calls(sinks, checkpoint_location, options)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """Pickle the arguments only."""
+        """Pickle only the arguments."""
         return ExactlyOnce, (self._sinks, self._location, self._options)
 
     def __call__(self, frames: Frames, batch_id: int) -> None:
@@ -138,7 +138,7 @@ class ExactlyOnce:
             batch_id: the number that Spark passed with the batch.
 
         Raises:
-            TwoPhaseCommitError: see ``twopc.errors``; the query stops with it.
+            TwoPhaseCommitError: see ``twopc.errors``. The error stops the query.
         """
         try:
             self._write(frames, batch_id)
@@ -168,7 +168,7 @@ class ExactlyOnce:
         run.last_call = replace(call, frames=None)
 
     def close(self) -> None:
-        """Close this query's connections after the query has stopped. Ends no transaction.
+        """Close this query's connections after the query has stopped. This does not end a transaction.
 
         An error or a new run also closes the connections.
         """

@@ -84,7 +84,8 @@ class Rows:
         base: the DataFrame with the columns that the user's expressions make; see :class:`Offers`.
         columns: the columns of :meth:`frame`, named ``0``, ``1``, …, before :data:`CHECKSUM`.
         views: by sink name, the columns that the sink receives.
-        is_hashed: whether a replay may have to be compared with the written rows; otherwise every checksum is 0.
+        is_hashed: whether rows get checksums, because a replay may have to be compared with the written rows. Otherwise every
+            checksum is 0.
     """
 
     name: str
@@ -110,9 +111,9 @@ class Rows:
         )
 
     def for_driver(self) -> tuple[DataFrame, Callable[[list[pa.RecordBatch]], list[pa.RecordBatch]]]:
-        """Return the DataFrame that the driver collects, and a function that converts its batches to those of :meth:`frame`.
+        """Return the DataFrame for the driver, and a function that converts its batches to the batches of :meth:`frame`.
 
-        The DataFrame is the user's own if possible, because Spark would have to plan any other.
+        If possible, this is the user's own DataFrame, because Spark would have to plan any other DataFrame.
         """
         order = self._order_of_own_columns()
         if order is None:
@@ -120,7 +121,10 @@ class Rows:
         return self.source, lambda batches: [self._arranged(batch, order) for batch in batches]
 
     def _order_of_own_columns(self) -> list[int] | None:
-        """Find the index of each column of :meth:`frame` in the source; None if Spark must compute or drop a column."""
+        """Find the position of each column of :meth:`frame` in the source.
+
+        Return None if Spark must compute or drop a column.
+        """
         if self.is_hashed or self.base is not self.source or any(column.is_spark_needed for column in self.columns):
             return None
         own = {quoted(name): index for index, name in enumerate(self.source.columns)}
@@ -156,8 +160,8 @@ def arrange(
         name: the DataFrame's name.
         frame: the batch, or a DataFrame that was made from it.
         sinks: the sinks that use the DataFrame.
-        select: by sink name, the SQL expressions that make the sink's columns. A sink without expressions chooses from the
-            DataFrame's columns.
+        select: maps a sink's name to the SQL expressions that make the sink's columns. A sink without expressions chooses
+            from the DataFrame's columns.
         dead_letter: the name of the sink for rows that other sinks cannot accept.
 
     Raises:
@@ -187,7 +191,7 @@ def _chosen_by(sink: TwoPhaseCommitSink[Any], columns: st.StructType) -> Sequenc
 
 
 def _letter_of(sink: TwoPhaseCommitSink[Any], columns: st.StructType) -> Sequence[SinkColumn]:
-    """Choose every column for a dead letter, as text if Spark cannot hash the column or convert it to Arrow."""
+    """Choose all columns for a dead letter. A column that Spark cannot hash or convert to Arrow becomes text."""
     try:
         for name in columns.names:
             require_one(name, columns.names)
@@ -216,7 +220,7 @@ def _can_be_hashed(kind: st.DataType) -> bool:
 
 
 def _may_hold_instants(kind: st.DataType) -> bool:
-    """Whether the text of a nested value may contain a timestamp, which Spark shows in the session's time zone."""
+    """Whether the text of a nested value may contain a timestamp. Spark shows timestamps in the session's time zone."""
     if isinstance(kind, st.StructType):
         return any(_may_hold_instants(field.dataType) for field in kind)
     if isinstance(kind, st.ArrayType):
@@ -240,14 +244,14 @@ def _arrow_type(kind: st.DataType) -> pa.DataType | None:
 
 
 def _as_bytes(texts: pa.Array[Any]) -> pa.Array[Any]:
-    """Return the same buffers as UTF-8 bytes, like Spark's ``CAST(… AS BINARY)``."""
+    """Convert text to UTF-8 bytes that use the same buffers, like Spark's ``CAST(… AS BINARY)``."""
     if pa.types.is_string(texts.type):
         return texts.cast(pa.binary())
     return texts.cast(pa.large_binary()) if pa.types.is_large_string(texts.type) else texts
 
 
 class _TakenColumns:
-    """Collects the columns that the sinks use. Two sinks that use the same column in the same form share it."""
+    """Collects the columns that the sinks use. Two sinks share a column if they use it in the same form."""
 
     def __init__(self) -> None:
         self.columns: dict[tuple[str, Form], TakenColumn] = {}

@@ -94,7 +94,10 @@ class HadoopObjects:
         return sorted(name for name in names if not name.startswith("."))
 
     def put_if_absent(self, name: str, data: bytes) -> bool:
-        """See :class:`Files`. A store publishes a file only when it is closed. Until then, another process may create it, too."""
+        """See :class:`Files`.
+
+        A store publishes a file only when the writer closes it. Until then, another process may create the same file.
+        """
         try:
             self._create(self._path(name), data)
         except Py4JJavaError as error:
@@ -147,7 +150,7 @@ class HadoopFiles(HadoopObjects):
 
 
 def _if_present(access: Callable[[], _T]) -> _T | None:
-    """Return the result of ``access``; None if the file or directory is absent."""
+    """Return the result of ``access``, or None if the file or directory does not exist."""
     try:
         return access()
     except Py4JJavaError as error:

@@ -1,8 +1,7 @@
 """Reject a batch that another sink has begun, unless ``twopc.integration.migrate.TakeOver`` passes the batch.
 
 ``twopc migrate cutover`` records the batch in a file below the checkpoint (``twopc.integration.migrate.handover``).
-Without ``TakeOver`` this query would write the batch in full, and the rows that are already in the output would be
-duplicated.
+Without ``TakeOver``, this query would write the complete batch, and would duplicate the rows that are already in the output.
 """
 
 from __future__ import annotations
@@ -34,7 +33,7 @@ _passing: ContextVar[int | None] = ContextVar("twopc_taken_over", default=None)
 
 
 class _Facts(msgspec.Struct):
-    """The fields of a hand-over that this module reads; ``twopc.integration.migrate.handover.Handover`` has all fields."""
+    """The fields of a hand-over that this module reads. ``twopc.integration.migrate.handover.Handover`` has all fields."""
 
     query_id: str
     batch_id: int
@@ -53,14 +52,14 @@ def passing_the_rest(batch_id: int) -> Iterator[None]:
 
 
 def require_taken_over(files: Files, batch: Batch) -> None:
-    """Check that no cut-over has handed over the batch, unless ``TakeOver`` passes the rest of it.
+    """Check that no cut-over has handed over the batch, unless ``TakeOver`` passes the rest of the batch.
 
     Args:
         files: the directory ``<checkpoint>/twopc``.
-        batch: the first batch of a run; no later batch can be handed over.
+        batch: a run's first batch, because a cut-over cannot hand over a later batch.
 
     Raises:
-        ConfigurationError: rows of the batch may be in the output; or the checkpoint was returned to the other sink.
+        ConfigurationError: rows of the batch may be in the output, or the checkpoint was returned to the other sink.
     """
     by_number = {int(found[1]): name for name in files.names("") if (found := NAME.fullmatch(name))}
     if not by_number:

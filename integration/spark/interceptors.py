@@ -1,7 +1,7 @@
 """Run additional actions around the write of each batch: ``exactly_once(sink, interceptors=[…])``.
 
-The name comes from Kafka (``ProducerInterceptor``). An interceptor sees the batch before the write, and again once the batch is
-visible. An interceptor may pass on different rows, or stop the query.
+The name comes from Kafka (``ProducerInterceptor``). An interceptor sees the batch before it is written, and again once it is
+visible. An interceptor may replace the batch's rows, or stop the query.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ class InterceptedBatch:
     """A batch that Spark has passed to the query's function.
 
     Attributes:
-        frames: the user's argument, either one DataFrame or one for each sink.
+        frames: the user's argument: one DataFrame for all sinks, or a DataFrame for each sink.
         batch_id: the batch number.
         checkpoint_location: the location of the query's checkpoint.
         run_id: Spark's id for this run of the query, new with each start. The first batch of a run may be a replay.
@@ -50,10 +50,10 @@ class Interceptor(ABC):
     """Wraps the writing of each batch. Each query needs its own object."""
 
     def require_fitting(self, sink_names: Sequence[str]) -> None:
-        """Check that the interceptor fits a query that writes to these sinks.
+        """Check that the interceptor works with a query that writes to these sinks.
 
         Raises:
-            ConfigurationError: the interceptor does not fit.
+            ConfigurationError: the interceptor does not work with this query.
         """
         del sink_names  # most interceptors fit every query
 
@@ -67,7 +67,7 @@ class Interceptor(ABC):
 
 
 def pass_through(interceptors: Sequence[Interceptor], batch: InterceptedBatch, write: Callable[[Frames], None]) -> None:
-    """Write a batch through interceptors. The first one is the outermost."""
+    """Write a batch through interceptors. The first interceptor is the outermost."""
     if not interceptors:
         write(batch.frames)
         return

@@ -1,7 +1,8 @@
 """Find the stages that an application's jobs have run. Every job counts, because any job may fill a cache at any time.
 
-A search by job group, thread or tag would miss some jobs, because users set these, and a cache may be older than the query.
-Only Spark assigns numbers to jobs and RDDs. A later job has a higher number, and so does a later RDD.
+A search by job group, thread or tag would miss some jobs, because users set groups and tags, and a cache may be older than
+the query. Only Spark assigns numbers to jobs and RDDs. A later job has a higher number than an earlier job, and the same
+holds for RDDs.
 
 All runs of all queries in an application share one history. Spark forgets its oldest jobs and stages. So if each run kept its
 own history, a run that starts late in a long session would be refused.
@@ -43,17 +44,17 @@ _TICK_S: Final = 1.0
 
 
 class UnreportedError(Exception):
-    """Spark's status store lacks a job or stage; the argument names it."""
+    """Spark's status store lacks a job or a stage. The error's argument names the job or stage."""
 
 
 class JobHistory:
-    """Remembers, by RDD, the stages that an application's jobs have run. Examines each job once.
+    """Remembers which stages an application's jobs have run for each RDD. Each job is examined once.
 
     Args:
-        store: Spark's reports.
+        store: Spark's reports about jobs and stages.
 
     Attributes:
-        lock: hold this lock during each call or series of related calls, because queries run in separate threads.
+        lock: callers must hold this lock during a call or a series of related calls, because queries run in separate threads.
     """
 
     def __init__(self, store: StatusStore) -> None:
@@ -66,10 +67,10 @@ class JobHistory:
         self._examined = NumberRanges()
 
     def begin(self, *, exactly: bool = False) -> Moment:
-        """Record a moment. No job before this moment has computed an RDD that is created after it.
+        """Record a moment. No earlier job has computed an RDD that is created after this moment.
 
         Args:
-            exactly: also ask Spark for the next job's number, so that no job is examined needlessly later.
+            exactly: whether to ask Spark for the next job's number, too, so that no job is examined needlessly later.
         """
         # No finished job has computed RDDs that are created later, so this needs no call to Spark.
         previous, known = self._moments[-1], None if exactly else self._last
@@ -99,10 +100,11 @@ class JobHistory:
 
         Args:
             rdds: the numbers of RDDs that Spark may have kept.
-            own: the jobs that are already known. Jobs with higher numbers count if they have begun.
+            own: the jobs that are already known. A job with a higher number counts if it has begun.
 
         Returns:
-            the stages of these jobs. Jobs that run at the same time share the stage that writes a common shuffle.
+            the stages of these jobs. If jobs that run at the same time read the same shuffle, they share the stage that
+            writes it.
 
         Raises:
             UnreportedError: the store lacks one of these jobs, or one of a job's stages.
@@ -129,10 +131,10 @@ class JobHistory:
         return frozenset(stages)
 
     def stages_of(self, job: Job) -> dict[int, list[StageAttempt]]:
-        """Return all attempts at each stage of a job; none for a skipped stage that the store has dropped.
+        """Return all attempts at each stage of a job. A skipped stage that the store has dropped has no attempts.
 
-        If the store has too many stages, it drops those first that Spark skipped (``AppStatusListener.cleanupStages``), however
-        new they are. The report of their job still counts them.
+        If the store has too many stages, it first drops the stages that Spark skipped, even new ones
+        (``AppStatusListener.cleanupStages``). The job's report still counts the dropped stages.
 
         Raises:
             UnreportedError: the store does not have a stage, and Spark did not skip it.
@@ -175,7 +177,7 @@ class JobHistory:
             self._last = number if self._last is None else max(number, self._last)
 
     def of(self, rdds: Iterable[int]) -> list[StageAttempt]:
-        """Return the attempts of examined jobs that computed any of the RDDs, in stage order."""
+        """From the examined jobs, return the stage attempts that computed any of the RDDs, in stage order."""
         found: dict[tuple[int, int], StageAttempt] = {}
         for rdd in rdds:
             if rdd in self._stages:
@@ -188,7 +190,7 @@ class JobHistory:
 
 
 def _has_skipped(job: Job | None, found: Mapping[int, Sequence[StageAttempt]]) -> bool:
-    """Whether Spark skipped all stages of a job that were not found."""
+    """Whether Spark skipped all of a job's stages that were not found."""
     if job is None or job.ended_ms is None:
         return False
     kept = [attempts for attempts in found.values() if attempts]

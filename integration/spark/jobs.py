@@ -34,7 +34,7 @@ _TRACEBACK: Final = "Traceback (most recent call last)"
 
 @contextlib.contextmanager
 def cancelled_after(context: SparkContext, tag: str, timeout_ms: float | None) -> Iterator[Callable[[], bool]]:
-    """Tag the jobs that the body starts, and cancel them when the time is up. With None, there is no limit.
+    """Tag the jobs that the body starts, and cancel these jobs when the time is up. None means no limit.
 
     Yields:
         a function that tells whether the time is up.
@@ -66,7 +66,7 @@ def named_error(name: str, message: str) -> Exception:
 
 
 def translated(error: Exception) -> Exception:
-    """Convert the error with which Spark aborted a job to the error that a task raised. Other errors stay unchanged."""
+    """If Spark aborted a job because of a task's error, return the task's error. Return any other error unchanged."""
     text = str(error)
     ours = _OURS.search(text)
     if ours is not None:
@@ -93,18 +93,18 @@ def interruptible_pause(context: SparkContext, pause_ms: int) -> None:
 
 
 def is_of_cluster(error: Exception) -> bool:
-    """Whether a job failed because of Spark's processes or the network, not because of the code that it ran."""
+    """Whether a job failed because of Spark's processes or the network, and not because of the job's own code."""
     text = str(error)
     return _OF_CLUSTER.search(text) is not None and _TRACEBACK not in text
 
 
 def slow_batch_advice(location: str, batch_id: int, *, is_undecided: bool) -> str:
-    """Give advice for a batch that takes too long, other than to raise the limit.
+    """Give advice on a batch that takes too long. The caller already advises to raise the limit.
 
     Args:
         location: the checkpoint location.
         batch_id: the batch.
-        is_undecided: whether Spark may replan the batch, because it is not decided and every earlier batch is proven.
+        is_undecided: whether the batch is undecided and every earlier batch is proven, so that Spark may replan the batch.
     """
     advice = "Or add cores for the query. Smaller batches alone do not help, because Spark replays the batch that it has planned"
     if not is_undecided:

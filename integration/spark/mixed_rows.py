@@ -1,4 +1,4 @@
-"""Decide from the executed stages whether rows from two writes of one shuffle may be mixed (rule 6)."""
+"""From the executed stages, determine whether rows from two writes of one shuffle may be mixed (rule 6)."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def judge(
         cached_rdds: returns the RDDs that are cached.
 
     Raises:
-        RetriableError: a stage that retains nothing was rerun; a retry reads its input again.
+        RetriableError: a stage that keeps no rows was rerun. A retry reads the stage's input again.
         FatalError: rows of two shuffles may be mixed in data that Spark keeps.
     """
     again = [runs for runs in map(_Written(ran).of, _shuffles(own)) if len(runs) > 1]

@@ -31,7 +31,7 @@ class Query(Protocol):
 
     @property
     def run_id(self) -> str:
-        """Spark's id for the run, new with each start."""
+        """Spark's id for the run. Each start has a new id."""
 
     @property
     def is_active(self) -> bool:
@@ -46,11 +46,11 @@ class Query(Protocol):
         """The batch that Spark is processing."""
 
     def makes_this_call(self) -> bool:
-        """Whether Spark waits for the current call. Spark considers a batch finished when the function returns."""
+        """Whether Spark is waiting for the current call. Spark considers a batch finished when the call returns."""
 
 
 class ShuffleCheck(Protocol):
-    """Checks rule 6 for the jobs of one run: all rows of a batch come from the same shuffles."""
+    """Checks rule 6 for the jobs of one run: all of a batch's rows must come from the same shuffles."""
 
     def begin(self) -> None:
         """Record the start of an attempt."""
@@ -59,10 +59,10 @@ class ShuffleCheck(Protocol):
         """Watch the jobs with the tag while the body runs."""
 
     def check(self, tag: str, results: Collection[int]) -> None:
-        """Check the jobs with the tag, after they have succeeded; ``results`` are the stages whose tasks have reported.
+        """Check the jobs with the tag after they have succeeded. ``results`` are the stages whose tasks have reported.
 
         Raises:
-            RetriableError: a stage that retains nothing was rerun; a retry reads its input again.
+            RetriableError: a stage that keeps no rows was rerun. A retry reads the stage's input again.
             FatalError: rows of two shuffles may be mixed.
         """
 
@@ -74,7 +74,7 @@ class StateCheck(Protocol):
     """Ensures that one batch of a stateful query writes all of its state before the batch is decided."""
 
     def watching(self, frame: Any) -> AbstractContextManager[None]:
-        """Check whether the body, one job over a DataFrame, writes all of the state."""
+        """Check whether the body writes all of the state. The body runs one job over a DataFrame."""
 
     def complete(self) -> None:
         """Write the missing part of the state: evaluate the entire batch, and discard the rows.
@@ -83,18 +83,18 @@ class StateCheck(Protocol):
 
         Raises:
             ConfigurationError: Spark's plan does not write all of its state.
-            Exception: the evaluation failed; the same exception as from any action.
+            Exception: the evaluation failed. Any other action would raise the same exception.
         """
 
     def evaluate(self) -> None:
-        """Evaluate all of the batch, and discard the rows."""
+        """Evaluate the entire batch, and discard the rows."""
 
 
 class WriterLimit(Protocol):
     """Limits the number of tasks that write a batch."""
 
     def most_writers(self) -> int | None:
-        """Return the maximum number of tasks that write one DataFrame of a batch; None for no limit."""
+        """Return the maximum number of tasks that may write one DataFrame of a batch, or None for no limit."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -150,7 +150,9 @@ class Calls(Protocol):
     """Finds the run that calls an ``exactly_once`` object."""
 
     def open_writer(self, session: Any) -> Any:
-        """Return the ``RunWriter`` for the run that makes this call; create one if necessary. Close an earlier run's writer.
+        """Return the ``RunWriter`` for the run that makes this call.
+
+        If necessary, create the writer, and close the writer of an earlier run.
 
         Raises:
             ConfigurationError: the checkpoint or this object belongs to another query, or the call does not come from a query.

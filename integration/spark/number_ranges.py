@@ -41,7 +41,7 @@ class NumberRanges:
     def missing(self, start: int, end: int) -> Iterator[int]:
         """Yield, in order, the numbers from ``start`` up to but not including ``end`` that are not in the set.
 
-        The caller may meanwhile add the yielded numbers to the set.
+        Between two numbers, the caller may add the yielded numbers to the set.
         """
         number = start
         while number < end:

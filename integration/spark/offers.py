@@ -1,4 +1,4 @@
-"""Offer each sink the columns that it chooses from: the DataFrame's own, or those that the sink's expressions make.
+"""Offer each sink the columns that it chooses from: the DataFrame's own columns, or the columns that the sink's expressions make.
 
 The expressions for all sinks are in one projection of the user's DataFrame. So ``*`` means the user's columns,
 regardless of the other sinks' expressions and their order, and each expression is evaluated once.
@@ -41,9 +41,9 @@ class Offers:
     """The columns that the sinks of a DataFrame choose from.
 
     Attributes:
-        base: the DataFrame to which the paths apply: the user's DataFrame if no sink has expressions.
+        base: the DataFrame that the paths refer to. If no sink has expressions, this is the user's DataFrame.
         own: the DataFrame's columns.
-        made: the columns that each sink's expressions make, by sink name.
+        made: maps a sink's name to the columns that the sink's expressions make.
     """
 
     base: DataFrame
@@ -106,9 +106,9 @@ def _refusal(frame: DataFrame, select: Mapping[str, Sequence[str]], name: str) -
             reason = str(error).strip().partition("\n")[0]
             has = ", ".join(map(repr, frame.columns))
             return SchemaError(
-                f"sink {sink}: select={list(expressions)!r} does not fit the DataFrame (it has {has}). Nothing was written. "
-                "Correct the expressions. An operation that changes the number of rows belongs in the DataFrame itself. "
-                f"Spark says: {reason}"
+                f"sink {sink}: select={list(expressions)!r} does not fit the DataFrame (the DataFrame has {has}). Nothing "
+                "was written. Correct the expressions. An operation that changes the number of rows belongs in the "
+                f"DataFrame itself. Spark says: {reason}"
             )
     return None
 

@@ -25,7 +25,10 @@ _WRITE_BY: Final = ("auto", "driver", "tasks")
 
 @dataclass(frozen=True, kw_only=True)
 class Options:
-    """The arguments of ``exactly_once`` except the sinks and the checkpoint location; see that function's docstring."""
+    """The arguments of ``exactly_once`` except the sinks and the checkpoint location.
+
+    See the docstring of ``exactly_once``.
+    """
 
     checkpoints: CheckpointConfig = field(default_factory=CheckpointConfig)
     dead_letter: TwoPhaseCommitSink[Any] | None = None
@@ -94,8 +97,9 @@ def _require_picklable(sink: TwoPhaseCommitSink[Any]) -> None:
         cloudpickle.dumps(sink)  # type: ignore[no-untyped-call]
     except Exception as error:
         raise ConfigurationError(
-            f"exactly_once(): sink {sink.name!r} cannot be sent to the tasks ({type(error).__name__}: {error}). Pass it "
-            "plain arguments. A function such as kafka.oauth_cb must create its own connections and locks when it is called"
+            f"exactly_once(): sink {sink.name!r} cannot be sent to the tasks ({type(error).__name__}: {error}). Pass plain "
+            "arguments to the sink. A function such as kafka.oauth_cb must create its own connections and locks when it "
+            "is called"
         ) from error
 
 

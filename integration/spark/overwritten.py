@@ -1,8 +1,8 @@
-"""Check a batch against its checkpoint, on a store that lets another driver overwrite ``offsets/N``.
+"""Check a batch against its checkpoint, if the checkpoint's store lets another driver overwrite ``offsets/N``.
 
 Spark's offset log also relies on an atomic rename (``CheckpointFileManager.createAtomic``). Without an atomic rename, a
-driver that was paused in the middle of its write may replace the offsets of a batch that another driver has planned since. A
-decision would then name different rows from those that it commits, and a restart would lose or duplicate the difference.
+driver that is paused in the middle of a write may later replace the offsets of a batch that another driver has planned. Then
+a decision would name some rows and commit others, and a restart would lose or duplicate the rows that differ.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 def require_not_overwritten(session: SparkSession, files: Files, query_id: str, batch_id: int) -> None:
-    """Check that the batch's offsets in the checkpoint match those in the running query's memory.
+    """Check that the batch's offsets in the checkpoint match the offsets in the running query's memory.
 
     Raises:
         FatalError: the offsets differ.
@@ -40,9 +40,9 @@ def require_not_overwritten(session: SparkSession, files: Files, query_id: str, 
     if sorted(map(_canonical, running)) != sorted(_canonical(line) for line in written.values() if line != "-"):
         raise FatalError(
             f"{files.location}/offsets/{batch_id} has the offsets {', '.join(written.values())}, but this run planned the "
-            f"batch with {', '.join(running)}. So another driver with this checkpoint has overwritten the offsets. This run "
-            "has written no part of the batch. Make sure that only one driver runs, then restart that driver. It will use the "
-            "offsets in the checkpoint"
+            f"batch with {', '.join(running)}. So another driver with this checkpoint has overwritten the offsets. This "
+            "run has written no part of the batch. Make sure that only one driver runs, and restart this driver. It will "
+            "use the offsets in the checkpoint"
         )
 
 

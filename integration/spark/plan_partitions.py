@@ -1,4 +1,4 @@
-"""Count a task's rows by partition of the plan. A task may have several partitions.
+"""Count a task's rows for each partition of the plan. A task may have several partitions.
 
 A batch has no more transactions than the cluster can use, so a task writes several partitions of the plan. Spark's scheduler
 chooses these partitions, and a replay may group them differently (rule 9). The plan's own partitions do not change.
@@ -28,7 +28,10 @@ Stretch = tuple[int, int, int]
 
 
 def stretches(batch: pa.RecordBatch) -> Iterator[Stretch]:
-    """Divide a batch by the plan's partitions. Without a partition column, as in the driver, all rows are from partition 0."""
+    """Divide a batch by the plan's partitions.
+
+    If the partition column is missing, as in the driver, all rows are from partition 0.
+    """
     if batch.num_rows == 0:
         return
     if PARTITION not in batch.schema.names:
@@ -47,17 +50,17 @@ def stretches(batch: pa.RecordBatch) -> Iterator[Stretch]:
 
 
 class Counted:
-    """Adds up rows and checksums, by plan partition."""
+    """Adds up the rows and checksums of each partition of the plan."""
 
     def __init__(self) -> None:
         self._found: dict[int, tuple[int, int]] = {}
 
     def add(self, index: int, rows: int, checksum: int) -> None:
-        """Count some rows."""
+        """Add rows of one partition."""
         rows_before, checksum_before = self._found.get(index, (0, 0))
         self._found[index] = rows_before + rows, (checksum_before + checksum) % 2**64
 
     @property
     def parts(self) -> tuple[Part, ...]:
-        """The counts, in plan order."""
+        """The totals for each partition, in the plan's order."""
         return tuple(Part(index, *counted) for index, counted in sorted(self._found.items()))

@@ -1,4 +1,7 @@
-"""Keep secrets out of Py4J's debug lines. Py4J logs the data sent to Spark, including pickled sinks with their passwords."""
+"""Keep secrets out of Py4J's debug lines.
+
+Py4J logs the data that it sends to Spark, including pickled sinks with their passwords.
+"""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""Remember each run of a query in this process. The record outlives the ``exactly_once`` object, which users may recreate.
+"""Remember each run of a query in this process, even if the user creates a new ``exactly_once`` object for the same run.
 
 A run never repeats a batch that it has finished: Spark replays only a batch that an earlier run left unfinished
-(``MicroBatchExecution``). So a second call for a batch is a mistake, even through another object.
+(``MicroBatchExecution``). So a second call for a batch is a mistake, even if the call goes through another object.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ class QueryRun:
         """Accept a call for a batch, unless it is a second call for the same batch.
 
         Raises:
-            ConfigurationError: it is a second call; see :func:`require_one_call`.
+            ConfigurationError: the call is a second call for its batch; see :func:`require_one_call`.
         """
         require_one_call(call, self.last_call)
         if self.writer is not None and self.writer is not writer:
@@ -65,7 +65,7 @@ _lock: Final = threading.Lock()  # queries of one process start in separate thre
 
 
 def enter_run(query: Query, check: Callable[[], ShuffleCheck]) -> QueryRun:
-    """Find this run of a query, or register it. Drop the runs that have stopped.
+    """Find the current run of a query, or register the run. Drop the runs that have stopped.
 
     Args:
         query: the query that makes the current call.

@@ -1,8 +1,8 @@
-"""Warn if a batch's DataFrames may disagree: Spark evaluates each DataFrame separately, and one is not deterministic.
+"""Warn if a batch's DataFrames may disagree. Spark evaluates each DataFrame separately, and a DataFrame may be non-deterministic.
 
-If a batch is split in two by ``rand()`` or a function that is ``asNondeterministic()``, a row may be in both parts or in
-neither. Spark also marks stable functions (``monotonically_increasing_id()``) and random ids within one part as not
-deterministic, so this is a warning, not an error.
+If ``rand()`` or an ``asNondeterministic()`` function splits a batch in two, a row may be in both parts or in neither part.
+This is only a warning, because Spark also marks harmless expressions as non-deterministic: stable functions
+(``monotonically_increasing_id()``) and random ids within one part.
 """
 
 from __future__ import annotations
@@ -48,11 +48,11 @@ class Repeated:
             return
         if len(causes) > 1:
             logger.warning(
-                "batch %d: Spark reports that the DataFrames for %s are not deterministic (%s), and each of them is "
-                "evaluated separately. If they split the batch, a row may be in several of them or in none. That row is "
-                "duplicated or lost, and no later check will report it. Persist their common parent before you split it "
-                "(parent.persist() before the call, parent.unpersist() after it), or split on columns that are the same "
-                "each time. If the DataFrames share no random value, no row is at risk",
+                "batch %d: Spark reports that the DataFrames for %s are not deterministic (%s), and Spark evaluates each "
+                "DataFrame separately. If the DataFrames split the batch, a row may be in several DataFrames or in none. "
+                "That row is duplicated or lost, and no later check will report it. Persist their common parent before "
+                "you split it (parent.persist() before the call, parent.unpersist() after it), or split on columns that "
+                "are the same each time. If the DataFrames share no random value, no row is at risk",
                 batch_id,
                 " and ".join(map(repr, causes)),
                 next(iter(causes.values()))[:_SHOWN_CHARACTERS],
@@ -77,12 +77,12 @@ def _causes(frames: Sequence[SinkFrame], query_id: str) -> dict[str, str]:
 
 
 def _source(plan: Any) -> Any:
-    """Return the part of a plan that is itself not deterministic."""
+    """Return the part of a plan that is non-deterministic itself."""
     return next((_source(child) for child in _each(plan.children()) if not child.deterministic()), plan)
 
 
 def _evaluates_query(plan: Any) -> bool:
-    """Whether a plan reads the batch directly from the query, neither cached nor checkpointed."""
+    """Whether a plan reads the batch directly from the query, and not from a cache or a checkpoint."""
     return any(
         leaf.nodeName().endswith("RDD") and not leaf.rdd().isCheckpointed() for leaf in _each(plan.collectLeaves())
     )

@@ -17,7 +17,9 @@ _SPARKS_DEFAULT: Final = "100"
 
 
 def decisions_kept(session: SparkSession, num_retained: int | None) -> int:
-    """Return the user's number, but at least the number of batches that Spark retains. A query can be reset to any of them.
+    """Return the user's number, but at least the number of batches that Spark retains.
+
+    A query can be reset to any retained batch.
 
     Args:
         session: the query's session.
@@ -25,6 +27,9 @@ def decisions_kept(session: SparkSession, num_retained: int | None) -> int:
     """
     sparks = int(session.conf.get(_SPARKS, _SPARKS_DEFAULT) or _SPARKS_DEFAULT)
     if num_retained is not None and num_retained < sparks:
-        text = "CheckpointConfig.num_retained=%d: %d decisions are kept, because %s=%d, and Spark can go back to each of them"
+        text = (
+            "CheckpointConfig.num_retained=%d: %d decisions are kept, because %s=%d, and Spark can go back to each of "
+            "these batches"
+        )
         logger.warning(text, num_retained, sparks, _SPARKS, sparks)
     return max(num_retained or NUM_RETAINED, sparks)

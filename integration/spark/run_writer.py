@@ -93,7 +93,7 @@ class RunWriter:
         self._last_batch = batch
 
     def close(self) -> None:
-        """Close the connections. Ends no transaction."""
+        """Close the connections, but do not end any transaction."""
         if self._coordinator is not None:
             self._coordinator.close()
         if self._listeners is not None:
@@ -165,7 +165,7 @@ class RunWriter:
         return BatchInput(batch.offsets_of(batch.batch_id - 1) if batch.batch_id else None, batch.offsets)
 
     def _connect(self, session: SparkSession, staging: Staging | None, batch: Batch) -> Coordinator:
-        """Make the coordinator that all batches in a run share until a batch fails."""
+        """Make the coordinator. A run's batches share it until a batch fails."""
         own_files = tried(self._mode.open_files(f"{self.location}/twopc"))
         require_taken_over(own_files, batch)
         settings = Settings(

@@ -1,7 +1,7 @@
 """Use Spark's objects to find the query that makes a call.
 
-This module does not depend on settings that a user can change. Job groups, local properties, names and session settings belong to
-the user. The query's thread and Spark's object for the query do not.
+This module does not depend on settings that a user can change. A user can change job groups, local properties, names and
+session settings, but not the query's thread or Spark's object for the query.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 class RunningQuery:
-    """One run of a query, seen from the thread that calls the user's function.
+    """One run of a query, as seen from the thread that calls the user's function.
 
     Args:
         java: Spark's ``StreamExecution``.
@@ -27,7 +27,7 @@ class RunningQuery:
 
     Attributes:
         query_id: the query id, which survives restarts.
-        run_id: Spark's id for the run, new with each start.
+        run_id: Spark's id for the run. Each start has a new id.
     """
 
     def __init__(self, java: Any, threads: Any) -> None:
@@ -62,7 +62,7 @@ class RunningQuery:
         return int(self.execution.currentBatchId())
 
     def makes_this_call(self) -> bool:
-        """Whether the current thread is the one in which Spark calls the user's function and waits for it."""
+        """Whether Spark calls the user's function in the current thread and waits for the function there."""
         # py4j gives each thread of the JVM its own connection, and each connection a thread (``clientserver.py``).
         present = threading.current_thread()
         if self._known is not present and self._thread.equals(self._threads.currentThread()):
@@ -87,7 +87,7 @@ def calling_query(session: SparkSession, given: GivenCheckpoint | None) -> Runni
 
     Args:
         session: any session, because all sessions share the running queries.
-        given: the checkpoint that the query must have; None for any.
+        given: the checkpoint that the query must have; None for any checkpoint.
 
     Raises:
         ConfigurationError: the checkpoint belongs to another query, or the call does not come from a query's thread.
@@ -121,7 +121,7 @@ def _calling_query(session: SparkSession, given: GivenCheckpoint | None) -> Runn
     raise ConfigurationError(
         f"thread {threading.current_thread().name!r} made this call, but a query called your function in another thread. "
         "Spark considers a batch finished as soon as that function returns, even if other threads still write. "
-        "Nothing was written. Call the exactly_once() object in the function itself. Other work may stay in threads. One "
+        "Nothing was written. Call the exactly_once() object in the function itself. Threads may do other work. One "
         "call "
         'can take several DataFrames: each({"orders": orders, "audit": audit}, batch_id)'
     )

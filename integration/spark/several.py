@@ -1,4 +1,4 @@
-"""Write several DataFrames of one batch, each to its sinks, in one decision: ``each({"orders": a, "audit": b}, batch_id)``."""
+"""Write several DataFrames of one batch to their sinks, with one decision: ``each({"orders": a, "audit": b}, batch_id)``."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ class SinkFrame(NamedTuple):
     """A DataFrame and the sinks that use it.
 
     Attributes:
-        name: identifies the DataFrame in every replay. The name is the alphabetically first of its sinks' names, or empty if
-            one DataFrame is for all sinks.
+        name: identifies the DataFrame in every replay. The name is the first of the sinks' names in alphabetical order, or
+            empty if one DataFrame is for all sinks.
         frame: the DataFrame.
         sinks: one or more sinks.
     """
@@ -36,13 +36,13 @@ class SinkFrame(NamedTuple):
 
 
 def any_frame(frames: object) -> DataFrame | None:
-    """Return any of the user's DataFrames; None if there are none."""
+    """Return any of the user's DataFrames, or None if the user passed none."""
     given = frames.values() if isinstance(frames, Mapping) else (frames,)
     return next((one for one in given if isinstance(one, DataFrame)), None)
 
 
 def by_frame(frames: Frames, sinks: Sequence[TwoPhaseCommitSink[Any]], batch_id: int) -> list[SinkFrame]:
-    """Group the sinks by the DataFrame that they take; a DataFrame that is passed twice is evaluated once.
+    """Group the sinks by the DataFrame that they take. A DataFrame that is passed twice is evaluated once.
 
     Args:
         frames: the user's argument.
@@ -85,7 +85,7 @@ def by_frame(frames: Frames, sinks: Sequence[TwoPhaseCommitSink[Any]], batch_id:
 
 _ONE_CALL: Final = (
     "Write a batch with one call. Pass a dictionary with a DataFrame for each sink name, such as "
-    'each({"orders": orders, "audit": audit}, batch_id), or pass orders.unionByName(more) if both go to one sink'
+    'each({"orders": orders, "audit": audit}, batch_id). If two DataFrames go to one sink, pass their unionByName'
 )
 _USAGE: Final = "Pass a DataFrame, or a dictionary that has a DataFrame for each sink name"
 

@@ -1,7 +1,7 @@
 """Check rule 6: a batch is decided only if all of its rows come from the same shuffles.
 
-Spark reruns a stage if its output was lost, for example with an executor. If the plan is not deterministic, later stages may
-mix rows from two different shuffles: rows read before the rerun and rows read after it.
+Spark reruns a stage if the stage's output was lost, for example because an executor died. If the plan is not deterministic,
+later stages may mix the rows of two shuffles: some rows were read before the rerun, and others after it.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class _Seen:
 
     Attributes:
         jobs: the jobs with the attempt's tag.
-        marks: the marker jobs after the tagged jobs; empty if no thread was watching.
+        marks: the marker jobs, which follow the tagged jobs; empty if no thread was watching.
         attempts: all attempts at each stage of these jobs.
     """
 
@@ -62,7 +62,9 @@ def _has_ended(jobs: Iterable[Job], results: Collection[int]) -> bool:
 
 
 class Shuffles:
-    """Checks the jobs of one run of a query, in order. Outlives a failed batch, because a retry uses the same shuffles.
+    """Checks the jobs of one run of a query, in order.
+
+    A retry after a failed batch uses the same object, because it uses the same shuffles.
 
     Args:
         history: the history of the application's jobs.
@@ -86,7 +88,7 @@ class Shuffles:
         """Record the start of an attempt. No earlier job has computed the RDDs that the attempt's jobs create.
 
         Raises:
-            FatalError: an earlier attempt left rows of two shuffles, which this run would read again.
+            FatalError: an earlier attempt mixed rows of two shuffles, and this run would read these rows again.
         """
         if self._mixed is not None:
             raise FatalError(self._mixed)
@@ -112,9 +114,9 @@ class Shuffles:
             results: the stages whose tasks have reported to the driver.
 
         Raises:
-            RetriableError: a stage that retains nothing was rerun; a retry reads its input again.
-            FatalError: rows of two shuffles may be mixed in data that Spark keeps; or Spark has not reported enough to rule
-                that out.
+            RetriableError: a stage that keeps no rows was rerun. A retry reads the stage's input again.
+            FatalError: data that Spark keeps may contain mixed rows of two shuffles, or Spark has not reported enough to
+                exclude this.
         """
         of_tag, looked = self._looked
         try:
@@ -128,14 +130,20 @@ class Shuffles:
             raise _unreported(str(error)) from None
 
     def _look(self, tag: str, mark: str) -> _Seen:
-        """Return the jobs with the tag, once Spark has reported a later marker job and thus everything before it."""
+        """Run a marker job.
+
+        Once Spark reports that job, it has reported everything earlier, so return the jobs with the tag.
+        """
         self._store.mark(mark)
         marks = self._await(mark, bool, "the end of the job that collected the batch")
         jobs = self._store.jobs_with_tag(tag)
         return _Seen(jobs, marks, self._attempts_of(jobs))
 
     def _reported(self, tag: str, results: Collection[int]) -> list[Job]:
-        """Return the jobs with the tag, once Spark has reported the end of those with the stages ``results``."""
+        """Wait until Spark has reported the end of the jobs that have the stages ``results``.
+
+        Then return the jobs with the tag.
+        """
         what = f"the end of the job of stage {', '.join(map(str, sorted(results)))}"
         return self._await(tag, lambda jobs: _has_ended(jobs, results), what)
 
@@ -181,9 +189,9 @@ class Shuffles:
             raise
 
     def _unwritten(self, seen: _Seen) -> dict[int, int]:
-        """Return the stages that the attempt's jobs skipped, and that no known job has run, by their last RDD.
+        """Return the stages that the attempt's jobs skipped and that no known job has run, by their last RDD.
 
-        A job that still runs evaluates the batch once more for its state only. The job may still run its stages.
+        Leave out a job that still runs. It evaluates the batch once more, only for its state, and may still run its stages.
         """
         skipped = {
             stage: last
@@ -195,7 +203,7 @@ class Shuffles:
         return {max(last.rdd_ids): stage for stage, last in skipped.items() if not self._history.of(last.rdd_ids)}
 
     def _shared(self, seen: _Seen, own: Collection[int]) -> set[int]:
-        """Return the RDDs in the rows' lineage that another job may have kept, as shuffle files or in a cache."""
+        """From the rows' lineage, return the RDDs that another job may have kept as shuffle files or in a cache."""
         history, old = self._history, {rdd for rdd in seen.lineage if rdd < self._began.rdd}
         if not old or (history.is_known(old, own) and not history.of(old)):
             return set()
@@ -205,9 +213,9 @@ class Shuffles:
 
 def _unreported(what: str) -> FatalError:
     return FatalError(
-        f"Spark's status store does not have {what}. So the toolkit cannot check whether a stage ran twice and mixed the rows of "
-        "two shuffles. No part of the batch is decided or visible. Restart the query. If it stops with this error again, Spark "
-        "keeps too few jobs and stages, or its listener bus drops events (see Spark's log): raise spark.ui.retainedJobs, "
-        "spark.ui.retainedStages (default: 1000 each) and spark.scheduler.listenerbus.eventqueue.capacity (default: 10000), and "
-        "restart the application"
+        f"Spark's status store does not have {what}. So the toolkit cannot check whether a stage ran twice and mixed the "
+        "rows of two shuffles. No part of the batch is decided or visible. Restart the query. If the query stops with "
+        "this error again, Spark keeps too few jobs and stages, or its listener bus drops events (see Spark's log): raise "
+        "spark.ui.retainedJobs, spark.ui.retainedStages (default: 1000 each) and "
+        "spark.scheduler.listenerbus.eventqueue.capacity (default: 10000), and restart the application"
     )

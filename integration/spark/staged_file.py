@@ -1,4 +1,7 @@
-"""Write and check a staged file: an Arrow IPC file, followed by its length and its CRC, because Arrow checks neither."""
+"""Write and check a staged file.
+
+This is an Arrow IPC file, followed by its length and its CRC, because Arrow does not check them.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +26,7 @@ class Summed(io.RawIOBase):
         self._size = self._crc = 0
 
     def writable(self) -> bool:
-        """Always true: the stream accepts data."""
+        """Return True, because the stream accepts data."""
         return True
 
     def write(self, data: Any) -> int:
@@ -39,13 +42,16 @@ class Summed(io.RawIOBase):
         self.close()
 
     def close(self) -> None:
-        """Close the stream. Python also calls this when it collects the object."""
+        """Close the stream. Python's garbage collector also calls this method."""
         super().close()
         self._stream.close()
 
 
 def arrow_size(source: pa.NativeFile) -> int | None:
-    """Return the length of the Arrow file in a staged file, in bytes; None if the staged file is torn. Reads only the trailer."""
+    """Return the length in bytes of the Arrow file in a staged file, or None if the staged file is torn.
+
+    Read only the trailer.
+    """
     size = source.size()
     source.seek(max(0, size - _END_BYTES))
     found = _END.fullmatch(source.read(_END_BYTES))
@@ -53,7 +59,7 @@ def arrow_size(source: pa.NativeFile) -> int | None:
 
 
 def is_whole(source: pa.NativeFile) -> bool:
-    """Whether every byte is unchanged since it was written."""
+    """Whether the staged file is complete and unchanged since it was written."""
     length = arrow_size(source)
     if length is None:
         return False

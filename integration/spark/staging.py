@@ -1,8 +1,9 @@
-"""Keep each task's rows as Arrow IPC until its transactions are proven (``staging=True``). Then no decided row is ever lost.
+"""Keep each task's rows in Arrow IPC files until the task's transactions are proven (``staging=True``).
 
-Each task attempt writes one staged file, ``<driver epoch>/<batch id>/<UUID>.arrow`` (rule 13). Driver and workers must share the
-location: a POSIX path or a file system that pyarrow supports, object stores included. A staged file has a unique name, is read by
-that name, and is never renamed. Each query that shares the location has its own directory, named after the query id.
+Then no decided row is ever lost. Each task attempt writes one staged file, ``<driver epoch>/<batch id>/<UUID>.arrow`` (rule
+13). The driver and the workers must share the location. It is a POSIX path, or a path on a file system or an object store
+that pyarrow supports. A staged file has a unique name, is read by that name, and is never renamed. Each query that shares the
+location has its own directory, named after the query id.
 """
 
 from __future__ import annotations
@@ -30,13 +31,16 @@ logger = logging.getLogger(__name__)
 
 
 def as_uri(location: str) -> str:
-    """Convert a Hadoop path to a URI for pyarrow. A URI needs escapes; a Hadoop path has none. A local path stays unchanged."""
+    """Convert a Hadoop path to a URI for pyarrow.
+
+    A URI needs escapes, but a Hadoop path has none. A local path stays unchanged.
+    """
     scheme, is_url, rest = location.partition("://")
     return f"{scheme}://{quote(rest, safe='/:@')}" if is_url else location
 
 
 def open_location(location: str) -> tuple[fs.FileSystem, str]:
-    """Open the file system of a staging location, and return it with the path.
+    """Open the file system of a staging location, and return the file system and the path.
 
     Raises:
         ConfigurationError: pyarrow has no file system for the location.
@@ -106,7 +110,7 @@ class Staging:
         return Staging, (self.location,)  # each process opens the location itself
 
     def has(self, name: str) -> bool:
-        """See :class:`StagedRows`. A staged file that is cut short does not count; :meth:`read` detects any other damage."""
+        """See :class:`StagedRows`. A truncated staged file does not count. :meth:`read` detects any other damage."""
         opened = self._opened(name)
         if opened is None:
             return False
@@ -117,7 +121,9 @@ class Staging:
         return is_there
 
     def require_visible(self, names: Iterable[str]) -> None:
-        """Check with one listing that this process sees an attempt's staged files. A repair needs these files (rule 9).
+        """Check, with one listing per directory, that this process sees an attempt's staged files.
+
+        A repair needs these files (rule 9).
 
         Raises:
             ConfigurationError: the process cannot read one of the files.
@@ -139,21 +145,22 @@ class Staging:
         """Yield a staged file's rows in the form that the sink's writer takes. Memory use does not grow with the file's size.
 
         Raises:
-            FatalError: the staged file is missing, is torn, or was altered. None of its rows was returned.
+            FatalError: the staged file is missing, torn or altered. No row was returned.
         """
         opened = self._opened(name)
         if opened is None:  # the file existed when the driver checked
             raise FatalError(
-                f"the staged rows in {self.location}/{name} are missing. None of them was written. Perhaps this driver was "
-                "paused, and a newer driver has proven the batch and deleted them. Then no data is at risk, and the newer "
-                "driver continues. If another process has deleted them, the batch is decided but incomplete. Restart the "
-                "query, so that Spark evaluates the batch again. If Spark cannot, the query reports that and stops"
+                f"the staged rows in {self.location}/{name} are missing, so no staged row was written. Perhaps this driver "
+                "was paused, and a newer driver has proven the batch and deleted the staged rows. Then no data is at "
+                "risk, and the newer driver continues. If another process has deleted the rows, the batch is decided but "
+                "incomplete. Restart the query, so that Spark evaluates the batch again. If Spark cannot evaluate it, the "
+                "query reports that and stops"
             )
         with opened as source:
             if not is_whole(source):
                 raise FatalError(
-                    f"the staged rows in {self.location}/{name} cannot be read: the file is torn or was altered. None of "
-                    "them was written, and the batch stays decided. Remove the file and restart, so that Spark evaluates "
+                    f"the staged rows in {self.location}/{name} cannot be read: the file is torn or was altered. No staged "
+                    "row was written, and the batch stays decided. Remove the file and restart, so that Spark evaluates "
                     "the batch again if it still can. Or restore the file from a backup"
                 )
             with pa.ipc.open_file(source, footer_offset=arrow_size(source)) as reader:
@@ -183,7 +190,7 @@ class Staging:
 
 
 def _fsync(path: str, root: str) -> None:
-    """Make a file durable, with the entries of all directories that may have been created for it, up to the root's own entry."""
+    """Make a file durable. Also make the entries of all directories that may be new durable, up to the root's own entry."""
     above = Path(root).parent
     for name in (Path(path), *Path(path).parents):
         try:

@@ -1,6 +1,7 @@
 """Read a query's state sizes.
 
-Spark reports the size after each batch. That is too late for the batch's own record, but in time for the next record.
+Spark reports the size after each batch. This report is too late for the batch's own record, but in time for the next batch's
+record.
 """
 
 from __future__ import annotations
@@ -26,7 +27,8 @@ class StateSizes:
     """Reads the state sizes of one run of a query. A query without state is checked only once.
 
     Attributes:
-        is_stateless: whether Spark has reported that the query has no state; unknown in the first batch of a run.
+        is_stateless: whether Spark has reported that the query has no state. False in a run's first batch, because Spark has
+            not reported yet.
     """
 
     def __init__(self) -> None:
@@ -34,7 +36,7 @@ class StateSizes:
         self._is_asked = True
 
     def before(self, session: SparkSession, query_id: str) -> tuple[StateSize, ...]:
-        """Return the sizes after the run's previous batch, by operator; empty in the first batch."""
+        """Return each operator's state size after the run's previous batch. Return () in the first batch."""
         if not self._is_asked:
             return ()
         try:
@@ -45,9 +47,7 @@ class StateSizes:
             self.is_stateless = not operators
             found = tuple(map(_size, operators))
         except Exception as error:  # noqa: BLE001 - a new version of Spark may return anything, and the sizes are optional
-            logger.warning(
-                "the sizes of the state are missing in the history. No data is at risk. The cause: %s", error
-            )
+            logger.warning("the history lacks the sizes of the query's state. No data is at risk. The cause: %s", error)
             found = ()
         self._is_asked = bool(found)
         return found

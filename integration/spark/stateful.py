@@ -1,9 +1,10 @@
-"""Check that Spark has written all of a batch's state, because the next batch cannot load state that lacks a partition.
+"""Check that Spark has written all of a batch's state. The next batch cannot load the state if a partition is missing.
 
 A stateful operator commits a state partition when the partition's last row has been read (``StateStoreWriter``
 and its ``CompletionIterator`` in Spark's ``statefulOperators.scala``). So a ``limit``, a filter that is always false, a join
-with an empty side, or a DataFrame that is not made from the batch skips partitions (SPARK-52008). Spark up to 4.0
-accepts such a batch, and fails at every start afterward. Newer versions fail once ``foreachBatch`` has returned.
+with an empty side, or a DataFrame that is not made from the batch skips partitions (SPARK-52008). Up to version 4.0, Spark
+accepts a batch with skipped partitions, and fails at every later start. Newer versions fail once ``foreachBatch`` has
+returned.
 """
 
 from __future__ import annotations
@@ -56,12 +57,12 @@ class StatefulOperators:
         self._tell: Tell = tell_once()
 
     def of_batch(self, query: RunningQuery, batch_id: int, *, has_state: Callable[[], bool]) -> BatchState | None:
-        """Find the state that a batch writes; None if the query is stateless.
+        """Return the state that a batch writes, or None if the query is stateless.
 
         Args:
             query: the query that makes the call.
             batch_id: the batch.
-            has_state: returns whether the checkpoint has state; called if this version of Spark does not show the plan.
+            has_state: returns whether the checkpoint has state; called only if this version of Spark does not show the plan.
 
         Raises:
             ConfigurationError: the query keeps state, and this version of Spark does not show the plan.
@@ -75,15 +76,15 @@ class StatefulOperators:
             if not has_state():
                 return None
             raise ConfigurationError(
-                f"batch {batch_id} belongs to a query that keeps state, and this version of Spark does not show the query's "
-                f"plan ({error}). So the toolkit cannot check whether all of the state is written, and if some is "
-                "missing, the next batch could not start. No part of this batch was written. Use a Spark version "
-                "listed in the documentation"
+                f"batch {batch_id} belongs to a query that keeps state, and this version of Spark does not show the "
+                f"query's plan ({error}). So the toolkit cannot check whether Spark writes all of the state. If a part is "
+                "missing, the next batch cannot start. No part of this batch was written. Use a Spark version listed in "
+                "the documentation"
             ) from error
         return BatchState(batch_id, execution, operators, self._tell) if operators else None
 
     def _operators(self, plan: Any) -> list[Operator]:
-        """Find the operators in a batch's plan: first where the previous batch had them, then everywhere."""
+        """Find the operators in a batch's plan. Look where the previous batch had operators, and then everywhere."""
         found = {place: _operator(plan.apply(place)) for place in self._places or ()}
         if self._places is None or None in found.values():
             nodes = iter(map(plan.apply, itertools.count()).__next__, None)
@@ -118,7 +119,7 @@ class BatchState:
         batch_id: the batch.
         execution: Spark's plan for the batch (``IncrementalExecution``).
         operators: one or more stateful operators.
-        tell: reports an extra evaluation that only writes state.
+        tell: reports that the batch is evaluated once more, only to write state.
     """
 
     def __init__(self, batch_id: int, execution: Any, operators: Sequence[Operator], tell: Tell) -> None:
@@ -153,37 +154,38 @@ class BatchState:
         if self._is_whole:
             return
         self._tell(
-            f"batch {self._batch_id}'s rows for the sinks do not show that Spark has evaluated the whole batch. The rows "
-            "are cut off, or the batch was evaluated before (persist and count, for example). So the batch is evaluated "
-            "once more, without output, to write its state. No data is at risk. This run logs this warning only once"
+            f"the sinks' rows do not show that Spark has evaluated all of batch {self._batch_id}. Either the rows are only "
+            "a part of the batch, or the batch was evaluated before (by persist and count, for example). So the batch is "
+            "evaluated once more, without output, to write its state. No data is at risk. This run logs this warning only "
+            "once"
         )
         self.evaluate()
         missing = [one.name for one in self._operators if one.committed() < one.stores]
         if missing:
             raise ConfigurationError(
                 f"Spark has evaluated all rows of batch {self._batch_id}, but {', '.join(missing)} has not written all of "
-                "its state, so the next batch could not start. The query's plan cuts this operator off, for example by "
-                "a join with an empty table. No part of this batch is decided or visible. Move that part of the plan into "
-                "the foreachBatch function, and restart"
+                "its state, so the next batch could not start. The query's plan does not read all rows of this operator, "
+                "for example because of a join with an empty table. No part of this batch is decided or visible. Move "
+                "that part of the plan into the foreachBatch function, and restart"
             )
         self._is_whole = True
 
     def evaluate(self) -> None:
-        """Evaluate all of the batch, and discard the rows."""
+        """Evaluate the entire batch, and discard the rows."""
         self._execution.toRdd().count()
 
     def _committed(self) -> list[int]:
         return [one.committed() for one in self._operators]
 
     def _is_all(self, before: Sequence[int], after: Sequence[int]) -> bool:
-        """Whether a job has committed every store, either itself or in a skipped stage whose shuffle was complete."""
+        """Whether every store was committed, by the job itself or in a skipped stage whose shuffle was complete."""
         counts = list(zip(self._operators, before, after, strict=True))
         ran = [new - old == one.stores for one, old, new in counts]
         skipped = [one.stores <= old == new for one, old, new in counts]
         return any(ran) and all(map(operator.or_, ran, skipped))
 
     def _is_taken_once(self, frame: DataFrame) -> bool:
-        """Whether a DataFrame contains the batch once, and computes none of its partitions twice."""
+        """Whether a DataFrame contains the batch once, and computes no partition of the batch twice."""
         plan = frame._jdf.queryExecution().analyzed()  # noqa: SLF001 - no public way to the plan
         text = str(plan.toString())
         nodes = _NODE.findall(text)
@@ -206,15 +208,15 @@ def _operator(node: Any) -> Operator | None:
 def _partitions(node: Any) -> int:
     """Return the number of an operator's partitions.
 
-    For Python functions, Spark does not know the outputPartitioning, but it knows the required input distribution. A global
-    limit has one partition, although its state records the same number as the query's other operators.
+    An operator with a Python function has no known outputPartitioning, but its required input distribution is known. A global
+    limit has one partition, although its state records the same number of partitions as the query's other operators.
     """
     demanded = node.requiredChildDistribution().apply(0).requiredNumPartitions()
     return int(demanded.get() if demanded.isDefined() else node.getStateInfo().numPartitions())
 
 
 def tell_once() -> Tell:
-    """Return a function that logs only the first text of a run."""
+    """Return a function that logs only the first text that it gets."""
     told: list[str] = []
 
     def tell(text: str) -> None:

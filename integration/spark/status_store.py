@@ -31,11 +31,12 @@ class Job(msgspec.Struct, frozen=True):
 
 
 class StageAttempt(msgspec.Struct, frozen=True, rename="camel"):
-    """A stage attempt, with the necessary fields of Spark's ``StageData`` (``status/api/v1/api.scala``).
+    """A stage attempt, with the fields of Spark's ``StageData`` that the check needs (``status/api/v1/api.scala``).
 
     Attributes:
-        rdd_ids: the RDDs that the stage's tasks compute or read from a cache. A shuffle has the same RDDs in every job.
-        submission_time: when the attempt began, in milliseconds since 1970; None if it did not begin.
+        rdd_ids: the RDDs that the stage's tasks compute or read from a cache. In every job, a shuffle's stage has the same
+            RDDs.
+        submission_time: when the attempt began, in milliseconds since 1970; None if the attempt did not begin.
     """
 
     status: str
@@ -49,9 +50,9 @@ class StageAttempt(msgspec.Struct, frozen=True, rename="camel"):
 
     @property
     def has_run(self) -> bool:
-        """Whether any of its tasks have run. A job skips a stage if an earlier job has left the stage's output.
+        """Whether any of the stage's tasks have run. A job skips a stage if an earlier job has left the stage's output.
 
-        Spark sets the time only for a stage that has tasks to run (``DAGScheduler.submitMissingTasks``).
+        Spark sets ``submission_time`` only for a stage that has tasks to run (``DAGScheduler.submitMissingTasks``).
         """
         return self.status not in _IDLE or self.submission_time is not None
 
@@ -62,23 +63,23 @@ class StageAttempt(msgspec.Struct, frozen=True, rename="camel"):
 
     @property
     def is_overwritten(self) -> bool:
-        """Whether it has run, and its report was lost.
+        """Whether the stage has run, but Spark has overwritten its report.
 
-        If a job starts that shares the stage with a running job, Spark reports the stage as new
-        (``AppStatusListener.onJobStart``).
+        If a new job shares the stage with a running job, Spark reports the stage as new (``AppStatusListener.onJobStart``).
         """
         return self.status in _IDLE and self.has_run
 
     @property
     def is_written(self) -> bool:
-        """Whether the stage writes a shuffle. Spark skips only stages that write one."""
+        """Whether the stage writes a shuffle. Spark skips only stages that write shuffles."""
         return not self.has_run or self.shuffle_write_records > 0
 
 
 class Moment(msgspec.Struct, frozen=True):
-    """A moment in an application's life, given by the numbers that Spark will assign next.
+    """A moment in an application's life, described by the numbers that Spark will assign next.
 
-    A job with a lower number than ``job`` was submitted earlier, so it has not computed ``rdd`` or any later RDD.
+    A job whose number is lower than ``job`` was submitted before this moment, so it has not computed ``rdd`` or any later
+    RDD.
     """
 
     rdd: int
@@ -116,7 +117,7 @@ class StatusStore:
         self._context, self._nothing = context, java.emptyRDD()
 
     def mark(self, tag: str) -> None:
-        """Run a job without tasks under the tag. Spark reports this job after all jobs that ended earlier."""
+        """Run a job with this tag and without tasks. Spark reports this job after all jobs that ended earlier."""
         self._context.addJobTag(tag)
         try:
             self._nothing.count()
@@ -134,7 +135,7 @@ class StatusStore:
         return [self.job(number) or Job(number, (), is_over=False) for number in sorted(numbers)]
 
     def now(self) -> Moment:
-        """Return the current moment. Uses up an RDD number."""
+        """Return the current moment. This uses up an RDD number."""
         # In this order, a job that is submitted between the two calls is treated as later than the moment, which is safe.
         job = self.end_of_jobs()
         return Moment(self.next_rdd(), job)
@@ -144,7 +145,7 @@ class StatusStore:
         return int(self._spark.newRddId())
 
     def job(self, number: int) -> Job | None:
-        """Return any of the application's jobs; None if the store does not have the job."""
+        """Return the application's job with this number, or None if the store does not have the job."""
         try:
             data = self._store.job(number)
         except Py4JError:
@@ -156,7 +157,7 @@ class StatusStore:
         return Job(number, job.stage_ids, is_over, job.num_skipped_stages, job.completion_time)
 
     def last_attempt(self, stage: int) -> StageAttempt | None:
-        """Return a stage's last attempt; None if the store does not have the stage."""
+        """Return a stage's last attempt, or None if the store does not have the stage."""
         try:
             data = self._store.lastStageAttempt(stage)
         except Py4JError:
@@ -164,7 +165,7 @@ class StatusStore:
         return msgspec.json.decode(self._json.writeValueAsString(data), type=StageAttempt)
 
     def attempts(self, stage: int) -> list[StageAttempt]:
-        """Return all attempts at a stage; empty if the store has no attempts."""
+        """Return all attempts at a stage. Return [] if the store has no attempts."""
         jvm = self._gateway.jvm
         no_tasks, no_quantiles = jvm.java.util.Collections.emptyList(), self._gateway.new_array(jvm.double, 0)
         try:

@@ -1,6 +1,6 @@
 """Run on the executor: write a task's rows to every sink in one pass, and send one result to the driver.
 
-Every Python worker imports this module, so it must stay light: it imports nothing from the driver's side.
+Every Python worker imports this module, so the module must load fast and imports nothing from the driver's side.
 """
 
 from __future__ import annotations
@@ -51,8 +51,8 @@ _OURS: Final = (CHECKSUM, PARTITION)
 class TaskResult(msgspec.Struct, frozen=True, kw_only=True):
     """The result that a task sends to the driver.
 
-    A permanent error is a result, not a task failure, because Spark would retry the task in vain and lose the error's
-    class.
+    A permanent error is reported as a result and not as a task failure, because Spark would retry a failed task in vain and
+    lose the error's class.
 
     Attributes:
         stage: Spark's id for the stage that the task ran in; None in the driver.
@@ -71,7 +71,9 @@ class TaskResult(msgspec.Struct, frozen=True, kw_only=True):
 
 @dataclass(frozen=True)
 class PrepareTask:
-    """The work of each task in an attempt: write its rows, or its staged file's rows, and pre-commit. Spark pickles this object.
+    """The work of each task in an attempt: write the task's rows, or the rows of its staged file, and pre-commit.
+
+    Spark pickles this object.
 
     Attributes:
         runs: the query's run, and the driver's other runs.
@@ -81,11 +83,11 @@ class PrepareTask:
             :meth:`Work.number_of`.
         staging: where the rows are staged until their transactions are proven; None if no rows are staged.
         views: each sink's columns, by sink name.
-        is_direct: whether the driver itself runs the work, on all rows of the DataFrame.
+        is_direct: whether the driver itself does the work, for all rows of the DataFrame.
         ends_at: the deadline for the vote of a task that runs in the driver, on the driver's clock (see :class:`TaskAttempt`).
             Spark cancels all other tasks itself.
-        mode: what to write; each task of a :class:`Publish` reads its staged file instead of its rows. For all other fields see
-            :class:`twopc.engine.Work`.
+        mode: what to write. Each task of a :class:`Publish` reads a staged file instead of the DataFrame's rows. For all
+            other fields see :class:`twopc.engine.Work`.
     """
 
     runs: Runs
@@ -118,7 +120,7 @@ class PrepareTask:
         """Write and pre-commit the rows of the DataFrame's task ``number``; ``attempt`` is Spark's task attempt number.
 
         Raises:
-            RetriableError: the attempt is void.
+            RetriableError: the attempt failed and cannot be decided.
         """
         began = time.monotonic()
         decided = self.mode.tasks[number] if isinstance(self.mode, Publish) else None
@@ -199,7 +201,7 @@ class PrepareTask:
         )
 
     def _wanted(self, sink: str, rows: pa.RecordBatch, found: Sequence[Stretch]) -> Iterator[pa.RecordBatch]:
-        """Yield the rows of a batch to write to a sink: all, or those of lost partitions."""
+        """Yield the rows of a batch that a sink gets: all rows, or only the rows of lost partitions."""
         if not isinstance(self.mode, Repair):
             yield rows
             return
@@ -247,11 +249,11 @@ class PrepareTask:
 
 
 class _Input:
-    """Iterates over a task's Arrow batches, with timestamps in UTC. Adds up the batches' bytes and the time spent waiting.
+    """Iterates over a task's Arrow batches, with timestamps in UTC, and adds up the batches' bytes and the waiting time.
 
     Attributes:
         read_s: the time spent waiting for rows, in seconds.
-        flush_at: when all rows were written and pre-commit began.
+        flush_at: the time at which all rows were written and the pre-commit began.
     """
 
     def __init__(self, batches: Iterable[pa.RecordBatch]) -> None:
@@ -274,9 +276,9 @@ class _Input:
 
 
 def _as_row(value: bytes) -> pa.RecordBatch:
-    """Build a batch of one row and one column.
+    """Build a batch of one row and one column, without ``pa.array``.
 
-    Avoids ``pa.array``, which imports pandas and takes a second in every new Python worker.
+    That function imports pandas, which takes a second in every new Python worker.
     """
     offsets = pa.py_buffer(struct.pack("<ii", 0, len(value)))
     column = pa.Array.from_buffers(pa.binary(), 1, [None, offsets, pa.py_buffer(value)])
@@ -289,5 +291,5 @@ def _checksum(hashes: pa.Array[Any], rows: pa.RecordBatch) -> int:
 
 
 def _sum(hashes: pa.Array[Any]) -> int:
-    """Return the sum modulo 2**64. The sum does not depend on the order, and a duplicate row counts twice (unlike with XOR)."""
+    """Return the sum modulo 2**64. The sum does not depend on the order. Unlike XOR, it counts a duplicate row twice."""
     return int(pc.sum(hashes.view(pa.uint64())).as_py() or 0)  # Arrow's sum of uint64 wraps around

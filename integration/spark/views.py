@@ -1,7 +1,8 @@
-"""Give each sink its rows and columns. One Arrow batch contains the columns for all sinks, and a view of it copies no data.
+"""Give each sink its rows and columns.
 
-With ``dead_letter``, a row that one sink can never take reaches no other sink. The dead-letter sink takes part in the same
-decision, so a dead letter is readable exactly once, together with the rest of its batch.
+One Arrow batch contains the columns for all sinks, and a sink's view of the batch copies no data. With ``dead_letter``, a row
+that one sink can never take reaches no other sink. The dead-letter sink takes part in the same decision, so a dead letter is
+readable exactly once, together with the rest of its batch.
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ class View(msgspec.Struct, frozen=True, kw_only=True):
     """The part of a batch that one sink sees. A view is stored with staged rows, so its fields are a storage format.
 
     Attributes:
-        columns: each column's name in the sink and index in the batch.
+        columns: for each column, its name in the sink and its index in the batch.
         of_bad_rows: whether the sink receives dead letters, which are records about rows that other sinks cannot accept.
     """
 
@@ -73,8 +74,8 @@ def screen(rows: pa.RecordBatch, sinks: Iterable[TwoPhaseCommitSink[Any]], views
 
     Args:
         rows: the batch, without the column :data:`CAUSE`.
-        sinks: all sinks; the dead-letter sink checks nothing.
-        views: each sink's view, by sink name.
+        sinks: all sinks. The dead-letter sink does not check rows.
+        views: maps a sink's name to the sink's view.
     """
     causes: list[str | None] = [None] * rows.num_rows
     for sink in sinks:
@@ -87,7 +88,7 @@ def screen(rows: pa.RecordBatch, sinks: Iterable[TwoPhaseCommitSink[Any]], views
 
 
 def bad_rows(rows: pa.RecordBatch, check: Callable[[pa.RecordBatch], None]) -> dict[int, str]:
-    """Find the rows that ``check`` rejects, with the reasons, by bisection. A batch without bad rows costs one check."""
+    """Find the rows that ``check`` rejects, with the reasons, by bisection. A batch without bad rows takes only one check."""
     found: dict[int, str] = {}
 
     def bisect(start: int, count: int) -> None:
@@ -106,11 +107,12 @@ def bad_rows(rows: pa.RecordBatch, check: Callable[[pa.RecordBatch], None]) -> d
 
 
 def _letters(rows: pa.RecordBatch, causes: pa.Array[Any]) -> pa.RecordBatch:
-    """Build one record for each bad row. ``value`` is the row as JSON; the header ``twopc.cause`` says why the row is bad.
+    """Build one record for each bad row.
 
-    Bytes become text if they are UTF-8, else ``{"base64": …}``. The same applies to text, because Spark's strings may contain
+    ``value`` is the row as JSON, and the header ``twopc.cause`` says why the row is bad. Bytes become text if they are UTF-8,
+    and otherwise ``{"base64": …}``. The same applies to text, because Spark's strings may contain
     any bytes. A date or a time outside Python's years 1 to 9999 becomes ``{"days": …}`` or ``{"microseconds": …}`` since
-    1970-01-01. If the letter would be too large, long values are cut.
+    1970-01-01. If the record would be too large, long values are truncated.
     """
     try:
         found = rows.to_pylist()
@@ -125,7 +127,7 @@ def _letters(rows: pa.RecordBatch, causes: pa.Array[Any]) -> pa.RecordBatch:
 
 
 def _letter(row: dict[str, Any]) -> bytes:
-    """Encode the row as JSON, cut to a size that every broker accepts. The row may be bad because it is too large."""
+    """Encode the row as JSON, truncated to a size that every broker accepts. The row may be bad because it is too large."""
     whole = msgspec.json.encode(_readable(row))
     if len(whole) <= _LETTER_MAX_BYTES:
         return whole
@@ -138,7 +140,7 @@ def _letter(row: dict[str, Any]) -> bytes:
 def _readable(value: Any, most: int | None = None) -> Any:
     """Convert a value to a value that JSON can represent.
 
-    With ``most``, cut longer text and bytes to that length, and add the original length.
+    If ``most`` is given, truncate longer text and bytes to this length, and add the original length.
     """
     if isinstance(value, bytes):
         try:
@@ -156,7 +158,7 @@ def _readable(value: Any, most: int | None = None) -> Any:
 
 
 def _python_of(scalar: Any) -> Any:
-    """Convert an Arrow value to a Python one. If Arrow cannot convert it, convert its parts one by one."""
+    """Convert an Arrow value to a Python value. If Arrow cannot convert the value, convert its parts one by one."""
     try:
         return scalar.as_py()
     except (UnicodeDecodeError, OverflowError):

@@ -1,8 +1,8 @@
-"""Cache the directory of each imported archive between tasks, in Spark's Python workers.
+"""In Spark's Python workers, cache the directory of each imported archive between tasks.
 
-Each task begins with ``importlib.invalidate_caches()`` (``pyspark.worker_util.setup_spark_files``). Python then reads the
-directory of each archive on the path again, once for every package imported from it, which takes 70 to 300 ms per task.
-The archives are Spark's ``pyspark.zip`` and each jar of ``spark.jars.packages``, which Spark also puts on the path.
+Each task begins with ``importlib.invalidate_caches()`` (``pyspark.worker_util.setup_spark_files``). Python then rereads the
+directory of each archive on the path, once for every package that it imports from the archive. This takes 70 to 300 ms per
+task. The archives are Spark's ``pyspark.zip`` and each jar of ``spark.jars.packages``, which Spark also puts on the path.
 """
 
 from __future__ import annotations
@@ -18,7 +18,10 @@ _TOO_NEW_S: Final = 2.0
 
 
 def keep_archives() -> None:
-    """Make Python reread an archive on the path only after the archive has changed, not for each task. May be called again."""
+    """Make Python reread an archive on the path only after the archive has changed, and not for each task.
+
+    Repeated calls are harmless.
+    """
     for finder in list(sys.path_importer_cache.values()):
         if type(finder) is zipimporter:
             # Keep the finder object, because imported modules use it as their loader.
@@ -29,7 +32,7 @@ class _Archive(zipimporter):
     _read: tuple[int, ...] | None = None  # the archive's stamp just before its directory was read
 
     def invalidate_caches(self) -> None:
-        """Read the directory again, unless the archive is certainly unchanged since the last read."""
+        """Read the directory again, unless the archive is known to be unchanged since the last read."""
         now = _stamp(self.archive)
         if now is None or now != self._read:
             super().invalidate_caches()

@@ -36,7 +36,7 @@ def initial_offsets(files: Files) -> dict[str, tuple[str, ...]]:
     """Read the query's first source offsets, as Spark's Kafka source wrote them to ``sources/<i>/0``.
 
     Returns:
-        The offsets, by query id; empty if a source did not write its offsets.
+        The offsets, by query id. The result is empty if a source did not write its offsets.
 
     Raises:
         ConfigurationError: the checkpoint cannot be read.
@@ -82,8 +82,8 @@ def check_checkpoint(files: Files, finished: Collection[int], history: History, 
         of, begin = query_id(files), history.view.begin
         if begin is not None and of != begin.query_id:
             text = (
-                f"the checkpoint belongs to query {of}, but the ledger is open for query {begin.query_id}; pass that query's "
-                "checkpoint"
+                f"the checkpoint belongs to query {of}, but the ledger is open for query {begin.query_id}. Pass the "
+                f"checkpoint of query {begin.query_id}"
             )
             yield Finding(Kind.QUERY_DIFFERS, files.location, text)
         bound = Binding(LocalFiles(f"{files.location}/twopc")).log
@@ -103,8 +103,8 @@ def _check_offsets(files: Files, decided: Mapping[int, Decision]) -> Iterator[Fi
             absent.append(batch)
         elif planned != decision.offsets:
             text = (
-                f"the checkpoint has the offsets {', '.join(planned)}, but the decision has {', '.join(decision.offsets)}. The "
-                "checkpoint is old or a copy"
+                f"the checkpoint has the offsets {', '.join(planned)}, but the decision has {', '.join(decision.offsets)}. "
+                "The checkpoint is an old version or a copy"
             )
             yield Finding(Kind.OFFSETS_DIFFER, f"batch {batch}", text)
     # Spark deletes old batches, even during this check. So list the remaining ones last.
@@ -116,12 +116,15 @@ def _check_offsets(files: Files, decided: Mapping[int, Decision]) -> Iterator[Fi
 
 def _check_commits(files: Files, finished: Collection[int], decided: Sequence[int]) -> Iterator[Finding]:
     if beyond := sorted(batch for batch in finished if batch > decided[-1]):
-        text = "finished by Spark, but never decided. The query ran without the sink, or the ledger lost decisions"
+        text = (
+            "Spark finished them, but they were never decided. The query ran without the sink, or the ledger lost "
+            "decisions"
+        )
         yield Finding(Kind.COMMITTED_UNDECIDED, f"batches {ranges(beyond)}", text)
     # Spark writes commits/N after the sink's commit, so only the last decided batch may still lack the file.
     commits = _batches(files, "commits")
     if absent := [batch for batch in decided[:-1] if batch not in commits and batch >= min(commits, default=0)]:
-        text = "decided, and so were later batches, but the checkpoint does not record them as finished"
+        text = "they and later batches were decided, but the checkpoint does not record them as finished"
         yield Finding(Kind.COMMIT_MISSING, f"batches {ranges(absent)}", text)
 
 

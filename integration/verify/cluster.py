@@ -1,4 +1,4 @@
-"""Read from the cluster for ``twopc verify``, without a producer and without a request that changes anything."""
+"""Read from the cluster for ``twopc verify``. This module has no producer and sends no request that changes anything."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 
 class Bounds(NamedTuple):
-    """A topic's offsets by partition."""
+    """A topic's offsets for each partition."""
 
     starts: dict[int, int]  #: first offset that still exists
     stable: dict[int, int]  #: last stable offset, where readers stop
@@ -36,12 +36,12 @@ class Bounds(NamedTuple):
 
     @property
     def held_back(self) -> int:
-        """The number of offsets that open transactions keep from readers."""
+        """The number of offsets that readers cannot see because of open transactions."""
         return sum(self.ends.values()) - sum(self.stable.values())
 
 
 class Ledgers(NamedTuple):
-    """The decision log, by name and contents, and the sink's own ledger. Both may be the same topic."""
+    """The decision log's name and contents, and the sink's own ledger. The log and the ledger may be the same topic."""
 
     name: str
     deciding: LogContents
@@ -49,7 +49,7 @@ class Ledgers(NamedTuple):
 
 
 class Cluster:
-    """The cluster of one sink."""
+    """A sink's cluster."""
 
     def __init__(self, sink: KafkaSink) -> None:
         """Connect.
@@ -69,7 +69,7 @@ class Cluster:
             if self.ledger.identity() == ABSENT:
                 raise ConfigurationError(
                     f"topic {sink.ledger} does not exist at {sink.bootstrap_servers}: sink {sink.name!r} never wrote to this "
-                    "cluster. Correct --sink, or name its ledger with --ledger-topic"
+                    "cluster. Correct --sink, or name the sink's ledger with --ledger-topic"
                 )
             self._require_ids()
         except TwoPhaseCommitError:
@@ -77,11 +77,15 @@ class Cluster:
             raise
 
     def _require_ids(self) -> None:
-        """Require the permission to see the sink's transactions. Without it, a broker does not list any transactions."""
+        """Require the permission to see the sink's transactions.
+
+        Without this permission, a broker does not list any transactions.
+        """
         tid = f"{self.sink.name}.verify"
         if self.transactions.describe([tid])[tid].error == NOT_AUTHORIZED:
             raise ConfigurationError(
-                f"the principal may not see the transactions of sink {self.sink.name!r}, so verify would miss open ones. Allow "
+                f"the principal has no permission to see the transactions of sink {self.sink.name!r}, so verify would miss open "
+                "transactions. Allow "
                 f"{on_ids('Describe', tid)}"
             )
 
@@ -96,7 +100,7 @@ class Cluster:
         """Read the decisions. If a query has several sinks, all of them share the first sink's ledger.
 
         Raises:
-            DecisionLogDamagedError: a record is torn or altered.
+            DecisionLogDamagedError: a record is torn or was altered.
         """
         own = _held(self.ledger)
         acquire = fold(own).acquired
@@ -121,12 +125,12 @@ class Cluster:
         return self._bounds(self.ledger.name, partitions)
 
     def bounds(self, topic: str) -> Bounds | None:
-        """Return the offsets of a topic; None if the topic does not exist."""
+        """Return a topic's offsets, or None if the topic does not exist."""
         found = describe(self.ledger.admin, topic, timeout_ms=self._timeout_ms)
         return None if found is None else self._bounds(topic, [partition.id for partition in found.partitions])
 
     def is_compacted(self, topic: str) -> bool:
-        """Whether the topic is compacted; False if the user has no permission to read its configuration."""
+        """Whether the topic is compacted. False if the user has no permission to read the topic's configuration."""
         resource = ConfigResource(ResourceType.TOPIC, topic)
         (future,) = self.ledger.admin.describe_configs([resource], request_timeout=self._timeout_ms / 1000).values()
         try:

@@ -35,7 +35,7 @@ _NOT_CHECKED: Final = 2
 
 @dataclass(frozen=True)
 class Pace:
-    """How often to check."""
+    """How often the command checks."""
 
     is_online: bool = False  #: whether to check repeatedly, until an interrupt or the end of ``for_s``
     every_s: float = 10.0  #: the time between two checks, in seconds
@@ -46,7 +46,7 @@ def main(sink: Callable[[], KafkaSink], options: VerifyOptions, pace: Pace, *, a
     """Verify a sink, and return the exit status.
 
     Args:
-        sink: builds the sink. If it raises ConfigurationError, that is reported like an error from the check.
+        sink: builds the sink. If this raises a ConfigurationError, the error is reported like an error from the check.
         options: what to check.
         pace: how often to check.
         as_json: whether to print JSON objects to stdout and everything else to stderr.
@@ -65,7 +65,7 @@ def run_verify(
 ) -> bool:
     """Check a sink and print the results. Return True if no check detected an error.
 
-    ``emit`` gets one JSON object per check. If it is None, ``console`` gets human-readable tables.
+    ``emit`` gets one JSON object per check. If ``emit`` is None, ``console`` gets human-readable tables.
 
     Raises:
         TwoPhaseCommitError: the last check failed, and no earlier check found an error.
@@ -85,10 +85,10 @@ def run_verify(
 
 
 class _Watch:
-    """All checks of one command.
+    """All checks that one command makes.
 
     Attributes:
-        failure: why the last check failed; None if it succeeded.
+        failure: why the last check failed; None if the last check succeeded.
     """
 
     def __init__(self, console: Console, emit: Callable[[str], object] | None) -> None:
@@ -121,7 +121,10 @@ class _Watch:
         return report
 
     def check_repeatedly(self, verifier: Verifier, pace: Pace) -> None:
-        """Check at this pace. If a check fails with a retriable error, print it. The next check resumes where it stopped."""
+        """Check at this pace.
+
+        If a check fails with a retriable error, print the error. The next check resumes where the failed check stopped.
+        """
         began = time.monotonic()
         while True:
             before = self._report

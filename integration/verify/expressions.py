@@ -39,7 +39,7 @@ class Expression:
     parts: tuple[Part, ...]
 
     def bytes_of(self, message: Message) -> bytes | None:
-        """Return this part of the record; None if the record does not have it."""
+        """Return this part of the record, or None if the record does not have this part."""
         if len(self.parts) == 1:
             return self.parts[0](message)
         found = [part(message) for part in self.parts]
@@ -47,7 +47,10 @@ class Expression:
         return b"".join(b"%d:%s" % (len(one), one) for one in found if one is not None) if None not in found else None
 
     def number_of(self, message: Message) -> int | None:
-        """Return the part as a 64-bit integer, with or without a JSON string's quotes; None if it is not an integer."""
+        """Return the part as a 64-bit integer, or None if it is not an integer.
+
+        A JSON string that contains an integer also counts.
+        """
         found = self.bytes_of(message)
         try:
             number = None if found is None else int(found.removeprefix(b'"').removesuffix(b'"'))
@@ -76,8 +79,8 @@ def _part(text: str) -> Part:
     if kind == "json" and _PATH.fullmatch(argument):
         return partial(_json, [name or int(index) for name, index in _STEP.findall(argument)])
     raise ExpressionError(
-        f"{text!r} is not an expression: use key, value, header:NAME or json:PATH (such as json:$.order.id or json:$.items[0]), "
-        "or several separated by commas"
+        f"{text!r} is not an expression: use key, value, header:NAME or json:PATH (such as json:$.order.id or "
+        "json:$.items[0]), or several expressions, separated by commas"
     )
 
 

@@ -1,4 +1,4 @@
-"""The findings of a check. The kind sets the severity, and the text describes the case."""
+"""Describe the findings of a check. A finding's kind sets its severity, and its text describes the case."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class Kind(Enum):
     severity: Severity
 
     def __new__(cls, name: str, severity: Severity) -> Self:
-        """Make the name alone the value."""
+        """Use only the name as the value."""
         kind = object.__new__(cls)
         kind._value_, kind.severity = name, severity
         return kind
@@ -59,7 +59,10 @@ class Kind(Enum):
         "decided_unknown",
         Severity.WARNING,
     )  #: reading proves neither the transaction's commit nor its loss
-    ORPHAN_OPEN = "orphan_open", Severity.WARNING  #: undecided, begun by an earlier driver; the next driver aborts it
+    ORPHAN_OPEN = (
+        "orphan_open",
+        Severity.WARNING,
+    )  #: undecided; an earlier driver began it, and the next driver aborts it
     LISTING_INCOMPLETE = "listing_incomplete", Severity.WARNING  #: a broker did not list its open transactions
     HELD_BACK = "held_back", Severity.WARNING  #: open transactions keep offsets from readers
     RECORDS_EXTRA = (
@@ -72,7 +75,7 @@ class Kind(Enum):
         Severity.WARNING,
     )  #: Spark's commits/N is missing although batch N + 1 was decided
     OFFSETS_MISSING = "offsets_missing", Severity.WARNING  #: Spark's offsets/N is missing for a decided batch
-    RUNNING_OPEN = "running_open", Severity.INFO  #: undecided, begun by the current driver; its batch is being written
+    RUNNING_OPEN = "running_open", Severity.INFO  #: undecided; the current driver began it and writes its batch
     NOT_COMPARED = "not_compared", Severity.INFO  #: a comparison would prove nothing; the text says why
     REPAIRED = "repaired", Severity.INFO  #: batches whose lost transactions were written again (rule 9)
 
@@ -86,7 +89,7 @@ class Finding(NamedTuple):
 
     @property
     def is_error(self) -> bool:
-        """Whether exactly-once is violated, or its proof is damaged."""
+        """Whether the exactly-once guarantee is violated, or its proof is damaged."""
         return self.kind.severity is Severity.ERROR
 
     def facts(self) -> dict[str, str]:

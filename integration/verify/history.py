@@ -1,4 +1,4 @@
-"""Arrange the decisions and repairs that a decision log still has, batch by batch. This module does no I/O."""
+"""Arrange the decisions and repairs that a decision log still contains by batch. This module does no I/O."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 class BatchId(NamedTuple):
-    """A batch's identity. Its number alone is unique only within one query."""
+    """A batch's identity. A batch number alone is unique only within one query."""
 
     query_id: str
     batch: int
@@ -35,7 +35,7 @@ class Batch:
     superseded: list[Mapping[str, Any]] = field(default_factory=list)
 
     def handles(self, sink: str) -> Iterator[tuple[int, Mapping[str, Any]]]:
-        """Yield every transaction of the sink: its task, and its handle as JSON values."""
+        """Yield every transaction of the sink, as a pair of the task and the handle's JSON values."""
         for task in self.decision.tasks:
             if sink in task.handles:
                 yield task.partition, task.handles[sink]
@@ -43,7 +43,7 @@ class Batch:
 
 @dataclass(frozen=True)
 class History:
-    """A decision log, batch by batch."""
+    """A decision log's contents, arranged by batch."""
 
     view: LogView  #: the state that a driver would derive from the log
     batches: dict[BatchId, Batch]  #: every batch that the log still has, oldest first
@@ -59,11 +59,13 @@ class History:
 
 
 def history_of(contents: LogContents, own: LogContents) -> History:
-    """Derive the history. If the log is damaged, the history ends at the damage, and ``view`` describes it.
+    """Derive the history from the log's contents.
+
+    If the log is damaged, the history ends at the damage, and ``view`` describes it.
 
     Args:
         contents: the decision log's contents.
-        own: the contents of the sink's own ledger. An acquired record's offset is the driver epoch in transactional ids.
+        own: the contents of the sink's own ledger. The offset of an acquired record is the driver epoch in transactional ids.
     """
     log_start = _log_start(contents)
     view, batches = LogView(), dict[BatchId, Batch]()

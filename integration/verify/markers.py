@@ -1,4 +1,7 @@
-"""Find the visible decided transactions: read the markers, and ask coordinators about transactions without a marker."""
+"""Find out which decided transactions are visible.
+
+Read the markers, and ask the coordinators about transactions without a marker.
+"""
 
 from __future__ import annotations
 
@@ -47,7 +50,10 @@ class Markers:
             self.visible.update({marker.uuid: marker for marker in found})
 
     def forget_before(self, kept: Collection[BatchId]) -> None:
-        """Forget the markers of batches that are older than their query's retained batches: their decisions were truncated."""
+        """Forget the markers of batches that are older than their query's retained batches.
+
+        The decisions on these batches were truncated.
+        """
         oldest: dict[str, int] = {}
         for query_id, batch in kept:
             oldest[query_id] = min(batch, oldest.get(query_id, batch))
@@ -55,7 +61,7 @@ class Markers:
 
 
 def wait_for_commits(cluster: Cluster, decided: Mapping[str, Decided], last: BatchId | None) -> None:
-    """Wait while coordinators commit transactions of the last batch, for at most 5 s."""
+    """Wait up to 5 s while coordinators commit transactions of the last batch."""
     ids = {one.handle.transactional_id: one.handle for one in decided.values() if one.id == last}
 
     def is_committing() -> bool:
@@ -69,7 +75,7 @@ def wait_for_commits(cluster: Cluster, decided: Mapping[str, Decided], last: Bat
 
 
 def missing(cluster: Cluster, markers: Markers, decided: Mapping[str, Decided]) -> dict[str, Description]:
-    """Return, by UUID, the decided transactions without a visible marker, each with its coordinator's description."""
+    """Map the UUID of each decided transaction without a visible marker to its coordinator's description."""
     absent = {uuid: one.handle.transactional_id for uuid, one in decided.items() if uuid not in markers.visible}
     if not absent:
         return {}
@@ -84,5 +90,5 @@ def _decode(message: Message) -> Marker:
         return decode_marker(message.value() or b"")
     except msgspec.DecodeError as error:
         raise DecisionLogDamagedError(
-            f"{message.topic()}[{message.partition()}] holds a record that is not a marker ({error})"
+            f"{message.topic()}[{message.partition()}] contains a record that is not a marker ({error})"
         ) from error

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class RecordChecks:
-    """The checks of each record."""
+    """The checks for each record."""
 
     key: Expression | None = None  #: identifies a record, and must be unique in its topic; None: not checked
     sequence: Expression | None = (
@@ -35,10 +35,10 @@ class RecordChecks:
 
 
 class Output:
-    """The part of the output topics that has been read.
+    """The part of the output topics that was already read, and the checks of its records.
 
     Attributes:
-        topics: the read and unread part of each topic.
+        topics: the part of each topic that was read, and the part that was not read yet.
     """
 
     def __init__(self, record_checks: RecordChecks, directory: Path) -> None:
@@ -55,7 +55,7 @@ class Output:
         return {topic: tail.records for topic, tail in self.topics.items()}
 
     def update_bounds(self, cluster: Cluster, topics: frozenset[str]) -> None:
-        """Fetch the current end offsets of the topics, up to which :meth:`read_new` reads.
+        """Fetch the topics' current end offsets. :meth:`read_new` reads up to these offsets.
 
         Raises:
             ConfigurationError: a topic does not exist.
@@ -69,14 +69,14 @@ class Output:
             self.topics.setdefault(topic, Tail()).update(bounds)
 
     def unread(self) -> int:
-        """The number of unread offsets. Some offsets have no record."""
+        """The number of offsets that were not read yet. Some offsets have no record."""
         return sum(tail.unread for tail in self.topics.values())
 
     def read_new(self, cluster: Cluster, on_progress: Callable[[int], object]) -> None:
-        """Read up to the ends. Call ``on_progress`` with the number of records in each list.
+        """Read up to the end offsets. Call ``on_progress`` with the number of records in each list.
 
         Raises:
-            TwoPhaseCommitError: some records could not be read. The next call resumes at these records.
+            TwoPhaseCommitError: some records could not be read. The next call starts with these records.
         """
         for index, (topic, tail) in enumerate(self.topics.items()):
             for messages in tail.read_new(cluster, topic):
@@ -113,12 +113,12 @@ class Output:
         """Find duplicates, gaps, and records that could not be checked.
 
         Args:
-            is_quiescent: whether every decided transaction was visible, and none was decided while the ends were read. If not,
-                a number may only seem to be missing.
+            is_quiescent: whether every decided transaction was visible, and no transaction was decided while the end offsets
+                were read. Otherwise a number may only seem to be missing.
         """
         for where, unidentified in self._unidentified.items():
             if unidentified:
-                text = f"{counted(unidentified, 'record has', 'records have')} no such value and could not be checked"
+                text = f"{counted(unidentified, 'record has', 'records have')} no such value, so they were not checked"
                 yield Finding(Kind.UNIDENTIFIED, where, text)
         count, duplicates = self._keys.duplicates()
         if count:
@@ -130,9 +130,9 @@ class Output:
             where = f"--sequence {self._checks.sequence.text}"
             text = f"{counted(count, 'number is', 'numbers are')} missing, such as {named}"
             if any(tail.skipped for tail in self.topics.values()):
-                yield Finding(Kind.NOT_COMPARED, where, f"{text}; but records were deleted before they were read")
+                yield Finding(Kind.NOT_COMPARED, where, f"{text}, but records were deleted before they were read")
             elif not is_quiescent or any(tail.bounds.held_back for tail in self.topics.values()):
-                yield Finding(Kind.NOT_COMPARED, where, f"{text}; but a batch is being written or committed")
+                yield Finding(Kind.NOT_COMPARED, where, f"{text}, but a batch is being written or committed")
             else:
                 yield Finding(Kind.SEQUENCE_GAPS, where, text)
 

@@ -21,7 +21,10 @@ _STYLES: Final = {Severity.ERROR: "bold red", Severity.WARNING: "yellow", Severi
 
 @dataclass(frozen=True, kw_only=True)
 class Report:
-    """One check of a sink. The JSON object has a key for each attribute, plus ``ok``, ``all_compared`` and ``verdict``."""
+    """The result of one check of a sink.
+
+    The JSON object has a key for each attribute, plus ``ok``, ``all_compared`` and ``verdict``.
+    """
 
     sink: str  #: the sink name
     ledger: str  #: the topic with the decisions
@@ -47,12 +50,12 @@ class Report:
 
     @property
     def is_ok(self) -> bool:
-        """Whether no finding is an error."""
+        """Whether the check found no error."""
         return not any(finding.is_error for finding in self.findings)
 
     @property
     def not_compared(self) -> tuple[Finding, ...]:
-        """Comparisons that could not be made."""
+        """The comparisons that could not be made."""
         return tuple(finding for finding in self.findings if finding.kind in _NOT_COMPARED)
 
     @property
@@ -78,7 +81,7 @@ class Report:
         }
 
     def show(self, console: Console) -> None:
-        """Print a table, one line per finding, and the verdict."""
+        """Print a table, then one line per finding, and then the verdict."""
         table = Table(title=f"twopc verify {self.sink}", title_justify="left", show_header=False)
         table.add_column("")
         table.add_column("", style="bold", overflow="fold")

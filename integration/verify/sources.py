@@ -1,4 +1,4 @@
-"""Check the source offsets of batches. If the source is Kafka, count the source records of a batch."""
+"""Check the batches' source offsets. If the source is Kafka, count each batch's source records."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 def records_between(prior: Sequence[str], offsets: Sequence[str]) -> int | None:
-    """Count the source records of a batch. Return None if a source is not Kafka or the start of a partition is unknown."""
+    """Count a batch's source records. Return None if a source is not Kafka, or if a partition's start offset is unknown."""
     before, after = _partitions(prior), _partitions(offsets)
     if before is None or after is None or not before.keys() >= after.keys():
         return None
@@ -27,10 +27,12 @@ def records_between(prior: Sequence[str], offsets: Sequence[str]) -> int | None:
 def check_sources(
     batches: Mapping[BatchId, Batch], initial: Mapping[str, Sequence[str]], *, one_to_one: bool
 ) -> Iterator[Finding]:
-    """Check that no batch's offsets go back. With ``one_to_one``, also check that each batch has a row for each source record.
+    """Check that offsets never decrease from one batch to the next.
+
+    With ``one_to_one``, also check that each batch has a row for each source record.
 
     Args:
-        batches: kept batches, oldest first.
+        batches: the retained batches, the oldest first.
         initial: the first source offsets by query id, if known.
         one_to_one: whether each source record becomes one row.
     """
@@ -39,7 +41,7 @@ def check_sources(
         prior = initial.get(key.query_id) if batch.prior is None and key.batch == 0 else batch.prior
         offsets = batch.decision.offsets
         if prior is not None and (back := _first_back(prior, offsets)):
-            yield Finding(Kind.OFFSETS_RAN_BACK, f"batch {key.batch}", f"{back}, so records are processed again")
+            yield Finding(Kind.OFFSETS_RAN_BACK, f"batch {key.batch}", f"{back}, so records were processed again")
         if not one_to_one:
             continue
         expected = None if prior is None else records_between(prior, offsets)
@@ -59,7 +61,7 @@ def check_sources(
 
 
 def ranges(numbers: Sequence[int]) -> str:
-    """Format ascending numbers: ``3-5, 9``."""
+    """Format ascending numbers as ranges, such as ``3-5, 9``."""
     cuts = [0, *(i for i, (a, b) in enumerate(pairwise(numbers), start=1) if b != a + 1), len(numbers)]
     pieces = [(numbers[low], numbers[high - 1]) for low, high in pairwise(cuts)]
     return ", ".join(str(low) if low == high else f"{low}-{high}" for low, high in pieces)
@@ -74,7 +76,10 @@ def _first_back(prior: Sequence[str], offsets: Sequence[str]) -> str | None:
 
 
 def _partitions(offsets: Sequence[str]) -> dict[tuple[str, str], int] | None:
-    """Parse Kafka's offsets, such as ``{"topic":{"0":5}}``, by topic and partition. Return None if a source is not Kafka."""
+    """Parse Kafka's offsets, such as ``{"topic":{"0":5}}``.
+
+    Return the offset for each topic and partition, or None if a source is not Kafka.
+    """
     found = dict[tuple[str, str], int]()
     for source, text in enumerate(offsets):
         try:

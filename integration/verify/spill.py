@@ -3,8 +3,9 @@
 The module uses Grace hash partitioning. It distributes digests over files by hash, so equal digests are in the same file, and
 each file is small enough to sort in memory. 128-bit digests of 10 million records collide once in 10**24 runs.
 
-DuckDB (2.0) is not an alternative, although it spills to disk: it exceeds a memory limit of 128 MB when it sorts one sequence of
-40 million records. This module needs some 200 MiB for 10 million records, half of DuckDB's disk space, and the same time.
+DuckDB (2.0) is not an alternative. Although DuckDB spills to disk, it exceeds a memory limit of 128 MB when it sorts one
+sequence of 40 million records. For 10 million records, this module needs some 200 MiB, half of DuckDB's disk space, and the
+same time.
 """
 
 from __future__ import annotations
@@ -40,7 +41,7 @@ _SAMPLE_ROWS: Final = 100_000
 
 @contextlib.contextmanager
 def on_disk() -> Iterator[None]:
-    """Report an error that the body raises when it writes to the temporary directory.
+    """Convert an error that the body raises when it uses the temporary directory.
 
     Raises:
         ConfigurationError: the temporary directory does not exist or is full.
@@ -49,8 +50,8 @@ def on_disk() -> Iterator[None]:
         yield
     except OSError as error:
         raise ConfigurationError(
-            f"the temporary directory cannot be used ({error}). Set TMPDIR to a directory with {_ENTRY.itemsize} free bytes for "
-            "each record, or twice that with both --key and --sequence"
+            f"the temporary directory cannot be used ({error}). Set TMPDIR to a directory with {_ENTRY.itemsize} free "
+            "bytes for each record, or twice as many bytes with both --key and --sequence"
         ) from error
 
 
@@ -63,7 +64,7 @@ class Place(NamedTuple):
 
 
 class Spill:
-    """Files in a separate directory, with one entry per record."""
+    """Stores one entry per record, in files in a separate directory."""
 
     def __init__(self, directory: Path) -> None:
         self._directory = directory
@@ -71,7 +72,7 @@ class Spill:
         self._rows = 0
 
     def add(self, identity: bytes, topic: int, partition: int, offset: int, number: int = 0) -> None:
-        """Add a record; ``number`` is its 64-bit number in a sequence.
+        """Add a record. ``number`` is the record's 64-bit number in a sequence.
 
         Raises:
             ConfigurationError: the disk is full.
@@ -83,7 +84,10 @@ class Spill:
             self._flush()
 
     def duplicates(self) -> tuple[int, list[tuple[Place, Place]]]:
-        """Count the records with the identity of an earlier record. Return the count and examples (earlier, duplicate)."""
+        """Count the records that have the same identity as an earlier record.
+
+        Return the count, and examples as pairs (earlier, duplicate).
+        """
         count, examples = 0, list[tuple[Place, Place]]()
         for path in self._files():
             rows = _sorted(np.fromfile(path, _ENTRY), "offset", "partition")
@@ -93,11 +97,11 @@ class Spill:
         return count, examples
 
     def gaps(self) -> tuple[int, list[tuple[int, int, Place]]]:
-        """Find the numbers that are missing between the smallest and the largest number of each identity.
+        """For each identity, find the numbers that are missing between the smallest and the largest number.
 
         Returns:
-            The count of missing numbers, and examples: the numbers before and after a gap, and the place of the second
-            number.
+            The count of missing numbers, and examples of gaps. Each example has the numbers before and after the gap, and the
+            place of the second number.
         """
         missing, examples = 0, list[tuple[int, int, Place]]()
         for path in self._files():
@@ -134,10 +138,11 @@ class Spill:
 
 
 def _by_number(path: Path) -> Iterator[npt.NDArray[Any]]:
-    """Yield a file's entries in parts that fit into memory. Each part's numbers are above the previous part's numbers.
+    """Yield a file's entries in parts that fit into memory.
 
-    A long sequence has a single identity, so all its entries are in one file. Parts are cut at the quantiles of a sample. To
-    select a part, the file is read again, because that costs less than writing it sorted.
+    All numbers in a part are greater than the numbers in the previous part. A long sequence has a single identity, so all its
+    entries are in one file. The quantiles of a sample divide the file into parts. For each part, the function reads the file
+    again, because this costs less than writing a sorted file.
     """
     rows = path.stat().st_size // _ENTRY.itemsize
     stride = max(1, rows // _SAMPLE_ROWS)
@@ -159,7 +164,7 @@ def _chunks(path: Path) -> Iterator[npt.NDArray[Any]]:
 
 
 def _sorted(rows: npt.NDArray[Any], *within: str) -> npt.NDArray[Any]:
-    """Sort by identity, then by the columns ``within``, the last one first."""
+    """Sort by identity, and then by the columns ``within``, beginning with the last column."""
     return rows[np.lexsort((*(rows[name] for name in within), rows["low"], rows["high"]))]
 
 

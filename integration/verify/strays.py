@@ -1,4 +1,4 @@
-"""Find the records that no decided transaction wrote, if a topic has more records than decided rows."""
+"""If a topic has more records than decided rows, find the records that no decided transaction wrote."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def describe_strays(sink: KafkaSink, ends: Mapping[str, Mapping[int, int]], deci
 
     Args:
         sink: describes the connection.
-        ends: by topic, the offset at which readers stopped in each partition.
+        ends: for each topic, the offset at which readers stopped in each partition.
         decided: the producers of all decided transactions.
 
     Raises:

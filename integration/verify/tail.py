@@ -1,4 +1,4 @@
-"""Read a topic piece by piece. Each read resumes where the last one ended."""
+"""Read a topic piece by piece. Each read resumes where the previous read ended."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 @dataclass
 class Tail:
-    """The unread part of a topic."""
+    """The part of a topic that was not read yet."""
 
     bounds: Bounds = field(default_factory=lambda: Bounds({}, {}, {}))  #: the latest bounds
     records: int = 0  #: the number of records read so far
@@ -26,7 +26,7 @@ class Tail:
     _positions: dict[int, int] = field(default_factory=dict)
 
     def update(self, bounds: Bounds) -> None:
-        """Set the bounds of the next read."""
+        """Set the bounds for the next read."""
         if not self._positions:
             self.starts_late = any(bounds.starts.values())
         self.bounds = bounds
@@ -37,14 +37,14 @@ class Tail:
 
     @property
     def unread(self) -> int:
-        """The number of unread offsets. Some offsets have no record."""
+        """The number of offsets that were not read yet. Some offsets have no record."""
         return sum(max(0, end - self._positions[partition]) for partition, end in self.bounds.stable.items())
 
     def read_new(self, cluster: Cluster, topic: str) -> Iterator[list[Message]]:
         """Yield the records up to the last stable offsets.
 
         Raises:
-            TwoPhaseCommitError: some records could not be read. The next call resumes at these records.
+            TwoPhaseCommitError: some records could not be read. The next call starts with these records.
         """
         positions = self._positions
         for messages in cluster.read(topic, positions, self.bounds.stable):

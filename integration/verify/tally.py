@@ -1,4 +1,7 @@
-"""Count a sink's rows over all checks, because decisions may be truncated later. Compare the rows with the records."""
+"""Count a sink's rows over all checks, because decisions may be truncated later.
+
+Compare this count with the number of records.
+"""
 
 from __future__ import annotations
 
@@ -54,7 +57,7 @@ class Tally:
     _producers: set[tuple[int, int]] = field(default_factory=set)
 
     def record(self, before: History, after: History, sink: KafkaSink, visible: Collection[str]) -> None:
-        """Record a check, with the decisions from before and after the check read the output's end offsets."""
+        """Record a check's decisions. The check read ``before`` before the output's end offsets, and ``after`` after them."""
         for history in (before, after):
             self._incomplete = self._incomplete or self._why_incomplete(history)
             for key, batch in history.batches.items():
@@ -70,7 +73,7 @@ class Tally:
                     self._proven[key] = proven
 
     def _why_incomplete(self, history: History) -> str | None:
-        """Say why the tally may have missed a batch of the sink. Return None if the tally has every batch."""
+        """Say why the tally may have missed one of the sink's batches. Return None if the tally has every batch."""
         if history.elsewhere:
             return f"earlier batches were decided in {', '.join(sorted(set(history.elsewhere.values())))}"
         oldest = next(iter(history.batches), None)
@@ -92,11 +95,11 @@ class Tally:
 def check_count(
     cluster: Cluster, topics: Mapping[str, Tail], expected: Expected, *, sole_writer: bool
 ) -> Iterator[Finding]:
-    """Compare the number of records with the decided rows, topic by topic, or report why the comparison would prove nothing.
+    """For each topic, compare the numbers of records and decided rows, or report why this comparison would prove nothing.
 
     Args:
         cluster: tracks which topics are compacted.
-        topics: the parts of the topics that have been read.
+        topics: the part of each topic that was read.
         expected: the number of records to expect.
         sole_writer: whether nothing else writes to the topics.
 
@@ -106,7 +109,7 @@ def check_count(
     for topic, tail in topics.items():
         if held_back := tail.bounds.held_back:
             text = (
-                f"{counted(held_back, 'offset is', 'offsets are')} behind open transactions, which readers cannot pass"
+                f"{counted(held_back, 'offset is', 'offsets are')} behind open transactions, so readers cannot see them"
             )
             yield Finding(Kind.HELD_BACK, topic, text)
     for group in expected.groups(topics):

@@ -1,4 +1,4 @@
-"""Check that all decided transactions are visible, and no other transactions. This module does no I/O."""
+"""Check that all decided transactions are visible, and that no other transactions are visible. This module does no I/O."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 class Decided(NamedTuple):
-    """A decided transaction. Its marker is at offset ``scan_start`` or above."""
+    """A decided transaction. The transaction's marker is at offset ``scan_start`` or above."""
 
     id: BatchId
     task: int
@@ -32,7 +32,7 @@ class Decided(NamedTuple):
 
 
 def decided_in(history: History, sink: KafkaSink) -> dict[str, Decided]:
-    """Return, by UUID, the sink's decided transactions that no later record replaced."""
+    """Return the sink's decided transactions by UUID, without the transactions that a later record replaced."""
     found = {}
     for key, batch in history.batches.items():
         scan_start = batch.decision.scan_start.get(sink.name, {}).get("markers", {})
@@ -44,7 +44,7 @@ def decided_in(history: History, sink: KafkaSink) -> dict[str, Decided]:
 
 
 def superseded_in(history: History, sink: KafkaSink) -> dict[str, BatchId]:
-    """Return, by UUID, the sink's transactions that a later record replaced."""
+    """Map the UUIDs of the sink's transactions that a later record replaced to their batches."""
     return {
         sink.decode_handle(handles[sink.name]).uuid: key
         for key, batch in history.batches.items()
@@ -54,14 +54,14 @@ def superseded_in(history: History, sink: KafkaSink) -> dict[str, BatchId]:
 
 
 def topics_of(handle: KafkaHandle, sink: KafkaSink) -> frozenset[str]:
-    """Return the output topics to which the transaction wrote."""
+    """Return the output topics that the transaction wrote to."""
     return frozenset(where.rpartition(":")[0] for where in handle.partitions) - {sink.ledger}
 
 
 def check_missing(
     absent: Mapping[str, Description], decided: Mapping[str, Decided], bounds: Bounds, last: BatchId | None
 ) -> Iterator[Finding]:
-    """Judge decided transactions that are not visible. ``bounds`` belong to the marker partitions."""
+    """Judge decided transactions that are not visible. ``bounds`` are the bounds of the marker partitions."""
     for uuid, description in absent.items():
         one = decided[uuid]
         if one.abandoned:
@@ -76,22 +76,22 @@ def _why_missing(one: Decided, description: Description, bounds: Bounds, *, is_l
     partition = one.handle.marker_partition
     if description.is_of(one.handle) and description.state in {"Ongoing", "PrepareCommit"}:
         if is_last:
-            return Kind.DECIDED_OPEN, "decided but not committed; the running query or its next start commits it"
-        return Kind.DECIDED_LATE, "decided and still open, although later batches were decided"
+            return Kind.DECIDED_OPEN, "decided but not committed. The running query or its next start commits it"
+        return Kind.DECIDED_LATE, "decided but still open, although later batches were decided"
     if description.error == reports.NO_ANSWER:
-        return Kind.DECIDED_UNKNOWN, "its coordinator does not respond; check again later"
+        return Kind.DECIDED_UNKNOWN, "its coordinator does not respond. Check again later"
     if bounds.starts.get(partition, 0) > one.scan_start:
         return Kind.DECIDED_UNKNOWN, "its marker was deleted, so its commit cannot be verified"
     if bounds.stable.get(partition, 0) < bounds.ends.get(partition, 0):
-        return Kind.DECIDED_UNKNOWN, "its marker may be behind an open transaction; check again later"
+        return Kind.DECIDED_UNKNOWN, "its marker may be behind an open transaction. Check again later"
     fix = "the query's next start repairs it, or reports why it cannot" if is_last else "its rows are lost"
-    return Kind.DECIDED_LOST, f"decided, but neither visible nor open ({description.state}); {fix}"
+    return Kind.DECIDED_LOST, f"decided, but neither visible nor open ({description.state}), so {fix}"
 
 
 def check_visible(
     visible: Iterable[Marker], decided: Mapping[str, Decided], superseded: Mapping[str, BatchId], history: History
 ) -> Iterator[Finding]:
-    """Find visible transactions without a decision, or with a different number of rows from the decision."""
+    """Find visible transactions that have no decision, or whose number of rows differs from their decision."""
     query_ids = {query_id for query_id, _ in history.batches}
     elsewhere = Counter[str]()
     for marker in visible:
@@ -115,7 +115,7 @@ def check_visible(
     for query_id, count in elsewhere.items():
         log = history.elsewhere[query_id]
         text = (
-            f"{counted(count, 'visible transaction was', 'visible transactions were')} decided in {log}, not in the "
+            f"{counted(count, 'visible transaction was', 'visible transactions were')} decided in {log} and not in the "
             "current decision log"
         )
         yield Finding(Kind.NOT_COMPARED, f"query {query_id}", text)
@@ -132,8 +132,10 @@ def check_open(
         if of is None or is_decided or description.state != "Ongoing":
             continue  # the transaction is the driver's own, or check_missing judges it, or it has ended in the meantime
         if of < driver_epoch:
-            text = "undecided, begun by an earlier driver; it holds readers back until the next driver aborts it"
+            text = "undecided, and an earlier driver began it. It holds readers back until the next driver aborts it"
             yield Finding(Kind.ORPHAN_OPEN, tid, text)
         else:
-            text = "undecided, begun by the current driver; its batch is being written, or the driver has died"
+            text = (
+                "undecided, and the current driver began it. Either its batch is being written, or the driver has died"
+            )
             yield Finding(Kind.RUNNING_OPEN, tid, text)

@@ -1,8 +1,8 @@
 """Check a sink: compare its decisions, its visible transactions and its output.
 
-The query may decide and commit batches during a check. So the decision log is read twice: before and after everything else. A
-batch in the first reading must be visible, and a batch that is only in the second reading may be visible. Everything else is a
-finding.
+The query may decide and commit batches during a check. So the check reads the decision log twice: first before and then after
+everything else. A batch from the first read must be visible. A batch that only the second read shows may be visible. Any
+other result is a finding.
 """
 
 from __future__ import annotations
@@ -75,8 +75,8 @@ class Verifier(AbstractContextManager["Verifier"]):
         """Check the sink.
 
         Args:
-            on_total: called once with the number of offsets to read.
-            on_progress: called repeatedly with the number of records just read.
+            on_total: the check calls this once with the number of offsets to read.
+            on_progress: the check calls this repeatedly with the number of records that it has just read.
 
         Raises:
             TwoPhaseCommitError: the check could not be completed.
@@ -112,7 +112,10 @@ class Verifier(AbstractContextManager["Verifier"]):
         findings += check_visible(visible.values(), known, superseded_in(after, sink), after)
         findings += check_open(described, decided, driver_epoch=_driver_epoch(after, decided))
         if not listing.complete:
-            text = "a broker did not list its open transactions, so the sink may have more; check again when all brokers respond"
+            text = (
+                "a broker did not list its open transactions, so the sink may have more open transactions. Check again "
+                "when all brokers respond"
+            )
             findings.append(Finding(Kind.LISTING_INCOMPLETE, sink.name, text))
         topics, expected = self._output.topics, self._tally.expected()
         findings += check_count(self._cluster, topics, expected, sole_writer=options.sole_writer)
@@ -164,7 +167,7 @@ class Verifier(AbstractContextManager["Verifier"]):
         wrong = sorted(self._options.topics - self._topics)
         if self._topics and wrong:
             raise ConfigurationError(
-                f"sink {self._cluster.sink.name!r} has not written to {', '.join(wrong)} but to "
+                f"sink {self._cluster.sink.name!r} has not written to {', '.join(wrong)}, only to "
                 f"{', '.join(sorted(self._topics))}. Correct --topic, or omit the option"
             )
         return self._options.topics or self._topics
@@ -182,6 +185,9 @@ class Verifier(AbstractContextManager["Verifier"]):
 
 
 def _driver_epoch(history: History, decided: Mapping[str, Decided]) -> int:
-    """Return the current driver's epoch. Its acquired record may be truncated by now, but transactional ids show the epoch."""
+    """Return the current driver's epoch.
+
+    The driver's acquired record may be truncated by now, but transactional ids show the epoch.
+    """
     of = (driver_epoch_of(one.handle.transactional_id) for one in decided.values())
     return max([*history.acquisitions, *(number for number in of if number is not None)], default=-1)

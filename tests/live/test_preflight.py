@@ -198,12 +198,12 @@ OUTPUTS = {
     "young": (
         {"message.timestamp.before.max.ms": "86400000"},
         Result.WARN,
-        "refuses timestamps more than 86400000 ms behind the broker's clock",
+        "rejects rows whose timestamp is more than 86400000 ms behind the broker's clock",
     ),
     "punctual": (
         {"message.timestamp.after.max.ms": "60000"},
         Result.WARN,
-        "refuses timestamps more than 60000 ms ahead of the broker's clock",
+        "rejects rows whose timestamp is more than 60000 ms ahead of the broker's clock",
     ),
     "unclean": ({"unclean.leader.election.enable": "true"}, Result.WARN, "unclean.leader.election.enable=true"),
     "absent": (None, Result.FAIL, "the topic does not exist"),

@@ -93,7 +93,7 @@ def test_a_staged_file_that_was_altered_is_not_published_and_without_it_the_batc
     altered = bytearray(file.read_bytes())
     altered[len(altered) // 2] ^= 1
     file.write_bytes(altered)
-    assert "the file is torn or was altered. None of them was written" in pipeline.fail(spark)
+    assert "the file is torn or was altered. No staged row was written" in pipeline.fail(spark)
     assert sum(pipeline.visible().values()) == 8
     file.unlink()
     pipeline.run(spark)

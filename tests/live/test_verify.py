@@ -420,7 +420,7 @@ def test_a_query_that_writes_during_the_checks_causes_no_errors(play: Play) -> N
     ("arguments", "message"),
     [
         (("--sink", "nobody"), "topic twopc-ledger-nobody does not exist"),
-        (("--topic", "no-such-topic"), "has not written to no-such-topic but to"),
+        (("--topic", "no-such-topic"), "has not written to no-such-topic, only to"),
         (("--key", "json:n"), "'json:n' is not an expression"),
         (("--by", "key"), "--by needs --sequence"),
         (("--config", "ssl.ca.location"), "an option is not in the form key=value"),

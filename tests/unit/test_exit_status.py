@@ -28,7 +28,7 @@ def test_a_restart_is_advised_where_the_table_says_that_it_resumes(row: str) -> 
     error, what = row.strip("| ").split(" | ")
     for name in re.findall(r"`(\w+)`", error):
         if "every restart" not in error:  # nobody knows that from one error
-            assert _status_of(name) == (75 if what.startswith("resumes") else 78), name
+            assert _status_of(name) == (75 if what.startswith("the query resumes") else 78), name
 
 
 def test_every_error_has_a_status_which_is_the_same_from_the_object_and_from_sparks_text() -> None:

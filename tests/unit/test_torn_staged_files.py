@@ -62,7 +62,9 @@ def test_a_staged_file_with_another_bit_anywhere_is_not_published(tmp_path: Path
         altered = bytearray(whole)
         altered[position] ^= 1 << position % 8
         (tmp_path / name).write_bytes(altered)
-        with pytest.raises(FatalError, match=rf"{name} cannot be read.*None of them.*Remove the file and restart"):
+        with pytest.raises(
+            FatalError, match=rf"{name} cannot be read.*No staged row was written.*Remove the file and restart"
+        ):
             _values(tmp_path, name)
 
 
