@@ -32,8 +32,8 @@ def read_topic(
         connection: librdkafka connection options.
         topic: the topic.
         starts: the first offset for each partition.
-        ends: for each partition, the offset before which to stop. This is at most the last stable offset.
-        timeout_ms: how long the brokers may not respond, in milliseconds.
+        ends: for each partition, the offset before which to stop, which is at most the last stable offset.
+        timeout_ms: the longest time to wait for a response, in milliseconds.
 
     Raises:
         TwoPhaseCommitError: the brokers did not respond or rejected the request, or records were deleted during the read.
@@ -76,7 +76,7 @@ def _within(messages: list[Message], pending: dict[int, int], topic: str) -> lis
         elif error.code() in {KafkaError._AUTO_OFFSET_RESET, KafkaError.OFFSET_OUT_OF_RANGE}:  # noqa: SLF001
             raise RetriableError(
                 f"{topic}[{partition}]: retention deleted records before they were read. Run the command again, or raise "
-                "retention.ms while it runs"
+                "retention.ms while the command runs"
             )
         elif (
             error.code() != KafkaError.GROUP_AUTHORIZATION_FAILED

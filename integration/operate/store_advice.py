@@ -56,8 +56,8 @@ def _newest(state: StoreState) -> str:
 def overtaken(looks: int) -> Advice:
     """Say that the query's newest batch was not compared, because the query decided another batch at each look."""
     what = (
-        f"the query decided another batch each of the {looks} times that this command looked, so the newest batch was not "
-        "compared with the store"
+        f"this command looked {looks} times, and each time the query had decided another batch. So the newest batch was "
+        "not compared with the store"
     )
     return Advice(Urgency.WATCH, what, "Check again.", "the-stores-of-sinks")
 
@@ -80,7 +80,7 @@ def _unseen(state: StoreState) -> Advice:
 def _misfit(state: StoreState, seen: Observation, checkpoint: CheckpointState) -> Advice | None:
     """Say why the store and the checkpoint do not match, or return None if they match.
 
-    A query's start checks in the same order.
+    A query's start makes these checks in the same order.
     """
     found = _of_binding(state, seen, checkpoint) or _of_owner(seen, checkpoint)
     return found or _of_log(state, seen, checkpoint)
@@ -175,7 +175,7 @@ def _of_leftovers(seen: Observation) -> Iterator[Advice]:
             f"{_of(left)} {_are(left)} staged and undecided: the newest driver (epoch {seen.record.driver_epoch}) is writing its "
             "batch, or has died"
         )
-        action = "If the driver is alive, do nothing. If it is dead, start the query, which removes these transactions."
+        action = "If the driver is alive, do nothing. If the driver is dead, start the query, which removes these transactions."
         yield Advice(Urgency.WATCH, what, action, "a-batch-is-being-written")
 
 

@@ -144,7 +144,7 @@ def _observed(sink: TwoPhaseCommitSink[Any], view: LogView, query_id: str) -> Ob
 def _decided_rows(sink: TwoPhaseCommitSink[Any], history: History) -> dict[int, tuple[int, int]]:
     """Map the version of each retained decision to its batch and its number of rows.
 
-    Leave out abandoned batches, because the store need not have their rows.
+    Leave out abandoned batches, because the store does not have to contain their rows.
     """
     found = {}
     for key, batch in history.batches.items():

@@ -121,7 +121,8 @@ def subject_of(what: str | None, connection: Connection, *, checkpoint: Path | N
     """
     if connection.sinks is not None and checkpoint is None and (what is None or not is_path(what)):
         raise ConfigurationError(
-            "--sinks needs the query's checkpoint, because the stores are compared with its decisions. Name the checkpoint"
+            "--sinks needs the query's checkpoint, because the command compares the stores with the checkpoint's "
+            "decisions. Name the checkpoint"
         )
     stores = tuple(one for one in connection.named if not isinstance(one, KafkaSink))
     if what is None:

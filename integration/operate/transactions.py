@@ -63,7 +63,7 @@ def list_open(what: str | None, connection: Connection) -> Answer:
 
 
 def prove(what: str, connection: Connection) -> Answer:
-    """Show what is proven about each transaction in the last decision. Neither end nor fence a transaction.
+    """Show what is proven about each transaction in the last decision, but do not end or fence any transaction.
 
     Raises:
         TwoPhaseCommitError: no broker responds.
@@ -151,7 +151,7 @@ def abort(what: str, ids: Collection[str], connection: Connection, by_hand: ByHa
     wanted = acts.chosen(state, ids, fitting | {Standing.RUNNING, Standing.UNJUDGED} if by_hand.is_forced else fitting)
     acts.require_abortable(wanted, is_forced=by_hand.is_forced)
     if not wanted:
-        return _nothing(sink.name, "open and certain to stay undecided")
+        return _nothing(sink.name, "open and permanently undecided")
     _confirm("abort", wanted, is_sure=by_hand.is_sure)
     file = by_hand.write_down(directory, "abort", sink.name, wanted)
     return _answer(sink.name, acts.abort(sink, wanted), file)
@@ -160,7 +160,7 @@ def abort(what: str, ids: Collection[str], connection: Connection, by_hand: ByHa
 def _one_sink(what: str, connection: Connection, checkpoint: Path | None) -> tuple[KafkaSink, Path]:
     """Find the sink, and the directory for the reason.
 
-    It is in the checkpoint if one is known, or else it is the current directory.
+    The directory is in the checkpoint, or it is the current directory if the user named no checkpoint.
     """
     subject = subject_of(what, connection, checkpoint=checkpoint)
     if len(subject.with_transactions()) != 1:

@@ -83,7 +83,7 @@ _OLD_FORMAT: Final = (
 
 
 def _has_old_format(offer: Mapping[int, tuple[int, int]]) -> bool:
-    """Whether a broker that is new enough for transactions still hides the requests for them.
+    """Whether a broker is new enough for transactions, but hides the requests for transactions.
 
     A broker hides these requests while its message format is older than 0.11. Source:
     ``ApiKeys.minRequiredInterBrokerMagic`` in Kafka 3.x.

@@ -79,8 +79,8 @@ def check_transaction_log(target: Target) -> Iterator[Finding]:
     if 0 < idle_ms < lives_ms:
         why = (
             f"{_IDLE}={idle_ms} is less than the transaction timeout of {lives_ms} ms. Brokers forget a transactional id "
-            f"after {idle_ms} ms without an open transaction. Then only a marker can prove that a commit succeeded before "
-            "a crash"
+            f"after {idle_ms} ms without an open transaction. Once an id is forgotten, only a marker can prove that a "
+            "commit succeeded before a crash"
         )
         yield Finding(
             _LOG, TRANSACTION_LOG, Result.WARN, why, f"Set {_IDLE}=604800000 (7 days, the default) on the brokers"
@@ -90,7 +90,7 @@ def check_transaction_log(target: Target) -> Iterator[Finding]:
 def _broker_settings(target: Target) -> dict[str, int]:
     """Return the settings of one broker, because all brokers have the same settings.
 
-    Return {} without the permission to read them.
+    Return {} if the permission to read the settings is missing.
     """
     broker = ConfigResource(ResourceType.BROKER, str(target.brokers.nodes[0]))
     timeout_s = target.sink.timeout_ms / 1000

@@ -16,9 +16,9 @@ _TRANSACTION_TIMEOUT_MS: Final = 30_000
 def stand_in_for(sink: KafkaSink) -> KafkaSink:
     """Copy the sink under the name ``<name>.preflight-<random>``, with ``<ledger>.preflight-<random>`` as its only topic.
 
-    The transactional ids and the topic begin with the same prefixes as the sink's, so the same prefixed ACLs apply. The names
-    cannot clash with another sink's, because no sink name contains a dot. So no driver or task uses the stand-in's ids, no
-    sweep mistakes them for a task's ids (``driver_epoch_of``), and no ledger has the topic's name.
+    The transactional ids and the topic begin with the same prefixes as the sink's, so the same prefixed ACLs apply. The
+    stand-in's names cannot clash with another sink's names, because no sink name contains a dot. So no driver or task uses
+    the stand-in's ids, no sweep mistakes them for a task's ids (``driver_epoch_of``), and no ledger has the topic's name.
     """
     own = f"preflight-{uuid.uuid4().hex[:12]}"
     made = copy.copy(sink)

@@ -177,7 +177,8 @@ def _search(trial: Trial) -> Outcome:
     if found != expected:
         seen = ", ".join(one.value for one in found)
         return _unlike(
-            f"one transaction was committed and two were aborted, but their markers prove them {seen}. {'; '.join(reasons)}"
+            f"one transaction was committed and two were aborted, but the markers prove something else: {seen}. "
+            f"{'; '.join(reasons)}"
         )
     return _passed("the markers prove one transaction committed and two aborted")
 
@@ -191,7 +192,7 @@ def _fence_driver(trial: Trial) -> Outcome:
             return _unlike("the newer driver cannot read the fenced driver's decisions")
         return _passed("a newer driver fences the older one, and reads its decisions")
     return _unlike(
-        "an older driver can still decide after a newer driver has initialized the transactional id that both use"
+        "an older driver can still decide after a newer driver has initialized the transactional id that both drivers use"
     )
 
 

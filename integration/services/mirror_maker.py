@@ -21,8 +21,8 @@ MIRROR_MAKER_VERSION: Final = "3.9.1"
 class MirrorMaker(LocalServer):
     """Copies a topic until it is stopped.
 
-    The copies keep their keys, values and times. The Java partitioner chooses the partitions. If MirrorMaker is stopped in an
-    orderly way (`stop`, `close`), no record is duplicated.
+    The copied records keep their keys, values and times. The Java partitioner chooses the partitions. If MirrorMaker is
+    stopped in an orderly way (`stop`, `close`), no record is duplicated.
     """
 
     def __init__(self, source: str, target: str, topic: str, *, data_dir: Path | None = None) -> None:

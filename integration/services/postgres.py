@@ -58,7 +58,8 @@ class LocalPostgres(LocalServer):
     The server and its backends, even stopped backends, exit when their owner exits, even if kill -9 ends the owner.
 
     Attributes:
-        data_dir: the directory for everything that the server writes. Its `server.log` contains the log of all runs.
+        data_dir: the directory for everything that the server writes. The file `server.log` in the directory contains the log
+            of all runs.
         options: configuration parameters; changes apply at the next start.
     """
 
@@ -207,7 +208,10 @@ class LocalPostgres(LocalServer):
             raise ServiceError(f"initdb exited with code {code}")
 
     def _reachable(self, programs: Path) -> Path:
-        """Return the programs' directory. If the server's user cannot reach it, return a copy in the data directory."""
+        """Return the programs' directory.
+
+        If the server's user cannot reach this directory, return a copy in the data directory.
+        """
         copy = self.data_dir / "programs"
         if copy.exists() or not self._can_run(programs):
             package = programs.parents[1]

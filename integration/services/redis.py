@@ -36,7 +36,8 @@ class LocalRedis(LocalServer):
     """A single server. The server exits when its owner exits, even if kill -9 ends the owner.
 
     Attributes:
-        data_dir: the directory for everything that the server writes. Its `server.log` contains the log of all runs.
+        data_dir: the directory for everything that the server writes. The file `server.log` in the directory contains the log
+            of all runs.
         options: configuration directives; changes apply at the next start.
     """
 
@@ -100,7 +101,7 @@ class LocalRedis(LocalServer):
         self._serve([*program, str(config), *self._arguments], self._is_ready)
 
     def _is_ready(self) -> bool:
-        """Whether the server responds. While it loads its data, the server replies with an error."""
+        """Whether the server responds. While the server loads its data, it replies with an error."""
         try:
             return bool(self.execute("PING"))
         except (RedisError, OSError):

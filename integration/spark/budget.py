@@ -130,7 +130,10 @@ def _session(frame: DataFrame) -> Any:
 
 
 def _bytes_of_row(schema: st.StructType) -> str | None:
-    """Build an SQL expression for a row's size in bytes. Its value is never null. Return None if a type's size is unknown."""
+    """Build an SQL expression for a row's size in bytes.
+
+    The expression's value is never null. Return None if a type's size is unknown.
+    """
     sizes = [_bytes_of(quoted(field.name), field.dataType) for field in schema]
     known = [size for size in sizes if size is not None]
     if len(known) < len(sizes):
@@ -141,7 +144,7 @@ def _bytes_of_row(schema: st.StructType) -> str | None:
 def _bytes_of(value: str, kind: st.DataType) -> str | None:
     """Build an SQL expression for the size of a value's text and binary data.
 
-    Return "" if the type has no such data, and None if that is unknown.
+    Return "" if the type has no text or binary data, and None if this is unknown.
     """
     if isinstance(kind, (st.BinaryType, st.StringType)):
         return f"COALESCE(OCTET_LENGTH({value}), 0)"

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 @contextlib.contextmanager
 def decoding(files: Files, name: str) -> Iterator[None]:
-    """Convert any error that the body raises while it decodes the checkpoint file ``name`` to a ConfigurationError.
+    """If the body raises an error while it decodes the checkpoint file ``name``, convert the error to a ConfigurationError.
 
     Raises:
         ConfigurationError: the file does not have the content that Spark writes.

@@ -39,11 +39,11 @@ def collect(
         rows: the DataFrame.
         max_bytes: the limit in bytes; None for no limit.
         budget: also keeps each task within the limit; None if the tasks may send all rows.
-        cancel: ends the DataFrame's jobs. This function calls it once the limit is exceeded.
+        cancel: ends the DataFrame's jobs. This function calls ``cancel`` once the limit is exceeded.
 
     Returns:
-        the rows; None if their size exceeds the limit, or if the tasks should be limited but cannot be. With a budget, no
-        task has sent more than the limit plus one row. Without a budget, this process has dropped the rows over the limit,
+        the rows; None if their size exceeds the limit, or if Spark cannot limit the tasks although it should. With a budget,
+        no task has sent more than the limit plus one row. Without a budget, this process has dropped the rows over the limit,
         and only Spark's own limit applies to the other processes.
 
     Raises:

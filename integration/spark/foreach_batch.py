@@ -168,7 +168,7 @@ class ExactlyOnce:
         run.last_call = replace(call, frames=None)
 
     def close(self) -> None:
-        """Close this query's connections after the query has stopped. This does not end a transaction.
+        """Close this query's connections after the query has stopped. This call does not end a transaction.
 
         An error or a new run also closes the connections.
         """

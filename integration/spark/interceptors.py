@@ -29,7 +29,8 @@ class InterceptedBatch:
         frames: the user's argument: one DataFrame for all sinks, or a DataFrame for each sink.
         batch_id: the batch number.
         checkpoint_location: the location of the query's checkpoint.
-        run_id: Spark's id for this run of the query, new with each start. The first batch of a run may be a replay.
+        run_id: Spark's id for this run of the query. Spark assigns a new id at each start. The first batch of a run may be a
+            replay.
     """
 
     frames: Frames

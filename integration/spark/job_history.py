@@ -190,7 +190,7 @@ class JobHistory:
 
 
 def _has_skipped(job: Job | None, found: Mapping[int, Sequence[StageAttempt]]) -> bool:
-    """Whether Spark skipped all of a job's stages that were not found."""
+    """Whether Spark skipped every stage of a job that is missing in the store."""
     if job is None or job.ended_ms is None:
         return False
     kept = [attempts for attempts in found.values() if attempts]
@@ -207,9 +207,9 @@ def _ran_before(ended_ms: int, attempt: StageAttempt) -> bool:
 def _dropped(rdd: int) -> FatalError:
     return FatalError(
         f"The toolkit no longer knows which stages computed RDD {rdd}, which this batch reads from a cache or from shuffle "
-        f"files. The toolkit remembers only the {_MAX_RDDS} most recently used RDDs. So it cannot check whether a stage "
-        "ran twice and mixed the rows of two shuffles. No part of the batch is decided or visible. Unpersist the cached "
-        "table, cache it again, and restart the query"
+        f"files. The toolkit remembers only the {_MAX_RDDS} most recently used RDDs. So the toolkit cannot check whether a "
+        "stage ran twice and mixed the rows of two shuffles. No part of the batch is decided or visible. Unpersist the "
+        "cached table, cache it again, and restart the query"
     )
 
 

@@ -74,9 +74,10 @@ def translated(error: Exception) -> Exception:
         return found if isinstance(found, (RetriableError, FatalError)) else error
     if _MIXED in text:
         return FatalError(
-            "Spark wrote a shuffle of the batch again with different rows (an executor died, for example), and aborted the job "
-            "because some of its tasks had already read the old rows. No part of the batch is decided or visible. Restart "
-            "the query: it computes the whole batch again. A retry without a restart would use old rows that Spark has kept"
+            "Spark wrote a shuffle of the batch again with different rows (an executor died, for example), and aborted "
+            "the job because some of its tasks had already read the old rows. No part of the batch is decided or visible. "
+            "Restart the query: it computes the whole batch again. A retry without a restart would use old rows that "
+            "Spark has kept"
         )
     if "ModuleNotFoundError" in text or "PYTHON_VERSION_MISMATCH" in text:
         return ConfigurationError(
@@ -99,7 +100,7 @@ def is_of_cluster(error: Exception) -> bool:
 
 
 def slow_batch_advice(location: str, batch_id: int, *, is_undecided: bool) -> str:
-    """Give advice on a batch that takes too long. The caller already advises to raise the limit.
+    """Give advice on a batch that takes too long. The caller has already advised the user to raise the limit.
 
     Args:
         location: the checkpoint location.

@@ -83,9 +83,9 @@ def _require_one_filling(fills: Sequence[StageAttempt], again: Sequence[Sequence
 
 _MIXED: Final = (
     "Spark ran stage {stage} again, because it lost some of that stage's output (an executor died, for example). The new "
-    "output may not match the rest of the old output, so rows could be missing or duplicated. No part of the batch is decided "
-    "or visible. Restart the query: it computes the whole batch again. A retry without a restart would use the same shuffle "
-    "files. If your program has cached a DataFrame outside the function, call its unpersist() first"
+    "output may not match the rest of the old output, so rows could be missing or duplicated. No part of the batch is "
+    "decided or visible. Restart the query: it computes the whole batch again. A retry without a restart would use the "
+    "same shuffle files. If your program has cached a DataFrame outside the function, call its unpersist() first"
 )
 
 

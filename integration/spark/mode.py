@@ -31,7 +31,7 @@ class Query(Protocol):
 
     @property
     def run_id(self) -> str:
-        """Spark's id for the run. Each start has a new id."""
+        """Spark's id for the run. Spark assigns a new id at each start."""
 
     @property
     def is_active(self) -> bool:

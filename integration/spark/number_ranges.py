@@ -1,4 +1,4 @@
-"""Store mostly consecutive numbers, such as those that Spark assigns to jobs and RDDs."""
+"""Store mostly consecutive numbers, such as the numbers that Spark assigns to jobs and RDDs."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class NumberRanges:
     def missing(self, start: int, end: int) -> Iterator[int]:
         """Yield, in order, the numbers from ``start`` up to but not including ``end`` that are not in the set.
 
-        Between two numbers, the caller may add the yielded numbers to the set.
+        While the caller iterates, it may add the yielded numbers to the set.
         """
         number = start
         while number < end:

@@ -2,7 +2,7 @@
 
 Spark's offset log also relies on an atomic rename (``CheckpointFileManager.createAtomic``). Without an atomic rename, a
 driver that is paused in the middle of a write may later replace the offsets of a batch that another driver has planned. Then
-a decision would name some rows and commit others, and a restart would lose or duplicate the rows that differ.
+a decision's offsets would not match the rows that it commits, and a restart would lose or duplicate the rows that differ.
 """
 
 from __future__ import annotations
@@ -41,8 +41,8 @@ def require_not_overwritten(session: SparkSession, files: Files, query_id: str, 
         raise FatalError(
             f"{files.location}/offsets/{batch_id} has the offsets {', '.join(written.values())}, but this run planned the "
             f"batch with {', '.join(running)}. So another driver with this checkpoint has overwritten the offsets. This "
-            "run has written no part of the batch. Make sure that only one driver runs, and restart this driver. It will "
-            "use the offsets in the checkpoint"
+            "run has written no part of the batch. Make sure that only one driver runs. Then restart that driver. The "
+            "driver will use the offsets in the checkpoint"
         )
 
 

@@ -56,7 +56,7 @@ class Counted:
         self._found: dict[int, tuple[int, int]] = {}
 
     def add(self, index: int, rows: int, checksum: int) -> None:
-        """Add rows of one partition."""
+        """Add some rows of one partition, with their checksum."""
         rows_before, checksum_before = self._found.get(index, (0, 0))
         self._found[index] = rows_before + rows, (checksum_before + checksum) % 2**64
 

@@ -1,7 +1,7 @@
 """Warn if a batch's DataFrames may disagree. Spark evaluates each DataFrame separately, and a DataFrame may be non-deterministic.
 
 If ``rand()`` or an ``asNondeterministic()`` function splits a batch in two, a row may be in both parts or in neither part.
-This is only a warning, because Spark also marks harmless expressions as non-deterministic: stable functions
+The check only warns, because Spark also marks harmless expressions as non-deterministic: stable functions
 (``monotonically_increasing_id()``) and random ids within one part.
 """
 

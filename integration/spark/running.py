@@ -27,7 +27,7 @@ class RunningQuery:
 
     Attributes:
         query_id: the query id, which survives restarts.
-        run_id: Spark's id for the run. Each start has a new id.
+        run_id: Spark's id for the run. Spark assigns a new id at each start.
     """
 
     def __init__(self, java: Any, threads: Any) -> None:
@@ -121,7 +121,7 @@ def _calling_query(session: SparkSession, given: GivenCheckpoint | None) -> Runn
     raise ConfigurationError(
         f"thread {threading.current_thread().name!r} made this call, but a query called your function in another thread. "
         "Spark considers a batch finished as soon as that function returns, even if other threads still write. "
-        "Nothing was written. Call the exactly_once() object in the function itself. Threads may do other work. One "
+        "Nothing was written. Call the exactly_once() object in the function itself. Other threads may do other work. One "
         "call "
         'can take several DataFrames: each({"orders": orders, "audit": audit}, batch_id)'
     )

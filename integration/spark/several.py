@@ -85,7 +85,7 @@ def by_frame(frames: Frames, sinks: Sequence[TwoPhaseCommitSink[Any]], batch_id:
 
 _ONE_CALL: Final = (
     "Write a batch with one call. Pass a dictionary with a DataFrame for each sink name, such as "
-    'each({"orders": orders, "audit": audit}, batch_id). If two DataFrames go to one sink, pass their unionByName'
+    'each({"orders": orders, "audit": audit}, batch_id). If two DataFrames go to one sink, pass one.unionByName(other)'
 )
 _USAGE: Final = "Pass a DataFrame, or a dictionary that has a DataFrame for each sink name"
 
@@ -119,9 +119,9 @@ def require_one_call(call: Call, last: Call | None) -> None:
         return
     if last.frames is None:
         raise ConfigurationError(
-            f"this is the second call for batch {call.batch_id}. Its rows were not written, and no restart will write them. "
-            f"The rows of the first call are visible. {_ONE_CALL}. Correct the function, write this call's rows of batch "
-            f"{call.batch_id} by other means, and restart"
+            f"this is the second call for batch {call.batch_id}. The rows of this call were not written, and no restart "
+            f"will write them. The rows of the first call are visible. {_ONE_CALL}. Correct the function, write this "
+            f"call's rows of batch {call.batch_id} by other means, and restart"
         )
     if len(call.frames or ()) != len(last.frames) or not all(map(_same, call.frames or (), last.frames)):
         raise ConfigurationError(

@@ -64,7 +64,7 @@ def _has_ended(jobs: Iterable[Job], results: Collection[int]) -> bool:
 class Shuffles:
     """Checks the jobs of one run of a query, in order.
 
-    A retry after a failed batch uses the same object, because it uses the same shuffles.
+    A retry after a failed batch uses the same object, because the retry uses the same shuffles.
 
     Args:
         history: the history of the application's jobs.
@@ -130,9 +130,9 @@ class Shuffles:
             raise _unreported(str(error)) from None
 
     def _look(self, tag: str, mark: str) -> _Seen:
-        """Run a marker job.
+        """Run a marker job, and wait until Spark reports it.
 
-        Once Spark reports that job, it has reported everything earlier, so return the jobs with the tag.
+        Then Spark has reported everything earlier. Return the jobs with the tag.
         """
         self._store.mark(mark)
         marks = self._await(mark, bool, "the end of the job that collected the batch")
@@ -191,7 +191,8 @@ class Shuffles:
     def _unwritten(self, seen: _Seen) -> dict[int, int]:
         """Return the stages that the attempt's jobs skipped and that no known job has run, by their last RDD.
 
-        Leave out a job that still runs. It evaluates the batch once more, only for its state, and may still run its stages.
+        Leave out a job that still runs, because it evaluates the batch once more, only for the state, and may still run its
+        stages.
         """
         skipped = {
             stage: last

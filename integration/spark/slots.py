@@ -1,4 +1,4 @@
-"""Choose how many tasks write a batch: as many as the cluster can use, instead of one task per partition of the plan."""
+"""Limit a batch's tasks to the number that the cluster can use, instead of one task per partition of the plan."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class Slots:
         self._profile = self._scala.resourceProfileManager().defaultResourceProfile()
 
     def most_writers(self) -> int | None:
-        """Return the maximum number of tasks that write one DataFrame of a batch. This takes at most one call to the JVM.
+        """Return the maximum number of tasks that write one DataFrame of a batch, with at most one call to the JVM.
 
         Returns:
             twice the number of tasks that the cluster can run at the same time. None means no limit, because the cluster

@@ -1,6 +1,6 @@
 """Write and check a staged file.
 
-This is an Arrow IPC file, followed by its length and its CRC, because Arrow does not check them.
+A staged file is an Arrow IPC file, followed by its length and its CRC, because Arrow does not check a file for damage.
 """
 
 from __future__ import annotations

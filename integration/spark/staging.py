@@ -1,8 +1,8 @@
 """Keep each task's rows in Arrow IPC files until the task's transactions are proven (``staging=True``).
 
 Then no decided row is ever lost. Each task attempt writes one staged file, ``<driver epoch>/<batch id>/<UUID>.arrow`` (rule
-13). The driver and the workers must share the location. It is a POSIX path, or a path on a file system or an object store
-that pyarrow supports. A staged file has a unique name, is read by that name, and is never renamed. Each query that shares the
+13). The driver and the workers must share the location: a POSIX path, or a path on a file system or an object store that
+pyarrow supports. A staged file has a unique name, is read by that name, and is never renamed. Each query that shares the
 location has its own directory, named after the query id.
 """
 
@@ -153,8 +153,8 @@ class Staging:
                 f"the staged rows in {self.location}/{name} are missing, so no staged row was written. Perhaps this driver "
                 "was paused, and a newer driver has proven the batch and deleted the staged rows. Then no data is at "
                 "risk, and the newer driver continues. If another process has deleted the rows, the batch is decided but "
-                "incomplete. Restart the query, so that Spark evaluates the batch again. If Spark cannot evaluate it, the "
-                "query reports that and stops"
+                "incomplete. Restart the query, so that Spark evaluates the batch again. If Spark cannot evaluate the "
+                "batch, the query reports this and stops"
             )
         with opened as source:
             if not is_whole(source):
@@ -190,7 +190,7 @@ class Staging:
 
 
 def _fsync(path: str, root: str) -> None:
-    """Make a file durable. Also make the entries of all directories that may be new durable, up to the root's own entry."""
+    """Make a file durable, and make the entries of all possibly new directories durable, up to the root's own entry."""
     above = Path(root).parent
     for name in (Path(path), *Path(path).parents):
         try:

@@ -63,7 +63,7 @@ class StageAttempt(msgspec.Struct, frozen=True, rename="camel"):
 
     @property
     def is_overwritten(self) -> bool:
-        """Whether the stage has run, but Spark has overwritten its report.
+        """Whether the stage has run, but Spark has overwritten the stage's report.
 
         If a new job shares the stage with a running job, Spark reports the stage as new (``AppStatusListener.onJobStart``).
         """
@@ -135,7 +135,7 @@ class StatusStore:
         return [self.job(number) or Job(number, (), is_over=False) for number in sorted(numbers)]
 
     def now(self) -> Moment:
-        """Return the current moment. This uses up an RDD number."""
+        """Return the current moment, and use up an RDD number."""
         # In this order, a job that is submitted between the two calls is treated as later than the moment, which is safe.
         job = self.end_of_jobs()
         return Moment(self.next_rdd(), job)

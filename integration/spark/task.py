@@ -278,7 +278,7 @@ class _Input:
 def _as_row(value: bytes) -> pa.RecordBatch:
     """Build a batch of one row and one column, without ``pa.array``.
 
-    That function imports pandas, which takes a second in every new Python worker.
+    ``pa.array`` imports pandas, which takes a second in every new Python worker.
     """
     offsets = pa.py_buffer(struct.pack("<ii", 0, len(value)))
     column = pa.Array.from_buffers(pa.binary(), 1, [None, offsets, pa.py_buffer(value)])
@@ -291,5 +291,5 @@ def _checksum(hashes: pa.Array[Any], rows: pa.RecordBatch) -> int:
 
 
 def _sum(hashes: pa.Array[Any]) -> int:
-    """Return the sum modulo 2**64. The sum does not depend on the order. Unlike XOR, it counts a duplicate row twice."""
+    """Return the sum modulo 2**64. The sum does not depend on the order. Unlike XOR, the sum counts a duplicate row twice."""
     return int(pc.sum(hashes.view(pa.uint64())).as_py() or 0)  # Arrow's sum of uint64 wraps around

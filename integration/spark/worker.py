@@ -1,8 +1,8 @@
 """In Spark's Python workers, cache the directory of each imported archive between tasks.
 
 Each task begins with ``importlib.invalidate_caches()`` (``pyspark.worker_util.setup_spark_files``). Python then rereads the
-directory of each archive on the path, once for every package that it imports from the archive. This takes 70 to 300 ms per
-task. The archives are Spark's ``pyspark.zip`` and each jar of ``spark.jars.packages``, which Spark also puts on the path.
+directory of each archive on the path, once for every package that it imports from the archive. These reads take 70 to 300 ms
+per task. The archives are Spark's ``pyspark.zip`` and each jar of ``spark.jars.packages``, which Spark also puts on the path.
 """
 
 from __future__ import annotations

@@ -110,21 +110,26 @@ def _check_offsets(files: Files, decided: Mapping[int, Decision]) -> Iterator[Fi
     # Spark deletes old batches, even during this check. So list the remaining ones last.
     oldest = min(_batches(files, "offsets"), default=0)
     if absent := [batch for batch in absent if batch >= oldest]:
-        text = "decided, but the checkpoint has no offsets for them, so the checkpoint is older than the ledger"
+        text = (
+            "these batches were decided, but the checkpoint has no offsets for them, so the checkpoint is older than the "
+            "ledger"
+        )
         yield Finding(Kind.OFFSETS_MISSING, f"batches {ranges(absent)}", text)
 
 
 def _check_commits(files: Files, finished: Collection[int], decided: Sequence[int]) -> Iterator[Finding]:
     if beyond := sorted(batch for batch in finished if batch > decided[-1]):
         text = (
-            "Spark finished them, but they were never decided. The query ran without the sink, or the ledger lost "
-            "decisions"
+            "Spark finished these batches, but they were never decided. The query ran without the sink, or the ledger "
+            "lost decisions"
         )
         yield Finding(Kind.COMMITTED_UNDECIDED, f"batches {ranges(beyond)}", text)
     # Spark writes commits/N after the sink's commit, so only the last decided batch may still lack the file.
     commits = _batches(files, "commits")
     if absent := [batch for batch in decided[:-1] if batch not in commits and batch >= min(commits, default=0)]:
-        text = "they and later batches were decided, but the checkpoint does not record them as finished"
+        text = (
+            "these batches and later batches were decided, but the checkpoint does not record these batches as finished"
+        )
         yield Finding(Kind.COMMIT_MISSING, f"batches {ranges(absent)}", text)
 
 

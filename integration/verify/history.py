@@ -1,4 +1,4 @@
-"""Arrange the decisions and repairs that a decision log still contains by batch. This module does no I/O."""
+"""Arrange by batch the decisions and repairs that a decision log still contains. This module does no I/O."""
 
 from __future__ import annotations
 

@@ -1,11 +1,11 @@
 """Find duplicates and gaps among more records than fit into memory.
 
-The module uses Grace hash partitioning. It distributes digests over files by hash, so equal digests are in the same file, and
+The module uses Grace hash partitioning: it distributes digests over files by hash. So equal digests are in the same file, and
 each file is small enough to sort in memory. 128-bit digests of 10 million records collide once in 10**24 runs.
 
 DuckDB (2.0) is not an alternative. Although DuckDB spills to disk, it exceeds a memory limit of 128 MB when it sorts one
-sequence of 40 million records. For 10 million records, this module needs some 200 MiB, half of DuckDB's disk space, and the
-same time.
+sequence of 40 million records. For 10 million records, this module needs some 200 MiB of memory, half as much disk space as
+DuckDB, and as much time.
 """
 
 from __future__ import annotations

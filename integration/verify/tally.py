@@ -57,7 +57,10 @@ class Tally:
     _producers: set[tuple[int, int]] = field(default_factory=set)
 
     def record(self, before: History, after: History, sink: KafkaSink, visible: Collection[str]) -> None:
-        """Record a check's decisions. The check read ``before`` before the output's end offsets, and ``after`` after them."""
+        """Record a check's decisions.
+
+        The check read the history ``before`` first, then the output's end offsets, and then the history ``after``.
+        """
         for history in (before, after):
             self._incomplete = self._incomplete or self._why_incomplete(history)
             for key, batch in history.batches.items():

@@ -32,7 +32,7 @@ class Decided(NamedTuple):
 
 
 def decided_in(history: History, sink: KafkaSink) -> dict[str, Decided]:
-    """Return the sink's decided transactions by UUID, without the transactions that a later record replaced."""
+    """Return the sink's decided transactions by UUID. Leave out transactions that a later record replaced."""
     found = {}
     for key, batch in history.batches.items():
         scan_start = batch.decision.scan_start.get(sink.name, {}).get("markers", {})
@@ -44,7 +44,7 @@ def decided_in(history: History, sink: KafkaSink) -> dict[str, Decided]:
 
 
 def superseded_in(history: History, sink: KafkaSink) -> dict[str, BatchId]:
-    """Map the UUIDs of the sink's transactions that a later record replaced to their batches."""
+    """Return the batch of each transaction of the sink that a later record replaced, by the transaction's UUID."""
     return {
         sink.decode_handle(handles[sink.name]).uuid: key
         for key, batch in history.batches.items()
@@ -76,7 +76,10 @@ def _why_missing(one: Decided, description: Description, bounds: Bounds, *, is_l
     partition = one.handle.marker_partition
     if description.is_of(one.handle) and description.state in {"Ongoing", "PrepareCommit"}:
         if is_last:
-            return Kind.DECIDED_OPEN, "decided but not committed. The running query or its next start commits it"
+            return (
+                Kind.DECIDED_OPEN,
+                "decided but not committed. The running query or its next start commits the transaction",
+            )
         return Kind.DECIDED_LATE, "decided but still open, although later batches were decided"
     if description.error == reports.NO_ANSWER:
         return Kind.DECIDED_UNKNOWN, "its coordinator does not respond. Check again later"
@@ -132,10 +135,14 @@ def check_open(
         if of is None or is_decided or description.state != "Ongoing":
             continue  # the transaction is the driver's own, or check_missing judges it, or it has ended in the meantime
         if of < driver_epoch:
-            text = "undecided, and an earlier driver began it. It holds readers back until the next driver aborts it"
+            text = (
+                "an earlier driver began this undecided transaction. The transaction holds readers back until the next "
+                "driver aborts it"
+            )
             yield Finding(Kind.ORPHAN_OPEN, tid, text)
         else:
             text = (
-                "undecided, and the current driver began it. Either its batch is being written, or the driver has died"
+                "the current driver began this undecided transaction. Either the batch is being written, or the "
+                "driver has died"
             )
             yield Finding(Kind.RUNNING_OPEN, tid, text)
