@@ -50,7 +50,7 @@ def not_examined(checkpoint: CheckpointState, named: frozenset[str]) -> Advice |
 def _newest(state: StoreState) -> str:
     if state.abandoned is None:
         return "no batch is decided"
-    return f"batch {state.abandoned} was abandoned, and no later one is decided"
+    return f"batch {state.abandoned} was abandoned, and no later batch is decided"
 
 
 def overtaken(looks: int) -> Advice:
@@ -64,8 +64,8 @@ def overtaken(looks: int) -> Advice:
 
 def _unseen(state: StoreState) -> Advice:
     if state.problem is None:
-        what = f"a {state.kind} does not show the state of its store, so it was not compared with the decisions"
-        return Advice(Urgency.WATCH, what, "Compare its output with the source.", "the-stores-of-sinks")
+        what = f"a {state.kind} does not show the state of its store, so the store was not compared with the decisions"
+        return Advice(Urgency.WATCH, what, "Compare the sink's output with the source.", "the-stores-of-sinks")
     if not state.answers:
         what = f"the store did not answer: {state.problem}"
         return Advice(
@@ -116,7 +116,10 @@ def _of_owner(seen: Observation, checkpoint: CheckpointState) -> Advice | None:
     if last in {"", checkpoint.query_id}:
         return None
     what = f"the checkpoint belongs to query {checkpoint.query_id}, but query {last} used the sink last"
-    action = f"Use the checkpoint of query {last}. If that query has ended permanently, start this one with override=EndQuery(…)."
+    action = (
+        f"Use the checkpoint of query {last}. If that query has ended permanently, start this query with "
+        "override=EndQuery(…)."
+    )
     return Advice(Urgency.ACT, what, action, "the-start-is-refused")
 
 
@@ -172,8 +175,8 @@ def _of_decision(state: StoreState, seen: Observation) -> Iterator[Advice]:
 def _of_leftovers(seen: Observation) -> Iterator[Advice]:
     if left := seen.leftovers:
         what = (
-            f"{_of(left)} {_are(left)} staged and undecided: the newest driver (epoch {seen.record.driver_epoch}) is writing its "
-            "batch, or has died"
+            f"{_of(left)} {_are(left)} staged but undecided: the newest driver (epoch {seen.record.driver_epoch}) is "
+            "writing its batch, or has died"
         )
         action = "If the driver is alive, do nothing. If the driver is dead, start the query, which removes these transactions."
         yield Advice(Urgency.WATCH, what, action, "a-batch-is-being-written")

@@ -77,8 +77,8 @@ def check_apis(target: Target) -> Iterator[Finding]:
 
 _FIX: Final = "Use Kafka 3.0 or newer, or a service that accepts this request"
 _OLD_FORMAT: Final = (
-    "The broker writes the message format of Kafka 0.10, which has no transactions. Raise inter.broker.protocol.version and "
-    "log.message.format.version, as the last steps of the upgrade"
+    "The broker writes the message format of Kafka 0.10, which has no transactions. Raise inter.broker.protocol.version "
+    "and log.message.format.version, because these are the last steps of the upgrade"
 )
 
 

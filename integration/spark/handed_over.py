@@ -71,9 +71,9 @@ def require_taken_over(files: Files, batch: Batch) -> None:
         return  # TakeOver reports the problem
     if facts.is_back:
         raise ConfigurationError(
-            f"`twopc migrate rollback` has returned this checkpoint to the old sink ({where}), which may have written rows "
-            f"of batch {batch.batch_id} since. This run wrote nothing. Run `twopc migrate cutover --apply` again, and "
-            "restart"
+            f"`twopc migrate rollback` has returned this checkpoint to the old sink ({where}), and the old sink may have "
+            f"written rows of batch {batch.batch_id} since then. This run wrote nothing. Run `twopc migrate cutover "
+            "--apply` again, and restart"
         )
     if facts.kind == _REST and facts.batch_id == batch.batch_id != _passing.get():
         raise ConfigurationError(

@@ -74,10 +74,10 @@ def translated(error: Exception) -> Exception:
         return found if isinstance(found, (RetriableError, FatalError)) else error
     if _MIXED in text:
         return FatalError(
-            "Spark wrote a shuffle of the batch again with different rows (an executor died, for example), and aborted "
-            "the job because some of its tasks had already read the old rows. No part of the batch is decided or visible. "
-            "Restart the query: it computes the whole batch again. A retry without a restart would use old rows that "
-            "Spark has kept"
+            "Spark wrote a shuffle of the batch again with different rows (an executor died, for example). Spark then "
+            "aborted the job, because some of the job's tasks had already read the old rows. No part of the batch is "
+            "decided or visible. Restart the query: it computes the whole batch again. A retry without a restart would "
+            "use old rows that Spark has kept"
         )
     if "ModuleNotFoundError" in text or "PYTHON_VERSION_MISMATCH" in text:
         return ConfigurationError(

@@ -49,8 +49,8 @@ class Options:
             )
         if not isinstance(self.staging, (bool, str)) or self.staging == "":
             raise ConfigurationError(
-                f"exactly_once(staging={self.staging!r}): pass True to stage beside the checkpoint, or the path of a directory "
-                "that the driver and every worker share"
+                f"exactly_once(staging={self.staging!r}): pass True to stage rows next to the checkpoint, or pass the path "
+                "of a directory that the driver and every worker share"
             )
         if not all(isinstance(listener, Listener) for listener in self.listeners):
             raise ConfigurationError(

@@ -52,7 +52,7 @@ class Repeated:
                 "DataFrame separately. If the DataFrames split the batch, a row may be in several DataFrames or in none. "
                 "That row is duplicated or lost, and no later check will report it. Persist their common parent before "
                 "you split it (parent.persist() before the call, parent.unpersist() after it), or split on columns that "
-                "are the same each time. If the DataFrames share no random value, no row is at risk",
+                "have the same values each time. If the DataFrames share no random value, no row is at risk",
                 batch_id,
                 " and ".join(map(repr, causes)),
                 next(iter(causes.values()))[:_SHOWN_CHARACTERS],

@@ -115,8 +115,8 @@ def _calling_query(session: SparkSession, given: GivenCheckpoint | None) -> Runn
         )
     if os.environ.get("PYSPARK_PIN_THREAD", "true").lower() != "true":
         raise ConfigurationError(
-            "with PYSPARK_PIN_THREAD=false, it is unknown which query is calling. Nothing was written. Unset the variable, "
-            "because Spark's default is true"
+            "with PYSPARK_PIN_THREAD=false, the toolkit cannot find out which query is calling. Nothing was written. "
+            "Unset the variable, because Spark's default is true"
         )
     raise ConfigurationError(
         f"thread {threading.current_thread().name!r} made this call, but a query called your function in another thread. "

@@ -1,10 +1,10 @@
 """Check that Spark has written all of a batch's state. The next batch cannot load the state if a partition is missing.
 
 A stateful operator commits a state partition when the partition's last row has been read (``StateStoreWriter``
-and its ``CompletionIterator`` in Spark's ``statefulOperators.scala``). So a ``limit``, a filter that is always false, a join
-with an empty side, or a DataFrame that is not made from the batch skips partitions (SPARK-52008). Up to version 4.0, Spark
-accepts a batch with skipped partitions, and fails at every later start. Newer versions fail once ``foreachBatch`` has
-returned.
+and its ``CompletionIterator`` in Spark's ``statefulOperators.scala``). So these plans skip partitions: a ``limit``, a filter
+that is always false, a join with an empty side, or a DataFrame that is not made from the batch (SPARK-52008). Up to version
+4.0, Spark accepts a batch with skipped partitions, and fails at every later start. Newer versions fail once ``foreachBatch``
+has returned.
 """
 
 from __future__ import annotations

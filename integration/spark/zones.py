@@ -1,8 +1,8 @@
 """Relabel timestamps as UTC. Spark labels timestamps in Arrow data with the session's time zone (``ArrowUtils.toArrowType``).
 
 The label does not change a timestamp's number of microseconds. Java recognizes names that Arrow and Python do not recognize
-(``GMT+8``, ``UTC+01:00``, ``ACT``; SPARK-59467), and the text that Arrow makes from a timestamp would depend on the label. So
-this module replaces the label first.
+(``GMT+8``, ``UTC+01:00``, ``ACT``; SPARK-59467). Also, the text that Arrow makes from a timestamp would depend on the label.
+So this module replaces the label first.
 """
 
 from __future__ import annotations
