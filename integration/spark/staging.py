@@ -161,7 +161,7 @@ class Staging:
                 raise FatalError(
                     f"the staged rows in {self.location}/{name} cannot be read: the file is torn or was altered. No staged "
                     "row was written, and the batch stays decided. Remove the file and restart, so that Spark evaluates "
-                    "the batch again if it still can. Or restore the file from a backup"
+                    "the batch again if that is still possible. Or restore the file from a backup"
                 )
             with pa.ipc.open_file(source, footer_offset=arrow_size(source)) as reader:
                 view = views_in(reader.schema)[sink]

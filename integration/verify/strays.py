@@ -38,7 +38,10 @@ def describe_strays(sink: KafkaSink, ends: Mapping[str, Mapping[int, int]], deci
                 places.append(f"{topic}[{partition}]@{record.offset} (producer id {batch.producer_id})")
     if not count:
         return "decided transactions wrote all these records"
-    return f"no decided transaction wrote {count:,} of them: {'; '.join(places)}{'; …' if count > len(places) else ''}"
+    return (
+        f"no decided transaction wrote {count:,} of these records: "
+        f"{'; '.join(places)}{'; …' if count > len(places) else ''}"
+    )
 
 
 def _strays(sink: KafkaSink, topic: str, ends: Mapping[int, int], decided: Producers) -> Iterator[tuple[int, Any]]:

@@ -87,7 +87,9 @@ def _why_missing(one: Decided, description: Description, bounds: Bounds, *, is_l
         return Kind.DECIDED_UNKNOWN, "its marker was deleted, so its commit cannot be verified"
     if bounds.stable.get(partition, 0) < bounds.ends.get(partition, 0):
         return Kind.DECIDED_UNKNOWN, "its marker may be behind an open transaction. Check again later"
-    fix = "the query's next start repairs it, or reports why it cannot" if is_last else "its rows are lost"
+    fix = (
+        "the query's next start repairs it, or reports why the repair is impossible" if is_last else "its rows are lost"
+    )
     return Kind.DECIDED_LOST, f"decided, but neither visible nor open ({description.state}), so {fix}"
 
 
@@ -105,10 +107,10 @@ def check_visible(
         one = decided.get(marker.uuid)
         if one is not None:
             if marker.rows != one.handle.rows:
-                text = f"its decision has {counted(one.handle.rows, 'row')}; the marker or the decision was altered"
+                text = f"its decision has {counted(one.handle.rows, 'row')}, so the marker or the decision was altered"
                 yield Finding(Kind.ROWS_DIFFER, where, f"{named}: {text}")
         elif marker.uuid in superseded:
-            text = "visible, although a repair replaced it as lost, so its rows are duplicated"
+            text = "visible, although a repair replaced it because it counted as lost, so its rows are duplicated"
             yield Finding(Kind.UNDECIDED_VISIBLE, where, f"{named}: {text}")
         elif marker.query_id in history.elsewhere:
             elsewhere[marker.query_id] += 1

@@ -207,7 +207,7 @@ def test_a_status_store_that_forgets_stages_stops_the_query_once_and_with_the_se
         pipeline.feed(60)
         run = pipeline.process()
         assert run.ended() != 0
-        assert "raise spark.ui.retainedJobs, spark.ui.retainedStages" in run.text, run.text[-3000:]
+        assert "Raise spark.ui.retainedJobs, spark.ui.retainedStages" in run.text, run.text[-3000:]
         assert "failed, retrying" not in run.text
         assert not pipeline.visible()
         settings = {"spark.ui.retainedStages": "1000", "spark.scheduler.listenerbus.eventqueue.capacity": "20000"}

@@ -58,7 +58,7 @@ def unseen(**changes: Any) -> StoreState:
         (
             replace(seen(evidence={}), batch=None, abandoned=4),
             HEALTHY,
-            "batch 4 was abandoned, and no later one is decided yet",
+            "batch 4 was abandoned, and no later batch is decided yet",
         ),
         (replace(seen(is_ahead=True), batch=None, abandoned=4), REFUSED, "log, which ends with batch 4"),
         (

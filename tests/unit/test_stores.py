@@ -219,7 +219,7 @@ def test_an_abandoned_batch_is_named(sink: Sink, owner: Markers) -> None:
     log.view = replace(log.view, begin=begin, decision=None)
     state, [advice] = look(sink, log)
     assert (state.batch, state.abandoned, state.facts()["last_decided"]) == (None, 1, 1)
-    assert advice.what == "batch 1 was abandoned, and no later one is decided yet"
+    assert advice.what == "batch 1 was abandoned, and no later batch is decided yet"
 
 
 def test_a_look_changes_neither_the_record_nor_a_marker(sink: Sink, owner: Markers) -> None:
