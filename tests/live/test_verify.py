@@ -126,7 +126,9 @@ def test_duplicates_written_by_others_are_found_and_located(play: Play) -> None:
     assert producer.flush(10) == 0
     report = report_of(play, record_checks=RecordChecks(key=parse("key")), sole_writer=True)
     assert kinds(report) == [Kind.RECORDS_UNDECIDED, Kind.DUPLICATES]
-    assert report.findings[0].text.startswith("4 records for 3 decided rows; no decided transaction wrote 1 of them: ")
+    assert report.findings[0].text.startswith(
+        "4 records for 3 decided rows; no decided transaction wrote 1 of these records: "
+    )
     assert report.findings[1].text.startswith("1 duplicates")
     assert f"{play.topic}[0]@" in report.findings[1].text
     assert kinds(report_of(play)) == [Kind.RECORDS_EXTRA]
@@ -148,7 +150,10 @@ def test_one_stray_record_of_a_new_key_is_named_by_its_place(play: Play) -> None
     committed_one = play.open_foreign("committed", play.topic, 2)
     committed_one.commit_transaction(10)
     (finding,) = (one for one in report_of(play).findings if one.kind is Kind.RECORDS_EXTRA)
-    assert f"; no decided transaction wrote 2 of them: {play.topic}[1]@{places[0]} (producer id -1)" in finding.text
+    assert (
+        f"; no decided transaction wrote 2 of these records: {play.topic}[1]@{places[0]} (producer id -1)"
+        in finding.text
+    )
     assert f"{play.topic}[2]@" in finding.text
 
 
