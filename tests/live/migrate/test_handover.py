@@ -47,7 +47,7 @@ def test_the_newest_file_is_in_force_and_the_same_one_is_not_written_again(tmp_p
     ("content", "said"),
     [
         ("{", "cannot be read"),
-        (json.dumps({**msgspec.to_builtins(HANDOVER), "format": 9}), "it has no checksum"),
+        (json.dumps({**msgspec.to_builtins(HANDOVER), "format": 9}), "the file has no checksum"),
         (with_check(msgspec.json.encode({**msgspec.to_builtins(HANDOVER), "format": 9})).decode(), "format 9"),
     ],
 )
