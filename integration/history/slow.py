@@ -208,7 +208,7 @@ SLOW: Final = (
     ),
     Rule(
         "slow plan",
-        "Producing the rows takes most of the time: the source, a shuffle, or the query's functions.",
+        "Most of the time goes into producing the rows: in the source, in a shuffle, or in the query's functions.",
         "The sink is not the cause. Examine the stage in the Spark UI. Add cores, or make the query do less.",
         _reading,
     ),

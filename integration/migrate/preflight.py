@@ -201,7 +201,7 @@ def _quota(entry: Any, ours: dict[str, Any]) -> str:
 
 
 def _sampled(target: Target, topic: str, partitions: Sequence[int]) -> Iterator[tuple[bytes, int]]:
-    """From each partition, yield the key and the partition of the newest records that have a key."""
+    """For the newest records with a key in each partition, yield each record's key and partition."""
     facts: dict[str, Any] = {"timeout_ms": target.sink.timeout_ms}
     ends = offsets(target.admin, topic, partitions, OffsetSpec.latest(), committed=True, **facts)
     first = offsets(target.admin, topic, partitions, OffsetSpec.earliest(), **facts)

@@ -60,7 +60,7 @@ class Repeated:
 
 
 def _causes(frames: Sequence[SinkFrame], query_id: str) -> dict[str, str]:
-    """Name the non-deterministic expressions in the DataFrames' plans and in the query before them."""
+    """Return the names of the non-deterministic expressions in the DataFrames' plans, or in the query that leads to them."""
     # The plan after Spark has put in cached data, because cached rows are the same for all DataFrames.
     plans: dict[str, Any] = {
         one.name: one.frame._jdf.queryExecution().withCachedData()  # noqa: SLF001 - no public way to the plan

@@ -190,7 +190,7 @@ class KafkaDecisionLog(DecisionLog):
             return
         raise FencedError(
             f"the record at {where} was aborted, although librdkafka reported success. A newer driver has acquired the "
-            "sink. Restart the query, unless the newer driver should run"
+            "sink. Restart the query, unless the newer driver is the one that should run"
         )
 
     def contents(self, until: int | None, *, whoever: bool = False) -> LogContents:

@@ -153,7 +153,8 @@ class DriverProducer:
                     raise FencedError(
                         f"{self._transactional_id} was fenced while it committed to the ledger {self._ledger}. Either "
                         "a newer driver has acquired the sink and reads the outcome, or this driver was paused for "
-                        "longer than its transaction timeout. Restart the query, unless the newer driver should run"
+                        "longer than its transaction timeout. Restart the query, unless the newer driver is the one that "
+                        "should run"
                     ) from error
                 # Only a successful abort proves that the commit before it failed.
                 if inner.txn_requires_abort() and self._abort():

@@ -48,7 +48,7 @@ class PoolKey:
 
 
 class ProducerPool:
-    """Keeps ready producers for one :class:`PoolKey` in this process."""
+    """Keeps a pool of ready producers for one :class:`PoolKey` in this process."""
 
     def __init__(self, key: PoolKey, *, timeout_ms: float) -> None:
         self.key = key

@@ -61,7 +61,7 @@ class DataFiles(Protocol[EntryT_co]):
         """The size in bytes at which a file is full."""
 
     def split(self, rows: pa.Table) -> Iterable[tuple[Partition, pa.Table]]:
-        """Group rows by partition. The groups have a data file's columns."""
+        """Group rows by partition. Each group has the same columns as the data files."""
 
     def create(self, path: str) -> DataFile[EntryT_co]:
         """Open a new file."""

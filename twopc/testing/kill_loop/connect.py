@@ -44,7 +44,7 @@ def require_connect() -> None:
 
 
 class ConnectRun:
-    """A client whose query runs in a server; see ``RunningQuery``."""
+    """A client whose query runs on a server; see ``RunningQuery``."""
 
     def __init__(self, client: QueryProcesses, server: Server, reached: str) -> None:
         self._client = client
