@@ -26,7 +26,7 @@ from twopc.integration.spark.number_ranges import NumberRanges
 from twopc.integration.spark.status_store import BEGINNING, Moment, StatusStore
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+    from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 
     from pyspark import SparkContext
 
@@ -95,40 +95,48 @@ class JobHistory:
         missing = self._examined.missing(first, max(own, default=first))
         return not any(rdd in self._dropped for rdd in rdds) and all(number in own for number in missing)
 
-    def examine(self, rdds: Collection[int], own: Collection[int]) -> frozenset[int]:
+    def examine(self, rdds: Collection[int], own: Collection[int]) -> None:
         """Examine the jobs that may have computed any of the RDDs and have not been examined yet.
 
         Args:
             rdds: the numbers of RDDs that Spark may have kept.
             own: the jobs that are already known. A job with a higher number counts if it has begun.
 
-        Returns:
-            the stages of these jobs. If jobs that run at the same time read the same shuffle, they share the stage that
-            writes it.
-
         Raises:
             UnreportedError: the store lacks one of these jobs, or one of a job's stages.
             FatalError: this history has dropped one of the RDDs.
         """
         if not rdds:
-            return frozenset()
+            return
         for rdd in rdds:
             if rdd in self._dropped:
                 raise _dropped(rdd)
         first = self.first_job(min(rdds))
-        last, stages = max(own, default=first), set[int]()
-        for number in self._examined.missing(first, self.store.end_of_jobs()):
-            if number in own:
-                continue
-            job = self._reported(number) if number < last else self.store.job(number)
-            if job is None:
-                continue  # this job began after the run's jobs were over
-            stages.update(job.stages)
+        for job in self._others(self._examined.missing(first, self.store.end_of_jobs()), own):
             for attempts in self.stages_of(job).values():
                 self.record(attempts)
             if job.is_over:
-                self._examined.add(number)
-        return frozenset(stages)
+                self._examined.add(job.job_id)
+
+    def stages_elsewhere(self, rdd: int, own: Collection[int]) -> frozenset[int]:
+        """Return the stages of all other jobs that may have computed the RDD or a later one.
+
+        Jobs that run at the same time share the stage that writes a common shuffle. A job counts even if it began after the
+        run's jobs, or if another query's check has examined it.
+
+        Raises:
+            UnreportedError: the store lacks one of these jobs.
+        """
+        numbers = range(self.first_job(rdd), self.store.end_of_jobs())
+        return frozenset(stage for job in self._others(numbers, own) for stage in job.stages)
+
+    def _others(self, numbers: Iterable[int], own: Collection[int]) -> Iterator[Job]:
+        last = max(own, default=0)
+        for number in numbers:
+            if number not in own:
+                job = self._reported(number) if number < last else self.store.job(number)
+                if job is not None:  # otherwise, it began after the run's jobs were over
+                    yield job
 
     def stages_of(self, job: Job) -> dict[int, list[StageAttempt]]:
         """Return all attempts at each stage of a job. A skipped stage that the store has dropped has no attempts.

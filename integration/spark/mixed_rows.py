@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING, Final
 
 from twopc.errors import FatalError, RetriableError
@@ -23,7 +24,8 @@ def judge(
     Args:
         own: the last attempt at each stage of the batch's jobs.
         ran: the stage attempts, from any job, that computed a part of the batch's input.
-        elsewhere: the stages of other jobs. A concurrent job may write a shuffle again while this batch's job reads it.
+        elsewhere: the stages of other jobs; they count only if a stage of the batch's jobs was rerun. A concurrent job may
+            write a shuffle again while this batch's job reads it.
         cached_rdds: returns the RDDs that are cached.
 
     Raises:
@@ -38,8 +40,12 @@ def judge(
             raise _mixed(max(stages))
     if not again and all(attempt.attempt_id == 0 for attempt in ran):
         return
-    for rdd in cached_rdds():
+    cached = cached_rdds()
+    for rdd in cached:
         _require_one_filling([one for one in ran if rdd in one.rdd_ids and one.shuffle_read_records], again)
+    for one in ran:
+        if one.shuffle_read_records and (one.shuffle_write_records or not cached.isdisjoint(one.rdd_ids)):
+            _require_read_once(one, again)
     writing = {one.stage_id for one in ran if one.shuffle_write_records}
     for attempt in ran:
         if attempt.attempt_id and attempt.stage_id in own and attempt.stage_id not in writing:
@@ -79,6 +85,19 @@ def _require_one_filling(fills: Sequence[StageAttempt], again: Sequence[Sequence
         before = [fill for fill in fills if (fill.submission_time or 0) < rewritten]
         if before and len(before) < len(fills):
             raise _mixed(max(run.stage_id for run in runs))
+
+
+def _require_read_once(reader: StageAttempt, again: Sequence[Sequence[StageAttempt]]) -> None:
+    """Check that none of the shuffles was written again while a stage was reading.
+
+    Jobs of two threads may share a shuffle. If one of them writes it again, Spark does not run the other's reading stage again.
+    Spark does not report which shuffles a stage reads, so any of them counts.
+    """
+    began = reader.submission_time or 0
+    ended = math.inf if reader.completion_time is None else reader.completion_time
+    for run in (run for runs in again for run in runs[1:]):
+        if began <= (run.submission_time or 0) <= ended:
+            raise _mixed(run.stage_id)
 
 
 _MIXED: Final = (

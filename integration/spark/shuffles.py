@@ -178,10 +178,12 @@ class Shuffles:
         shared = self._shared(seen, own)
         for attempts in seen.attempts.values():
             history.record(attempts)
-        elsewhere = history.examine(shared | self._unwritten(seen).keys(), own)
+        history.examine(shared | self._unwritten(seen).keys(), own)
         for stage in self._unwritten(seen).values():
             raise UnreportedError(f"the job that wrote the shuffle of stage {stage}")
         history.examined(own)
+        again = [max(attempts[-1].rdd_ids) for attempts in seen.attempts.values() if len(attempts) > 1]
+        elsewhere = history.stages_elsewhere(min(again), own) if again else frozenset()
         try:
             judge(seen.stages, history.of(seen.lineage), elsewhere, self._store.cached_rdds)
         except FatalError as error:

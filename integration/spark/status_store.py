@@ -37,6 +37,7 @@ class StageAttempt(msgspec.Struct, frozen=True, rename="camel"):
         rdd_ids: the RDDs that the stage's tasks compute or read from a cache. In every job, a shuffle's stage has the same
             RDDs.
         submission_time: when the attempt began, in milliseconds since 1970; None if the attempt did not begin.
+        completion_time: when the attempt succeeded or failed, in milliseconds since 1970; None if the attempt has not ended.
     """
 
     status: str
@@ -47,6 +48,7 @@ class StageAttempt(msgspec.Struct, frozen=True, rename="camel"):
     shuffle_write_records: int
     submission_time: int | None = None
     num_tasks: int = 1
+    completion_time: int | None = None
 
     @property
     def has_run(self) -> bool:

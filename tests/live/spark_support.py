@@ -88,11 +88,13 @@ def processes_of(*sessions: int) -> list[psutil.Process]:
 class Run:
     """The pipeline as a separate process: driver, JVM and workers."""
 
-    def __init__(self, options: list[Options], root: Path, spark_faults: str) -> None:
+    def __init__(self, options: list[Options], root: Path, spark_faults: str, script: Path) -> None:
         self.root = root / f"run-{uuid.uuid4().hex[:8]}"
         self.root.mkdir(parents=True)
         self.log = self.root / "log"
-        command = ["env", f"TWOPC_CRASH_POINTS={spark_faults}", sys.executable, str(_SCRIPT), *map(encoded, options)]
+        paths = os.pathsep.join([str(Path(__file__).parents[2]), os.environ.get("PYTHONPATH", "")])
+        environment = ["env", f"TWOPC_CRASH_POINTS={spark_faults}", f"PYTHONPATH={paths}"]
+        command = [*environment, sys.executable, str(script), *map(encoded, options)]
         self._process = GuardedProcess(command, log=self.log, cwd=self.root)
         self._group = os.getpgid(self._process.pid)
 
@@ -156,6 +158,9 @@ class Run:
 
 class Pipeline:
     """One query over any number of runs: its input, and its output as readers see it."""
+
+    #: The program that runs as a process.
+    script = _SCRIPT
 
     def __init__(self, bootstrap_servers: str, root: Path, *, partitions: int = 4, **options: Any) -> None:
         name = f"s{uuid.uuid4().hex[:10]}"
@@ -227,7 +232,7 @@ class Pipeline:
         """Start it as a process, which runs ``after`` first."""
         self.flush()
         mine = dataclasses.replace(self.options, **options)
-        run = Run([mine] if after is None else [after.options, mine], self.root, spark_faults)
+        run = Run([mine] if after is None else [after.options, mine], self.root, spark_faults, self.script)
         self.runs.append(run)
         return run
 

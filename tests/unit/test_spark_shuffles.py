@@ -299,6 +299,33 @@ def test_a_job_that_runs_at_the_same_moment_and_shares_a_stage_that_ran_again_st
         watching(store).check("b", {5})
 
 
+def sharing(ours: int, other: int) -> Store:
+    """Two jobs share the stage that wrote a shuffle twice, and both read it in a single attempt."""
+    jobs = {"": [Job(other, (M1, RESULT), is_over=True)], "b": [Job(ours, (M1, 5), is_over=True)]}
+    return Store(jobs, {M1: attempts_at(M1, 2), RESULT: attempts_at(RESULT), 5: result(5, 6)})
+
+
+def test_a_job_that_began_after_the_batchs_job_and_shares_a_stage_that_ran_again_stops_the_query() -> None:
+    with pytest.raises(FatalError, match="Spark ran stage 0 again"):
+        watching(sharing(ours=0, other=1)).check("b", {5})
+
+
+def test_a_job_that_another_query_has_examined_and_that_shares_a_stage_that_ran_again_stops_the_query() -> None:
+    """All queries share the history. The other query's check comes while the batch's job still runs."""
+    store = sharing(ours=0, other=1)
+    history = JobHistory(store)  # type: ignore[arg-type]
+    watched = Shuffles(history)
+    watched.begin()
+    history.examine({1}, own=())
+    with pytest.raises(FatalError, match="Spark ran stage 0 again"):
+        watched.check("b", {5})
+
+
+def test_a_stage_that_ran_again_is_decided_if_jobs_that_do_not_share_it_began_later() -> None:
+    store = Store(ONE_JOB | {"": [Job(1, (7,), is_over=True)]}, {**plain(), M1: attempts_at(M1, 3), 7: result(7, 70)})
+    watching(store).check("a", {RESULT})
+
+
 def test_a_job_that_has_not_ended_is_examined_again() -> None:
     jobs = {"": [Job(0, (M1, M2, RESULT), is_over=False)], "b": [Job(1, (3, 4, 5), is_over=True)]}
     store = Store(jobs, later_job("SKIPPED", "SKIPPED"))
@@ -334,6 +361,36 @@ def test_a_cache_that_was_filled_after_its_shuffle_was_written_again_is_decided(
     jobs = {"": [Job(0, (M1, 4), is_over=True)], "b": [Job(1, (3, 5), is_over=True)]}
     stages = {M1: again, 3: attempts_at(3, of=M1, status="SKIPPED"), **filled(4, 5)}
     watching(Store(jobs, stages, cached={3})).check("b", {5})
+
+
+def kept_while_rewritten(ended: int | None, written: int) -> Store:
+    """Job 0 keeps what it reads from the shuffle of M1 from the moment 40 until ``ended``. Job 1 writes M1 again at 45."""
+    again = [StageAttempt("COMPLETE", M1, number, (1,), 0, 9, time) for number, time in enumerate((0, 45))]
+    kept = StageAttempt("COMPLETE", 4, 0, (3,), 9, written, 40, completion_time=ended)
+    own = StageAttempt("COMPLETE", 5, 0, (6,) if written else (3, 6), 9 * (written > 0), 0, 60)
+    stages = {
+        3: attempts_at(3, of=M1, status="SKIPPED"),
+        6: result(6, 90),
+        7: [StageAttempt("SKIPPED", 7, 0, (3,), 0, 0)],
+    }
+    jobs = [Job(0, (M1, 4), is_over=True), Job(1, (M1, 6), is_over=True)]
+    ours = Job(2, (3, 7, 5) if written else (3, 5), is_over=True)
+    return Store({"": jobs, "b": [ours]}, {**stages, M1: again, 4: [kept], 5: [own]}, cached=set() if written else {3})
+
+
+@pytest.mark.parametrize("ended", [50, None])
+@pytest.mark.parametrize("written", [0, 9], ids=["cached", "written as a shuffle"])
+def test_rows_that_were_kept_while_another_job_wrote_their_shuffle_again_stop_the_query(
+    ended: int | None, written: int
+) -> None:
+    """The reading stage ran once, and only its times show that it may have read both writes."""
+    with pytest.raises(FatalError, match="Spark ran stage 0 again"):
+        watching(kept_while_rewritten(ended, written)).check("b", {5})
+
+
+@pytest.mark.parametrize("written", [0, 9], ids=["cached", "written as a shuffle"])
+def test_rows_that_were_kept_before_another_job_wrote_their_shuffle_again_are_decided(written: int) -> None:
+    watching(kept_while_rewritten(44, written)).check("b", {5})
 
 
 def test_a_cache_without_its_lineage_that_was_filled_again_by_another_job_stops_the_query() -> None:

@@ -1,0 +1,148 @@
+"""Another thread runs jobs over the batch's shuffle, and an executor dies, so that Spark writes a part of it again (rule 6)."""
+
+from __future__ import annotations
+
+import contextlib
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
+
+import psutil
+import pytest
+
+from tests.live import shared_shuffles
+from tests.live.shared_shuffles import BOTH, ENDED, GO, MAPS, OTHER, OURS, READERS
+from tests.live.spark_support import BY_TASKS, Pipeline, wait_until
+from tests.live.test_spark_executors import CLUSTER, executor_of, is_stopped, kill_workers, let_go
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from tests.live.services import KafkaService
+    from tests.live.spark_support import Run
+
+pytestmark = [pytest.mark.whole, pytest.mark.timeout(900)]
+
+_SLOTS = 3
+#: Two executors, with slots for both jobs: one task of ours and four of the other.
+THREADS = {
+    **CLUSTER,
+    "spark.master": f"local-cluster[2,{_SLOTS},1024]",
+    "spark.locality.wait": "0s",
+    "spark.shuffle.reduceLocality.enabled": "false",
+    "spark.shuffle.io.maxRetries": "1",
+    "spark.shuffle.io.retryWait": "1s",
+}
+_TIMEOUT_S = 200.0
+_REFUSED = "again, because it lost some of that stage's output"
+
+
+class Task(NamedTuple):
+    """A task that has read its input, as it has written down."""
+
+    partition: int
+    attempt: int
+    worker: psutil.Process
+
+
+def tasks(run: Run, stage: str, who: str = "*") -> list[Task]:
+    """The stopped tasks of a stage of one of the jobs, in the order in which they started."""
+    found = []
+    for file in (run.root / "tasks").glob(f"{stage}-{who}-*"):
+        partition, attempt, pid = map(int, file.name.split("-")[2:])
+        with contextlib.suppress(psutil.NoSuchProcess):
+            found.append(Task(partition, attempt, psutil.Process(pid)))
+    return sorted((one for one in found if is_stopped(one.worker)), key=lambda one: one.attempt)
+
+
+def wait_for(run: Run, is_so: Callable[[], bool], what: str) -> None:
+    wait_until(lambda: is_so() or run.wait(0) is not None, f"{what}: {run.log}", _TIMEOUT_S)
+    assert is_so(), f"it ended; its log:\n{run.text[-3000:]}"
+
+
+def open_gate(run: Run, name: str) -> None:
+    """Let the stopped tasks of a stage, and all later ones, go on."""
+    (run.root / name).touch()
+    for task in tasks(run, name):
+        with contextlib.suppress(psutil.NoSuchProcess):
+            task.worker.resume()
+
+
+@contextlib.contextmanager
+def refused_and_restarted(kafka: KafkaService, root: Path, plan: str, by: str) -> Iterator[Run]:
+    """A query that refuses its only batch. Then nothing is visible, and a restart writes each row once."""
+    pipeline = Pipeline(kafka.bootstrap_servers, root, spark=THREADS, plan=plan, filled_by=by, settings=BY_TASKS)
+    pipeline.script = Path(shared_shuffles.__file__)
+    try:
+        pipeline.feed(400, keys=100)  # each of the source's partitions has rows
+        run = pipeline.process()
+        yield run
+        let_go(run)
+        assert run.ended() != 0, f"it was decided; {difference(pipeline)}"
+        assert _REFUSED in run.text, run.text[-3000:]
+        assert not pipeline.visible()
+        again = pipeline.process()
+        for gate in (MAPS, READERS, GO):
+            (again.root / gate).touch()
+        let_go(again)
+        assert again.ended() == 0, again.text[-3000:]
+    finally:
+        kill_workers(pipeline)
+    pipeline.require_exactly_once()
+
+
+def difference(pipeline: Pipeline) -> str:
+    seen = pipeline.visible()
+    return f"lost {(pipeline.given - seen).total()}, duplicated {(seen - pipeline.given).total()}"
+
+
+def lose_a_part_that_the_other_job_writes_again(run: Run) -> None:
+    """Our task has read one part of the shuffle. It reads the next part once the other job has the lost rows again."""
+    wait_for(run, lambda: BOTH in run.text and len(tasks(run, MAPS)) == 4, "both jobs wait for the shuffle")
+    open_gate(run, MAPS)
+    wait_for(run, lambda: (len(tasks(run, READERS, OURS)), len(tasks(run, READERS, OTHER))) == (1, 4), "all tasks read")
+    [ours] = tasks(run, READERS, OURS)
+    kept = executor_of(ours.worker)
+    old = tasks(run, READERS, OTHER)
+    beside = [one for one in old if executor_of(one.worker) == kept]
+    [lost] = {executor_of(one.worker) for one in old} - {kept}
+    lost.kill()
+
+    def again() -> list[Task]:
+        return [one for one in tasks(run, READERS, OTHER) if one.attempt > old[-1].attempt]
+
+    def is_known() -> bool:
+        """The executor of our task forgets where the old rows were once it runs a task that came later."""
+        return any(executor_of(one.worker) == kept for one in again())
+
+    if len(beside) + 1 < _SLOTS:
+        wait_for(run, is_known, "the other job has the lost rows again")
+    else:
+        wait_for(run, lambda: len(again()) == _SLOTS, "the other job has the lost rows again")
+        min(beside).worker.resume()  # makes room for its last task
+        wait_for(run, is_known, "its last task has read the shuffle")
+    open_gate(run, READERS)
+
+
+@pytest.mark.parametrize("by", ["groups", "query"])
+def test_two_shuffles_that_a_job_elsewhere_wrote_before_the_call_and_that_were_lost_in_part(
+    by: str, kafka: KafkaService, tmp_path: Path
+) -> None:
+    with refused_and_restarted(kafka, tmp_path, "before", by) as run:
+        wait_for(run, lambda: len(tasks(run, MAPS)) == 4, "the shuffle's tasks have started")
+        executor = executor_of(tasks(run, MAPS)[0].worker)
+        (run.root / READERS).touch()
+        open_gate(run, MAPS)
+        wait_for(run, lambda: ENDED in run.text, "the other job has ended")
+        executor.kill()
+        wait_for(run, lambda: "Lost executor" in run.text, "Spark has noticed")
+        (run.root / GO).touch()
+
+
+@pytest.mark.parametrize(
+    ("plan", "by"), [("earlier", "thread"), ("later", "groups"), ("later", "query"), ("cached", "thread")]
+)
+def test_a_shuffle_that_a_job_elsewhere_writes_again_while_it_is_read(
+    plan: str, by: str, kafka: KafkaService, tmp_path: Path
+) -> None:
+    with refused_and_restarted(kafka, tmp_path, plan, by) as run:
+        lose_a_part_that_the_other_job_writes_again(run)
