@@ -25,9 +25,13 @@ _OF_CLUSTER: Final = re.compile(
     r"ExecutorLostFailure|FetchFailed|Python worker exited unexpectedly"
     r"|org\.apache\.kafka\.common\.errors\.(Timeout|Disconnect|Network)Exception"
 )
-#: Spark's error if it cannot run a result stage again (``DAGScheduler``). Either Spark's own comparison of rows found a
-#: difference (``spark.sql.shuffle.orderIndependentChecksum``), or Spark knows that the plan is not deterministic.
-_MIXED: Final = "A shuffle map stage with indeterminate output was failed and retried. However, Spark cannot rollback"
+#: Spark's errors if it cannot run a result stage again (``DAGScheduler``). Either Spark's own comparison of rows found a
+#: difference (``spark.sql.shuffle.orderIndependentChecksum``), or Spark knows that the plan is not deterministic. The second
+#: error is about a shuffle that another job wrote again while a task of this job was reading it.
+_MIXED: Final = re.compile(
+    r"A shuffle map stage with indeterminate output was failed and retried\. However, Spark cannot rollback"
+    r"|Task with indeterminate results from old attempt succeeded"
+)
 #: The sign of an error in a user's function. A retry would raise it again.
 _TRACEBACK: Final = "Traceback (most recent call last)"
 
@@ -72,7 +76,7 @@ def translated(error: Exception) -> Exception:
     if ours is not None:
         found = named_error(ours["name"], ours["message"])
         return found if isinstance(found, (RetriableError, FatalError)) else error
-    if _MIXED in text:
+    if _MIXED.search(text):
         return FatalError(
             "Spark wrote a shuffle of the batch again with different rows (an executor died, for example). Spark then "
             "aborted the job, because some of the job's tasks had already read the old rows. No part of the batch is "

@@ -28,18 +28,25 @@ _DETERMINISTIC = {**BY_TASKS, "checkpoints": {"deterministic_plan": True}}
 
 
 @contextlib.contextmanager
-def query(kafka: KafkaService, root: Path, **options: Any) -> Iterator[Pipeline]:
-    """A query over 60 rows on two executors, whose processes end with it."""
+def unchecked(kafka: KafkaService, root: Path, rows: int = 60, **options: Any) -> Iterator[Pipeline]:
+    """A query over some rows on two executors, whose processes end with it."""
     pipeline = Pipeline(
         kafka.bootstrap_servers,
         root,
         **{"max_offsets": 20, "is_connect": True, "settings": BY_TASKS, "spark": CLUSTER, **options},
     )
     try:
-        pipeline.feed(60)
+        pipeline.feed(rows)
         yield pipeline
     finally:
         kill_workers(pipeline)
+
+
+@contextlib.contextmanager
+def query(kafka: KafkaService, root: Path, **options: Any) -> Iterator[Pipeline]:
+    """The same; its output must be exactly once."""
+    with unchecked(kafka, root, **options) as pipeline:
+        yield pipeline
     pipeline.require_exactly_once()
 
 
@@ -61,6 +68,23 @@ def test_the_lost_part_of_a_deterministic_shuffle_is_written_again_and_each_row_
         let_go(run)
         assert run.ended() == 0, run.text[-3000:]
         assert _FETCH_FAILED in run.text
+
+
+def test_a_false_promise_that_a_random_shuffle_is_deterministic_loses_and_duplicates_rows(
+    kafka: KafkaService, tmp_path: Path
+) -> None:
+    """This is why the toolkit asks for the promise. The task that survives has read the first write of the lost part."""
+    options = {"plan": "scattered", "partitions": 4, "max_offsets": None, "settings": _DETERMINISTIC}
+    not_compared = CLUSTER | dict.fromkeys(CHECKSUMS, "false")
+    with unchecked(kafka, tmp_path, rows=400, spark=not_compared, **options) as pipeline:
+        run = pipeline.process("task.prepared=stop")
+        executor_of(stopped(run, count=2)[0]).kill()
+        let_go(run)
+        assert run.ended() == 0, run.text[-3000:]
+        assert _FETCH_FAILED in run.text
+    seen = pipeline.visible()
+    assert pipeline.given - seen
+    assert seen - pipeline.given
 
 
 @pytest.mark.skipif(pyspark.__version__ < "4.1", reason="Spark compares the rows of a shuffle from 4.1 on")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import psutil
 import pytest
@@ -68,9 +68,12 @@ def open_gate(run: Run, name: str) -> None:
 
 
 @contextlib.contextmanager
-def refused_and_restarted(kafka: KafkaService, root: Path, plan: str, by: str) -> Iterator[Run]:
+def refused_and_restarted(
+    kafka: KafkaService, root: Path, plan: str, by: str, *, refusal: str = _REFUSED, **options: Any
+) -> Iterator[Run]:
     """A query that refuses its only batch. Then nothing is visible, and a restart writes each row once."""
-    pipeline = Pipeline(kafka.bootstrap_servers, root, spark=THREADS, plan=plan, filled_by=by, settings=BY_TASKS)
+    given = {"spark": THREADS, "plan": plan, "filled_by": by, "settings": BY_TASKS, **options}
+    pipeline = Pipeline(kafka.bootstrap_servers, root, **given)
     pipeline.script = Path(shared_shuffles.__file__)
     try:
         pipeline.feed(400, keys=100)  # each of the source's partitions has rows
@@ -78,7 +81,7 @@ def refused_and_restarted(kafka: KafkaService, root: Path, plan: str, by: str) -
         yield run
         let_go(run)
         assert run.ended() != 0, f"it was decided; {difference(pipeline)}"
-        assert _REFUSED in run.text, run.text[-3000:]
+        assert refusal in run.text, run.text[-3000:]
         assert not pipeline.visible()
         again = pipeline.process()
         for gate in (MAPS, READERS, GO):
@@ -139,10 +142,16 @@ def test_two_shuffles_that_a_job_elsewhere_wrote_before_the_call_and_that_were_l
 
 
 @pytest.mark.parametrize(
-    ("plan", "by"), [("earlier", "thread"), ("later", "groups"), ("later", "query"), ("cached", "thread")]
+    ("plan", "by", "write_by"),
+    [
+        ("earlier", "thread", "tasks"),
+        ("later", "groups", "tasks"),
+        ("later", "query", "driver"),
+        ("cached", "thread", "tasks"),
+    ],
 )
 def test_a_shuffle_that_a_job_elsewhere_writes_again_while_it_is_read(
-    plan: str, by: str, kafka: KafkaService, tmp_path: Path
+    plan: str, by: str, write_by: str, kafka: KafkaService, tmp_path: Path
 ) -> None:
-    with refused_and_restarted(kafka, tmp_path, plan, by) as run:
+    with refused_and_restarted(kafka, tmp_path, plan, by, settings={"write_by": write_by}) as run:
         lose_a_part_that_the_other_job_writes_again(run)

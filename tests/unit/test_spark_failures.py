@@ -29,12 +29,15 @@ def test_an_error_in_a_python_trace_within_a_java_trace_is_found() -> None:
     assert type(found) is RetriableError and str(found) == "no answer"
 
 
-def test_a_job_that_spark_ends_rather_than_mix_rows_is_not_retried() -> None:
-    text = (
-        "Job aborted due to stage failure: A shuffle map stage with indeterminate output was failed and retried. However, Spark "
-        "cannot rollback the ResultStage 2 to re-process the input data, and has to fail this job."
-    )
-    found = translated(RuntimeError(text))
+@pytest.mark.parametrize(
+    "text",
+    [
+        "A shuffle map stage with indeterminate output was failed and retried. However, Spark cannot rollback the ResultStage 2",
+        "Task with indeterminate results from old attempt succeeded, aborting the stage ResultStage 2",
+    ],
+)
+def test_a_job_that_spark_ends_rather_than_mix_rows_is_not_retried(text: str) -> None:
+    found = translated(RuntimeError(f"Job aborted due to stage failure: {text}"))
     assert type(found) is FatalError and "Restart the query" in str(found)
 
 
