@@ -718,6 +718,16 @@ BUGS: Final = (
         whole="tests/live/test_spark_executors.py -k a_cache_of_which",
     ),
     _bug(
+        "a rerun counts as the batch's own, even if another job shares the stage",
+        6,
+        "integration/spark/shuffles.py",
+        "history.stages_elsewhere(min(again), own) if again else frozenset()",
+        "frozenset[int]()",
+        model=False,
+        protocol="tests/unit/test_spark_shuffles.py -k shares_a_stage",
+        whole="tests/live/test_spark_threads.py -k earlier",
+    ),
+    _bug(
         "a job that began after the batch's job does not count as one that shares a stage",
         6,
         "integration/spark/job_history.py",
