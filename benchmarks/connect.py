@@ -133,6 +133,11 @@ def _ignore(batch: DataFrame, batch_id: int) -> None:
     del batch, batch_id
 
 
+def cases(_: Settings) -> dict[str, tuple[int, int]]:
+    """Return each case's rows per batch and number of batches, by the case's name."""
+    return {some(rows, "row", "rows"): (rows, batches) for rows, batches in _SIZES}
+
+
 def measure(settings: Settings) -> Iterator[Case | Missing]:
     """Yield a case for each size."""
     with (
@@ -140,10 +145,8 @@ def measure(settings: Settings) -> Iterator[Case | Missing]:
         tempfile.TemporaryDirectory(prefix="twopc-bench-", ignore_cleanup_errors=True) as directory,
     ):
         topics = Topics(kafka.bootstrap_servers, 2)
-        for rows, batches in _SIZES:
-            name = some(rows, "row", "rows")
-            if settings.wants(name):
-                yield _case(topics, directory, settings, name, (settings.rows(rows), 1 if settings.quick else batches))
+        for name, (rows, batches) in settings.wanted(cases(settings)):
+            yield _case(topics, directory, settings, name, (settings.rows(rows), 1 if settings.quick else batches))
 
 
 def _case(topics: Topics, directory: str, settings: Settings, name: str, size: tuple[int, int]) -> Case:

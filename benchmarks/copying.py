@@ -28,6 +28,11 @@ _ROWS: Final = 2_000_000
 _BATCH_ROWS: Final = 400_000
 
 
+def cases(_: Settings) -> dict[str, None]:
+    """Return the one case's name."""
+    return {CASE: None}
+
+
 def measure(settings: Settings) -> Iterator[Case | Missing]:
     """Yield the one case, and the peers that could not be measured."""
     rows = settings.rows(_ROWS)

@@ -55,15 +55,19 @@ def case_name(handles: int) -> str:
     return some(handles, "transaction", "transactions")
 
 
+def cases(settings: Settings) -> dict[str, int]:
+    """Return each case's number of transactions, by the case's name."""
+    chosen = _ALL_HANDLES if settings.whole else _QUICK if settings.quick else _HANDLES
+    return {case_name(handles): handles for handles in chosen}
+
+
 def measure(settings: Settings) -> Iterator[Case]:
     """Yield a case for each number of transactions."""
-    chosen = _ALL_HANDLES if settings.whole else _QUICK if settings.quick else _HANDLES
     with counting_broker() as broker, tempfile.TemporaryDirectory() as name, workers() as pool:
         for handles, decisions in () if settings.quick else _WARM_UP:
             _case(broker, Path(name), pool, handles, decisions)
-        for handles in chosen:
-            if settings.wants(case_name(handles)):
-                yield _case(broker, Path(name), pool, handles, settings.rounds)
+        for _, handles in settings.wanted(cases(settings)):
+            yield _case(broker, Path(name), pool, handles, settings.rounds)
 
 
 def _case(broker: Broker, directory: Path, pool: Executor, handles: int, rounds: int) -> Case:

@@ -19,7 +19,8 @@ class Group:
 
     Attributes:
         name: the group's name, in ``--only`` and in its results.
-        module: the module with ``TITLE``, ``X_LABEL`` (empty for no curve) and ``measure(settings)``, which yields the cases.
+        module: the module with ``TITLE``, ``X_LABEL`` (empty for no curve), ``cases(settings)``, which returns a mapping with the
+            cases' names as keys, and ``measure(settings)``, which runs the cases and yields their results.
         rounds: the maximum number of rounds. A curve needs fewer rounds than a comparison.
         by_default: whether the group runs if no group is named. With ``--whole``, every group runs.
     """
@@ -38,6 +39,10 @@ class Group:
     def x_label(self) -> str:
         """The label for the curve's x axis."""
         return cast("str", import_module(self.module).X_LABEL)
+
+    def cases(self, settings: Settings) -> tuple[str, ...]:
+        """Return the names of the cases that these settings allow, in the order in which they run."""
+        return tuple(import_module(self.module).cases(settings))
 
     def measure(self, settings: Settings) -> Iterable[Case | Missing]:
         """Run the group's cases."""

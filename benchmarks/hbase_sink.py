@@ -70,6 +70,11 @@ WORKLOADS: list[tuple[str, Callable[[str], Mapping], tuple[bytes, ...], Callable
 ]
 
 
+def cases(_: Settings) -> dict[str, tuple[Callable[[str], Mapping], tuple[bytes, ...], Callable[[Any, bytes], Any]]]:
+    """Return each operation's mapping, cells and client call, by the case's name."""
+    return {name: (mapping, values, send) for name, mapping, values, send in WORKLOADS}
+
+
 def measure(settings: Settings) -> Iterator[Case]:
     """Yield a case for each operation."""
     rows = settings.rows(_ROWS)
@@ -81,18 +86,17 @@ def measure(settings: Settings) -> Iterator[Case]:
     with LocalHBase(heap="1g") as server:
         create_table(_sink(server.zookeeper, Put("{id}", {"d:v": "v"})))
         table: Any = Client({"hbase.zookeeper.quorum": server.zookeeper}).get_table(b"default", _TABLE.encode())
-        for name, mapping, values, send in WORKLOADS:
-            if settings.wants(name):
-                workload = _Workload(server.zookeeper, table, rows, mapping)
-                sides = {
-                    TWOPC: lambda w=workload: w.by_sink(batches),
-                    CLIENT: lambda w=workload, s=send: w.by_client(s),  # type: ignore[misc] # mypy cannot infer a default's type
-                    BATCHED: lambda w=workload, v=values: w.batched(v),  # type: ignore[misc] # mypy cannot infer a default's type
-                }
-                ran, _ = in_turn(settings.rounds, sides)
-                counted = {side: rows * len(found) for side, found in ran.items()}
-                facts = step_facts(workload.steps)
-                yield Case(name=name, unit="rows/s", samples=ran, counted=counted, facts=facts)
+        for name, (mapping, values, send) in settings.wanted(cases(settings)):
+            workload = _Workload(server.zookeeper, table, rows, mapping)
+            sides = {
+                TWOPC: lambda w=workload: w.by_sink(batches),
+                CLIENT: lambda w=workload, s=send: w.by_client(s),  # type: ignore[misc] # mypy cannot infer a default's type
+                BATCHED: lambda w=workload, v=values: w.batched(v),  # type: ignore[misc] # mypy cannot infer a default's type
+            }
+            ran, _ = in_turn(settings.rounds, sides)
+            counted = {side: rows * len(found) for side, found in ran.items()}
+            facts = step_facts(workload.steps)
+            yield Case(name=name, unit="rows/s", samples=ran, counted=counted, facts=facts)
         table.close()
 
 

@@ -8,6 +8,7 @@ counts each table's rows with the formats' own libraries.
 from __future__ import annotations
 
 import tempfile
+from itertools import groupby
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -33,20 +34,26 @@ _SIZES: Final = ((20_000, 8), (1_000_000, 3))
 _MEMORY: Final = "peak memory of a Python worker, MiB"
 
 
+def cases(_: Settings) -> dict[str, tuple[type[Lakehouse], int, int]]:
+    """Return each case's format, rows per batch and number of batches, by the case's name."""
+    return {
+        f"{kind.title}, {some(rows, 'row', 'rows')}": (kind, rows, batches)
+        for rows, batches in _SIZES
+        for kind in (Iceberg, Delta)
+    }
+
+
 def measure(settings: Settings) -> Iterator[Case]:
     """Yield a case for each format and size."""
     with (
         tempfile.TemporaryDirectory(prefix="twopc-bench-", ignore_cleanup_errors=True) as name,
         lakehouse_session(Path(name)) as (spark, uri),
     ):
-        outputs = (Iceberg(spark, uri), Delta(spark, Path(name) / "delta"))
-        for rows, batches in _SIZES:
-            cases = {f"{output.title}, {some(rows, 'row', 'rows')}": output for output in outputs}
-            wanted = {case: output for case, output in cases.items() if settings.wants(case)}
-            if wanted:
-                queries = FileQueries(spark, Path(name), settings.rows(rows), 1 if settings.quick else batches)
-                for case, output in wanted.items():
-                    yield _case(spark, queries, case, output, settings)
+        outputs = {Iceberg: Iceberg(spark, uri), Delta: Delta(spark, Path(name) / "delta")}
+        for (rows, batches), sized in groupby(settings.wanted(cases(settings)), lambda case: case[1][1:]):
+            queries = FileQueries(spark, Path(name), settings.rows(rows), 1 if settings.quick else batches)
+            for case, (kind, *_) in sized:
+                yield _case(spark, queries, case, outputs[kind], settings)
 
 
 def _case(spark: SparkSession, queries: FileQueries, name: str, output: Lakehouse, settings: Settings) -> Case:

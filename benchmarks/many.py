@@ -49,16 +49,21 @@ def case_name(queries: int) -> str:
     return some(queries, "query", "queries")
 
 
+def cases(settings: Settings) -> dict[str, int]:
+    """Return each case's number of queries, by the case's name."""
+    chosen = _ALL_QUERIES if settings.whole else _QUICK if settings.quick else _QUERIES
+    return {case_name(queries): queries for queries in chosen}
+
+
 def measure(settings: Settings) -> Iterator[Case]:
     """Yield a case for each number of queries. Each case has its own broker, so that the broker counts only that case."""
-    for queries in _ALL_QUERIES if settings.whole else _QUICK if settings.quick else _QUERIES:
-        if settings.wants(case_name(queries)):
-            with (
-                counting_broker(heap="2g") as broker,
-                tempfile.TemporaryDirectory() as name,
-                workers(1) as pool,
-            ):
-                yield _case(broker, Path(name), pool, queries, settings.rounds)
+    for _, queries in settings.wanted(cases(settings)):
+        with (
+            counting_broker(heap="2g") as broker,
+            tempfile.TemporaryDirectory() as name,
+            workers(1) as pool,
+        ):
+            yield _case(broker, Path(name), pool, queries, settings.rounds)
 
 
 def _case(broker: Broker, directory: Path, pool: Executor, queries: int, rounds: int) -> Case:

@@ -55,12 +55,17 @@ def case_name(sinks: int) -> str:
     return some(sinks, "sink", "sinks")
 
 
+def cases(settings: Settings) -> dict[str, int]:
+    """Return each case's number of sinks, by the case's name."""
+    return {case_name(sinks): sinks for sinks in (_QUICK if settings.quick else _SINKS)}
+
+
 def measure(settings: Settings) -> Iterator[Case]:
     """Yield a case for each number of sinks, all on one broker."""
     with counting_broker(heap=_HEAP) as broker, tempfile.TemporaryDirectory() as name:
         cluster = _Cluster(broker, Path(name))
         cluster.warm_up(2 if settings.quick else _WARM_UP)
-        for sinks in _QUICK if settings.quick else _SINKS:
+        for _, sinks in settings.wanted(cases(settings)):
             cluster.add(sinks - 1 - cluster.sinks)
             yield cluster.case(settings.rounds)
 

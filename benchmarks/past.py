@@ -35,21 +35,25 @@ _TRANSACTIONS: Final = 2
 _DECIDED: Final = "driver.decided"
 
 
+def cases(settings: Settings) -> dict[str, int]:
+    """Return each case's number of earlier batches, by the case's name."""
+    chosen = _ALL_BATCHES if settings.whole else _QUICK if settings.quick else _BATCHES
+    return {some(batches, "batch", "batches"): batches for batches in chosen}
+
+
 def measure(settings: Settings) -> Iterator[Case]:
     """Yield a case for each number of batches. The same query runs through all cases."""
-    chosen = _ALL_BATCHES if settings.whole else _QUICK if settings.quick else _BATCHES
     with counting_broker() as broker, tempfile.TemporaryDirectory() as name:
         topics = Topics(broker.bootstrap_servers, 2)
         query = Query(broker.bootstrap_servers, topics.create(), Path(name))
         done = written = 0
-        for batches in chosen:
+        for case, batches in settings.wanted(cases(settings)):
             _process_empty(query, done, batches)
             recovered = [_recover(broker, query, batches + number) for number in range(settings.rounds)]
             done = batches + settings.rounds
             written += _TRANSACTIONS * settings.rounds
             found = count(broker.bootstrap_servers, query.sink.topic or "", expected=written, keyed=False)
             samples, facts = [took_ms for took_ms, _ in recovered], recovered[-1][1]
-            case = some(batches, "batch", "batches")
             counted = {TWOPC: found.records}
             yield Case(name=case, unit="ms", x=batches, samples={TWOPC: samples}, counted=counted, facts=facts)
 

@@ -92,6 +92,11 @@ class _Mode:
 _MODES: Final = (_Mode("append to PostgreSQL", is_upsert=False), _Mode("upsert into PostgreSQL", is_upsert=True))
 
 
+def cases(_: Settings) -> dict[str, _Mode]:
+    """Return each case's mode, by the case's name."""
+    return {mode.case: mode for mode in _MODES}
+
+
 def measure(settings: Settings) -> Iterator[Case]:
     """Yield a case for appends, and one for upserts."""
     rows = settings.rows(_ROWS)
@@ -100,16 +105,15 @@ def measure(settings: Settings) -> Iterator[Case]:
         tempfile.TemporaryDirectory(prefix="twopc-bench-", ignore_cleanup_errors=True) as name,
         spark_session(Path(name), jars=postgres_jdbc_jars()) as spark,
     ):
-        for mode in _MODES:
-            if settings.wants(mode.case):
-                bench = _Bench(spark, server.dsn, Path(name), mode, rows)
-                ran, _ = in_turn(settings.rounds, bench.sides(settings.exactly_once), warm_up=1)
-                yield Case(
-                    name=mode.case,
-                    unit="rows/s",
-                    samples=ran,
-                    counted={side: bench.expected * len(found) for side, found in ran.items()},
-                )
+        for case, mode in settings.wanted(cases(settings)):
+            bench = _Bench(spark, server.dsn, Path(name), mode, rows)
+            ran, _ = in_turn(settings.rounds, bench.sides(settings.exactly_once), warm_up=1)
+            yield Case(
+                name=case,
+                unit="rows/s",
+                samples=ran,
+                counted={side: bench.expected * len(found) for side, found in ran.items()},
+            )
 
 
 class _Bench:

@@ -56,6 +56,11 @@ WORKLOADS: list[tuple[str, Callable[[str], Mapping], Callable[[Any, str, int], A
 ]
 
 
+def cases(_: Settings) -> dict[str, tuple[Callable[[str], Mapping], Callable[[Any, str, int], Any]]]:
+    """Return each command's mapping and client call, by the case's name."""
+    return {name: (mapping, send) for name, mapping, send in WORKLOADS}
+
+
 def measure(settings: Settings) -> Iterator[Case]:
     """Yield a case for each command."""
     rows = settings.rows(_ROWS)
@@ -63,9 +68,8 @@ def measure(settings: Settings) -> Iterator[Case]:
     batches = [pa.record_batch({"id": i, "n": i, "v": pa.array([_VALUE] * len(i))}) for i in ids]
     server = LocalRedis(options={"slowlog-log-slower-than": "1000"})
     with server, contextlib.closing(server.client()) as client:
-        for name, mapping, send in WORKLOADS:
-            if settings.wants(name):
-                yield _case(settings.rounds, _Workload(server.url, client, rows), name, (mapping, send, batches))
+        for name, (mapping, send) in settings.wanted(cases(settings)):
+            yield _case(settings.rounds, _Workload(server.url, client, rows), name, (mapping, send, batches))
 
 
 class _Workload:

@@ -24,15 +24,15 @@ if TYPE_CHECKING:
     from benchmarks.settings import Settings
 
 
-def chosen(only: Sequence[str], *, whole: bool = False) -> list[tuple[Group, tuple[str, ...]]]:
+def chosen(only: Sequence[str], settings: Settings) -> list[tuple[Group, tuple[str, ...]]]:
     """Choose the groups to run, each with the requested prefixes of case names.
 
     Args:
-        only: ``group`` or ``group:prefix``. Empty: the groups that run by default.
-        whole: whether an empty ``only`` means all groups.
+        only: ``group`` or ``group:prefix``. Empty: the groups that run by default, or with ``settings.whole`` all groups.
+        settings: the settings for the run.
 
     Raises:
-        ValueError: no group has this name.
+        ValueError: no group has this name, or none of the group's cases has a name with this prefix.
     """
     wanted: dict[str, list[str]] = {}
     for one in only:
@@ -42,20 +42,38 @@ def chosen(only: Sequence[str], *, whole: bool = False) -> list[tuple[Group, tup
     if unknown:
         raise ValueError(f"no group {unknown[0]!r}: the groups are {', '.join(group.name for group in GROUPS)}")
     if not only:
-        return [(group, ()) for group in GROUPS if whole or group.by_default]
-    return [(group, tuple(wanted[group.name])) for group in GROUPS if group.name in wanted]
+        return [(group, ()) for group in GROUPS if settings.whole or group.by_default]
+    found = [(group, tuple(wanted[group.name])) for group in GROUPS if group.name in wanted]
+    for known, parts in found:
+        for part in parts:
+            _require_case(known, part, settings)
+    return found
+
+
+def _require_case(group: Group, part: str, settings: Settings) -> None:
+    """Raise a ValueError if the group has no case whose name begins with ``part``."""
+    names = group.cases(settings)
+    if any(map(replace(settings, only=(part,)).wants, names)):
+        return
+    longer = [name for name in group.cases(replace(settings, whole=True)) if name not in names]
+    raise ValueError(
+        f"group {group.name!r} has no case that begins with {part!r}. Nothing was measured. Its cases are: {'; '.join(names)}"
+        + (f". With --whole, they are also: {'; '.join(longer)}" if longer else "")
+    )
 
 
 def run_groups(only: Sequence[str], settings: Settings, directory: Path) -> list[Results]:
     """Run the chosen groups, and keep each group's results and charts in ``directory``.
 
     Raises:
+        ValueError: ``only`` names no group or no case; see :func:`chosen`.
         WrongCountError: an output differs from the written records.
     """
+    groups = chosen(only, settings)
     head = heading(settings.exactly_once)
     console.print(in_words(head), highlight=False)
     found = []
-    for group, parts in chosen(only, whole=settings.whole):
+    for group, parts in groups:
         began = time.monotonic()
         of_group = replace(settings, only=parts, rounds=min(settings.rounds, group.rounds))
         # Use a separate process, so that the group has a new JVM and fresh memory.

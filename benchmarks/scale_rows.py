@@ -21,14 +21,17 @@ _BASE_ROWS: Final = 100_000
 _GROWTH: Final = "increase in worker memory from 100 000 rows, MiB"
 
 
+def cases(_: Settings) -> dict[str, int]:
+    """Return each case's number of rows, by the case's name."""
+    return {case_name(rows): rows for rows in _ROWS}
+
+
 def measure(settings: Settings) -> Iterator[Case]:
     """Yield a case for each number of rows. The largest case also shows how much a worker's memory grew."""
     base: dict[str, float] = {}
     with counted_queries(settings) as bench:
-        for rows in _ROWS:
-            if not settings.wants(case_name(rows)):
-                continue
-            found = point(bench, settings, case_name(rows), rows, rows=settings.rows(rows), value_bytes=100, tasks=2)
+        for name, rows in settings.wanted(cases(settings)):
+            found = point(bench, settings, name, rows, rows=settings.rows(rows), value_bytes=100, tasks=2)
             workers = found.facts.get(_WORKER, {})
             if rows == _BASE_ROWS:
                 base = workers

@@ -26,15 +26,19 @@ _ROWS: Final = 200_000
 _BATCHES: Final = 3
 
 
+def cases(settings: Settings) -> dict[str, int]:
+    """Return each case's number of shuffle partitions, by the case's name."""
+    counts = _ALL_PARTITIONS if settings.whole else _PARTITIONS
+    return {some(count, "partition", "partitions"): count for count in counts}
+
+
 def measure(settings: Settings) -> Iterator[Case]:
     """Yield a case for each number of shuffle partitions. The source has two partitions."""
     with counted_queries(settings) as bench:
         batches = WARM_UP_BATCHES + (1 if settings.quick else _BATCHES)
         source = bench.source(settings.rows(_ROWS), batches)
-        for count in _ALL_PARTITIONS if settings.whole else _PARTITIONS:
-            name = some(count, "partition", "partitions")
-            if settings.wants(name):
-                shuffled = replace(source, shuffled=count)
-                ran, _ = in_turn(settings.rounds, sides_of(bench, shuffled, settings, two_phases=True))
-                yield case_of(name, ran, x=count)
+        for name, count in settings.wanted(cases(settings)):
+            shuffled = replace(source, shuffled=count)
+            ran, _ = in_turn(settings.rounds, sides_of(bench, shuffled, settings, two_phases=True))
+            yield case_of(name, ran, x=count)
         bench.drop(source)

@@ -20,10 +20,13 @@ _ALL_TASKS: Final = (1, 2, 4, 8, 16, 32, 64)
 _ROWS: Final = 6_400
 
 
+def cases(settings: Settings) -> dict[str, int]:
+    """Return each case's number of tasks, by the case's name."""
+    return {some(tasks, "task", "tasks"): tasks for tasks in (_ALL_TASKS if settings.whole else _TASKS)}
+
+
 def measure(settings: Settings) -> Iterator[Case]:
     """Yield a case for each number of tasks."""
     with counted_queries(settings) as bench:
-        for tasks in _ALL_TASKS if settings.whole else _TASKS:
-            name = some(tasks, "task", "tasks")
-            if settings.wants(name):
-                yield point(bench, settings, name, tasks, rows=settings.rows(_ROWS), value_bytes=100, tasks=tasks)
+        for name, tasks in settings.wanted(cases(settings)):
+            yield point(bench, settings, name, tasks, rows=settings.rows(_ROWS), value_bytes=100, tasks=tasks)

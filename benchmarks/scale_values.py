@@ -20,11 +20,14 @@ _MOST_ROWS: Final = 10_000
 _MOST_BYTES: Final = 10_000_000
 
 
+def cases(_: Settings) -> dict[str, int]:
+    """Return each case's bytes per value, by the case's name."""
+    return {some(size, "byte", "bytes"): size for size in _BYTES}
+
+
 def measure(settings: Settings) -> Iterator[Case]:
     """Yield a case for each size."""
     with counted_queries(settings) as bench:
-        for size in _BYTES:
+        for name, size in settings.wanted(cases(settings)):
             rows = min(_MOST_ROWS, _MOST_BYTES // size)
-            name = some(size, "byte", "bytes")
-            if settings.wants(name):
-                yield point(bench, settings, name, size, rows=settings.rows(rows), value_bytes=size, tasks=2)
+            yield point(bench, settings, name, size, rows=settings.rows(rows), value_bytes=size, tasks=2)

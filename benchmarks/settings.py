@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Iterator, Mapping
+
+T = TypeVar("T")
 
 #: A quick run divides the number of rows by this.
 _QUICK = 50
@@ -39,6 +41,10 @@ class Settings:
     def wants(self, case: str) -> bool:
         """Whether a case should run."""
         return not self.only or case.replace(" ", "").startswith(self.only)
+
+    def wanted(self, cases: Mapping[str, T]) -> Iterator[tuple[str, T]]:
+        """Yield the name and the value of each case that should run."""
+        return ((name, value) for name, value in cases.items() if self.wants(name))
 
     @property
     def two_phases(self) -> dict[str, Any] | None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import tempfile
+from itertools import groupby
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -33,9 +34,15 @@ X_LABEL: Final = ""
 TWO: Final = "twopc, 2 partitions"
 COUNT: Final = "a function that counts the rows"
 COUNT_TWO: Final = "a function that counts the rows, 2 partitions"
+_STORES: Final = ("Redis", "HBase", "PostgreSQL", "Iceberg", "Delta")
 _PARTITIONS: Final = (64, 200)
 _ROWS: Final = 100_000
 _BATCHES: Final = 3
+
+
+def cases(_: Settings) -> dict[str, tuple[str, int]]:
+    """Return each case's store and number of shuffle partitions, by the case's name."""
+    return {f"{store}, {count} partitions": (store, count) for store in _STORES for count in _PARTITIONS}
 
 
 def measure(settings: Settings) -> Iterator[Case]:
@@ -45,12 +52,9 @@ def measure(settings: Settings) -> Iterator[Case]:
         lakehouse_session(Path(name)) as (spark, uri),
     ):
         queries = FileQueries(spark, Path(name), settings.rows(_ROWS), 1 if settings.quick else _BATCHES)
-        for title in ("Redis", "HBase", "PostgreSQL", "Iceberg", "Delta"):
-            wanted = {count: case for count in _PARTITIONS if settings.wants(case := f"{title}, {count} partitions")}
-            if not wanted:
-                continue
-            with _started(title, spark, uri, Path(name)) as output:
-                for count, case in wanted.items():
+        for store, of_store in groupby(settings.wanted(cases(settings)), lambda case: case[1][0]):
+            with _started(store, spark, uri, Path(name)) as output:
+                for case, (_, count) in of_store:
                     yield _case(queries, case, output, count, settings)
 
 
@@ -67,9 +71,9 @@ def _case(queries: FileQueries, name: str, output: Output, partitions: int, sett
 
 
 @contextlib.contextmanager
-def _started(title: str, spark: SparkSession, uri: str, directory: Path) -> Iterator[Output]:
+def _started(store: str, spark: SparkSession, uri: str, directory: Path) -> Iterator[Output]:
     """Start one sink's server, which runs only during that sink's cases."""
-    match title:
+    match store:
         case "Redis":
             with LocalRedis() as redis:
                 yield Redis(redis)

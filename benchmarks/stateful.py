@@ -26,14 +26,17 @@ _SIZES: Final = (100, 2_000)
 _BATCHES: Final = 5
 
 
+def cases(_: Settings) -> dict[str, int]:
+    """Return each case's rows per batch, by the case's name."""
+    return {some(rows, "row", "rows"): rows for rows in _SIZES}
+
+
 def measure(settings: Settings) -> Iterator[Case]:
     """Yield a case for each size."""
     with queries() as bench:
         warm_up(bench, settings)
-        for rows in _SIZES:
-            name = some(rows, "row", "rows")
-            if settings.wants(name):
-                source = bench.source(settings.rows(rows), WARM_UP_BATCHES + (1 if settings.quick else _BATCHES))
-                sides = sides_of(bench, replace(source, is_stateful=True), settings, two_phases=True)
-                yield case_of(name, in_turn(settings.rounds, sides)[0])
-                bench.drop(source)
+        for name, rows in settings.wanted(cases(settings)):
+            source = bench.source(settings.rows(rows), WARM_UP_BATCHES + (1 if settings.quick else _BATCHES))
+            sides = sides_of(bench, replace(source, is_stateful=True), settings, two_phases=True)
+            yield case_of(name, in_turn(settings.rounds, sides)[0])
+            bench.drop(source)

@@ -93,15 +93,19 @@ def warm_up(bench: Queries, settings: Settings) -> None:
     bench.drop(source)
 
 
+def cases(_: Settings) -> dict[str, tuple[int, int]]:
+    """Return each case's rows per batch and number of batches, by the case's name."""
+    return {case_name(rows): (rows, batches) for rows, batches in SIZES}
+
+
 def measure(settings: Settings) -> Iterator[Case]:
     """Yield a case for each size."""
-    sizes = [(rows, batches) for rows, batches in SIZES if settings.wants(case_name(rows))]
     with queries() as bench:
         warm_up(bench, settings)
-        for rows, batches in sizes:
+        for name, (rows, batches) in settings.wanted(cases(settings)):
             source = bench.source(settings.rows(rows), WARM_UP_BATCHES + (1 if settings.quick else batches))
             sides = sides_of(bench, source, settings, two_phases=rows in _TWO_PHASE_SIZES)
-            yield case_of(case_name(rows), in_turn(settings.rounds, sides)[0], x=rows)
+            yield case_of(name, in_turn(settings.rounds, sides)[0], x=rows)
             bench.drop(source)
 
 

@@ -59,12 +59,15 @@ class _Ran:
     steps: dict[str, float]
 
 
+def cases(_: Settings) -> dict[str, tuple[int, int]]:
+    """Return each case's rows per batch and number of batches, by the case's name."""
+    return {case_name(rows): (rows, batches) for rows, batches in _SIZES}
+
+
 def measure(settings: Settings) -> Iterator[Case]:
     """Yield a case for each size."""
     with queries() as bench:
-        for rows, batches in _SIZES:
-            if not settings.wants(case_name(rows)):
-                continue
+        for name, (rows, batches) in settings.wanted(cases(settings)):
             source = bench.source(settings.rows(rows), WARM_UP_BATCHES + (1 if settings.quick else batches))
             ran, _ = in_turn(settings.rounds, _sides(bench, source, settings), warm_up=1)
             bench.drop(source)
@@ -73,7 +76,7 @@ def measure(settings: Settings) -> Iterator[Case]:
                 for step in runs[0].steps:
                     facts.setdefault(f"ms: {step}", {})[side] = statistics.median(run.steps[step] for run in runs)
             yield Case(
-                name=case_name(rows),
+                name=name,
                 unit="ms",
                 samples={side: [run.median_ms for run in runs] for side, runs in ran.items()},
                 counted={side: count for side, runs in ran.items() if (count := sum(run.counted for run in runs))},

@@ -19,7 +19,7 @@ from benchmarks.groups import GROUPS, Group
 from benchmarks.lake_tables import SmallDeltaFiles, SmallFiles, SmallIcebergFiles, rows_of
 from benchmarks.many import DRIVER_CONNECTIONS, IDS, LEDGER_PARTITIONS, REQUESTS, WORKER_CONNECTIONS
 from benchmarks.measured import TWO_PHASES, TWOPC, Case, Missing, MissingError, Results, Spread, read_results
-from benchmarks.pages import PAGES, filled
+from benchmarks.pages import PAGES, RESULTS, filled
 from benchmarks.planning import planning_table
 from benchmarks.report import lines
 from benchmarks.run import chosen, run_group
@@ -109,8 +109,9 @@ def test_a_fact_can_be_a_goal() -> None:
     assert (goal.verdict(results(kept)), goal.figure(results(kept))) == (Verdict.MISSED, "101")
 
 
-def test_every_goal_belongs_to_a_group() -> None:
-    assert {goal.group for goal in GOALS} - {group.name for group in GROUPS} == set()
+def test_every_goal_is_about_a_case_of_a_group() -> None:
+    cases = {group.name: group.cases(Settings(whole=True)) for group in GROUPS}
+    assert [goal for goal in GOALS if goal.case not in cases[goal.group]] == []
 
 
 def test_a_chart_is_valid_has_every_point_in_its_frame_and_both_colour_schemes() -> None:
@@ -188,17 +189,50 @@ def test_a_block_of_an_unknown_group_is_an_error(tmp_path: Path) -> None:
 
 
 def test_only_names_groups_and_parts_of_cases() -> None:
-    assert [group for group, _ in chosen((), whole=True)] == list(GROUPS)
-    assert [group for group, _ in chosen(())] == [group for group in GROUPS if group.by_default]
-    assert [(group.name, parts) for group, parts in chosen(["streaming:2000", "streaming:100rows"])] == [
+    assert [group for group, _ in chosen((), Settings(whole=True))] == list(GROUPS)
+    assert [group for group, _ in chosen((), Settings())] == [group for group in GROUPS if group.by_default]
+    assert [(group.name, parts) for group, parts in chosen(["streaming:2000", "streaming:100rows"], Settings())] == [
         ("streaming", ("2000", "100rows"))
     ]
     with pytest.raises(ValueError, match="no group 'other': the groups are streaming"):
-        chosen(["other"])
+        chosen(["other"], Settings())
     assert Settings(only=("2000",)).wants("2 000 rows")
     assert not Settings(only=("2000",)).wants("100 rows")
     assert not Settings(only=("4",)).wants("64 tasks")
     assert Settings().wants("100 rows")
+
+
+def test_a_case_that_does_not_exist_is_an_error_that_names_the_cases_of_its_group() -> None:
+    with pytest.raises(
+        ValueError, match=r"'shuffled' has no case that begins with '300'.* 2 partitions; 64 partitions"
+    ) as found:
+        chosen(["shuffled:64", "shuffled:300"], Settings())
+    assert str(found.value).endswith("With --whole, they are also: 16 partitions; 1 000 partitions")
+    with pytest.raises(ValueError, match=r"are: write phase$"):  # a group with one case, and no more with --whole
+        chosen(["write:read"], Settings())
+
+
+def test_a_case_that_only_a_whole_run_has_can_be_named_with_whole() -> None:
+    with pytest.raises(ValueError, match="With --whole"):
+        chosen(["shuffled:1000"], Settings())
+    assert chosen(["shuffled:1000"], Settings(whole=True))[0][1] == ("1000",)
+
+
+@pytest.mark.parametrize("quick", [False, True])
+@pytest.mark.parametrize("group", GROUPS, ids=lambda group: group.name)
+def test_each_group_names_its_cases_and_has_kept_only_results_of_these(group: Group, *, quick: bool) -> None:
+    names = group.cases(Settings(whole=True, quick=quick))
+    assert names
+    assert all(chosen([f"{group.name}:{name}"], Settings(whole=True, quick=quick)) for name in names)
+    kept = read_results(RESULTS, group.name)
+    if kept is not None and not quick:
+        assert {one.name for one in kept.cases} <= set(names)
+
+
+def test_a_run_of_one_case_measures_only_that_case() -> None:
+    cases = {"100 rows": 100, "2 000 rows": 2000}
+    assert list(Settings(only=("2000",)).wanted(cases)) == [("2 000 rows", 2000)]
+    assert list(Settings().wanted(cases)) == list(cases.items())
 
 
 def test_settings_are_json_or_text() -> None:
