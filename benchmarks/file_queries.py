@@ -86,9 +86,19 @@ class FileQueries:
             output, name, lambda rows: start(rows.option("checkpointLocation", self._checkpoint()), name), None
         )
 
-    def counting(self, partitions: int) -> float:
-        """Count the rows in as many tasks as a sink has writers, and write nothing; see :meth:`exactly_once`."""
-        writers = Slots(self._spark.sparkContext).most_writers() or partitions
+    @property
+    def slots(self) -> int:
+        """The number of tasks that the session runs at the same time."""
+        return self._spark.sparkContext.defaultParallelism
+
+    def counting(self, partitions: int, *, tasks: int | None = None) -> float:
+        """Count the rows, and write nothing; see :meth:`exactly_once`.
+
+        Args:
+            partitions: the number of partitions into which the query shuffles its rows by key.
+            tasks: the maximum number of tasks that count; None: as many as a sink has writers.
+        """
+        writers = tasks or Slots(self._spark.sparkContext).most_writers() or partitions
 
         def count(rows: DataFrame, _batch: int) -> None:
             rows.coalesce(writers).mapInArrow(_count, "rows BIGINT").collect()

@@ -66,6 +66,7 @@ GROUPS: tuple[Group, ...] = (
     Group(name="rows", module="benchmarks.scale_rows", rounds=1),
     Group(name="tasks", module="benchmarks.scale_tasks", rounds=1),
     Group(name="shuffled", module="benchmarks.scale_shuffled", rounds=3),
+    Group(name="skew", module="benchmarks.skew", rounds=3),
     Group(name="stateful", module="benchmarks.stateful", rounds=3),
     Group(name="shuffledsinks", module="benchmarks.shuffled_sinks", rounds=3),
     Group(name="values", module="benchmarks.scale_values", rounds=1, by_default=False),

@@ -32,6 +32,10 @@ _FETCH_WAIT_MS = 20
 _TRIGGER_TIME = "trigger time, ms"
 
 
+def _unchanged(rows: DataFrame) -> DataFrame:
+    return rows
+
+
 @dataclass(frozen=True, kw_only=True)
 class Source:
     """A filled topic.
@@ -42,16 +46,14 @@ class Source:
         batch_rows: the number of rows in a batch.
         most_offsets: Spark's limit for a batch, in offsets. Spark rounds each partition's share down, so with ``batch_rows`` as
             the limit, a few records would remain for an extra batch.
-        shuffled: the number of partitions into which the query shuffles the rows by key; None means no shuffle.
-        is_stateful: whether the query drops duplicates by key. The topic has no duplicates.
+        query: what the query does with the rows, which have the columns ``key`` and ``value``. It keeps every key.
     """
 
     topic: str
     rows: int
     batch_rows: int
     most_offsets: int
-    shuffled: int | None = None
-    is_stateful: bool = False
+    query: Callable[[DataFrame], DataFrame] = _unchanged
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -109,10 +111,12 @@ class Queries:
         sink = KafkaSink(name=name, bootstrap_servers=self._servers, topic=output)
         each = exactly_once(sink, checkpoint_location=checkpoint, **settings)
         try:
-            return self._run(self._rows(source).writeStream.foreachBatch(each), checkpoint, source, output)
+            ran = self._run(self._rows(source).writeStream.foreachBatch(each), checkpoint, source, output)
         finally:
             each.close()
-            self.topics.delete(sink.ledger)
+        # Not if the query failed: there may be no ledger yet, and this error would hide the query's.
+        self.topics.delete(sink.ledger)
+        return ran
 
     def built_in(self, source: Source) -> Ran:
         """Run with Spark's Kafka sink."""
@@ -132,9 +136,7 @@ class Queries:
         stream = self._spark.readStream.format("kafka").option("kafka.bootstrap.servers", self._servers)
         stream = stream.option("subscribe", source.topic).option("startingOffsets", "earliest")
         stream = stream.option("kafka.fetch.max.wait.ms", _FETCH_WAIT_MS)
-        rows = stream.option("maxOffsetsPerTrigger", source.most_offsets).load().select("key", "value")
-        rows = rows.dropDuplicates(["key"]) if source.is_stateful else rows
-        return rows if source.shuffled is None else rows.repartition(source.shuffled, "key")
+        return source.query(stream.option("maxOffsetsPerTrigger", source.most_offsets).load().select("key", "value"))
 
     def _run(self, writer: DataStreamWriter, checkpoint: str, source: Source, output: str) -> Ran:
         held = Held(self._spark.sparkContext, self._servers) if self._broker else None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from benchmarks.measured import some
@@ -13,6 +14,8 @@ from benchmarks.turns import in_turn
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+
+    from pyspark.sql import DataFrame
 
     from benchmarks.measured import Case
     from benchmarks.settings import Settings
@@ -38,7 +41,11 @@ def measure(settings: Settings) -> Iterator[Case]:
         batches = WARM_UP_BATCHES + (1 if settings.quick else _BATCHES)
         source = bench.source(settings.rows(_ROWS), batches)
         for name, count in settings.wanted(cases(settings)):
-            shuffled = replace(source, shuffled=count)
+            shuffled = replace(source, query=partial(_shuffled, count))
             ran, _ = in_turn(settings.rounds, sides_of(bench, shuffled, settings, two_phases=True))
             yield case_of(name, ran, x=count)
         bench.drop(source)
+
+
+def _shuffled(partitions: int, rows: DataFrame) -> DataFrame:
+    return rows.repartition(partitions, "key")

@@ -17,6 +17,8 @@ from benchmarks.turns import in_turn
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from pyspark.sql import DataFrame
+
     from benchmarks.measured import Case
     from benchmarks.settings import Settings
 
@@ -37,6 +39,10 @@ def measure(settings: Settings) -> Iterator[Case]:
         warm_up(bench, settings)
         for name, rows in settings.wanted(cases(settings)):
             source = bench.source(settings.rows(rows), WARM_UP_BATCHES + (1 if settings.quick else _BATCHES))
-            sides = sides_of(bench, replace(source, is_stateful=True), settings, two_phases=True)
+            sides = sides_of(bench, replace(source, query=_without_duplicates), settings, two_phases=True)
             yield case_of(name, in_turn(settings.rounds, sides)[0])
             bench.drop(source)
+
+
+def _without_duplicates(rows: DataFrame) -> DataFrame:
+    return rows.dropDuplicates(["key"])
