@@ -23,14 +23,15 @@ from py4j.protocol import Py4JError
 
 from twopc.errors import FatalError
 from twopc.integration.spark.number_ranges import NumberRanges
-from twopc.integration.spark.status_store import BEGINNING, Moment, StatusStore
+from twopc.integration.spark.reports import BEGINNING, Moment
+from twopc.integration.spark.status_store import StatusStore
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 
     from pyspark import SparkContext
 
-    from twopc.integration.spark.status_store import Job, StageAttempt
+    from twopc.integration.spark.reports import Job, Reports, StageAttempt
 
 FoundT = TypeVar("FoundT")
 
@@ -57,7 +58,7 @@ class JobHistory:
         lock: callers must hold this lock during a call or a series of related calls, because queries run in separate threads.
     """
 
-    def __init__(self, store: StatusStore) -> None:
+    def __init__(self, store: Reports) -> None:
         self.lock = threading.RLock()
         self.store = store
         self._moments = [BEGINNING]

@@ -8,16 +8,16 @@ from typing import TYPE_CHECKING, Final
 from twopc.errors import FatalError, RetriableError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Collection, Mapping, Sequence
 
-    from twopc.integration.spark.status_store import StageAttempt
+    from twopc.integration.spark.reports import StageAttempt
 
 
 def judge(
     own: Mapping[int, StageAttempt],
     ran: Sequence[StageAttempt],
     elsewhere: frozenset[int],
-    cached_rdds: Callable[[], set[int]],
+    cached_rdds: Callable[[Collection[int]], set[int]],
 ) -> None:
     """Check that an attempt at a batch did not mix rows from two writes of a shuffle.
 
@@ -26,7 +26,7 @@ def judge(
         ran: the stage attempts, from any job, that computed a part of the batch's input.
         elsewhere: the stages of other jobs; they count only if a stage of the batch's jobs was rerun. A concurrent job may
             write a shuffle again while this batch's job reads it.
-        cached_rdds: returns the RDDs that are cached.
+        cached_rdds: returns those of the given RDDs that are cached.
 
     Raises:
         RetriableError: a stage that keeps no rows was rerun. A retry reads the stage's input again.
@@ -40,7 +40,7 @@ def judge(
             raise _mixed(max(stages))
     if not again and all(attempt.attempt_id == 0 for attempt in ran):
         return
-    cached = cached_rdds()
+    cached = cached_rdds({rdd for one in ran for rdd in one.rdd_ids})
     for rdd in cached:
         _require_one_filling([one for one in ran if rdd in one.rdd_ids and one.shuffle_read_records], again)
     for one in ran:

@@ -16,14 +16,14 @@ from typing import TYPE_CHECKING, Final
 from twopc.errors import FatalError, RetriableError
 from twopc.integration.spark.job_history import UnreportedError
 from twopc.integration.spark.mixed_rows import judge
-from twopc.integration.spark.status_store import BEGINNING
+from twopc.integration.spark.reports import BEGINNING
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
     from concurrent.futures import Future
 
     from twopc.integration.spark.job_history import JobHistory
-    from twopc.integration.spark.status_store import Job, StageAttempt
+    from twopc.integration.spark.reports import Job, StageAttempt
 
 #: How long Spark's listener bus, which reports jobs and stages, may lag behind the job.
 _STATUS_TIMEOUT_S: Final = 30.0
@@ -211,7 +211,7 @@ class Shuffles:
         if not old or (history.is_known(old, own) and not history.of(old)):
             return set()
         written = {max(last.rdd_ids) for last in seen.stages.values() if last.is_written}
-        return old & (written | self._store.cached_rdds())
+        return (old & written) | self._store.cached_rdds(old)
 
 
 def _unreported(what: str) -> FatalError:

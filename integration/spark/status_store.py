@@ -1,107 +1,21 @@
-"""Read Spark's reports about its jobs and stages."""
+"""Read Spark's reports about its jobs and stages from the status store in the driver's JVM."""
 
 from __future__ import annotations
 
 import json
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 from msgspec import structs
 from py4j.protocol import Py4JError
 
+from twopc.integration.spark.reports import Job, JobData, Moment, StageAttempt
+
 if TYPE_CHECKING:
+    from collections.abc import Collection
+
     from pyspark import SparkContext
-
-
-class Job(msgspec.Struct, frozen=True):
-    """A Spark job, as the status store reports it.
-
-    Attributes:
-        is_over: whether Spark has reported the job's end. Spark has then sent all earlier reports, too.
-        skipped: how many of the job's stages Spark skipped; 0 while the job runs.
-        ended_ms: when the job ended, in milliseconds since 1970; None while the job runs.
-    """
-
-    job_id: int
-    stages: tuple[int, ...]
-    is_over: bool
-    skipped: int = 0
-    ended_ms: int | None = None
-
-
-class StageAttempt(msgspec.Struct, frozen=True, rename="camel"):
-    """A stage attempt, with the fields of Spark's ``StageData`` that the check needs (``status/api/v1/api.scala``).
-
-    Attributes:
-        rdd_ids: the RDDs that the stage's tasks compute or read from a cache. In every job, a shuffle's stage has the same
-            RDDs.
-        submission_time: when the attempt began, in milliseconds since 1970; None if the attempt did not begin.
-        completion_time: when the attempt succeeded or failed, in milliseconds since 1970; None if the attempt has not ended.
-    """
-
-    status: str
-    stage_id: int
-    attempt_id: int
-    rdd_ids: tuple[int, ...]
-    shuffle_read_records: int
-    shuffle_write_records: int
-    submission_time: int | None = None
-    num_tasks: int = 1
-    completion_time: int | None = None
-
-    @property
-    def has_run(self) -> bool:
-        """Whether any of the stage's tasks have run. A job skips a stage if an earlier job has left the stage's output.
-
-        Spark sets ``submission_time`` only for a stage that has tasks to run (``DAGScheduler.submitMissingTasks``).
-        """
-        return self.status not in _IDLE or self.submission_time is not None
-
-    @property
-    def is_skipped(self) -> bool:
-        """Whether Spark skipped the stage in a job that is over."""
-        return self.status == "SKIPPED" and not self.has_run
-
-    @property
-    def is_overwritten(self) -> bool:
-        """Whether the stage has run, but Spark has overwritten the stage's report.
-
-        If a new job shares the stage with a running job, Spark reports the stage as new (``AppStatusListener.onJobStart``).
-        """
-        return self.status in _IDLE and self.has_run
-
-    @property
-    def is_written(self) -> bool:
-        """Whether the stage writes a shuffle. Spark skips only stages that write shuffles."""
-        return not self.has_run or self.shuffle_write_records > 0
-
-
-class Moment(msgspec.Struct, frozen=True):
-    """A moment in an application's life, described by the numbers that Spark will assign next.
-
-    A job whose number is lower than ``job`` was submitted before this moment, so it has not computed ``rdd`` or any later
-    RDD.
-    """
-
-    rdd: int
-    job: int
-
-
-#: Spark's status for a stage that has not run any tasks.
-_IDLE: Final = frozenset({"PENDING", "SKIPPED"})
-#: The moment before the application began.
-BEGINNING: Final = Moment(0, 0)
-
-
-class _JobData(msgspec.Struct, frozen=True, rename="camel"):
-    stage_ids: tuple[int, ...]
-    status: str
-    num_tasks: int
-    num_completed_indices: int
-    num_skipped_tasks: int
-    num_skipped_stages: int
-    completion_time: int | None = None
 
 
 class StatusStore:
@@ -153,10 +67,7 @@ class StatusStore:
         except Py4JError:
             return None
         # As JSON, because that takes a single call instead of one per field.
-        job = msgspec.json.decode(self._json.writeValueAsString(data), type=_JobData)
-        missing = job.num_tasks - job.num_completed_indices - job.num_skipped_tasks
-        is_over = missing <= 0 or job.status != "RUNNING"
-        return Job(number, job.stage_ids, is_over, job.num_skipped_stages, job.completion_time)
+        return msgspec.json.decode(self._json.writeValueAsString(data), type=JobData).job
 
     def last_attempt(self, stage: int) -> StageAttempt | None:
         """Return a stage's last attempt, or None if the store does not have the stage."""
@@ -178,10 +89,10 @@ class StatusStore:
             worst = [] if last is None else [structs.replace(last, shuffle_read_records=1, shuffle_write_records=1)]
             return [structs.replace(one, attempt_id=number) for one in worst for number in range(one.attempt_id + 1)]
 
-    def cached_rdds(self) -> set[int]:
-        """Return the ids of the RDDs that are or will be cached."""
+    def cached_rdds(self, among: Collection[int]) -> set[int]:
+        """Return those of the RDDs that are or will be cached."""
         found = self._store.rddList(False)  # noqa: FBT003 - not only cached ones
-        return {found.apply(index).id() for index in range(found.size())}
+        return {found.apply(index).id() for index in range(found.size())}.intersection(among)
 
     @cached_property
     def _json(self) -> Any:

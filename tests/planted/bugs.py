@@ -805,7 +805,7 @@ BUGS: Final = (
     _bug(
         "a stage that Spark reports as new once more has not run",
         6,
-        "integration/spark/status_store.py",
+        "integration/spark/reports.py",
         "return self.status not in _IDLE or self.submission_time is not None",
         "return self.status not in _IDLE",
         model=False,

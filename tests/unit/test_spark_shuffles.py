@@ -10,11 +10,11 @@ import pytest
 from twopc.errors import FatalError, RetriableError
 from twopc.integration.spark import job_history, shuffles
 from twopc.integration.spark.job_history import JobHistory
+from twopc.integration.spark.reports import Job, Moment, StageAttempt
 from twopc.integration.spark.shuffles import Shuffles
-from twopc.integration.spark.status_store import Job, Moment, StageAttempt
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Collection, Iterator
 
 M1, M2, RESULT = range(3)
 RDDS = {M1: (1,), M2: (2,), RESULT: (3,)}
@@ -91,8 +91,8 @@ class Store:
     def attempts(self, stage: int) -> list[StageAttempt]:
         return self.stages.get(stage, [])
 
-    def cached_rdds(self) -> set[int]:
-        return self.cached
+    def cached_rdds(self, among: Collection[int]) -> set[int]:
+        return self.cached.intersection(among)
 
 
 ONE_JOB = {"a": [Job(0, (M1, M2, RESULT), is_over=True)]}
@@ -106,7 +106,7 @@ def marked(store: Store) -> Shuffles:
 
 
 def watching(store: Store) -> Shuffles:
-    watched = Shuffles(JobHistory(store))  # type: ignore[arg-type]
+    watched = Shuffles(JobHistory(store))
     watched.begin()
     return watched
 
@@ -313,7 +313,7 @@ def test_a_job_that_began_after_the_batchs_job_and_shares_a_stage_that_ran_again
 def test_a_job_that_another_query_has_examined_and_that_shares_a_stage_that_ran_again_stops_the_query() -> None:
     """All queries share the history. The other query's check comes while the batch's job still runs."""
     store = sharing(ours=0, other=1)
-    history = JobHistory(store)  # type: ignore[arg-type]
+    history = JobHistory(store)
     watched = Shuffles(history)
     watched.begin()
     history.examine({1}, own=())
@@ -576,7 +576,7 @@ def reader_of_old_rows(first: int) -> dict[int, list[StageAttempt]]:
 def test_a_run_that_starts_after_spark_has_forgotten_a_job_uses_what_an_earlier_run_has_learnt() -> None:
     """A query is restarted in a long session, and reads a table that the session cached at its beginning."""
     store = Store({"": ONE_JOB["a"], "b": [Job(1, (3, 4, 5), is_over=True)]}, later_job("SKIPPED", "SKIPPED"))
-    history = JobHistory(store)  # type: ignore[arg-type]
+    history = JobHistory(store)
     previous = Shuffles(history)
     previous.begin()
     previous.check("b", {5})
@@ -595,7 +595,7 @@ def test_a_run_that_starts_after_spark_has_forgotten_a_job_uses_what_an_earlier_
 def test_a_query_that_was_idle_looks_only_at_jobs_since_the_last_moment() -> None:
     """Others ran so many jobs that Spark has forgotten most of them."""
     store = Store({"b": [Job(900, (3, 4, 5), is_over=True)]}, later_job("COMPLETE", "COMPLETE"), moment=NEW)
-    history = JobHistory(store)  # type: ignore[arg-type]
+    history = JobHistory(store)
     watched = Shuffles(history)
     watched.begin()
     store.moment = Moment(0, 900)
@@ -608,7 +608,7 @@ def test_a_query_that_was_idle_looks_only_at_jobs_since_the_last_moment() -> Non
 
 def test_a_moment_never_falls_behind_an_earlier_one() -> None:
     """A run that knows of few jobs begins after somebody has recorded how many there are."""
-    history = JobHistory(Store({}, moment=Moment(5, 900)))  # type: ignore[arg-type]
+    history = JobHistory(Store({}, moment=Moment(5, 900)))
     history.examined([3])
     history.begin(exactly=True)
     assert history.begin().job == 900
@@ -617,7 +617,7 @@ def test_a_moment_never_falls_behind_an_earlier_one() -> None:
 def test_old_moments_are_thinned_and_the_newest_and_the_first_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(job_history, "_MAX_MOMENTS", 16)
     store = Store({})
-    history = JobHistory(store)  # type: ignore[arg-type]
+    history = JobHistory(store)
     for number in range(1, 1000):
         store.moment = Moment(number, number)
         history.begin(exactly=True)

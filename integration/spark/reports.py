@@ -1,0 +1,149 @@
+"""Define what Spark reports about its jobs and stages, and the interface for reading these reports.
+
+In a classic session, the driver reads them in the JVM. Under Spark Connect, it reads them from Spark's UI.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final, Protocol
+
+import msgspec
+
+if TYPE_CHECKING:
+    from collections.abc import Collection
+
+
+class Job(msgspec.Struct, frozen=True):
+    """A Spark job, as the status store reports it.
+
+    Attributes:
+        is_over: whether Spark has reported the job's end. Spark has then sent all earlier reports, too.
+        skipped: how many of the job's stages Spark skipped; 0 while the job runs.
+        ended_ms: when the job ended, in milliseconds since 1970; None while the job runs.
+    """
+
+    job_id: int
+    stages: tuple[int, ...]
+    is_over: bool
+    skipped: int = 0
+    ended_ms: int | None = None
+
+
+class StageAttempt(msgspec.Struct, frozen=True, rename="camel"):
+    """A stage attempt, with the fields of Spark's ``StageData`` that the check needs (``status/api/v1/api.scala``).
+
+    Attributes:
+        rdd_ids: the RDDs that the stage's tasks compute or read from a cache. In every job, a shuffle's stage has the same
+            RDDs.
+        submission_time: when the attempt began, in milliseconds since 1970; None if the attempt did not begin.
+        completion_time: when the attempt succeeded or failed, in milliseconds since 1970; None if the attempt has not ended.
+    """
+
+    status: str
+    stage_id: int
+    attempt_id: int
+    rdd_ids: tuple[int, ...]
+    shuffle_read_records: int
+    shuffle_write_records: int
+    submission_time: int | None = None
+    num_tasks: int = 1
+    completion_time: int | None = None
+
+    @property
+    def has_run(self) -> bool:
+        """Whether any of the stage's tasks have run. A job skips a stage if an earlier job has left the stage's output.
+
+        Spark sets ``submission_time`` only for a stage that has tasks to run (``DAGScheduler.submitMissingTasks``).
+        """
+        return self.status not in _IDLE or self.submission_time is not None
+
+    @property
+    def is_skipped(self) -> bool:
+        """Whether Spark skipped the stage in a job that is over."""
+        return self.status == "SKIPPED" and not self.has_run
+
+    @property
+    def is_overwritten(self) -> bool:
+        """Whether the stage has run, but Spark has overwritten the stage's report.
+
+        If a new job shares the stage with a running job, Spark reports the stage as new (``AppStatusListener.onJobStart``).
+        """
+        return self.status in _IDLE and self.has_run
+
+    @property
+    def is_written(self) -> bool:
+        """Whether the stage writes a shuffle. Spark skips only stages that write shuffles."""
+        return not self.has_run or self.shuffle_write_records > 0
+
+
+class Moment(msgspec.Struct, frozen=True):
+    """A moment in an application's life, described by the numbers that Spark will assign next.
+
+    A job whose number is lower than ``job`` was submitted before this moment, so it has not computed ``rdd`` or any later
+    RDD.
+    """
+
+    rdd: int
+    job: int
+
+
+#: Spark's status for a stage that has not run any tasks.
+_IDLE: Final = frozenset({"PENDING", "SKIPPED"})
+#: The moment before the application began.
+BEGINNING: Final = Moment(0, 0)
+
+
+class JobData(msgspec.Struct, frozen=True, rename="camel"):
+    """A job, with the fields of Spark's ``JobData`` that the check needs (``status/api/v1/api.scala``).
+
+    Attributes:
+        completion_time: when the job ended, in milliseconds since 1970; None while the job runs.
+    """
+
+    job_id: int
+    stage_ids: tuple[int, ...]
+    status: str
+    num_tasks: int
+    num_completed_indices: int
+    num_skipped_tasks: int
+    num_skipped_stages: int
+    completion_time: int | None = None
+    job_tags: tuple[str, ...] = ()
+
+    @property
+    def job(self) -> Job:
+        """The job, as the check of rule 6 needs it."""
+        missing = self.num_tasks - self.num_completed_indices - self.num_skipped_tasks
+        is_over = missing <= 0 or self.status != "RUNNING"
+        return Job(self.job_id, self.stage_ids, is_over, self.num_skipped_stages, self.completion_time)
+
+
+class Reports(Protocol):
+    """Spark's reports. Spark's listener bus writes them in order, so a report is there once any later report is there."""
+
+    def mark(self, tag: str) -> None:
+        """Run a job with this tag. Spark reports this job after all jobs that ended earlier."""
+
+    def end_of_jobs(self) -> int:
+        """Return a number that no reported job has reached."""
+
+    def jobs_with_tag(self, tag: str) -> list[Job]:
+        """Return the jobs that have the tag."""
+
+    def now(self) -> Moment:
+        """Return the current moment, and use up an RDD number."""
+
+    def next_rdd(self) -> int:
+        """Return a number between those of all earlier RDDs and those of all later RDDs. This uses up an RDD number."""
+
+    def job(self, number: int) -> Job | None:
+        """Return the application's job with this number, or None if Spark does not report the job."""
+
+    def last_attempt(self, stage: int) -> StageAttempt | None:
+        """Return a stage's last attempt, or None if Spark does not report the stage."""
+
+    def attempts(self, stage: int) -> list[StageAttempt]:
+        """Return all attempts at a stage, in order. Return [] if Spark reports no attempts."""
+
+    def cached_rdds(self, among: Collection[int]) -> set[int]:
+        """Return those of the RDDs that are or will be cached."""
