@@ -41,12 +41,16 @@ def is_worker() -> bool:
 
 def called_batch() -> CalledBatch | None:
     """Return the batch that Spark is waiting for in this thread. Return None if Spark did not make the call in this thread."""
-    frame: FrameType | None = sys._getframe()  # noqa: SLF001 - the only way to the caller
     if threading.current_thread() is not threading.main_thread():
         return None
+    # Not this function's own frame, whose f_locals would refer to the frame: the batch would wait for the garbage collector,
+    # in which PySpark sends a request to release it. If the collector runs in a thread that gRPC is starting, both hang.
+    frame: FrameType | None = sys._getframe(1)  # noqa: SLF001 - the only way to the caller
     while frame is not None:
-        code, known = frame.f_code, frame.f_locals
-        if code.co_name == _FUNCTION and code.co_filename.endswith(_FILE) and {"batch_df", "batch_id"} <= known.keys():
-            return CalledBatch(known["batch_df"], int(known["batch_id"]))
+        code = frame.f_code
+        if code.co_name == _FUNCTION and code.co_filename.endswith(_FILE):
+            known = frame.f_locals
+            if {"batch_df", "batch_id"} <= known.keys():
+                return CalledBatch(known["batch_df"], int(known["batch_id"]))
         frame = frame.f_back
     return None

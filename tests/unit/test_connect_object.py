@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import gc
 import pickle
+import weakref
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +16,9 @@ from twopc.integration.connect.calls import ConnectCalls
 from twopc.integration.connect.query import local_files
 from twopc.integration.connect.worker import called_batch, is_worker
 from twopc.integration.spark import Interceptor, exactly_once
+
+#: PySpark's program that calls the function.
+_WORKER = "pyspark/sql/connect/streaming/worker/foreach_batch_worker.py"
 
 
 class Passing(Interceptor):
@@ -59,6 +64,28 @@ def test_a_local_checkpoint_is_opened(location: str) -> None:
 def test_any_other_checkpoint_is_refused_before_anything_is_written(location: str) -> None:
     with pytest.raises(ConfigurationError, match="Nothing was written"):
         local_files(location)
+
+
+def test_a_batch_is_released_when_sparks_call_ends() -> None:
+    """Not later, by the garbage collector: PySpark then sends a request from any thread, even one that gRPC is starting."""
+
+    class Batch:
+        pass
+
+    def function(frame: Batch, batch_id: int) -> None:
+        assert called_batch() == (frame, batch_id)
+
+    spark: dict[str, Any] = {}
+    exec(compile("def process(batch_df, batch_id, func):\n    func(batch_df, batch_id)", _WORKER, "exec"), spark)  # noqa: S102
+    batch = Batch()
+    released = weakref.ref(batch)
+    gc.disable()
+    try:
+        spark["process"](batch, 3, function)
+        del batch
+        assert released() is None
+    finally:
+        gc.enable()
 
 
 def test_a_call_that_spark_has_not_made_is_not_one() -> None:
