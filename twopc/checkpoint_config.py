@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from math import inf
+from urllib.parse import urlsplit
 
 from twopc.errors import ConfigurationError
 
@@ -33,6 +34,8 @@ class CheckpointConfig:
         deterministic_plan: used only under Spark Connect, for a plan that shuffles. True asserts that each part of the query's
             plan yields the same rows whenever Spark runs it again. The toolkit cannot check this assertion. If it is
             wrong and an executor dies, rows are lost or duplicated.
+        spark_ui: used only under Spark Connect, for a plan that shuffles. The address of Spark's UI, as the server's host sees
+            it, such as ``http://127.0.0.1:4040``. The toolkit then checks in the UI whether Spark ran a stage twice.
 
     Raises:
         ConfigurationError: a value is not valid. The message names the setting.
@@ -46,6 +49,7 @@ class CheckpointConfig:
     num_retained: int | None = None
     history: bool | None = None
     deterministic_plan: bool = False
+    spark_ui: str | None = None
 
     def __post_init__(self) -> None:
         timeout_ms, retained = self.timeout_ms, self.num_retained
@@ -65,6 +69,8 @@ class CheckpointConfig:
             raise _invalid("history", self.history, "True, False or None")
         if not isinstance(self.deterministic_plan, bool):
             raise _invalid("deterministic_plan", self.deterministic_plan, "True or False")
+        if self.spark_ui is not None and not _is_address(self.spark_ui):
+            raise _invalid("spark_ui", self.spark_ui, "an address such as 'http://127.0.0.1:4040', or None")
 
 
 def _invalid(name: str, value: object, valid: str) -> ConfigurationError:
@@ -73,6 +79,19 @@ def _invalid(name: str, value: object, valid: str) -> ConfigurationError:
 
 def _is_time(value: object) -> bool:
     return isinstance(value, (int, float)) and not isinstance(value, bool) and 0 <= value < inf
+
+
+def _is_address(value: object) -> bool:
+    if not isinstance(value, str):
+        return False
+    try:
+        parts = urlsplit(value)
+        is_server = parts.hostname is not None and (parts.port is None or parts.port > 0)
+    except ValueError:
+        return False
+    return (
+        is_server and parts.scheme in {"http", "https"} and not (parts.query or parts.fragment or "@" in parts.netloc)
+    )
 
 
 def _is_count(value: object, least: int) -> bool:

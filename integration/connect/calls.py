@@ -18,6 +18,7 @@ from twopc.integration.spark.query_runs import drop, enter_run
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from twopc.integration.spark.mode import ShuffleCheck
     from twopc.integration.spark.options import Options
     from twopc.integration.spark.run_writer import RunWriter
     from twopc.sink import TwoPhaseCommitSink
@@ -41,7 +42,9 @@ class ConnectCalls:
         self._sinks = sinks
         self._location = _require_available(location, options)
         self._options = options
-        self._checksums = _checksums_at_start()
+        session = _session_at_start()
+        self._checksums = NOT_KNOWN if session is None else Checksums.of(session)
+        self._shuffles = None if session is None else self._check(session)
         self._writer: RunWriter | None = None
 
     def open_writer(self, session: Any) -> RunWriter:
@@ -55,9 +58,15 @@ class ConnectCalls:
         files = local_files(self._location)
         query = calling_query(session, files)
         mode = ConnectMode(session, query, self._checksums)
-        run = enter_run(query, Ruled)
+        run = enter_run(query, lambda: self._shuffles or self._check(session))
         self._writer = RunWriter(run, mode, files.location, self._sinks, self._options)
         return self._writer
+
+    def _check(self, session: Any) -> ShuffleCheck:
+        from twopc.integration.connect.ui_shuffles import open_shuffles  # noqa: PLC0415 - see the module's docstring
+
+        address = self._options.checkpoints.spark_ui
+        return Ruled() if address is None else open_shuffles(session, address)
 
     def close(self) -> None:
         """See :class:`~twopc.integration.spark.mode.Calls`."""
@@ -90,11 +99,10 @@ def _require_available(location: str | None, options: Options) -> str:
     return location
 
 
-def _checksums_at_start() -> Checksums:
-    """Read Spark's settings just before the query starts, when PySpark copies the object."""
+def _session_at_start() -> Any:
+    """Return the query's session just before the query starts, when PySpark copies the object; None at any other time."""
     if not is_worker() or called_batch() is not None:
-        return NOT_KNOWN
+        return None
     from pyspark.sql.connect.session import SparkSession  # noqa: PLC0415 - cannot be imported without grpc
 
-    session = SparkSession.getActiveSession()
-    return NOT_KNOWN if session is None else Checksums.of(session)
+    return SparkSession.getActiveSession()

@@ -86,10 +86,12 @@ def require_one_shuffle(
         raise ConfigurationError(
             f"batch {batch_id} has a plan that may shuffle its rows ({_described(shuffles)}). If an executor dies, Spark may "
             "write the shuffle again with different rows, and Spark Connect does not show that. So rows could be lost or "
-            "duplicated. Nothing was written. Write the batch without a shuffle. Or let Spark compare the rows, which "
-            f"requires: {'; '.join(obstacles)}. Or, if every part of the plan yields the same rows each time (no rand(), no "
-            "unstable function, no limit without an order), pass CheckpointConfig(deterministic_plan=True). A classic "
-            "session does not have this restriction"
+            "duplicated. Nothing was written. Write the batch without a shuffle. Or pass "
+            "CheckpointConfig(spark_ui='http://127.0.0.1:4040'), with the address of Spark's UI on the server's host, so that "
+            "the toolkit can see which stages ran twice. Or let Spark compare the rows, which also requires: "
+            f"{'; '.join(obstacles)}. Or, if every part of the plan yields the same rows each time (no rand(), no unstable "
+            "function, no limit without an order), pass CheckpointConfig(deterministic_plan=True). A classic session does not "
+            "have this restriction"
         )
 
 

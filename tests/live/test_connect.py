@@ -17,6 +17,7 @@ from tests.live.test_spark_checksums import CHECKSUMS
 from tests.live.test_spark_executors import is_stopped
 from twopc.crash_points import POINTS
 from twopc.integration.services.guard import GuardedProcess
+from twopc.integration.services.ports import free_ports
 
 pytest.importorskip("grpc", reason="Spark Connect needs it, and the group of Spark 3.5 lacks it")
 
@@ -130,6 +131,31 @@ def test_a_shuffle_is_refused_before_anything_is_written_and_with_the_assertion_
         assert not pipeline.visible()
         again = pipeline.process(settings={"checkpoints": {"deterministic_plan": True}})
         assert again.ended(_TIMEOUT_S) == 0, again.text[-3000:]
+    finally:
+        pipeline.close()
+    pipeline.require_exactly_once()
+
+
+@pytest.mark.whole
+def test_a_shuffle_is_written_once_the_servers_ui_can_be_reached(kafka: KafkaService, tmp_path: Path) -> None:
+    """The driver writes the first batches itself, and tasks the others."""
+    [port] = free_ports(1)
+    ui = {"spark.ui.enabled": "true", "spark.ui.port": str(port)}
+    config = {"checkpoints": {"spark_ui": f"http://127.0.0.1:{port}"}}
+    pipeline = pipeline_of(kafka, tmp_path, plan="unstable", settings=config)
+    try:
+        pipeline.feed(60)
+        run = pipeline.process()
+        assert run.ended(_TIMEOUT_S) == 1, run.text[-3000:]
+        assert f"CheckpointConfig(spark_ui='http://127.0.0.1:{port}')" in run.text, run.text[-3000:]
+        assert "check that the server runs with spark.ui.enabled=true" in run.text, run.text[-3000:]
+        assert not pipeline.visible()
+        for way in ({}, BY_TASKS):
+            again = pipeline.process(spark=ui, settings=config | way)
+            assert again.ended(_TIMEOUT_S) == 0, again.text[-3000:]
+            pipeline.feed(60)
+        last = pipeline.process(spark=ui)
+        assert last.ended(_TIMEOUT_S) == 0, last.text[-3000:]
     finally:
         pipeline.close()
     pipeline.require_exactly_once()

@@ -11,6 +11,7 @@ import pytest
 from tests.live.spark_support import BY_TASKS, Pipeline
 from tests.live.test_spark_checksums import CHECKSUMS
 from tests.live.test_spark_executors import CLUSTER, executor_of, kill_workers, let_go, stopped
+from twopc.integration.services.ports import free_ports
 
 pytest.importorskip("grpc", reason="Spark Connect needs it, and the group of Spark 3.5 lacks it")
 
@@ -25,6 +26,14 @@ pytestmark = [pytest.mark.whole, pytest.mark.timeout(900)]
 #: Spark's own log: a part of the shuffle was lost with its executor.
 _FETCH_FAILED = "FetchFailed("
 _DETERMINISTIC = {**BY_TASKS, "checkpoints": {"deterministic_plan": True}}
+
+
+def seen(**settings: Any) -> dict[str, Any]:
+    """Options of a query whose stages are checked with Spark's UI."""
+    [port] = free_ports(1)
+    ui = {"spark.ui.enabled": "true", "spark.ui.port": str(port)}
+    checkpoints = {"spark_ui": f"http://127.0.0.1:{port}"}
+    return {"spark": CLUSTER | ui, "settings": {**BY_TASKS, "checkpoints": checkpoints, **settings}}
 
 
 @contextlib.contextmanager
@@ -104,3 +113,33 @@ def test_a_shuffle_by_random_numbers_is_not_decided_with_other_rows_than_spark_h
             assert not pipeline.visible()
             again = pipeline.process()
             assert again.ended() == 0, again.text[-3000:]
+
+
+def test_spark_ui_shows_a_result_stage_that_ran_again_and_a_new_attempt_writes_its_rows_once(
+    kafka: KafkaService, tmp_path: Path
+) -> None:
+    with query(kafka, tmp_path, plan="scattered", partitions=4, max_offsets=None, **seen()) as pipeline:
+        run = pipeline.process("task.prepared=stop")
+        executor_of(stopped(run, count=2)[0]).kill()
+        let_go(run)
+        assert run.ended() == 0, run.text[-3000:]
+        assert _FETCH_FAILED in run.text
+        assert "was rerun (attempt 1)" in run.text
+
+
+def test_spark_ui_shows_a_stage_between_two_shuffles_that_ran_again_and_a_restart_writes_its_rows_once(
+    kafka: KafkaService, tmp_path: Path
+) -> None:
+    """The result stage is in its first attempt, so its own reports do not show that its rows are mixed."""
+    with query(kafka, tmp_path, plan="two_shuffles", partitions=4, max_offsets=None, **seen()) as pipeline:
+        pipeline.feed(140)
+        run = pipeline.process()
+        executor_of(stopped(run, count=2)[0]).kill()
+        let_go(run)
+        assert run.ended() != 0
+        assert "again, because it lost some of that stage's output" in run.text, run.text[-3000:]
+        assert "failed, retrying" not in run.text
+        assert not pipeline.visible()
+        again = pipeline.process()
+        let_go(again)
+        assert again.ended() == 0, again.text[-3000:]

@@ -9,6 +9,8 @@ from tests.planted.bug import Bug, one_edit
 _PLANS: Final = "tests/unit/test_connect_plans.py"
 _LIVE: Final = "tests/live/test_connect.py"
 _SHUFFLE: Final = "integration/connect/one_shuffle.py"
+_UI: Final = "integration/connect/ui_shuffles.py"
+_UI_TESTS: Final = "tests/unit/test_connect_ui.py"
 
 CONNECT_BUGS: Final[tuple[Bug, ...]] = (
     one_edit(
@@ -56,6 +58,45 @@ CONNECT_BUGS: Final[tuple[Bug, ...]] = (
         "    if False:\n",
         model=False,
         protocol=_PLANS,
+    ),
+    one_edit(
+        "Spark Connect: a batch waits for the garbage collector, in which PySpark may hang",
+        0,
+        "integration/connect/worker.py",
+        "sys._getframe(1)  # noqa: SLF001 - the only way to the caller\n    while frame is not None:\n"
+        "        code = frame.f_code\n",
+        "sys._getframe()  # noqa: SLF001 - the only way to the caller\n    while frame is not None:\n"
+        "        code, _ = frame.f_code, frame.f_locals\n",
+        model=False,
+        protocol="tests/unit/test_connect_object.py -k released",
+    ),
+    one_edit(
+        "Spark Connect: the stages that the UI shows are not checked",
+        6,
+        _UI,
+        "        super().check(tag, results)\n",
+        "",
+        model=False,
+        protocol=_UI_TESTS,
+        whole="tests/live/test_connect_executors.py -k two_shuffles",
+    ),
+    one_edit(
+        "Spark Connect: reports that Spark has dropped count as none",
+        6,
+        _UI,
+        "        if lost:\n",
+        "        if False:\n",
+        model=False,
+        protocol=f"{_UI_TESTS} -k dropped",
+    ),
+    one_edit(
+        "Spark Connect: a server that knows nothing of the application counts as one that knows no such job",
+        6,
+        "integration/connect/spark_ui.py",
+        ' and absent.search(body.decode(errors="replace")):',
+        ":",
+        model=False,
+        protocol=f"{_UI_TESTS} -k cannot_be_used",
     ),
     one_edit(
         "Spark Connect: a stateful batch is decided although only a part of it was read",

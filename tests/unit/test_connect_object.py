@@ -73,7 +73,8 @@ def test_a_batch_is_released_when_sparks_call_ends() -> None:
         pass
 
     def function(frame: Batch, batch_id: int) -> None:
-        assert called_batch() == (frame, batch_id)
+        called: Any = called_batch()
+        assert called == (frame, batch_id)
 
     spark: dict[str, Any] = {}
     exec(compile("def process(batch_df, batch_id, func):\n    func(batch_df, batch_id)", _WORKER, "exec"), spark)  # noqa: S102

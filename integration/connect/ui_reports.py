@@ -1,0 +1,126 @@
+"""Read Spark's reports about its jobs and stages from Spark's UI. It shows the same status store that a classic driver reads."""
+
+from __future__ import annotations
+
+import threading
+import time
+import uuid
+from typing import TYPE_CHECKING, Any, Final
+
+import msgspec
+
+from twopc.errors import UnavailableError
+from twopc.integration.spark.reports import Job, JobData, Moment, StageAttempt
+
+if TYPE_CHECKING:
+    from collections.abc import Collection
+
+    from twopc.integration.connect.spark_ui import SparkUi
+
+#: Spark Connect's form of a session's tag ends with the tag itself (``ExecuteSessionTag``).
+_OF_SESSION: Final = "_Tag_"
+#: How long our own job may take, and how long Spark's report of it may lag behind.
+_JOB_TIMEOUT_S: Final = 600.0
+_MARK_TIMEOUT_S: Final = 30.0
+_POLL_S: Final = 0.01
+
+
+class _Cached(msgspec.Struct, frozen=True):
+    id: int
+
+
+class UiReports:
+    """See :class:`~twopc.integration.spark.reports.Reports`.
+
+    The UI shows neither the next job's number nor the next RDD's. The highest reported job number and a job of our own, whose
+    RDDs are new, take their place.
+
+    Args:
+        ui: Spark's UI.
+        session: the query's session.
+    """
+
+    def __init__(self, ui: SparkUi, session: Any) -> None:
+        self._ui = ui
+        self._session = session
+
+    def mark(self, tag: str) -> None:
+        """See :class:`Reports`.
+
+        Raises:
+            UnavailableError: the job has failed, or has had no free slot for ten minutes.
+        """
+        limit = threading.Timer(_JOB_TIMEOUT_S, self._session.interruptTag, (tag,))
+        limit.daemon = True
+        limit.start()
+        self._session.addTag(tag)  # applies to this thread's operations
+        try:
+            # Spark Connect runs no job for a plan without partitions.
+            self._session.range(0, 1, 1, 1).collect()
+        except Exception as error:
+            raise UnavailableError(
+                f"Spark could not run the toolkit's own job, one task without input ({type(error).__name__}: {error}). So the "
+                "toolkit cannot check whether a stage runs twice and mixes the rows of two shuffles. No part of the batch is "
+                "decided or visible. If this happens again, see Spark's log, and check that the cluster has a free slot"
+            ) from error
+        finally:
+            limit.cancel()
+            self._session.removeTag(tag)
+
+    def end_of_jobs(self) -> int:
+        """See :class:`Reports`."""
+        return 1 + max((job.job_id for job in self._jobs()), default=-1)
+
+    def jobs_with_tag(self, tag: str) -> list[Job]:
+        """See :class:`Reports`."""
+        mine = [data.job for data in self._jobs() if any(one.endswith(f"{_OF_SESSION}{tag}") for one in data.job_tags)]
+        return sorted(mine, key=lambda job: job.job_id)
+
+    def now(self) -> Moment:
+        """See :class:`Reports`."""
+        job = self.end_of_jobs()  # every lower number was assigned before the RDD is created
+        return Moment(self.next_rdd(), job)
+
+    def next_rdd(self) -> int:
+        """See :class:`Reports`."""
+        tag = f"twopc-{uuid.uuid4().hex}"
+        self.mark(tag)
+        deadline = time.monotonic() + _MARK_TIMEOUT_S
+        while not (attempts := self._attempts_with_tag(tag)):
+            if time.monotonic() > deadline:
+                raise UnavailableError(
+                    f"Spark's UI at {self._ui.address} has not shown the toolkit's last job within {_MARK_TIMEOUT_S:.0f} s. So "
+                    "the toolkit cannot check whether a stage runs twice and mixes the rows of two shuffles. No part of the "
+                    "batch is decided or visible. If this happens again, raise spark.ui.retainedJobs and spark.ui.retainedStages "
+                    "(default: 1000 each), and restart the server"
+                )
+            time.sleep(_POLL_S)
+        return max(rdd for attempt in attempts for rdd in attempt.rdd_ids)
+
+    def job(self, number: int) -> Job | None:
+        """See :class:`Reports`."""
+        found = self._ui.one(f"jobs/{number}", JobData)
+        return None if found is None else found.job
+
+    def last_attempt(self, stage: int) -> StageAttempt | None:
+        """See :class:`Reports`."""
+        return next(reversed(self.attempts(stage)), None)
+
+    def attempts(self, stage: int) -> list[StageAttempt]:
+        """See :class:`Reports`."""
+        found = self._ui.several(f"stages/{stage}?details=false", StageAttempt)
+        return sorted(found, key=lambda attempt: attempt.attempt_id)
+
+    def cached_rdds(self, among: Collection[int]) -> set[int]:
+        """See :class:`Reports`. The UI's list omits an RDD whose cached rows are lost, so this asks for each RDD."""
+        return {rdd for rdd in among if self._ui.one(f"storage/rdd/{rdd}", _Cached) is not None}
+
+    def dropped_events(self) -> int:
+        """Return how many reports Spark has lost since the application began."""
+        return self._ui.dropped_events()
+
+    def _jobs(self) -> list[JobData]:
+        return self._ui.several("jobs", JobData)
+
+    def _attempts_with_tag(self, tag: str) -> list[StageAttempt]:
+        return [attempt for job in self.jobs_with_tag(tag) for stage in job.stages for attempt in self.attempts(stage)]

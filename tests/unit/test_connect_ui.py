@@ -1,0 +1,329 @@
+"""Rule 6 under Spark Connect, with the reports that Spark's UI shows: what it answered once, and what must not be trusted."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from tests.unit.spark_ui_server import serving
+from twopc import CheckpointConfig
+from twopc.errors import ConfigurationError, FatalError, UnavailableError
+from twopc.integration.connect import ui_reports
+from twopc.integration.connect.spark_ui import SparkUi
+from twopc.integration.connect.ui_reports import UiReports
+from twopc.integration.connect.ui_shuffles import UiShuffles, open_shuffles
+from twopc.integration.spark.reports import Job
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+#: Answers of Spark 4.0.5. Job 0 has lost an executor: stages 0 (which writes a shuffle) and 1 ran again. Job 1 skips stage 2.
+_RECORDED = json.loads((Path(__file__).parent / "data/spark-ui-4.0.5.json").read_text())
+_APP = "app-1"
+_BASE = f"/api/v1/applications/{_APP}"
+_METRICS = "/metrics/json/"
+_COUNTER = f"{_APP}.driver.LiveListenerBus.queue.appStatus.numDroppedEvents"
+
+
+@dataclass
+class Spark:
+    """An application whose jobs the test makes up: its UI, and its session of Spark Connect."""
+
+    answers: dict[str, tuple[int, str]] = field(default_factory=dict)
+    jobs: list[dict[str, Any]] = field(default_factory=list)
+    tags: list[str] = field(default_factory=list)
+    interrupted: list[str] = field(default_factory=list)
+    rdds: int = 0  #: the next RDD
+
+    def __post_init__(self) -> None:
+        self.answers[f"{_BASE}/jobs"] = (200, "[]")
+        self.drop(0)
+
+    def drop(self, count: int) -> None:
+        self.answers[_METRICS] = (200, json.dumps({"counters": {_COUNTER: {"count": count}}}))
+
+    def run(self, tag: str, *stages: list[dict[str, Any]]) -> None:
+        """Run a job with these stages, each a list of attempts."""
+        number, first = len(self.jobs), sum(len(job["stageIds"]) for job in self.jobs)
+        for stage, attempts in enumerate(stages, first):
+            found = [{"stageId": stage, "attemptId": count, **one} for count, one in enumerate(attempts)]
+            self.answers[f"{_BASE}/stages/{stage}?details=false"] = (200, json.dumps(found))
+        self.jobs.append(
+            {
+                "jobId": number,
+                "stageIds": list(range(first, first + len(stages))),
+                "jobTags": [
+                    "SparkConnect_Execute_User_u_Session_s",
+                    f"SparkConnect_SessionTag_User_u_Session_s_Tag_{tag}",
+                ],
+                "status": "SUCCEEDED",
+                "numTasks": 1,
+                "numCompletedIndices": 1,
+                "numSkippedTasks": 0,
+                "numSkippedStages": 0,
+            }
+        )
+        self.answers[f"{_BASE}/jobs"] = (200, json.dumps(self.jobs[::-1]))
+        for job in self.jobs:
+            self.answers[f"{_BASE}/jobs/{job['jobId']}"] = (200, json.dumps(job))
+        missing = {f"{_BASE}/storage/rdd/{rdd}" for rdd in range(self.rdds + 1)} - self.answers.keys()
+        self.answers.update(dict.fromkeys(missing, (404, "no rdd found w/ id")))
+        unknown = len(self.jobs)
+        self.answers[f"{_BASE}/jobs/{unknown}"] = (404, f"unknown job: {unknown}")
+
+    # The session:
+
+    @property
+    def conf(self) -> dict[str, str]:
+        return {"spark.app.id": _APP}
+
+    def addTag(self, tag: str) -> None:  # noqa: N802 - Spark's name
+        self.tags.append(tag)
+
+    def removeTag(self, tag: str) -> None:  # noqa: N802 - Spark's name
+        self.tags.remove(tag)
+
+    def interruptTag(self, tag: str) -> None:  # noqa: N802 - Spark's name
+        self.interrupted.append(tag)
+
+    def range(self, *_: int) -> Spark:
+        return self
+
+    def collect(self) -> None:
+        self.run(self.tags[-1], [stage(self.new_rdd())])
+
+    def new_rdd(self) -> int:
+        self.rdds += 1
+        return self.rdds
+
+
+def stage(*rdds: int, reads: int = 0, writes: int = 0, status: str = "COMPLETE") -> dict[str, Any]:
+    return {
+        "status": status,
+        "rddIds": list(rdds),
+        "shuffleReadRecords": reads,
+        "shuffleWriteRecords": writes,
+        "submissionTime": "2026-01-31T12:00:00.000GMT",
+        "numTasks": 2,
+    }
+
+
+@pytest.fixture
+def spark() -> Spark:
+    return Spark()
+
+
+@pytest.fixture
+def address(spark: Spark) -> Iterator[str]:
+    with serving(spark.answers) as address:
+        yield address
+
+
+def opened(spark: Spark, address: str) -> UiShuffles:
+    shuffles = open_shuffles(spark, address)
+    assert isinstance(shuffles, UiShuffles)
+    return shuffles
+
+
+def run_batch(spark: Spark, *, middle: int = 1, result: int = 1) -> set[int]:
+    """Run a batch whose rows pass two shuffles; returns its result stage."""
+    rdds = [spark.new_rdd() for _ in range(3)]
+    spark.run(
+        "a",
+        [stage(rdds[0], writes=9)],
+        [stage(rdds[1], reads=9, writes=9)] * middle,
+        [stage(rdds[2], reads=9)] * result,
+    )
+    return {spark.jobs[-1]["stageIds"][-1]}
+
+
+def test_a_batch_whose_stages_ran_once_is_decided(spark: Spark, address: str) -> None:
+    shuffles = opened(spark, address)
+    for _ in range(2):
+        shuffles.begin()
+        shuffles.check("a", run_batch(spark))
+    assert not spark.tags
+
+
+def test_a_stage_that_read_a_shuffle_and_ran_again_stops_the_query(spark: Spark, address: str) -> None:
+    shuffles = opened(spark, address)
+    shuffles.begin()
+    with pytest.raises(FatalError, match="Spark ran stage 3 again"):
+        shuffles.check("a", run_batch(spark, middle=2, result=2))
+
+
+def test_a_stage_of_another_job_that_ran_again_before_the_batch_stops_the_query(spark: Spark, address: str) -> None:
+    """The batch's own job skips the stage. Spark plans a batch before it calls the function, so its RDDs are older."""
+    shuffles = opened(spark, address)
+    rdds = [spark.new_rdd() for _ in range(3)]
+    skipped = [{**stage(rdd, status="SKIPPED"), "submissionTime": None} for rdd in rdds[:2]]
+    spark.run("other", [stage(rdds[0], writes=9)], [stage(rdds[1], reads=9, writes=9)] * 2, [stage(rdds[2], reads=9)])
+    shuffles.begin()
+    spark.run("a", skipped[:1], skipped[1:], [stage(rdds[2], reads=9)])
+    with pytest.raises(FatalError, match="Spark ran stage 2 again"):
+        shuffles.check("a", {spark.jobs[-1]["stageIds"][-1]})
+
+
+def test_reports_that_spark_has_dropped_since_the_query_began_stop_it(spark: Spark, address: str) -> None:
+    """A dropped report is missing for ever, and a missing attempt leaves no trace."""
+    spark.drop(3)  # before the query
+    shuffles = opened(spark, address)
+    shuffles.begin()
+    shuffles.check("a", run_batch(spark))
+    shuffles.begin()
+    spark.drop(5)
+    with pytest.raises(FatalError, match=r"dropped 2 of its reports.*eventqueue\.capacity"):
+        shuffles.check("a", run_batch(spark))
+
+
+def _without_metrics(spark: Spark) -> None:
+    spark.answers[_METRICS] = (200, '{"counters": {}}')
+
+
+def _of_another(spark: Spark) -> None:
+    spark.answers[f"{_BASE}/jobs"] = (404, f"no such app: {_APP}")
+
+
+def _forbidden(spark: Spark) -> None:
+    spark.answers[f"{_BASE}/jobs"] = (403, "not authorized")
+
+
+def _redirected(spark: Spark) -> None:
+    spark.answers[f"{_BASE}/jobs"] = (302, "")
+
+
+def _of_another_kind(spark: Spark) -> None:
+    spark.answers[f"{_BASE}/jobs"] = (200, "<html>")
+
+
+def _without_tags(spark: Spark) -> None:
+    spark.answers[f"{_BASE}/jobs"] = (200, '[{"jobId": 1}]')
+
+
+@pytest.mark.parametrize(
+    ("change", "reason"),
+    [
+        (_without_metrics, "has 0 counters"),
+        (_of_another, "404"),
+        (_forbidden, "403"),
+        (_redirected, "302"),
+        (_of_another_kind, "does not respond as the UI"),
+        (_without_tags, "missing required field"),
+    ],
+)
+def test_a_ui_that_cannot_be_used_refuses_every_batch_and_says_why(
+    change: Callable[[Spark], None], reason: str, spark: Spark, address: str
+) -> None:
+    change(spark)
+    with pytest.raises(ConfigurationError, match=rf"CheckpointConfig\(spark_ui='{address}'\).*{reason}"):
+        open_shuffles(spark, address).begin()
+
+
+def test_a_ui_that_does_not_respond_refuses_every_batch(spark: Spark) -> None:
+    with serving(spark.answers) as address:
+        pass
+    with pytest.raises(ConfigurationError, match=r"does not respond.*spark\.ui\.enabled=true"):
+        open_shuffles(spark, address).begin()
+
+
+def test_a_ui_that_ends_during_a_batch_leaves_the_batch_undecided(spark: Spark) -> None:
+    with serving(spark.answers) as address:
+        shuffles = opened(spark, address)
+        shuffles.begin()
+    with pytest.raises(UnavailableError, match="No part of the batch is decided"):
+        shuffles.check("a", run_batch(spark))
+
+
+def test_a_ui_that_does_not_show_our_own_job_cannot_be_used(
+    spark: Spark, address: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(ui_reports, "_MARK_TIMEOUT_S", 0.05)
+    monkeypatch.setattr(Spark, "collect", lambda _: None)
+    with pytest.raises(ConfigurationError, match="has not shown the toolkit's last job"):
+        open_shuffles(spark, address).begin()
+
+
+def test_our_own_job_is_interrupted_if_it_gets_no_slot(
+    spark: Spark, address: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def wait(waiting: Spark) -> None:
+        deadline = time.monotonic() + 10
+        while not waiting.interrupted and time.monotonic() < deadline:
+            time.sleep(0.001)
+        raise ConnectionError("interrupted" if waiting.interrupted == waiting.tags else "never")
+
+    monkeypatch.setattr(ui_reports, "_JOB_TIMEOUT_S", 0.01)
+    monkeypatch.setattr(Spark, "collect", wait)
+    with pytest.raises(ConfigurationError, match=r"could not run the toolkit's own job.*interrupted"):
+        open_shuffles(spark, address).begin()
+    assert not spark.tags
+
+
+@contextlib.contextmanager
+def recorded() -> Iterator[UiReports]:
+    with serving({path: (status, text) for path, (status, text) in _RECORDED["answers"].items()}) as address:
+        yield UiReports(SparkUi(address, _RECORDED["application"]), None)
+
+
+def test_jobs_are_read_as_spark_shows_them() -> None:
+    with recorded() as reports:
+        first, second = reports.jobs_with_tag("mine")
+        assert (first.job_id, first.stages, first.is_over, first.skipped) == (0, (0, 1), True, 0)
+        assert (second.job_id, second.stages, second.is_over, second.skipped) == (1, (2, 3), True, 1)
+        assert reports.job(1) == second
+        assert reports.jobs_with_tag("min") == []
+        assert reports.job(77) is None
+        assert reports.end_of_jobs() == 2
+        assert isinstance(first, Job)
+
+
+def test_attempts_are_read_as_spark_shows_them() -> None:
+    with recorded() as reports:
+        writing = reports.attempts(0)
+        assert [one.attempt_id for one in writing] == [0, 1]
+        assert writing[0].shuffle_write_records and not writing[0].shuffle_read_records
+        reading = reports.attempts(1)
+        assert [(one.attempt_id, one.status) for one in reading] == [(0, "FAILED"), (1, "COMPLETE")]
+        assert reports.last_attempt(1) == reading[1]
+        [skipped] = reports.attempts(2)
+        assert skipped.is_skipped and skipped.rdd_ids == writing[0].rdd_ids
+        assert reports.attempts(77) == [] and reports.last_attempt(77) is None
+
+
+def test_times_are_read_in_milliseconds() -> None:
+    with recorded() as reports:
+        job = reports.job(0)
+        began = [one.submission_time for stage in (0, 1) for one in reports.attempts(stage)]
+    assert job is not None and job.ended_ms is not None
+    assert all(time is not None and job.ended_ms - 600_000 < time < job.ended_ms for time in began)
+
+
+def test_cached_rdds_are_read_as_spark_shows_them() -> None:
+    with recorded() as reports:
+        [last] = reports.attempts(3)
+        assert reports.cached_rdds(last.rdd_ids) == set(_RECORDED["cached"])
+
+
+def test_the_counter_of_dropped_reports_is_read_as_spark_shows_it() -> None:
+    with recorded() as reports:
+        assert reports.dropped_events() == 0
+
+
+@pytest.mark.parametrize("address", ["http://127.0.0.1:4040", "https://host/prefix", "http://[::1]:4040"])
+def test_an_address_is_accepted(address: str) -> None:
+    assert CheckpointConfig(spark_ui=address).spark_ui == address
+
+
+@pytest.mark.parametrize(
+    "address",
+    ["127.0.0.1:4040", "http://", "ftp://host", "http://host:x", "http://user@host:4040", "http://host?a=b", 4040],
+)
+def test_anything_else_is_refused_by_name(address: Any) -> None:
+    with pytest.raises(ConfigurationError, match="spark_ui must be an address"):
+        CheckpointConfig(spark_ui=address)
