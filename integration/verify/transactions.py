@@ -120,7 +120,7 @@ def check_visible(
     for query_id, count in elsewhere.items():
         log = history.elsewhere[query_id]
         text = (
-            f"{counted(count, 'visible transaction was', 'visible transactions were')} decided in {log} and not in the "
+            f"{counted(count, 'visible transaction was', 'visible transactions were')} decided in {log}, not in the "
             "current decision log"
         )
         yield Finding(Kind.NOT_COMPARED, f"query {query_id}", text)

@@ -60,7 +60,7 @@ def test_a_misspelt_setting_is_an_error_in_the_editor_and_at_run_time(tmp_path: 
             ({"write_by": wrong}, "pass one of 'auto', 'driver', 'tasks', or DriverUpTo")
             for wrong in ("sometimes", None, True, 1024)
         ),
-        *(({"staging": wrong}, r"staging=.*: pass True .* or the path") for wrong in ("", None, 1)),
+        *(({"staging": wrong}, r"staging=.*: pass True .* or pass the path") for wrong in ("", None, 1)),
         ({"checkpoints": {"timeout_ms": 5}}, r"pass a CheckpointConfig\(…\)"),
         ({"listeners": [print]}, "inherit from twopc.Listener"),
         *(
