@@ -49,16 +49,24 @@ _BATCHES: Final = 3
 _FORMATS: Final[tuple[type[SmallFiles], ...]] = (SmallIcebergFiles, SmallDeltaFiles)
 
 
+def cases(settings: Settings) -> dict[str, tuple[type[SmallFiles], int]]:
+    """Return each case's format and number of earlier commits, by the case's name."""
+    lengths = _QUICK if settings.quick else _WHOLE if settings.whole else _COMMITS
+    return {
+        case_name(kind, what, commits): (kind, commits)
+        for kind in _FORMATS
+        for commits in lengths
+        for what in (READ, COMMIT)
+    }
+
+
 def measure(settings: Settings) -> Iterator[Case]:
     """Yield two cases for each format and length of the history."""
-    for kind in _FORMATS:
-        for commits in _QUICK if settings.quick else _WHOLE if settings.whole else _COMMITS:
-            names = (case_name(kind, COMMIT, commits), case_name(kind, READ, commits))
-            if any(map(settings.wants, names)):
-                with tempfile.TemporaryDirectory(prefix="twopc-bench-", ignore_cleanup_errors=True) as directory:
-                    table = kind(Path(directory), ROWS, commits)
-                    yield _reading(names[1], table, commits, settings.rounds)
-                    yield _committing(names[0], table, Path(directory), commits, settings.rounds)
+    for kind, commits in dict.fromkeys(found for _, found in settings.wanted(cases(settings))):
+        with tempfile.TemporaryDirectory(prefix="twopc-bench-", ignore_cleanup_errors=True) as directory:
+            table = kind(Path(directory), ROWS, commits)
+            yield _reading(case_name(kind, READ, commits), table, commits, settings.rounds)
+            yield _committing(case_name(kind, COMMIT, commits), table, Path(directory), commits, settings.rounds)
 
 
 def case_name(kind: type[SmallFiles], what: str, commits: int) -> str:
