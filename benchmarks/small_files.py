@@ -9,6 +9,7 @@ and reads all rows into Arrow.
 from __future__ import annotations
 
 import gc
+import statistics
 import tempfile
 import time
 import uuid
@@ -45,7 +46,8 @@ _WHOLE: Final = (*_COMMITS, 10_000)
 _QUICK: Final = (1, 20)
 _TASKS: Final = 2
 _TASK_ROWS: Final = 50
-_BATCHES: Final = 3
+#: A round's sample is the median of this many times, because one that is disturbed would tilt the rule's lines.
+_REPEATS: Final = 3
 _FORMATS: Final[tuple[type[SmallFiles], ...]] = (SmallIcebergFiles, SmallDeltaFiles)
 
 
@@ -85,7 +87,7 @@ def _reading(name: str, table: SmallFiles, files: int, rounds: int) -> Case:
         counted += _require(found[0].num_rows, ROWS, name)
         return took
 
-    ran, _ = in_turn(rounds, {table.library: read}, warm_up=1)
+    ran, _ = in_turn(rounds, {table.library: lambda: _median(read)}, warm_up=1)
     return Case(name=name, unit="ms", samples=ran, counted={table.library: counted}, x=files)
 
 
@@ -104,22 +106,13 @@ def _committing(name: str, table: SmallFiles, directory: Path, commits: int, rou
             rows = rows_of(_TASKS * _TASK_ROWS, note="theirs")
             return _timed(lambda: table.append(rows))
 
-        sides = {
-            TWOPC: lambda: [batch() for _ in range(_BATCHES)],
-            f"{table.library}, append": lambda: [append() for _ in range(_BATCHES)],
-        }
+        sides = {TWOPC: lambda: _median(batch), f"{table.library}, append": lambda: _median(append)}
         ran, _ = in_turn(rounds, sides, warm_up=1)
-    written = dict.fromkeys(ran, (rounds + 1) * _BATCHES * _TASKS * _TASK_ROWS)
+    written = dict.fromkeys(ran, (rounds + 1) * _REPEATS * _TASKS * _TASK_ROWS)
     found = table.read().column("note").to_pylist()
     for side, note in zip(ran, ("ours", "theirs"), strict=True):
         _require(found.count(note), written[side], f"{name}, {side}")
-    return Case(
-        name=name,
-        unit="ms",
-        samples={side: [sorted(took)[len(took) // 2] for took in rounds_] for side, rounds_ in ran.items()},
-        counted=written,
-        x=commits,
-    )
+    return Case(name=name, unit="ms", samples=ran, counted=written, x=commits)
 
 
 class _Tasks:
@@ -154,6 +147,10 @@ class _Tasks:
         return TaskReport(
             partition=number, rows=_TASK_ROWS, checksum=0, handles={sink.name: sink.encode_handle(handle)}
         )
+
+
+def _median(measure_once: Callable[[], float]) -> float:
+    return statistics.median(measure_once() for _ in range(_REPEATS))
 
 
 def _timed(act: Callable[[], object]) -> float:
