@@ -10,7 +10,7 @@ import pytest
 
 from tests.live.spark_support import BY_TASKS, Pipeline
 from tests.live.test_spark_checksums import CHECKSUMS
-from tests.live.test_spark_executors import CLUSTER, executor_of, kill_workers, let_go, stopped
+from tests.live.test_spark_executors import CLUSTER, MANY_ROWS, executor_of, kill_workers, let_go, stopped
 from twopc.integration.services.ports import free_ports
 
 pytest.importorskip("grpc", reason="Spark Connect needs it, and the group of Spark 3.5 lacks it")
@@ -37,7 +37,7 @@ def seen(**settings: Any) -> dict[str, Any]:
 
 
 @contextlib.contextmanager
-def unchecked(kafka: KafkaService, root: Path, rows: int = 60, **options: Any) -> Iterator[Pipeline]:
+def unchecked(kafka: KafkaService, root: Path, rows: int = 60, keys: int = 10, **options: Any) -> Iterator[Pipeline]:
     """A query over some rows on two executors, whose processes end with it."""
     pipeline = Pipeline(
         kafka.bootstrap_servers,
@@ -45,7 +45,7 @@ def unchecked(kafka: KafkaService, root: Path, rows: int = 60, **options: Any) -
         **{"max_offsets": 20, "is_connect": True, "settings": BY_TASKS, "spark": CLUSTER, **options},
     )
     try:
-        pipeline.feed(rows)
+        pipeline.feed(rows, keys=keys)
         yield pipeline
     finally:
         kill_workers(pipeline)
@@ -71,7 +71,7 @@ def test_a_killed_executors_task_is_repeated_and_its_transaction_swept(kafka: Ka
 def test_the_lost_part_of_a_deterministic_shuffle_is_written_again_and_each_row_is_visible_once(
     kafka: KafkaService, tmp_path: Path
 ) -> None:
-    with query(kafka, tmp_path, plan="shuffle", partitions=4, settings=_DETERMINISTIC) as pipeline:
+    with query(kafka, tmp_path, plan="shuffle", partitions=4, settings=_DETERMINISTIC, **MANY_ROWS) as pipeline:
         run = pipeline.process("task.prepared=stop")
         executor_of(stopped(run, count=2)[0]).kill()
         let_go(run)
@@ -83,9 +83,9 @@ def test_a_false_promise_that_a_random_shuffle_is_deterministic_loses_and_duplic
     kafka: KafkaService, tmp_path: Path
 ) -> None:
     """This is why the toolkit asks for the promise. The task that survives has read the first write of the lost part."""
-    options = {"plan": "scattered", "partitions": 4, "max_offsets": None, "settings": _DETERMINISTIC}
+    options: dict[str, Any] = {"plan": "scattered", "partitions": 4, "max_offsets": None, "settings": _DETERMINISTIC}
     not_compared = CLUSTER | dict.fromkeys(CHECKSUMS, "false")
-    with unchecked(kafka, tmp_path, rows=400, spark=not_compared, **options) as pipeline:
+    with unchecked(kafka, tmp_path, spark=not_compared, **{**MANY_ROWS, **options}) as pipeline:
         run = pipeline.process("task.prepared=stop")
         executor_of(stopped(run, count=2)[0]).kill()
         let_go(run)

@@ -57,7 +57,6 @@ class Program:
         self._gate, self._log = root / "run/gate", root / "log"
         spark = {
             **CLUSTER,
-            "spark.locality.wait": "0s",
             **(CHECKSUMS if are_on else dict.fromkeys(CHECKSUMS, "false")),
             **options.pop("spark", {}),
         }

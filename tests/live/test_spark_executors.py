@@ -32,19 +32,24 @@ _SWEPT = "sweeping undecided transactions"
 CLUSTER = {
     "spark.master": "local-cluster[2,1,1024]",
     "spark.executor.extraJavaOptions": "-XX:+UseSerialGC -XX:TieredStopAtLevel=1",
-    # Both executors have a part of each shuffle, even if one of them starts late.
+    # Both executors have a part of each shuffle, even if one of them starts late, or Kafka's partitions prefer the other.
     "spark.scheduler.minRegisteredResourcesRatio": "1.0",
+    "spark.locality.wait": "0s",
 }
+#: Each task that writes a shuffle has rows for each task that reads it.
+MANY_ROWS = {"rows": 400, "keys": 100, "max_offsets": 200}
 
 
 @contextlib.contextmanager
-def query(kafka: KafkaService, root: Path, *hosts: int, **options: Any) -> Iterator[Pipeline]:
+def query(
+    kafka: KafkaService, root: Path, *hosts: int, rows: int = 60, keys: int = 10, **options: Any
+) -> Iterator[Pipeline]:
     """Run a query of some batches on executors, of the sessions ``hosts`` if given; its output must be exactly once."""
     pipeline = Pipeline(
-        kafka.bootstrap_servers, root, max_offsets=20, settings=BY_TASKS, **{"spark": CLUSTER, **options}
+        kafka.bootstrap_servers, root, settings=BY_TASKS, **{"spark": CLUSTER, "max_offsets": 20, **options}
     )
     try:
-        pipeline.feed(60)
+        pipeline.feed(rows, keys=keys)
         yield pipeline
         [run] = pipeline.runs
         let_go(run, *hosts)
@@ -111,7 +116,7 @@ def test_a_killed_executors_task_is_repeated_and_its_transaction_swept(kafka: Ka
 def test_a_stage_repeated_because_an_executor_lost_its_shuffle_leads_to_a_new_attempt(
     kafka: KafkaService, tmp_path: Path
 ) -> None:
-    with query(kafka, tmp_path, plan="shuffle", partitions=4) as pipeline:
+    with query(kafka, tmp_path, plan="shuffle", partitions=4, **MANY_ROWS) as pipeline:
         run = pipeline.process("task.prepared=stop")
         executor_of(stopped(run, count=2)[0]).kill()
     assert "was rerun (attempt 1)" in run.text
@@ -174,7 +179,6 @@ def test_a_cache_of_which_an_executor_had_a_part_and_all_of_the_shuffle_is_not_d
     """Each stage runs once in each job, and none is skipped. But the second job writes the lost shuffle again."""
     apart = {
         **CLUSTER,
-        "spark.locality.wait": "0s",
         "spark.shuffle.reduceLocality.enabled": "false",
     }
     pipeline = Pipeline(kafka.bootstrap_servers, tmp_path, partitions=1, spark=apart, plan="cached", settings=BY_TASKS)

@@ -27,11 +27,12 @@ _SLOTS = 3
 THREADS = {
     **CLUSTER,
     "spark.master": f"local-cluster[2,{_SLOTS},1024]",
-    "spark.locality.wait": "0s",
     "spark.shuffle.reduceLocality.enabled": "false",
     "spark.shuffle.io.maxRetries": "1",
     "spark.shuffle.io.retryWait": "1s",
 }
+#: From Spark 4.1 on, adaptive execution writes the query's shuffle before it calls the function, so no other job runs by then.
+_NOT_BEFORE = {"spark.sql.adaptive.streaming.stateless.enabled": "false"}
 _TIMEOUT_S = 200.0
 _REFUSED = "again, because it lost some of that stage's output"
 
@@ -126,6 +127,33 @@ def lose_a_part_that_the_other_job_writes_again(run: Run) -> None:
     open_gate(run, READERS)
 
 
+def lose_a_part_before_the_other_job(run: Run) -> None:
+    """The same, but the other job begins after the loss, and finds that a part is missing."""
+    wait_for(run, lambda: len(tasks(run, MAPS)) == 4, "the shuffle's tasks have started")
+    executors = {executor_of(one.worker) for one in tasks(run, MAPS)}
+    open_gate(run, MAPS)
+    wait_for(run, lambda: len(tasks(run, READERS, OURS)) == 1, "our task has read a part of the shuffle")
+    [ours] = tasks(run, READERS, OURS)
+    kept = executor_of(ours.worker)
+    [lost] = executors - {kept}
+    lost.kill()
+    wait_for(run, lambda: "Lost executor" in run.text, "Spark has noticed")
+    (run.root / GO).touch()
+    wait_for(
+        run,
+        lambda: any(executor_of(one.worker) == kept for one in tasks(run, READERS, OTHER)),
+        "the other thread's tasks have read the shuffle, also where our task runs",
+    )
+    open_gate(run, READERS)
+
+
+def test_a_shuffle_of_which_a_job_that_began_after_the_loss_writes_the_lost_part_again(
+    kafka: KafkaService, tmp_path: Path
+) -> None:
+    with refused_and_restarted(kafka, tmp_path, "after", "thread") as run:
+        lose_a_part_before_the_other_job(run)
+
+
 @pytest.mark.parametrize("by", ["groups", "query"])
 def test_two_shuffles_that_a_job_elsewhere_wrote_before_the_call_and_that_were_lost_in_part(
     by: str, kafka: KafkaService, tmp_path: Path
@@ -153,5 +181,6 @@ def test_two_shuffles_that_a_job_elsewhere_wrote_before_the_call_and_that_were_l
 def test_a_shuffle_that_a_job_elsewhere_writes_again_while_it_is_read(
     plan: str, by: str, write_by: str, kafka: KafkaService, tmp_path: Path
 ) -> None:
-    with refused_and_restarted(kafka, tmp_path, plan, by, settings={"write_by": write_by}) as run:
+    options: dict[str, Any] = {"settings": {"write_by": write_by}, "spark": THREADS | _NOT_BEFORE}
+    with refused_and_restarted(kafka, tmp_path, plan, by, **options) as run:
         lose_a_part_that_the_other_job_writes_again(run)
