@@ -26,6 +26,7 @@ from tests.live.pipeline import create_topic
 from tests.live.spark_query import RUNNING, Options, encoded, session
 from tests.reader import committed, records
 from twopc.integration.services.guard import GuardedProcess
+from twopc.integration.services.ports import free_ports
 from twopc.testing import crash_points
 
 if TYPE_CHECKING:
@@ -54,6 +55,13 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", ResourceWarning)
         gc.collect()  # PySpark leaves the sockets of collect() unclosed
+
+
+def spark_ui() -> tuple[dict[str, str], dict[str, Any]]:
+    """Settings of a server with a UI at a free port, and of a query that checks its stages there."""
+    [port] = free_ports(1)
+    address = f"http://127.0.0.1:{port}"
+    return {"spark.ui.enabled": "true", "spark.ui.port": str(port)}, {"checkpoints": {"spark_ui": address}}
 
 
 def wait_until(condition: Callable[[], bool], what: str, timeout_s: float = _TIMEOUT_S) -> None:

@@ -12,12 +12,11 @@ import pytest
 
 from tests.live.connect_calls import OUTCOME
 from tests.live.spark_query import encoded
-from tests.live.spark_support import BY_TASKS, Pipeline, processes_of, wait_until
+from tests.live.spark_support import BY_TASKS, Pipeline, processes_of, spark_ui, wait_until
 from tests.live.test_spark_checksums import CHECKSUMS
 from tests.live.test_spark_executors import is_stopped
 from twopc.crash_points import POINTS
 from twopc.integration.services.guard import GuardedProcess
-from twopc.integration.services.ports import free_ports
 
 pytest.importorskip("grpc", reason="Spark Connect needs it, and the group of Spark 3.5 lacks it")
 
@@ -139,15 +138,13 @@ def test_a_shuffle_is_refused_before_anything_is_written_and_with_the_assertion_
 @pytest.mark.whole
 def test_a_shuffle_is_written_once_the_servers_ui_can_be_reached(kafka: KafkaService, tmp_path: Path) -> None:
     """The driver writes the first batches itself, and tasks the others."""
-    [port] = free_ports(1)
-    ui = {"spark.ui.enabled": "true", "spark.ui.port": str(port)}
-    config = {"checkpoints": {"spark_ui": f"http://127.0.0.1:{port}"}}
+    ui, config = spark_ui()
     pipeline = pipeline_of(kafka, tmp_path, plan="unstable", settings=config)
     try:
         pipeline.feed(60)
         run = pipeline.process()
         assert run.ended(_TIMEOUT_S) == 1, run.text[-3000:]
-        assert f"CheckpointConfig(spark_ui='http://127.0.0.1:{port}')" in run.text, run.text[-3000:]
+        assert f"CheckpointConfig(spark_ui='{config['checkpoints']['spark_ui']}')" in run.text, run.text[-3000:]
         assert "check that the server runs with spark.ui.enabled=true" in run.text, run.text[-3000:]
         assert not pipeline.visible()
         for way in ({}, BY_TASKS):

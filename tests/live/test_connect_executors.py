@@ -8,10 +8,9 @@ from typing import TYPE_CHECKING, Any
 import pyspark
 import pytest
 
-from tests.live.spark_support import BY_TASKS, Pipeline
+from tests.live.spark_support import BY_TASKS, Pipeline, spark_ui
 from tests.live.test_spark_checksums import CHECKSUMS
 from tests.live.test_spark_executors import CLUSTER, MANY_ROWS, executor_of, kill_workers, let_go, stopped
-from twopc.integration.services.ports import free_ports
 
 pytest.importorskip("grpc", reason="Spark Connect needs it, and the group of Spark 3.5 lacks it")
 
@@ -28,12 +27,10 @@ _FETCH_FAILED = "FetchFailed("
 _DETERMINISTIC = {**BY_TASKS, "checkpoints": {"deterministic_plan": True}}
 
 
-def seen(**settings: Any) -> dict[str, Any]:
+def seen() -> dict[str, Any]:
     """Options of a query whose stages are checked with Spark's UI."""
-    [port] = free_ports(1)
-    ui = {"spark.ui.enabled": "true", "spark.ui.port": str(port)}
-    checkpoints = {"spark_ui": f"http://127.0.0.1:{port}"}
-    return {"spark": CLUSTER | ui, "settings": {**BY_TASKS, "checkpoints": checkpoints, **settings}}
+    ui, config = spark_ui()
+    return {"spark": CLUSTER | ui, "settings": BY_TASKS | config}
 
 
 @contextlib.contextmanager

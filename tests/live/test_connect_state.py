@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from tests.live.connect_calls import OUTCOME
+from tests.live.spark_support import spark_ui
 from tests.live.test_connect import _TIMEOUT_S, outcome_of, pipeline_of
 
 if TYPE_CHECKING:
@@ -45,14 +46,20 @@ def test_counts_continue_over_kills_of_the_function(store: dict[str, str], kafka
         pipeline.close()
 
 
-def test_without_an_assertion_a_stateful_query_is_refused_by_name(kafka: KafkaService, tmp_path: Path) -> None:
+def test_a_stateful_query_is_refused_by_name_and_with_sparks_ui_it_is_written(
+    kafka: KafkaService, tmp_path: Path
+) -> None:
+    ui, config = spark_ui()
     pipeline = pipeline_of(kafka, tmp_path, plan="update")
     try:
-        pipeline.feed(20)
+        counts = Counter(value.partition("-")[0] for value in pipeline.feed(20))
         run = pipeline.process()
         assert run.ended(_TIMEOUT_S) == 1, run.text[-3000:]
         assert "may shuffle its rows" in run.text and "deterministic_plan=True" in run.text, run.text[-3000:]
         assert not pipeline.visible()
+        again = pipeline.process(spark=ui, settings=config)
+        assert again.ended(_TIMEOUT_S) == 0, again.text[-3000:]
+        assert pipeline.visible() == Counter(f"{key}:{count}" for key, count in counts.items())
     finally:
         pipeline.close()
 
