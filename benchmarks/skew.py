@@ -107,15 +107,14 @@ def _costly_sql(partitions: int, rows: DataFrame) -> DataFrame:
 
 
 def _costly_python(partitions: int, rows: DataFrame) -> DataFrame:
-    return _even(partitions, rows).select("key", sf.udf(_hashed, "binary")("value").alias("value"))
+    # Spark sends a nested function by value, like a notebook's. Otherwise each worker would import this module.
+    def hashed(value: bytes) -> bytes:
+        digest = bytes(value)
+        for _ in range(_PYTHON_HASHES):
+            digest = hashlib.sha256(digest).digest()
+        return value if digest else digest
 
-
-def _hashed(value: bytes) -> bytes:
-    """Return the value, after some work."""
-    digest = bytes(value)
-    for _ in range(_PYTHON_HASHES):
-        digest = hashlib.sha256(digest).digest()
-    return value if digest else digest
+    return _even(partitions, rows).select("key", sf.udf(hashed, "binary")("value").alias("value"))
 
 
 _QUERIES: Final = {
