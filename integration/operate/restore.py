@@ -126,7 +126,7 @@ def restore_savepoint(savepoint: Path, checkpoint: Path, *, sinks: Sequence[Kafk
 
 
 def repeated_in(sink: KafkaSink, savepoint: Savepoint) -> Repeated:
-    """Find the visible output from after the savepoint, which the new query will write again.
+    """Find the visible output of the batches after the savepoint, which the new query will write again.
 
     Raises:
         ConfigurationError: the sink's decisions cannot be read.

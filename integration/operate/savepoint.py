@@ -56,7 +56,8 @@ def create_savepoint(
     Args:
         checkpoint: the query's checkpoint; the query may be running.
         directory: where savepoints are stored. The new savepoint is a subdirectory.
-        sinks: Kafka sinks whose positions in their decision logs are also recorded. The sinks are only read.
+        sinks: Kafka sinks. The savepoint also records the position in each sink's decision log. The sinks are only
+            read.
         is_periodic: whether the query takes the savepoint automatically, and may delete it when newer savepoints exist.
 
     Raises:

@@ -37,7 +37,7 @@ class Look(NamedTuple):
         checkpoint: the facts and findings from the checkpoint alone; None if no checkpoint was named.
         sinks: each Kafka sink with its findings.
         strangers: topics that have a ledger's name but cannot be a sink's ledger.
-        stores: each sink without a ledger that the user has specified, with the findings about its store.
+        stores: each sink that has no ledger and that the user has specified, with the findings about its store.
     """
 
     checkpoint: CheckpointState | None
@@ -150,7 +150,7 @@ def _stores(subject: Subject, connection: Connection) -> list[tuple[StoreState, 
 
 
 def _of_history(checkpoint: Path) -> Advice | None:
-    """If the last ended checkpoint failed, build a finding about it."""
+    """If the last finished checkpoint failed, build a finding about the failure."""
     try:
         last = read(checkpoint).checkpoints[-1]
     except (HistoryError, IndexError):

@@ -34,7 +34,7 @@ def advise_store(state: StoreState, checkpoint: CheckpointState) -> list[Advice]
 
 
 def not_examined(checkpoint: CheckpointState, named: frozenset[str]) -> Advice | None:
-    """Name the sinks whose stores were not compared, because the user has not named these sinks."""
+    """List the sinks whose stores were not compared because the user has not named these sinks."""
     left = sorted(name for name, facts in checkpoint.sinks.items() if "ledger" not in facts and name not in named)
     if not left:
         return None
@@ -54,7 +54,7 @@ def _newest(state: StoreState) -> str:
 
 
 def overtaken(looks: int) -> Advice:
-    """Say that the query's newest batch was not compared, because the query decided another batch at each look."""
+    """Say that the query's newest batch was not compared, because at each look the query had decided another batch."""
     what = (
         f"this command looked {looks} times, and each time the query had decided another batch. So the newest batch was "
         "not compared with the store"

@@ -72,7 +72,7 @@ class StoreState:
 
     @property
     def differing(self) -> list[str]:
-        """The published batches whose number of rows in the store's history differs from the number in their decision.
+        """The published batches for which the store's history and the decision give different numbers of rows.
 
         A repaired batch has several commits. So a missing row counts as a difference only if the history has all of the
         batch's commits.

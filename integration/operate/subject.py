@@ -81,7 +81,7 @@ class Subject:
     Attributes:
         sinks: the Kafka sinks; empty without a connection, or if the checkpoint has no Kafka sinks.
         checkpoint: the facts from the checkpoint, if a checkpoint was named.
-        stores: the sinks without a ledger that the user has named.
+        stores: the sinks that have no ledger and that the user has named.
         strangers: topics that have a ledger's name but cannot belong to a sink: copies, or topics that a killed preflight
             left behind.
     """

@@ -63,7 +63,7 @@ def list_open(what: str | None, connection: Connection) -> Answer:
 
 
 def prove(what: str, connection: Connection) -> Answer:
-    """Show what is proven about each transaction in the last decision, but do not end or fence any transaction.
+    """For each transaction in the last decision, show what is proven. Do not end or fence any transaction.
 
     Raises:
         TwoPhaseCommitError: no broker responds.
@@ -158,7 +158,7 @@ def abort(what: str, ids: Collection[str], connection: Connection, by_hand: ByHa
 
 
 def _one_sink(what: str, connection: Connection, checkpoint: Path | None) -> tuple[KafkaSink, Path]:
-    """Find the sink, and the directory for the reason.
+    """Find the sink, and the directory in which the reason for ``--force`` is stored.
 
     The directory is in the checkpoint, or it is the current directory if the user named no checkpoint.
     """

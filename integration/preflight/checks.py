@@ -1,4 +1,4 @@
-"""List the checks, in the table's order.
+"""List the checks, in the order in which the printed table shows them.
 
 To add a check, write a function that takes the target and yields findings, and add the function to ``CHECKS``.
 """
@@ -45,7 +45,7 @@ CHECKS: Final = (
 def findings_of(target: Target, further: Sequence[Check] = ()) -> tuple[Finding, ...]:
     """Run every check whose requests the brokers accept.
 
-    Report the warnings that the sink logs during the checks as findings, too. The ``further`` checks come from another
+    Each warning that the sink logs during the checks also becomes a finding. The ``further`` checks come from another
     command and run last.
     """
     found = list(check_apis(target))

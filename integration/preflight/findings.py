@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 class Result(Enum):
-    """What a finding means for the query, from the best to the worst."""
+    """The possible results of a check, from best to worst for the query."""
 
     PASS = "pass"  # noqa: S105 - no password #: the check succeeded
     WARN = "warn"  #: the query runs, but its guarantee is weaker, or something was not tried

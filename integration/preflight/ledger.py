@@ -1,4 +1,4 @@
-"""Run the read-only parts of the sink's next start: the sink's own checks, and the checks of its ledger."""
+"""Make the read-only checks of the sink's next start: the sink's own checks, and the checks of its ledger."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _RIGHTS: Final = ("READ", "WRITE", "DESCRIBE", "DESCRIBE_CONFIGS", "DELETE")
 
 
 def check_start(target: Target) -> Iterator[Finding]:
-    """Run the sink's checks, which come before it acquires the ledger."""
+    """Run the checks that the sink makes before it acquires the ledger."""
     target.committer.inspect()
     yield Finding("start", target.sink.name, Result.PASS, "the sink's start-up checks pass")
 

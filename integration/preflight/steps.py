@@ -247,7 +247,7 @@ def _decision(trial: Trial, batch: int) -> Decision:
 
 
 def _decided(trial: Trial, log: LogContents) -> list[int]:
-    """Return the decided batches whose decision names the transaction to commit."""
+    """Return each batch whose decision contains the handle of the transaction that the trial commits."""
     name, handle = trial.sink.name, trial.handles[_COMMITTED]
     return [
         record.batch_id
@@ -257,7 +257,7 @@ def _decided(trial: Trial, log: LogContents) -> list[int]:
 
 
 def rights(sink: KafkaSink) -> str:
-    """Name the permissions that all steps together need."""
+    """Say which permissions all steps together need."""
     return (
         f"Grant the principal Write and Describe on transactional ids with the prefix '{sink.name}.', and Create, Read, Write, "
         f"Describe, DescribeConfigs and Delete on topics with the prefix '{sink.ledger}'"

@@ -1,4 +1,4 @@
-"""Upgrade a Kafka 0.10 broker in place, release by release, to a current release without ZooKeeper.
+"""Upgrade a Kafka 0.10 broker in place, release by release, to a current release, which needs no ZooKeeper.
 
 Usage: `with UpgradedKafka() as kafka: for step in UPGRADE: kafka.upgrade(step) …`. The upgrade keeps the broker's address,
 topics, offsets and records.

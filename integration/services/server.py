@@ -29,7 +29,7 @@ log4j.appender.out=org.apache.log4j.ConsoleAppender
 log4j.appender.out.layout=org.apache.log4j.PatternLayout
 log4j.appender.out.layout.ConversionPattern=[%d] %p %m (%c)%n
 """
-"""Settings for log4j 1 (reload4j). The settings write one line per entry to stdout, because a failed start quotes the log."""
+"""Settings for log4j 1 (reload4j). The log goes to stdout, one line per entry, because a failed start quotes the log."""
 
 _PORT_ATTEMPTS = 4
 _POLL_S = 0.01

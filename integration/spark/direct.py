@@ -125,7 +125,7 @@ class BatchInput:
     """The input that Spark has planned for a batch, in the sources' units: records, or batches of files.
 
     Attributes:
-        size: how far the offsets have grown; None if unknown.
+        size: by how much the offsets have grown; None if unknown.
         counts_records: whether every source is Kafka.
     """
 

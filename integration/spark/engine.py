@@ -108,8 +108,8 @@ class SparkEngine:
     def prepare(self, work: Work) -> list[TaskReport]:
         """See :class:`Engine`.
 
-        Runs the DataFrames' jobs one after another, so that the first job fills the cache of a parent that they share. The
-        driver collects and writes a DataFrame that fits. Staged files are published together.
+        Runs the DataFrames' jobs one after another, so that the first job fills the cache of any parent that the
+        DataFrames share. The driver collects and writes a DataFrame that fits. Staged files are published together.
         """
         limit = self._limit(work)
         work.pending.limited(limit.timeout_ms, limit.setting, planned=self.way.input.size)

@@ -39,8 +39,8 @@ def exit_status(error: BaseException) -> int:
 
     Returns:
         0 if the query stopped with a savepoint on request; 75 if a restart recovers; 78 if every restart fails until you
-        follow the message; 1 if the error is not from this toolkit. Restart after 1, too, because recovery always begins with
-        a restart.
+        follow the message; 1 if the error is not from this toolkit. Restart after status 1, too, because recovery
+        always begins with a restart.
     """
     kind = type(error)
     if _STOPPED in f"{kind.__name__} {error}":

@@ -82,8 +82,8 @@ class Rows:
         source: the DataFrame.
         sinks: the sinks that take the DataFrame, including the dead-letter sink.
         base: the DataFrame with the columns that the user's expressions make; see :class:`Offers`.
-        columns: the columns of :meth:`frame`, named ``0``, ``1``, …, before :data:`CHECKSUM`.
-        views: by sink name, the columns that the sink receives.
+        columns: the columns of :meth:`frame` that come before :data:`CHECKSUM`, named ``0``, ``1``, ….
+        views: maps a sink's name to the columns that the sink receives.
         is_hashed: whether rows get checksums, because a replay may have to be compared with the written rows. Otherwise every
             checksum is 0.
     """
@@ -113,7 +113,7 @@ class Rows:
     def for_driver(self) -> tuple[DataFrame, Callable[[list[pa.RecordBatch]], list[pa.RecordBatch]]]:
         """Return the DataFrame for the driver, and a function that converts its batches to the batches of :meth:`frame`.
 
-        If possible, this is the user's own DataFrame, because Spark would have to plan any other DataFrame.
+        If possible, return the user's own DataFrame, because Spark would have to plan any other DataFrame.
         """
         order = self._order_of_own_columns()
         if order is None:
@@ -244,7 +244,7 @@ def _arrow_type(kind: st.DataType) -> pa.DataType | None:
 
 
 def _as_bytes(texts: pa.Array[Any]) -> pa.Array[Any]:
-    """Convert text to UTF-8 bytes that use the same buffers, like Spark's ``CAST(… AS BINARY)``."""
+    """Convert text to UTF-8 bytes, like Spark's ``CAST(… AS BINARY)``. The bytes stay in the text's buffers."""
     if pa.types.is_string(texts.type):
         return texts.cast(pa.binary())
     return texts.cast(pa.large_binary()) if pa.types.is_large_string(texts.type) else texts

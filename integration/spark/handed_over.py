@@ -1,4 +1,4 @@
-"""Reject a batch that another sink has begun, unless ``twopc.integration.migrate.TakeOver`` passes the batch.
+"""Reject a batch that another sink has begun, unless ``twopc.integration.migrate.TakeOver`` completes the batch.
 
 ``twopc migrate cutover`` records the batch in a file below the checkpoint (``twopc.integration.migrate.handover``).
 Without ``TakeOver``, this query would write the complete batch, and would duplicate the rows that are already in the output.
@@ -52,7 +52,7 @@ def passing_the_rest(batch_id: int) -> Iterator[None]:
 
 
 def require_taken_over(files: Files, batch: Batch) -> None:
-    """Check that no cut-over has handed over the batch, unless ``TakeOver`` passes the rest of the batch.
+    """Check that no cut-over has handed over the batch, unless ``TakeOver`` passes on only the rest of the batch.
 
     Args:
         files: the directory ``<checkpoint>/twopc``.

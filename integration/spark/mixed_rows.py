@@ -90,8 +90,8 @@ def _require_one_filling(fills: Sequence[StageAttempt], again: Sequence[Sequence
 def _require_read_once(reader: StageAttempt, again: Sequence[Sequence[StageAttempt]]) -> None:
     """Check that none of the shuffles was written again while a stage was reading.
 
-    Jobs of two threads may share a shuffle. If one of them writes it again, Spark does not run the other's reading stage again.
-    Spark does not report which shuffles a stage reads, so any of them counts.
+    Jobs of two threads may share a shuffle. If one job writes the shuffle again, Spark does not rerun the other job's
+    reading stage. Spark does not report which shuffles a stage reads, so every shuffle counts.
     """
     began = reader.submission_time or 0
     ended = math.inf if reader.completion_time is None else reader.completion_time

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 class Query(Protocol):
-    """One run of a query, seen during a call for a batch."""
+    """One run of a query, as seen during a call for one of the run's batches."""
 
     @property
     def query_id(self) -> str:

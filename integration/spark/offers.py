@@ -1,7 +1,7 @@
 """Offer each sink the columns that it chooses from: the DataFrame's own columns, or the columns that the sink's expressions make.
 
-The expressions for all sinks are in one projection of the user's DataFrame. So ``*`` means the user's columns, whatever
-expressions the other sinks have and in whatever order, and each expression is evaluated once.
+The expressions for all sinks are in one projection of the user's DataFrame. So ``*`` means the user's columns,
+regardless of the other sinks' expressions and their order, and each expression is evaluated once.
 """
 
 from __future__ import annotations

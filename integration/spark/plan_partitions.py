@@ -28,7 +28,7 @@ Stretch = tuple[int, int, int]
 
 
 def stretches(batch: pa.RecordBatch) -> Iterator[Stretch]:
-    """Divide a batch by the plan's partitions.
+    """Split a batch into the rows of each partition of the plan.
 
     If the partition column is missing, as in the driver, all rows are from partition 0.
     """

@@ -132,7 +132,7 @@ class Shuffles:
     def _look(self, tag: str, mark: str) -> _Seen:
         """Run a marker job, and wait until Spark reports it.
 
-        Then Spark has reported everything earlier. Return the jobs with the tag.
+        By then, Spark has reported everything that happened earlier. Return the jobs with the tag.
         """
         self._store.mark(mark)
         marks = self._await(mark, bool, "the end of the job that collected the batch")
@@ -191,10 +191,10 @@ class Shuffles:
             raise
 
     def _unwritten(self, seen: _Seen) -> dict[int, int]:
-        """Return the stages that the attempt's jobs skipped and that no known job has run, by their last RDD.
+        """Map the last RDD of each unwritten stage to the stage.
 
-        Leave out a job that still runs, because it evaluates the batch once more, only for the state, and may still run its
-        stages.
+        A stage is unwritten if the attempt's jobs skipped it and no known job has run it. Leave out a job that still runs,
+        because it evaluates the batch once more, only for the state, and may still run its stages.
         """
         skipped = {
             stage: last

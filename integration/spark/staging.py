@@ -190,7 +190,7 @@ class Staging:
 
 
 def _fsync(path: str, root: str) -> None:
-    """Make a file durable, and make the entries of all possibly new directories durable, up to the root's own entry."""
+    """Make a file durable, and the entries of all directories that may be new, up to the entry of the root itself."""
     above = Path(root).parent
     for name in (Path(path), *Path(path).parents):
         try:

@@ -1,10 +1,10 @@
 """Check that Spark has written all of a batch's state. The next batch cannot load the state if a partition is missing.
 
 A stateful operator commits a state partition when the partition's last row has been read (``StateStoreWriter``
-and its ``CompletionIterator`` in Spark's ``statefulOperators.scala``). So these plans skip partitions: a ``limit``, a filter
-that is always false, a join with an empty side, or a DataFrame that is not made from the batch (SPARK-52008). Up to version
-4.0, Spark accepts a batch with skipped partitions, and fails at every later start. Newer versions fail once ``foreachBatch``
-has returned.
+and its ``CompletionIterator`` in Spark's ``statefulOperators.scala``). So a plan skips partitions if it has a
+``limit``, a filter that is always false or a join with an empty side, or if its DataFrame is not made from the batch
+(SPARK-52008). Up to version 4.0, Spark accepts a batch with skipped partitions, and fails at every later start. Newer
+versions fail once ``foreachBatch`` has returned.
 """
 
 from __future__ import annotations
@@ -185,7 +185,7 @@ class BatchState:
         return any(ran) and all(map(operator.or_, ran, skipped))
 
     def _is_taken_once(self, frame: DataFrame) -> bool:
-        """Whether a DataFrame contains the batch once, and computes no partition of the batch twice."""
+        """Whether a DataFrame contains the batch exactly once, and computes no partition of the batch twice."""
         plan = frame._jdf.queryExecution().analyzed()  # noqa: SLF001 - no public way to the plan
         text = str(plan.toString())
         nodes = _NODE.findall(text)

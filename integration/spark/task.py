@@ -117,7 +117,9 @@ class PrepareTask:
         yield _as_row(msgspec.json.encode(msgspec.structs.replace(result, stage=context.stageId())))
 
     def execute(self, number: int, batches: Iterable[pa.RecordBatch], attempt: int = 0) -> TaskResult:
-        """Write and pre-commit the rows of the DataFrame's task ``number``; ``attempt`` is Spark's task attempt number.
+        """Write and pre-commit the rows of task ``number``; ``attempt`` is Spark's task attempt number.
+
+        Each DataFrame's tasks are numbered from 0.
 
         Raises:
             RetriableError: the attempt failed and cannot be decided.
@@ -201,7 +203,7 @@ class PrepareTask:
         )
 
     def _wanted(self, sink: str, rows: pa.RecordBatch, found: Sequence[Stretch]) -> Iterator[pa.RecordBatch]:
-        """Yield the rows of a batch that a sink gets: all rows, or only the rows of lost partitions."""
+        """Yield those rows of a batch that the sink gets: all rows, or only the rows of lost partitions."""
         if not isinstance(self.mode, Repair):
             yield rows
             return

@@ -1,4 +1,4 @@
-"""Arrange by batch the decisions and repairs that a decision log still contains. This module does no I/O."""
+"""Arrange a decision log's remaining decisions and repairs by batch. This module does no I/O."""
 
 from __future__ import annotations
 

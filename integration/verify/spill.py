@@ -4,8 +4,8 @@ The module uses Grace hash partitioning: it distributes digests over files by ha
 each file is small enough to sort in memory. 128-bit digests of 10 million records collide once in 10**24 runs.
 
 DuckDB (2.0) is not an alternative. Although DuckDB spills to disk, it exceeds a memory limit of 128 MB when it sorts one
-sequence of 40 million records. For 10 million records, this module needs some 200 MiB of memory, half as much disk space as
-DuckDB, and as much time.
+sequence of 40 million records. For 10 million records, this module needs about 200 MiB of memory. It needs half as much
+disk space as DuckDB, and takes equally long.
 """
 
 from __future__ import annotations

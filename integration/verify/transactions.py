@@ -44,7 +44,7 @@ def decided_in(history: History, sink: KafkaSink) -> dict[str, Decided]:
 
 
 def superseded_in(history: History, sink: KafkaSink) -> dict[str, BatchId]:
-    """Return the batch of each transaction of the sink that a later record replaced, by the transaction's UUID."""
+    """For each of the sink's transactions that a later record replaced, map the transaction's UUID to its batch."""
     return {
         sink.decode_handle(handles[sink.name]).uuid: key
         for key, batch in history.batches.items()

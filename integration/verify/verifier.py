@@ -1,8 +1,8 @@
 """Check a sink: compare its decisions, its visible transactions and its output.
 
 The query may decide and commit batches during a check. So the check reads the decision log twice: first before and then after
-everything else. A batch from the first read must be visible. A batch that only the second read shows may be visible. Any
-other result is a finding.
+everything else. A batch from the first read must be visible. A batch that only the second read shows may or may not be
+visible. Any other result is a finding.
 """
 
 from __future__ import annotations
