@@ -1,4 +1,4 @@
-"""Handle a failed command: print one line to stderr, and return a separate exit status."""
+"""Handle a failed command: print one line to stderr, and return the exit status for the failure."""
 
 from __future__ import annotations
 

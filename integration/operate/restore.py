@@ -33,7 +33,7 @@ NOTE: Final = "twopc/restored.json"
 
 
 class Note(msgspec.Struct, frozen=True, kw_only=True):
-    """The origin of a restored checkpoint, stored in the checkpoint for information."""
+    """The origin of a restored checkpoint. The toolkit writes it into the checkpoint, for people to read."""
 
     savepoint: str
     former_query_id: str
@@ -97,7 +97,7 @@ def restore_savepoint(savepoint: Path, checkpoint: Path, *, sinks: Sequence[Kafk
     """Create a new checkpoint from a savepoint. Start the new query with :attr:`Restored.settings`.
 
     Args:
-        savepoint: a savepoint, or a directory with savepoints, whose newest good savepoint is used.
+        savepoint: a savepoint, or a directory of savepoints, of which the newest good one is used.
         checkpoint: the new checkpoint's directory, which must be missing or empty.
         sinks: the sinks to query for output that will be duplicated. The sinks are only read.
 

@@ -164,7 +164,7 @@ def trust_arguments() -> list[str]:
 
 
 def _key_store(certificates: list[bytes]) -> bytes:
-    """Return a Java key store (JKS, version 2) of trusted DER certificates.
+    """Return a Java key store (JKS, version 2) that trusts these DER certificates.
 
     `keytool` would take half a second for each of 140 certificates. The `cryptography` package writes PKCS12, but will reject
     root certificates that every bundle has, because their serial numbers are not positive. The layout is documented in

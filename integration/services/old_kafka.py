@@ -1,4 +1,4 @@
-"""Run Kafka 0.10 with its ZooKeeper, where a migration starts: `with LocalOldKafka() as kafka: ... kafka.bootstrap_servers`.
+"""Run Kafka 0.10 with its ZooKeeper, for migrations: `with LocalOldKafka() as kafka: ... kafka.bootstrap_servers`.
 
 Kafka 0.10 has no transactions, no idempotent producers and no KRaft, so it cannot be just another version of `LocalKafka`.
 """

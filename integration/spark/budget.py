@@ -48,7 +48,7 @@ _FIXED: Final = (
 
 
 class Budget:
-    """Limits the DataFrames in one run of a query. Each schema's filter is built once and reused in later batches."""
+    """Adds the limit to the DataFrames of a query's run. Each schema's filter is built once and reused in later batches."""
 
     def __init__(self) -> None:
         self._filters: dict[tuple[str, int], _Filter | None] = {}

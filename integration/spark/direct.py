@@ -137,7 +137,7 @@ class BatchInput:
 
 
 def _growth(before: str, offset: str) -> tuple[int | None, bool]:
-    """Return how much an offset's numbers grew, and whether the offset looks like ``{"topic": {"0": 17}}``.
+    """Return by how much an offset's numbers grew, and whether the offset looks like ``{"topic": {"0": 17}}``.
 
     A new number counts as growth from 0.
     """
