@@ -67,7 +67,7 @@ class Cause(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """Why an attempt or a checkpoint failed.
 
     Attributes:
-        reason: ``declined`` if a task voted no; ``expired`` if time ran out before the pre-commit ended; ``failed`` otherwise.
+        reason: ``declined`` if a task failed; ``expired`` if time ran out before the pre-commit ended; ``failed`` otherwise.
         phase: the phase in which the failure happened.
         error: the error's class name.
         late: the number of acknowledgments that arrived after the time limit. The transactions of these late tasks were

@@ -250,7 +250,7 @@ def _expired(work: Work, limit: _Limit, late: Sequence[TaskReport], why: str = "
 
 
 def _note_vote(work: Work, error: Exception) -> None:
-    """If the error is from a task, record that the task voted "no"."""
+    """If the error is from a task, record that the task declined the checkpoint."""
     if isinstance(error, TwoPhaseCommitError):
         work.pending.declined()
 
