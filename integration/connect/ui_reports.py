@@ -91,8 +91,9 @@ class UiReports:
                 raise UnavailableError(
                     f"Spark's UI at {self._ui.address} has not shown the toolkit's last job within {_MARK_TIMEOUT_S:.0f} s. So "
                     "the toolkit cannot check whether a stage runs twice and mixes the rows of two shuffles. No part of the "
-                    "batch is decided or visible. If this happens again, raise spark.ui.retainedJobs and spark.ui.retainedStages "
-                    "(default: 1000 each), and restart the server"
+                    "batch is decided or visible. If this happens again, raise spark.ui.retainedJobs, spark.ui.retainedStages "
+                    "(default: 1000 each) and spark.scheduler.listenerbus.eventqueue.capacity (default: 10000), and restart the "
+                    "server"
                 )
             time.sleep(_POLL_S)
         return max(rdd for attempt in attempts for rdd in attempt.rdd_ids)

@@ -158,6 +158,26 @@ def test_a_shuffle_is_written_once_the_servers_ui_can_be_reached(kafka: KafkaSer
     pipeline.require_exactly_once()
 
 
+@pytest.mark.whole
+def test_a_server_that_drops_reports_stops_the_query_and_with_the_setting_as_named_it_runs(
+    kafka: KafkaService, tmp_path: Path
+) -> None:
+    """Everything that the UI shows may look right; only the count of the dropped reports shows that some are missing."""
+    ui, config = spark_ui()
+    pipeline = pipeline_of(kafka, tmp_path, plan="unstable", settings=BY_TASKS | config)
+    try:
+        pipeline.feed(60)
+        run = pipeline.process(spark=ui | {"spark.scheduler.listenerbus.eventqueue.appStatus.capacity": "1"})
+        assert run.ended(_TIMEOUT_S) == 1, run.text[-3000:]
+        assert "spark.scheduler.listenerbus.eventqueue.capacity (default: 10000)" in run.text, run.text[-3000:]
+        assert not pipeline.visible()
+        again = pipeline.process(spark=ui | {"spark.scheduler.listenerbus.eventqueue.capacity": "20000"})
+        assert again.ended(_TIMEOUT_S) == 0, again.text[-3000:]
+    finally:
+        pipeline.close()
+    pipeline.require_exactly_once()
+
+
 def outcome_of(scenario: str, pipeline: Pipeline, root: Path) -> str:
     """Run a scenario of ``connect_calls.py``."""
     (root / "calls").mkdir()

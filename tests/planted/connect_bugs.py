@@ -88,6 +88,7 @@ CONNECT_BUGS: Final[tuple[Bug, ...]] = (
         "        if False:\n",
         model=False,
         protocol=f"{_UI_TESTS} -k dropped",
+        whole=f"{_LIVE} -k drops_reports",
     ),
     one_edit(
         "Spark Connect: a server that knows nothing of the application counts as one that knows no such job",

@@ -18,6 +18,7 @@ from twopc.integration.connect import ui_reports
 from twopc.integration.connect.spark_ui import SparkUi
 from twopc.integration.connect.ui_reports import UiReports
 from twopc.integration.connect.ui_shuffles import UiShuffles, open_shuffles
+from twopc.integration.spark import job_history
 from twopc.integration.spark.reports import Job
 
 if TYPE_CHECKING:
@@ -40,6 +41,7 @@ class Spark:
     tags: list[str] = field(default_factory=list)
     interrupted: list[str] = field(default_factory=list)
     rdds: int = 0  #: the next RDD
+    forgotten: int = 0  #: the first job that Spark has not forgotten
 
     def __post_init__(self) -> None:
         self.answers[f"{_BASE}/jobs"] = (200, "[]")
@@ -69,13 +71,21 @@ class Spark:
                 "numSkippedStages": 0,
             }
         )
-        self.answers[f"{_BASE}/jobs"] = (200, json.dumps(self.jobs[::-1]))
-        for job in self.jobs:
+        kept = self.jobs[self.forgotten :]
+        self.answers[f"{_BASE}/jobs"] = (200, json.dumps(kept[::-1]))
+        for job in kept:
             self.answers[f"{_BASE}/jobs/{job['jobId']}"] = (200, json.dumps(job))
         missing = {f"{_BASE}/storage/rdd/{rdd}" for rdd in range(self.rdds + 1)} - self.answers.keys()
         self.answers.update(dict.fromkeys(missing, (404, "no rdd found w/ id")))
         unknown = len(self.jobs)
         self.answers[f"{_BASE}/jobs/{unknown}"] = (404, f"unknown job: {unknown}")
+
+    def forget(self) -> None:
+        """Forget all jobs, as Spark does if its store is full."""
+        for number in range(len(self.jobs)):
+            self.answers[f"{_BASE}/jobs/{number}"] = (404, f"unknown job: {number}")
+        self.answers[f"{_BASE}/jobs"] = (200, "[]")
+        self.forgotten = len(self.jobs)
 
     # The session:
 
@@ -180,6 +190,27 @@ def test_reports_that_spark_has_dropped_since_the_query_began_stop_it(spark: Spa
     spark.drop(5)
     with pytest.raises(FatalError, match=r"dropped 2 of its reports.*eventqueue\.capacity"):
         shuffles.check("a", run_batch(spark))
+
+
+def test_jobs_of_others_that_spark_has_forgotten_before_a_batch_stop_the_query_and_a_restart_writes_it(
+    spark: Spark, address: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Any of them may have written a part of the batch's shuffle, which is older than the call."""
+    monkeypatch.setattr(job_history, "_LATE_S", 0.01)
+
+    def process(shuffles: UiShuffles, tag: str) -> None:
+        rdds = [spark.new_rdd() for _ in range(2)]
+        shuffles.begin()
+        spark.run(tag, [stage(rdds[0], writes=9)], [stage(rdds[1], reads=9)])
+        shuffles.check(tag, {spark.jobs[-1]["stageIds"][-1]})
+
+    shuffles = opened(spark, address)
+    process(shuffles, "a")
+    spark.run("other", [stage(spark.new_rdd())])
+    spark.forget()
+    with pytest.raises(FatalError, match=r"does not have job .*spark\.ui\.retainedJobs"):
+        process(shuffles, "b")
+    process(opened(spark, address), "c")
 
 
 def _without_metrics(spark: Spark) -> None:
