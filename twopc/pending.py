@@ -98,7 +98,7 @@ class Pending:
         self._acknowledged += [vote for vote in votes if vote is not None]
 
     def declined(self) -> None:
-        """Record that a task has voted no in this attempt."""
+        """Record that a task has failed in this attempt."""
         self._is_declined = True
 
     def prepared(self, step: str, tasks: Sequence[TaskReport], handles: Handles) -> None:
