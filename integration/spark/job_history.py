@@ -63,6 +63,9 @@ class JobHistory:
         self.store = store
         self._moments = [BEGINNING]
         self._stages: OrderedDict[int, dict[tuple[int, int], StageAttempt]] = OrderedDict()  # by RDD
+        self._read: dict[
+            int, set[tuple[int, ...]]
+        ] = {}  # the shuffles of the jobs whose stages computed an RDD, by RDD
         self._dropped = NumberRanges()  # the RDDs whose stages were forgotten here
         self._last: int | None = None  # the last job that is known to be over
         self._examined = NumberRanges()
@@ -114,8 +117,7 @@ class JobHistory:
                 raise _dropped(rdd)
         first = self.first_job(min(rdds))
         for job in self._others(self._examined.missing(first, self.store.end_of_jobs()), own):
-            for attempts in self.stages_of(job).values():
-                self.record(attempts)
+            self.record(self.stages_of(job))
             if job.is_over:
                 self._examined.add(job.job_id)
 
@@ -169,14 +171,17 @@ class JobHistory:
             for one in found
         ]
 
-    def record(self, attempts: Iterable[StageAttempt]) -> None:
-        """Remember the stages that have run."""
-        for attempt in attempts:
-            if attempt.has_run:
-                for rdd in attempt.rdd_ids:
-                    self._stages.setdefault(rdd, {})[attempt.stage_id, attempt.attempt_id] = attempt
+    def record(self, stages: Mapping[int, Sequence[StageAttempt]]) -> None:
+        """Remember which stages of a job have run."""
+        written = {attempts[-1].rdd_ids for attempts in stages.values() if attempts and attempts[-1].is_written}
+        for attempt in (one for attempts in stages.values() for one in attempts if one.has_run):
+            for rdd in attempt.rdd_ids:
+                self._stages.setdefault(rdd, {})[attempt.stage_id, attempt.attempt_id] = attempt
+                if attempt.shuffle_read_records:
+                    self._read.setdefault(rdd, set()).update(written)
         while len(self._stages) > _MAX_RDDS:
             rdd, _ = self._stages.popitem(last=False)
+            self._read.pop(rdd, None)
             self._dropped.add(rdd)
 
     def examined(self, jobs: Iterable[int]) -> None:
@@ -193,6 +198,20 @@ class JobHistory:
                 self._stages.move_to_end(rdd)
                 found |= self._stages[rdd]
         return [found[key] for key in sorted(found)]
+
+    def behind(self, rdds: Iterable[int]) -> set[tuple[int, ...]]:
+        """Return the shuffles that may have been read to compute the RDDs, each as the RDDs of the stage that writes it.
+
+        ``localCheckpoint()`` cuts an RDD's lineage, so the batch's own jobs do not show these shuffles.
+
+        Raises:
+            FatalError: this history has dropped one of the RDDs.
+        """
+        found = {shuffle for rdd in rdds for shuffle in self._read.get(rdd, ())}
+        for rdd in (rdd for shuffle in found for rdd in shuffle):
+            if rdd in self._dropped:
+                raise _dropped(rdd)
+        return found
 
     def _reported(self, number: int) -> Job:
         return _awaited(lambda: self.store.job(number), lambda: f"job {number}")

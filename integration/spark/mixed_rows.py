@@ -17,6 +17,7 @@ def judge(
     own: Mapping[int, StageAttempt],
     ran: Sequence[StageAttempt],
     elsewhere: frozenset[int],
+    behind: Collection[tuple[int, ...]],
     cached_rdds: Callable[[Collection[int]], set[int]],
 ) -> None:
     """Check that an attempt at a batch did not mix rows from two writes of a shuffle.
@@ -26,18 +27,22 @@ def judge(
         ran: the stage attempts, from any job, that computed a part of the batch's input.
         elsewhere: the stages of other jobs; they count only if a stage of the batch's jobs was rerun. A concurrent job may
             write a shuffle again while this batch's job reads it.
+        behind: the shuffles that were read to compute rows that Spark keeps. Unlike the shuffles of the batch's own stages,
+            they matter only while these rows were computed.
         cached_rdds: returns those of the given RDDs that are cached.
 
     Raises:
         RetriableError: a stage that keeps no rows was rerun. A retry reads the stage's input again.
         FatalError: rows of two shuffles may be mixed in data that Spark keeps.
     """
-    again = [runs for runs in map(_Written(ran).of, _shuffles(own)) if len(runs) > 1]
+    written = _Written(ran)
+    again = [runs for runs in map(written.of, _shuffles(own)) if len(runs) > 1]
     for runs in again:
         stages = {run.stage_id for run in runs}
         reads = any(run.shuffle_read_records for run in runs)
         if reads or len(stages) > 1 or not stages.isdisjoint(own.keys() & elsewhere):
             raise _mixed(max(stages))
+    again += [runs for runs in map(written.of, behind) if len(runs) > 1]
     if not again and all(attempt.attempt_id == 0 for attempt in ran):
         return
     cached = cached_rdds({rdd for one in ran for rdd in one.rdd_ids})

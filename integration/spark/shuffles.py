@@ -176,16 +176,17 @@ class Shuffles:
     def _require_unmixed(self, seen: _Seen) -> None:
         history, own = self._history, {job.job_id for job in (*seen.jobs, *seen.marks)}
         shared = self._shared(seen, own)
-        for attempts in seen.attempts.values():
-            history.record(attempts)
+        history.record(seen.attempts)
         history.examine(shared | self._unwritten(seen).keys(), own)
         for stage in self._unwritten(seen).values():
             raise UnreportedError(f"the job that wrote the shuffle of stage {stage}")
         history.examined(own)
         again = [max(attempts[-1].rdd_ids) for attempts in seen.attempts.values() if len(attempts) > 1]
         elsewhere = history.stages_elsewhere(min(again), own) if again else frozenset()
+        behind = history.behind(shared)
+        ran = history.of(seen.lineage.union(*behind))
         try:
-            judge(seen.stages, history.of(seen.lineage), elsewhere, self._store.cached_rdds)
+            judge(seen.stages, ran, elsewhere, behind, self._store.cached_rdds)
         except FatalError as error:
             self._mixed = str(error)
             raise

@@ -10,6 +10,7 @@ and ``Options.filled_by`` who runs it:
 ``earlier``  it starts before our call's job, and runs as long as our job does
 ``later``    the same, but it starts after our call's job
 ``cached``   one thread fills a cache of the batch and another counts the batch, before our call writes the cache
+``cut``      the same with a local checkpoint, which hides the shuffle from our call's job
 ``after``    as ``later``, but it starts once the directory has a file ``go``; in a session of Spark Connect, too
 ============ ======================================================================
 
@@ -161,13 +162,22 @@ class Shared:
 
     def _cached(self, batch: DataFrame, batch_id: int) -> None:
         cached = batch.coalesce(1).persist()
-        filling = threading.Thread(target=self._as, args=(OURS, cached.count))
+        self._fill(cached.count, batch)
+        self._each(cached.select("key", "value"), batch_id)
+        cached.unpersist()
+
+    def _cut(self, batch: DataFrame, batch_id: int) -> None:
+        cut: list[DataFrame] = []
+        self._fill(lambda: cut.append(batch.coalesce(1).localCheckpoint()), batch)
+        self._each(cut[0].select("key", "value"), batch_id)
+
+    def _fill(self, fill: Callable[[], object], batch: DataFrame) -> None:
+        """Keep rows of the batch in one thread, while another counts the batch."""
+        filling = threading.Thread(target=self._as, args=(OURS, fill))
         filling.start()
         self._await_jobs(1)
         self._other(batch.count)()
         filling.join()
-        self._each(cached.select("key", "value"), batch_id)
-        cached.unpersist()
 
     def _other(self, job: Callable[[], object]) -> Callable[[], object]:
         """Start the other job. Returns a function that waits for its end."""

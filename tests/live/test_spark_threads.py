@@ -176,6 +176,7 @@ def test_two_shuffles_that_a_job_elsewhere_wrote_before_the_call_and_that_were_l
         ("later", "groups", "tasks"),
         ("later", "query", "driver"),
         ("cached", "thread", "tasks"),
+        ("cut", "thread", "tasks"),
     ],
 )
 def test_a_shuffle_that_a_job_elsewhere_writes_again_while_it_is_read(

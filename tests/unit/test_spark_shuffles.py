@@ -401,6 +401,27 @@ def test_a_cache_without_its_lineage_that_was_filled_again_by_another_job_stops_
         watching(Store(jobs, stages, cached={3})).check("b", {5})
 
 
+def cut_off_while_rewritten(ended: int, rewritten: int = 45) -> Store:
+    """Job 0 computes a local checkpoint from the shuffle of M1 from 40 until ``ended``. Job 1 writes M1 again."""
+    again = [StageAttempt("COMPLETE", M1, number, (1,), 0, 9, time) for number, time in enumerate((0, rewritten))]
+    kept = StageAttempt("COMPLETE", 4, 0, (3,), 9, 0, 40, completion_time=ended)
+    jobs = {"": [Job(0, (M1, 4), is_over=True), Job(1, (M1, 6), is_over=True)], "b": [Job(2, (5,), is_over=True)]}
+    return Store(jobs, {M1: again, 4: [kept], 5: result(5, 3, reads=0), 6: result(6, 90)}, cached={3})
+
+
+def test_a_local_checkpoint_during_which_another_job_wrote_its_shuffle_again_stops_the_query() -> None:
+    """The batch's job does not show the shuffle, and the stage that read it ran once."""
+    with pytest.raises(FatalError, match="Spark ran stage 0 again"):
+        watching(cut_off_while_rewritten(ended=50)).check("b", {5})
+
+
+@pytest.mark.parametrize(("ended", "rewritten"), [(44, 45), (50, 39)], ids=["after it", "before it"])
+def test_a_local_checkpoint_outside_which_another_job_wrote_its_shuffle_again_is_decided(
+    ended: int, rewritten: int
+) -> None:
+    watching(cut_off_while_rewritten(ended, rewritten)).check("b", {5})
+
+
 def test_a_job_that_may_have_filled_a_cache_and_is_forgotten_stops_the_query(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(job_history, "_LATE_S", 0.01)
     store = Store({"b": [Job(1, (3, 4, 5), is_over=True)]}, later_job("SKIPPED", "SKIPPED"))
