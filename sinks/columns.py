@@ -29,7 +29,8 @@ _INT64_MAX: Final = 2**63 - 1
 def texts(rows: pa.RecordBatch, name: str) -> list[bytes]:
     """Return a column's values.
 
-    Text and bytes stay unchanged; other types become Arrow's text form (``1.5``, ``true``, ISO dates).
+    Text and bytes stay unchanged; values of other types are converted to Arrow's text form (``1.5``, ``true``, ISO
+    dates).
     """
     return _values(_column(rows, name), name)
 

@@ -20,7 +20,7 @@ class Attempt(NamedTuple):
 
     Attributes:
         driver_epoch: the driver's epoch in the decision log.
-        counter: the number of this attempt, counted by that driver.
+        counter: this attempt's number among that driver's attempts.
     """
 
     driver_epoch: int
@@ -29,7 +29,7 @@ class Attempt(NamedTuple):
 
 @dataclass(frozen=True)
 class TaskAttempt:
-    """One task of one attempt, with the fields that name a writer's transaction.
+    """One task of one attempt, with the fields that identify a writer's transaction.
 
     Attributes:
         partition: the task number in the batch. A repair numbers its tasks above the tasks in the decision (see
@@ -88,7 +88,7 @@ class Evidence(Enum):
 
 
 class Handle(Protocol):
-    """The facts that the driver needs to end a prepared transaction: a frozen, picklable dataclass of JSON values."""
+    """The facts that the driver needs to end a prepared transaction, as a frozen, picklable dataclass of JSON values."""
 
     @property
     def transaction(self) -> str:

@@ -88,7 +88,7 @@ class BatchTransaction:
 
     @contextlib.contextmanager
     def ending_what_is_open(self) -> Iterator[None]:
-        """If the body fails, end every open transaction of the batch that cannot have been decided.
+        """If the body fails, end the batch's open transactions that are certainly undecided.
 
         An open transaction would block every reader of the output until the next start. Transactions that have been
         decided, or may have been, stay open.
@@ -121,7 +121,7 @@ class BatchTransaction:
         return prepared
 
     def _replay_lost(self) -> Prepared:
-        """Replay the batch and write its lost rows again. Other tasks may now have these rows (rule 9)."""
+        """Replay the batch and write its lost rows again. In the replay, these rows may be in other tasks (rule 9)."""
         run, lost = self._run, self._run.lost
         direct = frozenset(task.frame_name for task in run.decision.tasks if task.is_direct)
         order: dict[Place, Place] = {}
@@ -160,7 +160,7 @@ class BatchTransaction:
         return self._attempt(step, batch, mode)
 
     def _attempt(self, step: Step, batch: Batch, mode: Mode) -> Prepared:
-        """Let the tasks write and pre-commit the rows once, and confirm every handle."""
+        """Let the tasks write and pre-commit the rows once, then confirm every handle."""
         run = self._run
         work = Work(
             batch=batch,

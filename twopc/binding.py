@@ -6,7 +6,7 @@ would be written twice.
 On a file system with an atomic put-if-absent, the file decides between two drivers. An object store lacks that
 operation, so the log's fence decides. However, a fenced driver may still write a file at any time. Each driver
 therefore uses its own file name, every decision records the number of its binding, and only the last decision's binding
-counts. The first binding has a second name that every reader checks, because a store may list files late.
+counts. The first binding's file has a second name that every reader checks, because a store may list files late.
 """
 
 from __future__ import annotations

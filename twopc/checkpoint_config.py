@@ -24,13 +24,14 @@ class CheckpointConfig:
         min_pause_ms: the minimum time from the end of one checkpoint to the trigger of the next. Spark plans the next
             batch before this pause, so the rows of that batch wait.
         max_attempts: how many times the tasks may write the batch in one checkpoint, if each error may be transient.
-        max_writers: the maximum number of tasks that write a batch, or each of its DataFrames if it has several. Each task has
-            its own transaction and writes one or more partitions of the plan. None: twice the number of tasks that the cluster
-            can run at the same time.
+        max_writers: the maximum number of tasks that write a batch. If the batch has several DataFrames, the maximum
+            applies to each of them. Each task has its own transaction and writes one or more partitions of the plan.
+            None: twice the number of tasks that the cluster can run at the same time.
         num_retained: how many decisions are retained. None: 10. The toolkit retains at least as many decisions as Spark
             retains batches (``spark.sql.streaming.minBatchesToRetain``, 100).
-        history: record each checkpoint's outcome next to Spark's checkpoint, for ``twopc history``. None: only if the
-            checkpoint is in a local directory. On other file systems, True writes one object for every hundred checkpoints.
+        history: whether to record each checkpoint's outcome next to Spark's checkpoint, for ``twopc history``. None:
+            only if the checkpoint is in a local directory. If it is True on another file system, the toolkit writes one
+            object for every hundred checkpoints.
         deterministic_plan: used only under Spark Connect, for a plan that shuffles. True asserts that each part of the query's
             plan yields the same rows whenever Spark runs it again. The toolkit cannot check this assertion. If it is
             wrong and an executor dies, rows are lost or duplicated.

@@ -1,7 +1,7 @@
 """Decide when to trigger a batch's checkpoint, and when to trigger it again.
 
-Flink counts *continuous* failures. It counts a checkpoint as failed if it was declined, if it expired, or if an I/O
-error ended it. A completed checkpoint resets the count to 0. A job fails when the count exceeds
+Flink counts *continuous* failures. A checkpoint counts as failed if it was declined, if it expired, or if an I/O error
+ended it. A completed checkpoint resets the count to 0. A job fails when the count exceeds
 ``tolerable-failed-checkpoints``. A failed task does not count, because the restart strategy handles it
 (``CheckpointFailureManager.checkFailureCounter``, flink-runtime). After a failed checkpoint, Flink continues with newer
 rows. Spark hands over each batch only once, so the toolkit writes the same batch again.
@@ -49,10 +49,10 @@ def run_checkpoints(  # noqa: PLR0913, PLR0917 - the parts of a checkpoint
         listeners: the listeners to notify of each checkpoint.
         batch: the batch.
         run_id: the id of the query's run.
-        checkpoint: makes the batch visible or raises. Its second argument is the number of checkpoints of this batch that have
-            already failed.
-        may_repeat: returns whether this process may write the batch again after an error. It may do so only if the
-            batch is certainly undecided (:meth:`twopc.coordinator.Coordinator.is_undecided`). The batch's open
+        checkpoint: makes the batch visible or raises. The second argument of this function is the number of checkpoints
+            of this batch that have already failed.
+        may_repeat: returns whether this process may write the batch again after an error. The process may do so only if
+            the batch is certainly undecided (:meth:`twopc.coordinator.Coordinator.is_undecided`). The batch's open
             transactions have ended before this call.
         wait_ms: waits for this many milliseconds, and raises if the query is stopped in the meantime.
     """

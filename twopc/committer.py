@@ -33,7 +33,7 @@ class SinkCommitter(ABC, Generic[HandleT]):
 
     @abstractmethod
     def inspect(self) -> Owner | None:
-        """Check that this sink can be used: its settings and permissions. Changes nothing.
+        """Check that this sink can be used with its settings and permissions. Changes nothing.
 
         This method is called before :meth:`acquire`, so that a refused start does not fence a healthy driver.
 
@@ -45,17 +45,17 @@ class SinkCommitter(ABC, Generic[HandleT]):
         """
 
     def has_newer_decision(self, scan_start: JsonObject) -> bool:
-        """Whether the sink's last owner has committed a decision that is missing from that query's log.
+        """Whether the sink's last owner has committed a decision that is missing from the log of that owner's query.
 
         This method only reads. It is called before and after :meth:`acquire`, because the checkpoint may be an older
-        copy, or one of two copies that have both made decisions. ``scan_start`` is the result of :meth:`begin_attempt`
-        for the newest decision in the log; empty if the log has no decision.
+        copy, or one of two copies whose drivers have both made decisions. ``scan_start`` is the result of
+        :meth:`begin_attempt` for the newest decision in the log; empty if the log has no decision.
         """
         del scan_start  # a sink with a decision log need not check, because that log has no copies
         return False
 
     def lacks_decisions(self, scan_start: JsonObject) -> bool:
-        """Whether this sink lost decisions before its newest one because its store was restored to an earlier state.
+        """Whether this sink lacks decisions older than the log's newest one, because its store was restored to an earlier state.
 
         This method only reads. It is called whenever :meth:`has_newer_decision` is called. If only the newest decision is
         lost, recovery detects the loss.
@@ -64,7 +64,7 @@ class SinkCommitter(ABC, Generic[HandleT]):
         return False
 
     def newest_batch_of_others(self, query_id: str) -> int | None:
-        """Return the newest batch of this query that another writer has recorded in the store; None if there is no such batch.
+        """Return the newest batch that another writer has recorded in the store for this query; None if there is no such batch.
 
         This method only reads. It is called after :meth:`inspect` if the batch is not decided, because another writer
         may have used the query's checkpoint before. If other writers do not record their batches in the store, return
@@ -123,7 +123,8 @@ class SinkCommitter(ABC, Generic[HandleT]):
 
         Args:
             handles: the tasks' votes.
-            age_ms: the oldest transaction's age on the driver's clock, measured from before that transaction began.
+            age_ms: the oldest transaction's age on the driver's clock, measured from a moment before that transaction
+                began.
 
         Raises:
             RetriableError: a transaction fails the check. The attempt has failed; a new one may succeed.
@@ -140,7 +141,7 @@ class SinkCommitter(ABC, Generic[HandleT]):
             scan_start: the result of :meth:`begin_attempt` for that decision.
 
         Returns:
-            the evidence for every handle; UNKNOWN if time ran out, which the caller handles.
+            the evidence for every handle. If time ran out, the evidence is UNKNOWN, and the caller must deal with this.
         """
 
     def blockers(self) -> Sequence[str]:
@@ -171,7 +172,7 @@ class SinkCommitter(ABC, Generic[HandleT]):
         """
 
     def prefetch(self) -> None:
-        """Start requests for data that the next :meth:`begin_attempt` needs, without waiting for the responses.
+        """Request the data that the next :meth:`begin_attempt` needs, without waiting for the responses.
 
         This method must not raise.
 

@@ -100,7 +100,7 @@ def acquired(record: Control, claim: Claim, *, seen: Owner, sink: str) -> Contro
 
 
 def reserved(record: Control, *, above: int) -> Control:
-    """Return the record with a new version, higher than ``above`` and every earlier version.
+    """Return the record with a new version, which is higher than ``above`` and than every earlier version.
 
     The version is at least the current Unix time in milliseconds, because a store may use the version as a cell
     timestamp.

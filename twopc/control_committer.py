@@ -90,7 +90,7 @@ class ControlCommitter(SinkCommitter[HandleT], Generic[HandleT, StepT]):
 
     @abstractmethod
     def swap(self, step: StepT, old: bytes | None, new: bytes) -> bool:
-        """Durably replace ``old`` with ``new`` if the store still has ``old``; return whether it did.
+        """Durably replace ``old`` with ``new`` if the store still has ``old``; return whether ``old`` was replaced.
 
         If a retry after a lost response finds ``new`` in the store, the swap counts as done. If ``old`` is None,
         :meth:`load` had nothing to lock, so the store may have another driver's record by now.
@@ -243,7 +243,7 @@ class ControlCommitter(SinkCommitter[HandleT], Generic[HandleT, StepT]):
     def _change(self, change: Callable[[Control], Control], then: Callable[[StepT], None] = lambda _: None) -> Control:
         """Change the record and call ``then`` in the same step; return the record.
 
-        If another driver has changed the record first, try again without a pause. Each try is a new step, because a
+        If another driver changed the record first, try again without a pause. Each try is a new step, because a
         store may show the same record until the step ends.
         """
         for _ in range(_ROUNDS):

@@ -75,7 +75,7 @@ class Coordinator:
         return self._run.log_epoch
 
     def is_undecided(self, batch: Batch) -> bool:
-        """Whether this driver has recovered, the batch is not decided, and every batch before it is proven.
+        """Whether this driver has recovered, the batch is undecided, and all earlier batches are proven.
 
         If so, this driver may write the batch again under its current epoch. It must not acquire the sinks again,
         because that could fence a driver that has taken over.

@@ -141,7 +141,7 @@ class DriverRun:
         return self.outcome
 
     def sweep(self) -> None:
-        """End every open transaction, unless it is decided or may be decided."""
+        """End every open transaction that is certainly undecided."""
         self.setup.participants.sweep(self.handles, self.undetermined)
 
     def finish(self, batch_id: int) -> None:

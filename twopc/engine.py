@@ -1,4 +1,4 @@
-"""Define the coordinator's interfaces to the engine, which runs the tasks, and to the store for the rows that they stage."""
+"""Define the coordinator's interfaces to the engine, which runs the tasks, and to the store for staged rows."""
 
 from __future__ import annotations
 
@@ -30,11 +30,11 @@ class Repair:
     """Evaluate the batch and report every partition of the plan, but write only the rows of the lost partitions (rule 9).
 
     Attributes:
-        lost: for each sink name, the partitions whose rows are written. Any task may now have these rows.
+        lost: for each sink name, the partitions whose rows are written. In this attempt, any task may have these rows.
         first_task: the number of the attempt's first task. It is higher than the task numbers in the decision, because
             a sink may identify a transaction by its task's number.
-        direct: the DataFrames that the driver must write, as one task. The driver also wrote them for the decision. A
-            repair compares each partition's rows with those in the decision.
+        direct: the DataFrames that the driver must write, each as one task. The driver also wrote them for the
+            decision. A repair compares each partition's rows with those in the decision.
     """
 
     lost: Mapping[str, frozenset[Place]]
@@ -55,7 +55,7 @@ class Publish:
     """Write the lost rows from the files that the tasks staged. The batch is not evaluated (rule 9).
 
     Attributes:
-        lost: the transactions to write.
+        lost: the transactions to write again.
         tasks: the decided tasks that staged the rows. For each decided task, the attempt has one task with the same
             partition number.
     """
@@ -81,7 +81,7 @@ class Work:
             there is no such batch.
         mode: which rows are written, and where they come from.
         timeout_ms: how long pre-commit may take in total; None if no sink's transactions expire.
-        pending: records the tasks' votes.
+        pending: the recorder of the tasks' votes.
     """
 
     batch: Batch
@@ -122,7 +122,7 @@ class StagedRows(Protocol):
         """Whether the file exists and is complete."""
 
     def release(self, driver_epoch: int, batch_id: int) -> None:
-        """Try to delete rows that this driver and earlier ones staged up to the proven batch ``batch_id``.
+        """Try to delete rows that this driver and earlier ones staged for batches up to the proven batch ``batch_id``.
 
         This method must not raise.
         """

@@ -34,7 +34,7 @@ class TwoPhaseCommitError(Exception):
 
 
 class RetriableError(TwoPhaseCommitError):
-    """The attempt failed before its decision. None of it is or will be visible. A new attempt may succeed."""
+    """The attempt failed before its decision. None of its rows are or will be visible. A new attempt may succeed."""
 
     retriable = True
 

@@ -1,9 +1,9 @@
 """Prove that a fenced driver's last decision never reached the log.
 
-An error from the append proves nothing. The record may have been written before the fence, and only its response may
-have come too late. The log itself provides the proof (rule 1). The successor's record was written after the fence, so
-all of this driver's decisions come before that record. If a reader reaches that record without finding the decision,
-the decision was never written.
+An error from the append proves nothing. The record may have been written before the fence, even if the response came
+too late. The log itself provides the proof (rule 1). The successor's record was written after the fence, so all of this
+driver's decisions come before that record. If a reader reaches that record without finding the decision, the decision
+was never written.
 """
 
 from __future__ import annotations

@@ -101,11 +101,12 @@ class StepCommitter(ControlCommitter[HandleT, StepT], Generic[HandleT, StepT]):
     def pending(self, step: StepT) -> Iterable[str]:
         """List the names of this sink's transactions that are neither published nor rolled back.
 
-        The result may include names from other sinks, so a subclass may list all names that begin with the sink name.
+        The result may include the names of other sinks' transactions, so a subclass may list all names that begin with
+        the sink name.
         """
 
     def is_passing(self, error: Exception) -> bool:
-        """Whether a commit that failed with this error may succeed if it is repeated immediately. By default, False."""
+        """Whether a commit that failed with this error may succeed if it is repeated immediately. The default is False."""
         del error
         return False
 

@@ -19,7 +19,7 @@ _UNSUPPORTED: Final = frozenset({errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS, er
 
 
 class NotDurableError(OSError):
-    """The file exists but could not be made durable. It proves nothing, because a power failure may undo it."""
+    """The file exists but could not be made durable. The file proves nothing, because it may vanish in a power failure."""
 
 
 def is_unsupported(error: object) -> bool:
@@ -32,8 +32,8 @@ class Files(Protocol):
 
     Attributes:
         is_atomic: whether at most one of several callers of :meth:`put_if_absent` receives True. If ``is_atomic`` is
-            False, as for an object store, several callers may receive True, and the last caller's bytes stay. In that
-            case, another log must fence the drivers.
+            False, as for an object store, several callers may receive True, and the file keeps the last caller's bytes.
+            In that case, another log must fence the drivers.
     """
 
     location: str
@@ -66,7 +66,7 @@ class Files(Protocol):
 
 
 class LocalFiles:
-    """A local directory. ``link`` implements put-if-absent atomically, so a half-written file never has that name."""
+    """A local directory. ``link`` implements put-if-absent atomically, so a file with its final name is never half-written."""
 
     is_atomic = True
 
@@ -141,7 +141,7 @@ class UnlinkedFiles(LocalFiles):
     """A local directory on a file system without hard links or directory sync, such as gcsfuse or SMB.
 
     Such a share has no other operation that reliably decides between two machines. ``RENAME_NOREPLACE`` is often
-    missing, or each machine checks it only locally. The share is therefore treated like an object store, where two
+    missing, or each machine enforces it only locally. The share is therefore treated like an object store, where two
     callers of ``put_if_absent`` may both receive True.
     """
 

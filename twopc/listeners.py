@@ -27,7 +27,7 @@ logger = logging.getLogger(__name__)
 class Listener:
     """Watches checkpoints.
 
-    A listener is called in the query's thread, so it must be quick. If a listener raises errors, the first one is
+    A listener is called on the query's thread, so it must be quick. If a listener raises errors, the first one is
     logged, and the query continues.
     """
 

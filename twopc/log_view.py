@@ -36,8 +36,8 @@ class LogView:
         begin: the open query's begin record.
         ended: the ids of queries that were ended and must not resume.
         decision: the last decision with its repairs merged in; None if the open query has no decision.
-        kept: (offset, scan_start) for every decision that is still in the log, oldest first. The rest of an older
-            decision is dropped, because it is no longer needed and may take several MB.
+        kept: (offset, scan_start) for every decision that is still in the log, oldest first. Other facts about older
+            decisions are dropped, because they are no longer needed and may take several MB.
         repaired: whether repairs were merged into ``decision``.
         acquired: the newest acquired record, which identifies the log's last owner.
         damage: why the log cannot be trusted; None if the log is intact.
@@ -62,7 +62,7 @@ class LogView:
 
     @property
     def highest_batch(self) -> int | None:
-        """H: the highest decided batch. A begin record is treated as the decision for the batch before its first batch."""
+        """H: the highest decided batch. A begin record is treated as the decision for batch ``first_batch - 1``."""
         if self.decision is not None:
             return self.decision.batch_id
         return None if self.begin is None else self.begin.first_batch - 1
@@ -122,7 +122,7 @@ def _fold_from(contents: LogContents, start: int) -> tuple[LogView, int]:
 
 
 def fold_entry(view: LogView, entry: LogEntry) -> LogView:
-    """Return the view after one more record.
+    """Return the view that results from one more record.
 
     Raises:
         DecisionLogDamagedError: the record cannot follow the records before it.
@@ -143,7 +143,7 @@ def fold_entry(view: LogView, entry: LogEntry) -> LogView:
 
 
 def fold_more(view: LogView, offset: int, records: Sequence[Record]) -> LogView:
-    """Return the view after more records, which this driver has just written at ``offset``."""
+    """Return the view that results from more records, which this driver has just written at ``offset``."""
     for record in records:
         view = fold_entry(view, LogEntry(offset, record))
     return view

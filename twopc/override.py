@@ -57,7 +57,7 @@ class Abandon:
 
 @dataclass(frozen=True)
 class AddSink:
-    """Add a sink to a checkpoint that was bound without this sink, from the next batch on.
+    """From the next batch on, add a sink to a checkpoint that was bound without this sink.
 
     Attributes:
         name: the sink name.
@@ -71,7 +71,7 @@ Override = EndQuery | AdoptQuery | ResumeAt | Abandon | AddSink
 
 @dataclass(frozen=True)
 class Overrides:
-    """All overrides that a query passes.
+    """All overrides that the user passes for a query.
 
     Attributes:
         adopt_query_id: see :class:`AdoptQuery`.

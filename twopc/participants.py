@@ -1,7 +1,7 @@
-"""One query's sinks, from the coordinator's point of view. This module has every loop over several sinks.
+"""One query's sinks, from the coordinator's point of view. Every loop over several sinks is in this module.
 
-No other module loops over committers or decodes stored handles. Every loop therefore has the same order, and each
-handle is decoded only once.
+No other module loops over committers or decodes stored handles. Every loop therefore visits the sinks in the same
+order, and each handle is decoded only once.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ class Participants:
     def inspect(self) -> dict[str, str | None]:
         """Check every sink without changing it.
 
-        Return the query that owned each sink last, or None if the sink does not record its owner.
+        For each sink, return the query that owned it last, or None if the sink does not record its owner.
         """
         found: dict[str, str | None] = {}
         for name, committer in self.committers.items():
@@ -112,7 +112,7 @@ class Participants:
     def begin_attempt(self) -> ScanStart:
         """Tell every sink that tasks are about to start.
 
-        Return the position where each sink must start its search for evidence.
+        Return, for each sink, the position where its search for evidence must start.
         """
         return {name: dict(committer.begin_attempt()) for name, committer in self.committers.items()}
 
@@ -134,13 +134,13 @@ class Participants:
         return evidence
 
     def abort(self, prepared: Handles) -> None:
-        """End the transactions that an attempt prepared and will not decide. If one sink fails, try the others."""
+        """End an attempt's prepared transactions, which will not be decided. If one sink fails, try the others."""
         with ExitStack() as ending:
             for _, committer, mine in self._each(prepared):
                 ending.callback(committer.abort, list(mine.values()))
 
     def sweep(self, *spared: Handles) -> None:
-        """End every open transaction (rule 7), unless it is decided or may be decided.
+        """End every open transaction that is certainly undecided (rule 7).
 
         If one sink fails, try the others.
         """
@@ -150,7 +150,7 @@ class Participants:
                 ending.callback(committer.recover_and_abort, mine)
 
     def prefetch(self) -> None:
-        """Let every sink start requests for the next attempt in advance."""
+        """Let every sink request in advance the data that the next attempt needs."""
         for committer in self.committers.values():
             committer.prefetch()
 

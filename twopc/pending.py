@@ -78,7 +78,7 @@ class Pending:
         self._state = state
 
     def limited(self, limit_ms: float | None, limited_by: str, *, planned: int | None) -> None:
-        """Record the time limit for preparing in ms (None: no limit), the settings that determine it, and the planned input."""
+        """Record the time limit in ms for preparing (None: no limit), the settings that determine it, and the planned input."""
         self._limit_ms, self._limited_by, self._planned = limit_ms, limited_by, planned
 
     def enter(self, phase: str) -> None:

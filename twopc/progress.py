@@ -104,7 +104,7 @@ class Checkpoint(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, 
         limited_by: the settings that change ``limit_ms``.
         median_ms: the median task duration.
         slowest: the slowest tasks, slowest first.
-        retried: the slowest of the acknowledged tasks that the engine had retried.
+        retried: among the acknowledged tasks that the engine had retried, the slowest ones.
         failed_attempts: the last few attempts that failed and were retried in this process.
         state: the state size at the trigger, that is, after the previous batch. The state is empty in a run's first
             checkpoint.

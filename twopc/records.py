@@ -32,7 +32,7 @@ class Part(msgspec.Struct, frozen=True, array_like=True):
 
 
 def added_up(parts: Iterable[Part]) -> tuple[int, int]:
-    """Add up the row counts of the parts, and their checksums."""
+    """Add up the parts' row counts and checksums."""
     parts = tuple(parts)
     return sum(part.rows for part in parts), sum(part.checksum for part in parts) % 2**64
 

@@ -24,7 +24,7 @@ class _Identity(msgspec.Struct, frozen=True):
 
 
 def read_id(files: Files) -> str:
-    """Read the id; empty if the file does not exist.
+    """Return the id, or an empty string if the file does not exist.
 
     Raises:
         DecisionLogDamagedError: the file is torn or altered.

@@ -45,7 +45,7 @@ class _Register(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def packed(records: Sequence[Record]) -> bytes:
-    """Encode records as the content of a register. Equal records produce different bytes, because each write has its own id."""
+    """Encode records as the content of a register. Even equal records produce different bytes: each write has its own id."""
     return seal(_Register(write=uuid.uuid4().hex, records=tuple(records)))
 
 
@@ -105,7 +105,7 @@ class RegisterReader:
         )
 
     def is_dropped(self, number: int) -> bool:
-        """Whether a newer register records a truncation that includes this one."""
+        """Whether a newer register records a truncation that covers this register."""
         newer = (self._load(above) for above in self.numbers() if above > number)
         return any(entries is None or truncated_to(entries) > number for entries in newer)
 
@@ -131,7 +131,7 @@ class RegisterReader:
     def _recorded_start(self, numbers: Sequence[int]) -> int:
         """Find the newest truncation.
 
-        This method reads only newer registers, and reads each of them only once in this object's lifetime.
+        Each call reads at most the registers that were added since the previous call.
         """
         for number in reversed(numbers):
             if number <= self._searched:

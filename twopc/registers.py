@@ -1,12 +1,12 @@
 """Store the decision log without Kafka, in write-once registers in a directory. The only primitive is put-if-absent.
 
-The file ``registers/<20 digits>`` contains all records from one :meth:`RegisterLog.append`; its number is their offset. The
-driver that writes the next register owns the log. A driver that finds its next register occupied is fenced and stops. Two rules
-make this safe:
+The file ``registers/<20 digits>`` contains all records from one :meth:`RegisterLog.append`; the file's number is the
+records' offset. The driver that writes the next register owns the log. A driver that finds its next register occupied
+is fenced and stops. Two rules make this safe:
 
 * After a write with an unknown outcome, the driver reads the register back. Each write contains a unique id, so equal bytes
-  prove the write. However, if the directory could not be synced, equal bytes prove nothing, because the name may vanish
-  in a power failure. A driver acts on the records that it has read only after its own record is in the directory and
+  prove the write. However, if the directory could not be synced, equal bytes prove nothing, because the file's name may
+  vanish in a power failure. A driver reads records, but acts on them only after its own record is in the directory and
   synced.
 * While a driver is paused, other drivers may write *and delete* its next register, so that the register looks free.
   A truncation record is durable before any register is deleted, and the newest register is never deleted. Therefore,
@@ -138,7 +138,7 @@ class RegisterLog(DecisionLog):
         """See :class:`DecisionLog`. This log does not keep any connections open."""
 
     def _put(self, number: int, records: Sequence[Record]) -> bool:
-        """Write a register. Returns False if another driver has it.
+        """Write a register. Returns False if another driver has written this register.
 
         Raises:
             RetriableError: nothing was written.

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 def match_rows(
     decision: Decision, replayed: Sequence[TaskReport], *, expected: Mapping[Place, Place]
 ) -> dict[Place, Place] | None:
-    """For each decided partition of the plan, find the partition of the replay that has its rows.
+    """For each decided partition of the plan, find the partition of the replay that has the same rows.
 
     The replay must yield the decided rows in *all* partitions. Otherwise, the lost rows may now be in other partitions.
     A partition may move to a different task, and the order of the partitions may change. If a source has few

@@ -76,7 +76,7 @@ def unseal_file(where: str, data: bytes, kind: type[_T], *, of_format: int | str
         data: the file's content.
         kind: the record's class.
         of_format: the value that the record's field ``format`` must have.
-        remedy: a sentence that says what to do if the file is damaged, without its final period.
+        remedy: a sentence, without the final period, that says what to do if the file is damaged.
 
     Raises:
         ConfigurationError: the file is torn or altered, or has a different format.

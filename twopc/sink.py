@@ -90,7 +90,7 @@ class TwoPhaseCommitSink(ABC, Generic[HandleT]):
 
     @property
     def takes_dead_letters(self) -> bool:
-        """Whether this sink can store the rows that other sinks reject, each as a ``value`` (bytes) with ``headers``."""
+        """Whether this sink can store rejected rows from other sinks, each row as a ``value`` (bytes) with ``headers``."""
         return False
 
     def beside(self, others: Iterable[TwoPhaseCommitSink[Any]]) -> TwoPhaseCommitSink[HandleT]:
@@ -180,7 +180,7 @@ class TwoPhaseCommitSink(ABC, Generic[HandleT]):
 
 
 def type_name(field: pa.Field[pa.DataType]) -> str:
-    """Return the engine's name for a column's type, or Arrow's name if the engine has none."""
+    """Return the engine's name for a column's type, or Arrow's name if the engine has no name for it."""
     return (field.metadata or {}).get(TYPE_NAME, str(field.type).encode()).decode()
 
 

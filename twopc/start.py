@@ -98,7 +98,7 @@ def _view_of(log: DecisionLog, read: Callable[[], LogContents]) -> LogView:
 
 
 def _startable(setup: Setup, view: LogView, batch: Batch, owners: Owners) -> LogView:
-    """Check that the query may start. Return the view on which this result is based.
+    """Check that the query may start. Return the view on which the check is based.
 
     The previous driver may still be deciding. If it decides after the log was read but before a sink is read, the sink shows
     a decision that the view does not have. A refusal therefore counts only if the log has no newer decision.
@@ -157,7 +157,7 @@ def _check_binding(setup: Setup, decided: int) -> Bound:
 
 
 def require_same_owner(setup: Setup, owners: Owners, batch: Batch) -> None:
-    """Check each sink without a log, because another query's last decision in that sink may still be incomplete.
+    """Check each sink that has no log, because another query's last decision in that sink may still be incomplete.
 
     Raises:
         RefusedStartError: another query owned a sink last, and no override names that query.
@@ -168,7 +168,7 @@ def require_same_owner(setup: Setup, owners: Owners, batch: Batch) -> None:
 
 
 def _require_newest(setup: Setup, owners: Owners, view: LogView, batch: Batch) -> None:
-    """Refuse the start if a sink and the log have different decisions from this query.
+    """Refuse the start if a sink and the log disagree about this query's decisions.
 
     One of them is then an older copy.
 

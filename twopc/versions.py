@@ -26,7 +26,7 @@ def scan_start_of(record: Control) -> dict[str, Any]:
 
 
 def is_ahead(record: Control, scan_start: Mapping[str, Any]) -> bool:
-    """Return whether a record has a newer decision than the attempt for which ``begin_attempt`` returned ``scan_start``."""
+    """Return whether a record has a decision newer than the attempt for which ``begin_attempt`` returned ``scan_start``."""
     known = scan_start or NO_ATTEMPT
     # A higher version is not required: if two copies have both decided, the one that began first may commit first.
     return record.decided != version_of(known) and record.decided > decided_before(known)

@@ -1,4 +1,4 @@
-"""Find table features and settings that this sink does not support. The sink rejects the table, and its error lists them."""
+"""Find table features and settings that this sink does not support. The sink rejects such a table, and the error lists them."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ def find_objections(table: Definition) -> Iterator[str]:
 
 
 def find_malformed(configuration: Mapping[str, str]) -> Iterator[str]:
-    """Yield a message for each property that a task cannot use. Once a batch is decided, they do not matter."""
+    """Yield a message for each property that a task cannot use. Once a batch is decided, these properties do not matter."""
     if indexed_columns(configuration) is None:
         yield (
             f"has {_INDEXED}={configuration[_INDEXED]!r}, but it must be an integer of at least -1. Correct it: ALTER TABLE … "
@@ -86,7 +86,7 @@ def find_malformed(configuration: Mapping[str, str]) -> Iterator[str]:
 
 
 def indexed_columns(configuration: Mapping[str, str]) -> int | None:
-    """Return for how many columns a file has statistics, -1 for all; None if the setting cannot be parsed."""
+    """Return the number of columns with statistics in a file; -1 for all columns; None if the setting cannot be parsed."""
     with contextlib.suppress(ValueError):
         count = int(configuration.get(_INDEXED, _DEFAULT_INDEXED))
         return count if count >= -1 else None

@@ -1,10 +1,10 @@
 """Read and write the sink's record, to which a pointer in the table's log refers.
 
-In Delta's log, an application can set the version of its last transaction (``txn``). This entry survives checkpoints,
-and a commit can depend on it. However, the version is only a number, so the sink uses it as a pointer to a record. A
-record is a small file that is written once, under a unique name. The pointer moves in the same commit that adds the
-rows, and only if it has not moved since the table was loaded. Every commit therefore includes its own evidence, and log
-clean-up never removes this evidence.
+In Delta's log, an application can set the version of its last transaction (``txn``). This entry survives checkpoints of
+the table's log, and a commit can depend on the entry. However, the version is only a number, so the sink uses it as a
+pointer to a record. A record is a small file that is written once, under a unique name. The pointer moves in the same
+commit that adds the rows, and only if it has not moved since the table was loaded. Every commit therefore includes its
+own evidence, and log clean-up never removes this evidence.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ def next_pointer(pointer: int | None) -> int:
 
 
 def read_pointer(table: DeltaTable, sink: str) -> int | None:
-    """Read the pointer from one version of the table; None if the sink has never written to the table."""
+    """Read the pointer from one version of the table; return None if the sink has never written to the table."""
     return newest_transaction(table, app_id(sink))
 
 
@@ -80,8 +80,8 @@ def read_record(store: Store, table: DeltaTable, sink: str) -> tuple[DeltaTable,
 
     Args:
         store: the storage.
-        table: a table version that was just loaded. If its record has been replaced since then, a newer version is
-            returned.
+        table: a table version that was just loaded. If that version's record has been replaced since then, a newer
+            version is returned.
         sink: the sink name.
 
     Raises:

@@ -32,7 +32,7 @@ _LAST_US: Final = 253_402_300_799_999_000
 
 
 class FileStats:
-    """Collects one file's statistics. Only top-level columns have bounds. The fields of structs, lists and maps do not.
+    """Collects one file's statistics. Only top-level columns have bounds. Fields of structs, lists and maps have no bounds.
 
     Args:
         stored: the file's columns.

@@ -69,7 +69,7 @@ class Store:
             stream.write(data)
 
     def read(self, path: str) -> bytes | None:
-        """Read a small file; None if it does not exist."""
+        """Read a small file; return None if it does not exist."""
         with translated(f"reading {path}"):
             try:
                 with self._opened().open_input_file(path) as stream:

@@ -4,8 +4,8 @@ A mark in each row prevents the driver from applying the row twice. The mark cha
 
 * ``Put``: the cells' timestamp, which is the decision's version plus the task's partition. Writing the cells again
   changes nothing, and cells with a later version stay. Order matters only if a slice has the same key in two chunks. In
-  that case, the last chunk is applied first, and a row is written only if no cell has that timestamp. The key's last row
-  therefore wins, even after restarts.
+  that case, the last chunk is applied first, and a row is written only if its first cell has neither that timestamp nor
+  a later one. The key's last row therefore wins, even after restarts.
 * ``Delete``: the deletion's timestamp, which is the decision's version. A deletion never removes a newer cell, even if
   the deletion is applied again much later.
 * ``Increment``, ``Append``: a marker cell ``twopc:<sink>``. The marker contains the newest decision that changed the
@@ -102,7 +102,7 @@ class Applier:
             yield from zip(todo, found, strict=True)
 
     def apply_chunk(self, handle: HBaseHandle, base: int, done: int) -> list[str] | None:
-        """Apply the next chunk after ``done`` chunks.
+        """Apply the chunk that follows the first ``done`` chunks.
 
         Return the errors that block this chunk, or None if the chunk is missing.
         """
@@ -173,7 +173,7 @@ def _op(table: str, mutation: Message, condition: Message | None) -> Op:
 
 
 def _where_older(mutation: Message) -> Message:
-    """Build the condition that no cell has the mutation's timestamp or a later one."""
+    """Build the condition that the mutation's first cell has no value with the mutation's timestamp or a later one."""
     first: Column = (_family(mutation), mutation.column_value[0].qualifier_value[0].qualifier)
     return where_none_since(mutation.row, first, mutation.timestamp)
 
@@ -210,7 +210,7 @@ def places_of(mutation: Message) -> list[Column]:
 
 
 def values_of(mutation: Message) -> list[bytes]:
-    """Return the values that a mutation writes to the cells in :func:`places_of`."""
+    """Return the values that a mutation writes to the cells that :func:`places_of` returns."""
     return [cell.value for family in mutation.column_value for cell in family.qualifier_value]
 
 

@@ -1,7 +1,7 @@
 """Check, before the decision, that HBase will accept the results of increments and appends.
 
 A task checks each chunk against the cells, and stores two numbers with the chunk. For almost every batch, these numbers
-are enough to prove that all tasks' chunks can be applied. Otherwise, the driver adds up every row.
+are enough to prove that all tasks' chunks can be applied. Otherwise, the driver adds up the values of all rows.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _CELL_BYTES: Final = 24
 _LOOK_ROWS: Final = 1_000
 
 Change = tuple[int, int]
-"""How far a cell can fall and rise in any order of its rows. An appended cell only grows, in bytes."""
+"""How far a cell's value can fall and rise, in any order of the rows. An appended cell only grows, in bytes."""
 
 
 class Reach(NamedTuple):

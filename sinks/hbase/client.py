@@ -28,7 +28,7 @@ T = TypeVar("T")
 class HBaseClient(StoreClient[Op]):
     """See :class:`StoreClient`. Each row changes atomically. Threads may share a client.
 
-    The response to a read is its ``Result``; the response to a mutation tells whether its condition held.
+    The response to a read is its ``Result``; the response to a mutation says whether the condition held.
     """
 
     system = "HBase"

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 class HBaseCommitter(StagedCommitter[HBaseHandle]):
     """See :class:`StagedCommitter`. A version is a timestamp.
 
-    The cells that a decision writes have the decision's version or a slightly higher one.
+    The cells that a decision writes have the decision's version as their timestamp, or a slightly higher timestamp.
     """
 
     _client: HBaseClient

@@ -86,7 +86,7 @@ class _Sound(Connection):
 
 
 class RegionServer(_Sound, MetaRsConnection):
-    """A connection to a region server. ``locate_region`` works if the server serves ``hbase:meta``."""
+    """A connection to a region server. ``locate_region`` works only if the server serves ``hbase:meta``."""
 
 
 class Master(_Sound, MasterConnection):

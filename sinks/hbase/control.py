@@ -23,7 +23,7 @@ class ControlCell:
         self._row = own_row(sink, "control")
 
     def load(self, client: StoreClient[Any]) -> bytes | None:
-        """Read the cell; None if it does not exist yet."""
+        """Read the cell; return None if it does not exist yet."""
         cell = cells_of(client.execute_one(look(self._table, self._row, [_CELL]))).get(_CELL)
         return None if cell is None else cell.value
 

@@ -1,6 +1,6 @@
 """Encode a task's rows in the HBase wire format, without creating a message object for each row.
 
-The resulting bytes are the same.
+The bytes are the same as those of message objects.
 
 Building and copying a message for each row takes 2.5 times as long. From one mutation to the next, only the row key, the values
 and their lengths change, and the lengths often repeat.

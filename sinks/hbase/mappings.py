@@ -1,7 +1,7 @@
 """Convert rows to HBase mutations. Each HBase operation has a small class. Choose one of these classes for a sink.
 
-``row`` is a template with column names, such as ``"{shop}:{id}"``. ``cells`` names the column for each
-``family:qualifier``. Rows in a chunk that have the same key become one mutation.
+``row`` is a template with column names, such as ``"{shop}:{id}"``. ``cells`` maps each ``family:qualifier`` to a column
+name. Rows in a chunk that have the same key become one mutation.
 """
 
 from __future__ import annotations

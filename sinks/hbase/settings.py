@@ -62,7 +62,7 @@ class HBaseSettings(StagedSettings):
         return HBaseClient(cluster, timeout_s=timeout_s)
 
     def _own_user(self) -> str:
-        """Determine this process's user name in the same way as the HBase clients without Kerberos."""
+        """Determine this process's user name in the same way as HBase clients do without Kerberos."""
         try:
             return getpass.getuser()
         except (

@@ -1,9 +1,9 @@
 """Define the HBase sink that users create.
 
 The sink uses the HBase protocol directly, without a gateway. A mutation and its marker must be one conditional, atomic
-step, and one call must carry many rows. HBase's native ``Multi`` call has supported both since 2.4. The Thrift gateways
-make one call per row. Thrift 1 can check and write only a single cell, and Thrift 2 has no conditional increment or
-append.
+step, and one call must carry many rows. HBase's native ``Multi`` call has supported both since HBase 2.4. The Thrift
+gateways make one call per row. Thrift 1 can check and write only a single cell, and Thrift 2 has no conditional
+increment or append.
 """
 
 from __future__ import annotations
@@ -36,10 +36,10 @@ class HBaseSink(HBaseSettings, TwoPhaseCommitSink[HBaseHandle]):
             ``-``.
         zookeeper: the ZooKeeper quorum, ``host:port,…`` (``hbase.zookeeper.quorum``).
         table: ``table`` or ``namespace:table``. The table must exist.
-        mapping: how to convert rows to mutations; one of ``twopc.sinks.hbase.mappings``.
+        mapping: how to convert rows to mutations; an instance of a class from ``twopc.sinks.hbase.mappings``.
         znode: the HBase path in ZooKeeper (``zookeeper.znode.parent``).
         staging_table: the sink's own table. The sink creates this table if it does not exist. Several sinks may share
-            the table.
+            one staging table.
         user: the user name for the servers. If the name is empty, the sink uses the name of this process's user.
         chunk_rows: how many rows the driver applies before it records its progress.
         chunk_bytes: the maximum size of a chunk in bytes. A row that is larger becomes a chunk by itself.

@@ -41,7 +41,7 @@ class HBaseHandle(StagedHandle):
     """A prepared slice. Its checksum is the SHA-256 of the chunks' SHA-256 digests.
 
     Attributes:
-        partition: the task's partition, which orders a decision's slices.
+        partition: the task's partition, by which a decision's slices are ordered.
         table: the table that the mutations change.
         operation: the HBase name for the operation.
         chunks: the number of chunks.

@@ -20,7 +20,7 @@ class TableFiles:
         self._io = file_io
 
     def read(self, path: str) -> bytes | None:
-        """Read a small file; None if it does not exist."""
+        """Read a small file; return None if it does not exist."""
         with translated(f"reading {path}"):
             try:
                 with self._io.new_input(path).open() as stream, io.BytesIO() as found:

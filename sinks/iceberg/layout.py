@@ -22,8 +22,9 @@ _OF_A_CATALOG: Final = ("name", "warehouse", "prefix", "glue.id", "glue.region",
 def entrance(catalog: Mapping[str, str], table: str) -> str:
     """Return a short id for the catalog and the name through which a sink reaches its table.
 
-    If a table is registered in two catalogs or under two names, each of them has its own newest metadata. Each then has its own
-    copy of the sink's record, with the same sink id, and does not know what was committed through the other.
+    If a table is registered in two catalogs or under two names, each registration has its own newest metadata. Each
+    registration then has its own copy of the sink's record, with the same sink id, and does not know what was committed
+    through the other one.
     """
     uri = urlsplit(str(catalog.get("uri", "")))
     said = [

@@ -1,4 +1,4 @@
-"""Find table features and settings that this sink does not support. The sink rejects the table, and its error lists them."""
+"""Find table features and settings that this sink does not support. The sink rejects such a table, and the error lists them."""
 
 from __future__ import annotations
 
@@ -99,7 +99,7 @@ def _objections_to_places(metadata: TableMetadata) -> Iterator[str]:
 
 
 def _alike(struct: StructType) -> str:
-    """List names that are equal in Spark or in Parquet files.
+    """List field names that Spark or a Parquet file cannot tell apart.
 
     Names in Parquet files contain only letters, digits and underscores.
     """

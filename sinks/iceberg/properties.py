@@ -94,7 +94,7 @@ def _find_bad_values(properties: Mapping[str, str]) -> Iterator[tuple[str, str, 
 
 
 def _find_bad_codecs(properties: Mapping[str, str]) -> Iterator[tuple[str, str, object]]:
-    """Yield compressions that do not exist, or that this installation lacks. A trial finds out."""
+    """Yield compressions that do not exist, or that this installation lacks. A trial shows this."""
     codec, level = parquet_codec(properties), _parsed(int, properties.get(_PARQUET_LEVEL) or "0")
     if why := _parquet_failure(codec, None):
         yield PARQUET_CODEC, f"pyarrow cannot compress Parquet files with it ({why})", "zstd"
@@ -132,7 +132,7 @@ def _manifest_failure(codec: Any) -> str:
 
 
 def _parsed(parse: Callable[[str], float], text: str) -> float | None:
-    """Parse a value; None if it is malformed."""
+    """Parse a value; return None if it is malformed."""
     try:
         return parse(text)
     except ValueError:
@@ -140,7 +140,7 @@ def _parsed(parse: Callable[[str], float], text: str) -> float | None:
 
 
 def _failure(trial: Callable[[], object]) -> str:
-    """Say why a trial failed; nothing if it succeeded."""
+    """Say why a trial failed; return an empty string if it succeeded."""
     try:
         trial()
     except Exception as error:  # noqa: BLE001 - each library raises its own errors

@@ -1,7 +1,7 @@
 """Build a table commit, which consists of a new snapshot, the references that move to it, and requirements.
 
-This module does not use pyiceberg transactions. They keep only one requirement of each type, and repeat a rejected
-commit without the other requirements. Two drivers could then add the same files.
+This module does not use pyiceberg transactions. Those transactions keep only one requirement of each type, and repeat a
+rejected commit without the other requirements. Two drivers could then add the same files.
 """
 
 from __future__ import annotations

@@ -43,7 +43,7 @@ def tag_of(sink: str) -> str:
 
 
 def summary_of(sink: str, control: bytes, published: Published, *, has_rows: bool) -> dict[str, str]:
-    """Create the sink's entries for a snapshot's summary. They contain the batch only if the snapshot adds rows."""
+    """Create the sink's entries for a snapshot's summary. The entries contain the batch only if the snapshot adds rows."""
     record = {SINK: sink, CONTROL: control.decode(), PUBLISHED: msgspec.json.encode(published).decode()}
     return {BATCH: str(published.batch), **record} if has_rows else record
 

@@ -81,7 +81,7 @@ class IcebergSettings:
 
 @fresh
 def row_format(settings: IcebergSettings, schema: pa.Schema) -> RowFormat:
-    """Determine how to write a batch's rows. Read the table at most every 30 s; each task also reads it.
+    """Determine how to write a batch's rows. The driver reads the table at most every 30 s, and each task reads it too.
 
     Raises:
         SchemaError: the columns do not fit the table.

@@ -29,11 +29,11 @@ class IcebergSink(IcebergSettings, TwoPhaseCommitSink[IcebergHandle]):
         name: the sink name, which must stay the same across restarts. A name may contain letters, digits, ``_`` and
             ``-``.
         catalog: the pyiceberg configuration for the catalog, such as ``{"type": "rest", "uri": "https://…"}``. Every executor
-            must reach the catalog. The key ``name`` is the catalog's name, which matters for ``"type": "sql"``.
+            must reach the catalog. The key ``name`` sets the catalog's name, which matters for ``"type": "sql"``.
         table: ``namespace.table``. The rows' columns must have the same names as the table's columns.
         timeout_ms: how long to repeat a commit while the catalog rejects it or does not respond, and how long one request to a
             REST catalog may take.
-        orphan_age_ms: the age from which your maintenance deletes files that are not part of any snapshot. For Spark's
+        orphan_age_ms: the age at which your maintenance deletes files that are not part of any snapshot. For Spark's
             ``remove_orphan_files``, the default is three days. If a batch's files are older than a third of this age,
             the driver does not decide the batch.
 
@@ -44,7 +44,7 @@ class IcebergSink(IcebergSettings, TwoPhaseCommitSink[IcebergHandle]):
     handle_type = IcebergHandle
 
     def check_schema(self, schema: pa.Schema) -> None:
-        """See :class:`TwoPhaseCommitSink`. Read the table's definition at most every 30 s."""
+        """See :class:`TwoPhaseCommitSink`. The driver reads the table's definition at most every 30 s."""
         row_format(self, schema)
 
     def check_rows(self, rows: pa.RecordBatch) -> None:

@@ -34,7 +34,7 @@ class Store:
         self._catalog: Catalog | None = None
 
     def only_read(self) -> None:
-        """From now on, do not create the tables for an SQL catalog.
+        """From now on, do not create an SQL catalog's own tables.
 
         By default, pyiceberg creates them when it opens the catalog.
         """

@@ -3,8 +3,8 @@
 Unlike the Java client, librdkafka never splits them.
 
 The limit applies to batches. A topic that accepts 64 kB may therefore reject five hundred small records with one key. A
-process reads each topic's limit once per run. If the process may not read the limit, or if the limit is lowered while
-the query runs, a broker rejects a batch. The process then sends smaller batches in the next attempt.
+process reads each topic's limit once per run. If the process has no permission to read the limit, or if the limit is
+lowered while the query runs, a broker rejects a batch. The process then sends smaller batches in the next attempt.
 
 Sources: ``batch.size`` in librdkafka's CONFIGURATION.md; ``analyzeAndValidateRecords`` and ``append`` in Kafka's
 ``UnifiedLog.scala``.
@@ -119,7 +119,7 @@ class BatchSize:
 
 
 def _ask(settings: KafkaSettings, topics: Collection[str]) -> dict[str, Limit | None]:
-    """Read each topic's smallest limit. A limit that the user may not read is None.
+    """Read each topic's smallest limit. A limit that the user has no permission to read is None.
 
     The result omits topics that do not exist yet.
     """

@@ -73,7 +73,7 @@ def require_writable(rows: pa.RecordBatch, *, max_bytes: int) -> None:
         max_bytes: the maximum record size, ``message.max.bytes``, as librdkafka measures it.
 
     Raises:
-        BadRecordError: no producer could ever send at least one of the rows. The message says why.
+        BadRecordError: at least one of the rows could never be sent by any producer. The message says why.
     """
     require_exact(rows)
     columns = {name: rows.column(name) for name in rows.schema.names}
@@ -116,7 +116,7 @@ def require_exact(rows: pa.RecordBatch) -> None:
 
 
 def texts_of(column: Any) -> list[str]:
-    """Return the elements of a text column without nulls. Spark strings may contain any bytes, so escape invalid UTF-8."""
+    """Return the elements of a text column that has no nulls. Spark strings may contain any bytes, so escape invalid UTF-8."""
     return [element.as_buffer().to_pybytes().decode(errors="backslashreplace") for element in column]
 
 

@@ -245,7 +245,7 @@ class KafkaDecisionLog(DecisionLog):
         return self.reader.rows(self.name, DRIVER_PARTITION, start, last, timeout_ms=self._timeout_ms)
 
     def _require_original(self, acquired: int, entry: LogEntry) -> None:
-        """Raise a DecisionLogDamagedError if a mirror wrote the record. ``acquired`` is the last acquired record's offset.
+        """Raise a DecisionLogDamagedError if a mirror wrote the record. ``acquired`` is the last ``Acquired`` record's offset.
 
         A driver acquires the ledger in a separate transaction, so a control record follows. A mirror does not copy
         control records. Also, records in a mirror have new offsets, so a search for evidence would look in the wrong

@@ -170,10 +170,10 @@ class LedgerTopic:
                 raise translate(error, f"creating the ledger {self._name}", right) from error
 
     def _replicas(self) -> int:
-        """Return three, or the transaction log's number of replicas if that is lower. Decisions depend on both topics.
+        """Return three, or the transaction log's number of replicas if that is lower.
 
-        The result does not depend on the number of running brokers. If it did, a first start during a rolling restart
-        would create a permanently weak ledger.
+        Decisions depend on both the ledger and the transaction log. The result does not depend on the number of
+        running brokers. If it did, a first start during a rolling restart would create a permanently weak ledger.
         """
         try:
             found = describe(self._admin, TRANSACTION_LOG, timeout_ms=self._timeout_s * 1000)

@@ -55,7 +55,7 @@ class LookUp:
         return not (isinstance(found, KafkaException) or _refused(found) or found.partitions)
 
     def refusal(self, topic: str) -> KafkaError | None:
-        """Return the broker's error if this principal may not see the topic. Such a topic seems to have no partitions."""
+        """Return the broker's error if this principal has no right to see the topic. Such a topic seems to have no partitions."""
         return _refused(self._described(topic))
 
     def _partitions(self, topic: str) -> int:

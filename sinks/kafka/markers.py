@@ -1,9 +1,9 @@
 """Write and search for markers. Each task transaction writes a marker to the ledger, as evidence of its commit (rule 4).
 
 If a ``read_committed`` reader sees a marker, the marker's transaction is committed. If the reader does not see the
-marker, the transaction is lost only if the reader sees a *barrier*. A barrier is a record that the driver has written
-later. An open transaction hides the barrier, and a stale leader does not have it. A deleted marker is not treated as
-absent.
+marker, the transaction is lost only if the reader sees a *barrier*. A barrier is a later record in the same partition,
+which the driver writes. An open transaction hides the barrier, and a stale leader does not have it. A deleted marker is
+not treated as absent.
 """
 
 from __future__ import annotations

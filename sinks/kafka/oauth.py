@@ -38,7 +38,7 @@ class Tokens:
     A pickled copy does not contain the token.
 
     Args:
-        request: requests a new token, given ``config``.
+        request: the function that requests a new token, given ``config``.
         name: this object's name in error messages.
         config: the ``sasl.oauthbearer.config`` option.
     """

@@ -1,4 +1,4 @@
-"""Request tokens for kafka-python in the same ways as librdkafka's built-in methods.
+"""Request tokens for kafka-python in the same ways as librdkafka's built-in methods do.
 
 Source: librdkafka's CONFIGURATION.md (``sasl.oauthbearer.*``) and ``rdkafka_sasl_oauthbearer*.c``.
 """
@@ -105,7 +105,7 @@ class _NoRedirect(urllib.request.HTTPRedirectHandler):
 
 
 def diagnose(config: Mapping[str, str]) -> None:
-    """Request a token like a librdkafka client with ``method=oidc``, to find out why the client timed out.
+    """Request a token as a librdkafka client with ``method=oidc`` would, to find out why the client timed out.
 
     Raises the same errors as :class:`ClientCredentials`.
     """

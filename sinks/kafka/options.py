@@ -129,7 +129,7 @@ def check(options: Mapping[str, Any]) -> None:
 def with_tokens(options: Mapping[str, Any]) -> dict[str, Any]:
     """Convert a user's ``oauth_cb`` to :class:`Tokens`.
 
-    It is a callable, or the name of a callable in the form ``module:function``.
+    The option is a callable, or the name of a callable in the form ``module:function``.
 
     Raises:
         ConfigurationError: the value is neither a callable nor a callable's name.

@@ -2,7 +2,7 @@
 
 - :mod:`twopc.testing.contract`: the test suite that every sink in this toolkit passes
 - :mod:`twopc.testing.kill_loop`: run any streaming query, kill it repeatedly, and compare its output with its input
-- :mod:`twopc.testing.crash_points`: kill, stop or fail a process at a named step of the protocol
+- :mod:`twopc.testing.crash_points`: kill or stop a process, or make it fail, at a named step of the protocol
 - :mod:`twopc.testing.checkers`: pure functions that detect broken promises in a history
 - :mod:`twopc.testing.plugin`: the pytest plugin
 

@@ -108,7 +108,7 @@ def arm_from(text: str) -> None:
 
 
 def arm_from_environment() -> None:
-    """Arm this process from the environment variable ``TWOPC_CRASH_POINTS``, if it is set.
+    """Arm this process's points from the environment variable ``TWOPC_CRASH_POINTS``, if it is set.
 
     Raises:
         ConfigurationError: see :func:`arm_from`.

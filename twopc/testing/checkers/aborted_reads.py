@@ -1,6 +1,6 @@
 """Check that readers see only committed records, and that a record neither vanishes nor changes after it was read.
 
-Jepsen calls a read of an uncommitted transaction's record an aborted read (G1a).
+In Jepsen's terms, a read of an uncommitted transaction's record is an aborted read (G1a).
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ def aborted_reads(
     """Find each record that should not have been read, and each record that later vanished or changed.
 
     Args:
-        observed: the records that a reader saw from the first fault until it had caught up.
+        observed: the records that a reader saw from the first fault until the reader had caught up.
         log: the partitions' contents at the end.
         final: the records that a new reader sees at the end.
     """

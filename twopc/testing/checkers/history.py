@@ -110,7 +110,7 @@ SourceOf = Callable[[Observation], Position]
 
 
 def source_in_value(observation: Observation) -> Position:
-    """Return the source record for a value that is ``<partition>:<offset>`` or begins with it and a space.
+    """Return the source record for a value that is ``<partition>:<offset>``, alone or followed by a space and more text.
 
     Raises:
         ValueError: the value does not have this form.

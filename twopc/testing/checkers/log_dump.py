@@ -1,6 +1,7 @@
 """Read the real contents of a topic's partitions: rows with their producers, and the markers that end transactions.
 
-This module parses the batches in Fetch responses, because they identify a record's producer. A consumer does not.
+This module parses the batches in Fetch responses, because they identify a record's producer. A consumer does not show
+the producer.
 
 Source: https://kafka.apache.org/documentation/#controlbatch (for the format of control records).
 """

@@ -27,7 +27,7 @@ _ANSWER_TIMEOUT_S: Final = 30.0
 
 
 class Watcher:
-    """Reads a topic from its beginning, in a separate thread, until its context ends.
+    """Reads a topic from its beginning, in a separate thread, until the context ends.
 
     Args:
         bootstrap_servers: the addresses of the cluster itself, not of a proxy that injects faults.
@@ -154,7 +154,7 @@ class Watcher:
 def _partitions_of(consumer: Consumer, topic: str) -> list[int]:
     """Return the topic's partitions. If the topic is new, wait until the broker has its metadata.
 
-    Until then, it has no partitions.
+    Until then, the topic seems to have no partitions.
     """
     deadline = time.monotonic() + _ANSWER_TIMEOUT_S
     while time.monotonic() < deadline:

@@ -7,7 +7,8 @@ Run this suite against your own sink. Write a test module that names the sink, a
         def case(self, tmp_path):
             return Case(MySink("payments", tmp_path), rows=..., visible=...)
 
-The base classes contain the protocol's crash points. If a sink does not reach a point, the suite skips the test for it.
+The base classes contain the protocol's crash points. If a sink does not reach a point, the suite skips that point's
+test.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ __all__ = ["Case", "Crash", "Driver", "Engine", "Query", "SinkContract", "die", 
 
 
 class SinkContract(TransactionContract, QueryContract):
-    """The suite. Subclass it as ``Test…`` and define the ``case`` fixture; parametrise the fixture to run several sinks."""
+    """The suite. Subclass it as ``Test…`` and define the ``case`` fixture; parametrize the fixture to run several sinks."""
 
     @pytest.fixture
     def case(self) -> Case:

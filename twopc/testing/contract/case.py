@@ -38,9 +38,10 @@ class Case:
         crash: lets the sink, and all objects made from it, see this process as dead. Raises :class:`Crash`.
         silence: returns a context in which the store does not respond; None if that is impossible. If the store is a
             library with a lock, another process must hold the lock, because this process might get the lock twice.
-        is_outside: whether a prepared transaction survives the process that prepared it. False skips that test.
-        notices_copies: whether the sink notices drivers on copies of a checkpoint (``has_newer_decision``). False skips
-            those tests, which a sink with its own decision log does not need.
+        is_outside: whether a prepared transaction survives the process that prepared it. If this is False, the suite
+            skips the test of that.
+        notices_copies: whether the sink notices drivers that use copies of a checkpoint (``has_newer_decision``). If
+            this is False, the suite skips the tests of that, which a sink with its own decision log does not need.
     """
 
     sink: TwoPhaseCommitSink[Any]

@@ -140,7 +140,7 @@ def run_task(sink: TwoPhaseCommitSink[Any], task: TaskAttempt, rows: pa.RecordBa
 
 
 def rows_of(batch: int) -> list[list[int]]:
-    """Return the numbers that each task of a batch writes."""
+    """Return, for each task of a batch, the numbers that the task writes."""
     return [[batch * 100 + partition * 10 + i for i in range(5)] for partition in (0, 1)] + [[]]
 
 
@@ -155,7 +155,7 @@ def batch_of(batch: int, query_id: str = QUERY_ID) -> Batch:
 
 
 class DecidingFiles(LocalFiles):
-    """Checkpoint files that reach ``driver.deciding`` after a decision is written but before its writer knows that."""
+    """Checkpoint files that pass the point ``driver.deciding`` after a decision is written but before the writer knows that."""
 
     def put_if_absent(self, name: str, data: bytes) -> bool:
         """See :class:`twopc.files.Files`."""
@@ -166,7 +166,7 @@ class DecidingFiles(LocalFiles):
 
 
 class Query:
-    """A query with one sink. Every :meth:`run` is a new run with the same checkpoint."""
+    """A query with one sink. Every call of :meth:`run` starts a new run with the same checkpoint."""
 
     def __init__(self, case: Case, directory: Path, *, query_id: str = QUERY_ID) -> None:
         self._case = case

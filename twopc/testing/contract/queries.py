@@ -67,7 +67,7 @@ class QueryContract:
 
     @pytest.fixture
     def noticing(self, case: Case) -> Case:
-        """Tests for a sink whose decisions are in the checkpoint, and which notices drivers on copies of that checkpoint."""
+        """Tests for a sink whose decisions are in the checkpoint, and which notices drivers that use copies of it."""
         if not case.notices_copies:
             pytest.skip("this sink does not notice copies of a checkpoint (Case.notices_copies)")
         return case

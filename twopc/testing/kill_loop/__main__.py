@@ -1,4 +1,4 @@
-"""Run the query under test once, in a separate process: ``python -m twopc.testing.kill_loop RUN`` (JSON).
+"""Run the query under test once, in a separate process: ``python -m twopc.testing.kill_loop RUN``, where RUN is JSON.
 
 The run processes all available input (``availableNow``), then ends.
 """

@@ -35,7 +35,7 @@ def release(reached: str) -> None:
 
 
 def end_of(reached: str) -> Path:
-    """Return the file with the result of the function's last call: the name of its error, or ``no error``."""
+    """Return the file with the result of the function's last call: the name of the call's error, or ``no error``."""
     return Path(f"{reached}.end")
 
 

@@ -66,7 +66,7 @@ class Kill:
         point: the crash point, for POINT.
         passage: for POINT, the passage through the point; for BEFORE and AFTER, the batch number in the run.
         delay_s: for RANDOM, the time from the beginning of the task to the kill, in seconds.
-        progress: for OUTSIDE, kill the query when the output has grown by this fraction of the run's first batches.
+        progress: for OUTSIDE, the output's growth at which to kill the query, as a fraction of the run's first batches.
         records: ``progress`` as a number of records. The loop computes this number.
     """
 
@@ -89,7 +89,7 @@ class Kill:
         return f"{self.point}@{self.passage}=kill" if self.point else ""
 
     def fitted(self, records: int, batch_rows: int) -> Kill:
-        """Return the same kill at an earlier or equal moment, so that a run with this number of new records reaches it."""
+        """Return the same kill at the same moment or an earlier one, so that a run with this number of new records reaches it."""
         first_batches = min(records, BATCHES_A_KILL * batch_rows)
         return replace(
             self,

@@ -55,12 +55,13 @@ class KillLoop:
         connect: whether the query runs under Spark Connect.
         java_home: the directory of the Java installation to use.
         written: returns how much the output has grown, visible or not; by default the loop counts the records from ``read``.
-        insists: whether to replace each kill whose moment never came with a kill from outside, each time earlier.
+        insists: whether to replace each kill whose moment never came with a kill from outside, each time at an earlier
+            moment.
         on_batch: called with the id of the batch that Spark has just finished.
         on_kill: called after each kill with its description.
         kills: the kills that happened.
         missed: the kills whose moment never came.
-        seconds: how long all runs took, in seconds.
+        seconds: how long all runs took together, in seconds.
     """
 
     read: Callable[[], Iterable[int | str | bytes]]

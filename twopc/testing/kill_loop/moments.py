@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Gate:
-    """A gate that passes rows through. It holds the last task at its end, or only reports the start of that task.
+    """A gate that passes rows through. It holds the last task at the task's end, or only reports the task's start.
 
     Attributes:
         reached: the file to write.

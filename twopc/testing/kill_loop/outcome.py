@@ -30,7 +30,7 @@ class Outcome:
             ``read`` keeps the output's order.
         kills: the kills that happened.
         missed: the kills whose moment never came, for example because the query has no ``foreachBatch``.
-        seconds: how long all runs took, in seconds.
+        seconds: how long all runs took together, in seconds.
         zombies: how the function call ended in each ``foreachBatch`` worker process that outlived its server (only
             under Spark Connect): the name of an error, such as ``FencedError``; ``no error``; ``died`` if the process
             ended without a result; or ``did not end``.

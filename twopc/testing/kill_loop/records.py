@@ -85,7 +85,7 @@ class Files:
 
 @dataclass
 class KafkaTopic:
-    """A topic that is created when it is first fed. Record n is in partition ``n % keys % partitions``."""
+    """A topic that is created when it first receives records. Record n is in partition ``n % keys % partitions``."""
 
     bootstrap_servers: str
     topic: str

@@ -40,8 +40,8 @@ def kill_loop(  # noqa: PLR0913 - all but the first two by name, most of them wi
     that every kill interrupts work in progress. A kill terminates the driver, its JVM and its Python workers together.
 
     Under Spark Connect, every run has a client and a server on 127.0.0.1. The kills have four victims in turn. The
-    first victim is the process that calls the function. The second is the server, while that process survives and wakes
-    up during the next run. The third is the client. The fourth is all processes together.
+    first victim is the process that calls the function. The second is the server; the process that calls the function
+    survives and wakes up during the next run. The third is the client. The fourth is all processes together.
 
     Args:
         read: returns the numbers that the output contains now (the ``number`` or ``value`` column), including
@@ -52,7 +52,7 @@ def kill_loop(  # noqa: PLR0913 - all but the first two by name, most of them wi
             ``"module:name"``. A callable is pickled. The object that ``exactly_once`` returns cannot be pickled, so
             create it in ``query``.
         query: instead of ``foreach_batch``, a function ``function(frame, checkpoint)`` that returns the
-            ``DataStreamWriter``. The loop adds the checkpoint and the trigger, and starts it.
+            ``DataStreamWriter``. The loop adds the checkpoint and the trigger, and starts the query.
         source: the source that the query reads; JSON files by default. See :mod:`twopc.testing.kill_loop.records`.
         rows: the total number of input records.
         kills: the number of kills.

@@ -95,7 +95,7 @@ class Zombie:
     """A ``foreachBatch`` worker process that has outlived its Spark Connect server.
 
     Attributes:
-        server: the Spark Connect server without the worker process.
+        server: the Spark Connect server's other processes.
         processes: a list with the worker process; empty if the query has no worker process.
         reached: the file that appears when the worker process reaches the moment at which it is held.
     """
