@@ -18,7 +18,7 @@ class CheckpointConfig:
 
     Attributes:
         timeout_ms: a checkpoint that is not prepared within this time is canceled, and none of it becomes visible.
-            None: the checkpoint is limited only by the lifetime of the sinks' transactions, which always applies.
+            None: the only limit is the lifetime of the sinks' transactions, which always applies.
         tolerable_failures: how many checkpoints in a row may fail before the query stops. A failure is tolerated only if it
             comes before the decision and has a transient cause; the batch is then written again. Flink's default is also 0.
         min_pause_ms: the minimum time from the end of one checkpoint to the trigger of the next. Spark plans the next

@@ -53,11 +53,11 @@ def decode(frames: Iterable[tuple[int, bytes]]) -> list[LogEntry]:
 
 
 def decoding(frames: Iterable[tuple[int, bytes]]) -> Iterator[LogEntry]:
-    """Decode ``(offset, frame)`` pairs in order as they arrive. A record's offset is the offset of its first frame.
+    """Decode ``(offset, frame)`` pairs one by one, in the order of their offsets.
 
-    A record without its last frames is ignored. All of a record's frames are in one transaction, so no driver has acted
-    on an incomplete record. A late EndTxn for the previous record can leave an incomplete record behind (KAFKA-17754).
-    A record without its first frame is damaged.
+    A record's offset is the offset of its first frame. A record without its last frames is ignored. All of a record's
+    frames are in one transaction, so no driver has acted on an incomplete record. A late EndTxn for the previous record
+    can leave an incomplete record behind (KAFKA-17754). A record without its first frame is damaged.
 
     Raises:
         DecisionLogDamagedError: a frame is missing, foreign, altered, or of an unknown format.

@@ -40,7 +40,7 @@ class HBaseSink(HBaseSettings, TwoPhaseCommitSink[HBaseHandle]):
         znode: the HBase path in ZooKeeper (``zookeeper.znode.parent``).
         staging_table: the sink's own table. The sink creates this table if it does not exist. Several sinks may share
             one staging table.
-        user: the user name for the servers. If the name is empty, the sink uses the name of this process's user.
+        user: the user name that the servers see. If the name is empty, the sink uses the name of this process's user.
         chunk_rows: how many rows the driver applies before it records its progress.
         chunk_bytes: the maximum size of a chunk in bytes. A row that is larger becomes a chunk by itself.
         max_cell_bytes: the maximum HBase cell size in bytes (``hbase.server.keyvalue.maxsize``). A row must fit into one cell.

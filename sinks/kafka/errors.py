@@ -213,7 +213,8 @@ def translate(error: KafkaException | SystemError | KafkaError, doing: str, righ
     if is_fenced(inner):
         return FencedError(
             f"{doing}: {inner.str()}. A newer driver or task has initialized the transactional id, or the transaction "
-            "timed out. No part of the transaction is visible. Restart the query, unless a newer driver should run"
+            "timed out. No part of the transaction is visible. Restart the query, unless a newer driver is the one that "
+            "should run"
         )
     text = f"{doing}: {inner.str()} ({inner.name()})"
     if inner.code() in _GIVEN_UP and right:

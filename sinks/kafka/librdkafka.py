@@ -132,7 +132,7 @@ _FUNCTIONS: Final[tuple[tuple[str, Any, tuple[Any, ...]], ...]] = (
 
 
 class Library:
-    """Provides the functions in ``rdkafka.h`` without the prefix ``rd_kafka_``. Each call releases the GIL."""
+    """Provides the functions in ``rdkafka.h``, named without the prefix ``rd_kafka_``. Each call releases the GIL."""
 
     def __init__(self, library: ctypes.CDLL) -> None:
         for name, result, arguments in _FUNCTIONS:

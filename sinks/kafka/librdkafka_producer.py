@@ -6,8 +6,8 @@ every report. The producer therefore misses no error, and the reports identify e
 (rules 2 and 3).
 
 A client, its queue and its topics live as long as this object, and an event lives until it is read. The topics are
-released first, and the client last. The caller must keep keys and values until the call returns, because librdkafka
-copies them.
+released first, and the client last. The caller must keep keys and values only until the call returns, because
+librdkafka copies them.
 """
 
 from __future__ import annotations

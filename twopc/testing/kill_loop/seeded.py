@@ -36,7 +36,7 @@ def kill_loop(  # noqa: PLR0913 - all but the first two by name, most of them wi
 ) -> Outcome:
     """Run a query until it has processed all of its input, kill it repeatedly meanwhile, and count its output records.
 
-    Every run is a separate process with a real Spark (``local[2]``). Each run receives only its share of the input, so
+    Every run is a separate process with real Spark (``local[2]``). Each run receives only its share of the input, so
     that every kill interrupts work in progress. A kill terminates the driver, its JVM and its Python workers together.
 
     Under Spark Connect, every run has a client and a server on 127.0.0.1. The kills have four victims in turn. The
