@@ -30,8 +30,8 @@ class CheckpointConfig:
         num_retained: how many decisions are retained. None: 10. The toolkit retains at least as many decisions as Spark
             retains batches (``spark.sql.streaming.minBatchesToRetain``, 100).
         history: whether to record each checkpoint's outcome next to Spark's checkpoint, for ``twopc history``. None:
-            only if the checkpoint is in a local directory. If it is True on another file system, the toolkit writes one
-            object for every hundred checkpoints.
+            record it only if the checkpoint is in a local directory. If this setting is True on another file system,
+            the toolkit writes one object for every hundred checkpoints.
         deterministic_plan: used only under Spark Connect, for a plan that shuffles. True asserts that each part of the query's
             plan yields the same rows whenever Spark runs it again. The toolkit cannot check this assertion. If it is
             wrong and an executor dies, rows are lost or duplicated.

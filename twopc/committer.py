@@ -159,8 +159,8 @@ class SinkCommitter(ABC, Generic[HandleT]):
     def prove(self, handles: Sequence[HandleT], scan_start: JsonObject) -> Mapping[HandleT, Evidence]:
         """Prove the outcome of each transaction from the store, without trying to end the transaction.
 
-        This method may be called again. It may end other transactions that hide the proof, such as transactions of
-        previous drivers. It may also write to the store to obtain the proof.
+        This method may be called again. The method may end other transactions that hide the proof, such as transactions
+        of previous drivers. It may also write to the store to obtain the proof.
         """
 
     @abstractmethod

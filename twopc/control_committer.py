@@ -119,7 +119,7 @@ class ControlCommitter(SinkCommitter[HandleT], Generic[HandleT, StepT]):
     def explain(self, error: Exception, what: str) -> TwoPhaseCommitError:
         """Build the error to raise for one of ``failures`` before the decision.
 
-        Its message begins with ``what``, which names the sink and the step.
+        Its message begins with ``what``, which identifies the sink and the step.
         """
         return UnavailableError(f"{what}: {text_of(error)}")
 

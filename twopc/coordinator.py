@@ -30,8 +30,8 @@ class Coordinator:
 
     Args:
         sinks: the query's sinks. Every batch becomes visible in all sinks or in none.
-        files: a directory next to the query's checkpoint. It contains the binding, and also the decisions if no sink
-            has a log.
+        files: a directory next to the query's checkpoint. The directory contains the binding, and also the decisions if
+            no sink has a log.
         settings: the user's settings.
         staging: the store for rows that tasks retain until their transactions are proven; None if tasks retain no rows.
 
@@ -77,8 +77,8 @@ class Coordinator:
     def is_undecided(self, batch: Batch) -> bool:
         """Whether this driver has recovered, the batch is undecided, and all earlier batches are proven.
 
-        If so, this driver may write the batch again under its current epoch. It must not acquire the sinks again,
-        because that could fence a driver that has taken over.
+        If so, this driver may write the batch again under its current epoch. The driver must not acquire the sinks
+        again, because that could fence a driver that has taken over.
         """
         run = self._run
         if run is None or run.doubt is not None or run.outcome is not Outcome.COMMITTED:

@@ -31,8 +31,8 @@ class Repair:
 
     Attributes:
         lost: for each sink name, the partitions whose rows are written. In this attempt, any task may have these rows.
-        first_task: the number of the attempt's first task. It is higher than the task numbers in the decision, because
-            a sink may identify a transaction by its task's number.
+        first_task: the number of the attempt's first task. This number is higher than the task numbers in the decision,
+            because a sink may identify a transaction by its task's number.
         direct: the DataFrames that the driver must write, each as one task. The driver also wrote them for the
             decision. A repair compares each partition's rows with those in the decision.
     """
@@ -115,7 +115,7 @@ class Engine(Protocol):
 class StagedRows(Protocol):
     """The rows that tasks retain until their transactions are proven (``staging=True``), in one file for each task attempt.
 
-    A task's report names its staged file. The engine's tasks write and read these files.
+    A task's report contains the name of the task's staged file. The engine's tasks write and read these files.
     """
 
     def has(self, name: str) -> bool:

@@ -163,7 +163,7 @@ class UnlinkedFiles(LocalFiles):
 
 
 class MemoryFiles:
-    """A directory in this process's memory, for tests of sinks and engines. Its content is lost when the process exits.
+    """A directory in this process's memory, for tests of sinks and engines. The content is lost when the process exits.
 
     If the query is then restarted, it refuses to start, and batches that were decided but not committed are lost.
 

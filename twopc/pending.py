@@ -1,4 +1,4 @@
-"""Record a checkpoint in progress.
+"""Record the events of a checkpoint in progress.
 
 The recorder makes no decisions, and no other code reads it before the checkpoint has ended.
 """

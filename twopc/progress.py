@@ -1,7 +1,8 @@
 """Record a checkpoint's outcome and describe it in words. The terms are Flink's, but here each batch is one checkpoint.
 
-A checkpoint is *triggered*, its tasks *acknowledge* it, and it is *completed*. Otherwise a task *declines* it, it *expires*, or
-it *fails* for another reason. ``twopc.pending`` records the events until the checkpoint ends.
+A checkpoint is *triggered*, its tasks *acknowledge* it, and it is *completed*. Otherwise a task *declines* the
+checkpoint, or the checkpoint *expires* or *fails* for another reason. ``twopc.pending`` records the events until the
+checkpoint ends.
 """
 
 from __future__ import annotations

@@ -4,8 +4,8 @@ The contract defines three roles:
 
 * :class:`TwoPhaseCommitSink` describes the sink. A sink object is small and picklable, and has no open connections. The
   driver and each task have their own copy.
-* :class:`SinkWriter` serves one task attempt on an executor. It can *begin*, *write*, *pre-commit* and *abort*.
-* :class:`SinkCommitter` serves one run in the driver. It can *commit*, *abort*, *recover* and prove outcomes.
+* :class:`SinkWriter` serves one task attempt on an executor. A writer can *begin*, *write*, *pre-commit* and *abort*.
+* :class:`SinkCommitter` serves one run in the driver. A committer can *commit*, *abort*, *recover* and prove outcomes.
 
 The methods for the steps of a batch have Flink's names: :meth:`SinkWriter.snapshot_state` (pre-commit, returns the
 handle), :meth:`SinkCommitter.notify_checkpoint_complete` (commit), and :meth:`SinkCommitter.initialize_state`

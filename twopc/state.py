@@ -1,7 +1,7 @@
 """The states of a writer's transaction, and the allowed transitions between them.
 
-An illegal transition is a bug in this toolkit. It raises ``AssertionError`` before it can do any harm. The design (an
-enum, a table of transitions, and one function that changes the state) follows aiokafka's
+An illegal transition is a bug in this toolkit. Such a transition raises ``AssertionError`` before it can do any harm.
+The design (an enum, a table of transitions, and one function that changes the state) follows aiokafka's
 ``producer/transaction_manager.py``.
 """
 

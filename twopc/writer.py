@@ -33,7 +33,7 @@ class SinkWriter(ABC, Generic[HandleT]):
 
     @abstractmethod
     def write(self, rows: pa.RecordBatch) -> None:
-        """Write rows into the open transaction. They stay invisible. The call may fail or block.
+        """Write rows into the open transaction. The rows stay invisible. The call may fail or block.
 
         Memory use must not grow with the number of rows in the task.
 

@@ -49,8 +49,8 @@ class Step(LakeStep[DeltaView, "tuple[DeltaTable, int | None]"]):
         """See :class:`LakeStep`. The commit is based on the table version that the step has read.
 
         deltalake rejects the commit if a later version has moved the same pointer. However, deltalake does not compare
-        the pointers' numbers. It would accept a commit that is based on a version after the move. The step must
-        therefore use the version that it has read.
+        the pointers' numbers. deltalake would therefore accept a commit that is based on a version after the move. The
+        step must therefore use the version that it has read.
         """
         if self._record is None:
             record = self._record = self._new_record()

@@ -38,7 +38,7 @@ _CHUNK: Final[bytes] = client_pb.RegionAction(region=region(b"")).SerializeToStr
 
 @dataclass(frozen=True, kw_only=True)
 class HBaseHandle(StagedHandle):
-    """A prepared slice. Its checksum is the SHA-256 of the chunks' SHA-256 digests.
+    """A prepared slice. The slice's checksum is the SHA-256 of the chunks' SHA-256 digests.
 
     Attributes:
         partition: the task's partition, by which a decision's slices are ordered.

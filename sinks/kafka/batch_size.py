@@ -1,6 +1,6 @@
 """Learn the largest batch that a topic accepts. Brokers reject larger batches.
 
-Unlike the Java client, librdkafka never splits them.
+Unlike the Java client, librdkafka never splits such batches.
 
 The limit applies to batches. A topic that accepts 64 kB may therefore reject five hundred small records with one key. A
 process reads each topic's limit once per run. If the process has no permission to read the limit, or if the limit is

@@ -32,7 +32,7 @@ UNKNOWN: Final = (-1, -1)
 class Identity:
     """One client's logger.
 
-    It reads the id and epoch from the log lines, and forwards the lines that the user wants to see.
+    The logger reads the id and epoch from the log lines, and forwards the lines that the user wants to see.
 
     Args:
         config: the client's options from the user.

@@ -23,7 +23,7 @@ def disagreeing(
         decided: every handle that was ever decided. A truncated ledger no longer has all of these handles.
         observed: all output records that a reader saw.
         log: the contents of the output's partitions.
-        markers: the UUIDs of the transactions with visible markers. These are the keys in the marker partitions.
+        markers: the UUIDs of the transactions with visible markers. These UUIDs are the keys in the marker partitions.
     """
     writer = {entry.position: entry.producer for entry in log}
     visible = Counter(writer[row.position] for row in observed if row.position in writer)

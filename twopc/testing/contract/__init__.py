@@ -1,6 +1,6 @@
 """The contract suite tests the guarantees that every sink in this toolkit must provide.
 
-Run this suite against your own sink. Write a test module that names the sink, and run it with pytest::
+Run this suite against your own sink. Write a test module that creates the sink, and run the module with pytest::
 
     class TestMySink(SinkContract):
         @pytest.fixture
