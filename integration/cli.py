@@ -208,7 +208,7 @@ def preflight(  # noqa: PLR0913 - options of a command line
     topic: Annotated[list[str] | None, _check(help="A topic that the query writes to. Repeatable.")] = None,
     as_json: Json = False,
 ) -> None:
-    """Test a cluster for a sink: settings, permissions, and a two-phase commit on a separate topic.
+    """Check a cluster's settings and permissions for a sink, and test a two-phase commit on a separate topic.
 
     The command is safe while a query with the sink name is running. The command removes everything that it creates.
 

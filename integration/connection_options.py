@@ -1,4 +1,4 @@
-"""Read a command's connection options from the command line, and from a file for passwords."""
+"""Read a command's connection options from the command line and from a file, which may contain passwords."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def describing(  # noqa: PLR0913, PLR0917 - the options that describe a sink
 def quiet_admin(sink: KafkaSink) -> AdminClient:
     """Return a client for the sink's cluster.
 
-    The client does not log anything between a command's lines, because the client's errors say enough.
+    The client logs nothing, because its log would mix with the command's output, and its errors say enough.
     """
     from confluent_kafka.admin import AdminClient  # noqa: PLC0415 - as above
 

@@ -57,7 +57,7 @@ class Watching:
 
 
 def main(watching: Watching, *, as_json: bool) -> int:
-    """Check, send alerts, and return the exit status."""
+    """Check the rules, send alerts, and return the exit status."""
     return reported(
         "alerts",
         lambda: _watch(watching, as_json=as_json),

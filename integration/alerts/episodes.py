@@ -48,7 +48,7 @@ class State(msgspec.Struct, kw_only=True, tag="twopc-alerts/1", tag_field="forma
     """Records which alerts were sent. This state outlives the process.
 
     Attributes:
-        seen_ms: when the newest checkpoint that the rules have judged ended, in ms since 1970 UTC.
+        seen_ms: the end of the newest checkpoint that the rules have judged, in ms since 1970 UTC.
         open: the rules that hold, each with the time when it began to hold.
     """
 
@@ -62,7 +62,7 @@ class Episodes:
 
     Args:
         rules: the rules; each has a different name.
-        query: the query name in alerts. If empty, the query id, once a checkpoint shows the id.
+        query: the query name in alerts. If it is empty, alerts contain the query id as soon as a checkpoint shows the id.
         watched_ms: when the watch began, in ms since 1970 UTC.
         state: the state that an earlier process left.
     """
@@ -90,7 +90,7 @@ class Episodes:
             self._take(one)
 
     def begins_again(self, now_ms: int) -> None:
-        """Note that a query has started again after a normal close. The pause then does not count as quiet time."""
+        """Remember when a query started again after a normal close. The pause then does not count as quiet time."""
         self._began_again_ms = now_ms
 
     def ended(self, checkpoint: Checkpoint) -> list[Alert]:

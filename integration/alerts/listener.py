@@ -45,9 +45,9 @@ class Alerts(Listener):
     Args:
         rules: the rules, with different names.
         to: the channels. Each channel is called with an :class:`Alert`, in its own thread.
-        name: the query name in alerts. If empty, the query id.
-        checkpoint_location: the query's checkpoint, a local directory. If set, failures in earlier processes also count, and
-            the checkpoint's file ``twopc/alerts.json`` prevents a second report of an episode after a restart.
+        name: the query name in alerts. If it is empty, alerts contain the query id.
+        checkpoint_location: the query's checkpoint, a local directory. If it is set, failures in earlier processes also count,
+            and the checkpoint's file ``twopc/alerts.json`` prevents a second report of an episode after a restart.
         clock: returns the time, in seconds since 1970 UTC.
 
     Raises:

@@ -69,8 +69,8 @@ class FailedCheckpoints:
     Attributes:
         name: the rule's name.
         total: the rule holds if more than ``total`` checkpoints failed within ``window_s``. None turns this threshold off.
-        growth: the rule holds if the failures within the last ``growth_window_s`` exceed the failures in the
-            ``growth_window_s`` before that by more than ``growth``. None turns this threshold off.
+        growth: the rule holds if the number of failures has grown by more than ``growth`` from the previous period of
+            ``growth_window_s`` to the current one. None turns this threshold off.
         every_s: the time between two checks, in seconds. An episode can begin and end only at a check.
 
     Raises:

@@ -1,4 +1,4 @@
-"""Run ``exactly_once`` under Spark Connect, in a process on the server's host that has no access to the JVM.
+"""Run ``exactly_once`` under Spark Connect, in a process on the server's host, without access to the JVM.
 
 All code that does not need the JVM is in ``twopc.integration.spark``, and both modes use it. ``docs/connect.md`` lists the
 differences.

@@ -85,8 +85,8 @@ class Plan:
 
     Attributes:
         analyzed: the analyzed plan, as text.
-        forms: the forms of the physical plan. An adaptive plan that has run has two forms: final and initial. Each form lists
-            its nodes as a name and the rest of the line.
+        forms: the forms of the physical plan. An adaptive plan that has run has two forms: final and initial. For each node, a
+            form contains the node's name and the rest of its line.
         is_cut: whether Spark has omitted a part of the plan.
     """
 

@@ -1,4 +1,4 @@
-"""Find the query that made a call, through Spark Connect."""
+"""Through Spark Connect, find the query that made a call."""
 
 from __future__ import annotations
 

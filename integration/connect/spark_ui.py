@@ -1,4 +1,4 @@
-"""Ask Spark's UI, which shows the status store of the server's JVM as JSON (``org.apache.spark.status.api.v1``)."""
+"""Read Spark's UI, which shows the status store of the server's JVM as JSON (``org.apache.spark.status.api.v1``)."""
 
 from __future__ import annotations
 
@@ -115,7 +115,7 @@ class SparkUi:
 
 
 def _in_ms(fields: dict[str, Any]) -> dict[str, Any]:
-    """Replace times such as ``2026-01-31T12:00:00.000GMT`` by milliseconds since 1970."""
+    """Replace times such as ``2026-01-31T12:00:00.000GMT`` with milliseconds since 1970."""
     return fields | {name: _ms(fields[name]) for name in _TIMES if isinstance(fields.get(name), str)}
 
 

@@ -1,4 +1,7 @@
-"""Read Spark's reports about its jobs and stages from Spark's UI. It shows the same status store that a classic driver reads."""
+"""Read Spark's reports about its jobs and stages from Spark's UI.
+
+The UI shows the same status store that a classic driver reads.
+"""
 
 from __future__ import annotations
 
@@ -32,8 +35,8 @@ class _Cached(msgspec.Struct, frozen=True):
 class UiReports:
     """See :class:`~twopc.integration.spark.reports.Reports`.
 
-    The UI shows neither the next job's number nor the next RDD's. The highest reported job number and a job of our own, whose
-    RDDs are new, take their place.
+    The UI does not show which numbers the next job and the next RDD will have. So this class uses the highest reported job
+    number, and runs a job of its own, whose RDDs are new.
 
     Args:
         ui: Spark's UI.
@@ -113,7 +116,7 @@ class UiReports:
         return sorted(found, key=lambda attempt: attempt.attempt_id)
 
     def cached_rdds(self, among: Collection[int]) -> set[int]:
-        """See :class:`Reports`. The UI's list omits an RDD whose cached rows are lost, so this asks for each RDD."""
+        """See :class:`Reports`. The UI's list omits an RDD whose cached rows are lost, so this method asks for each RDD."""
         return {rdd for rdd in among if self._ui.one(f"storage/rdd/{rdd}", _Cached) is not None}
 
     def dropped_events(self) -> int:

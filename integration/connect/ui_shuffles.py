@@ -1,8 +1,8 @@
 """Check rule 6 with the reports in Spark's UI, in the same way as a classic session does with the status store.
 
-Spark posts its reports to a queue, and one thread adds them to the store in order. So once the UI shows the end of an attempt's
-last job, it shows every earlier job, stage and attempt, unless Spark has dropped reports: because the queue was full, which the
-UI counts, or because the store was full, which leaves a gap in the numbers of jobs or attempts.
+Spark posts its reports to a queue, and one thread adds them to the store in order. So once the UI shows the end of an
+attempt's last job, it shows every earlier job, stage and attempt, unless Spark has dropped reports. The UI counts the reports
+that Spark dropped because the queue was full. If the store was full, there is a gap in the numbers of jobs or attempts.
 """
 
 from __future__ import annotations
@@ -22,7 +22,9 @@ if TYPE_CHECKING:
 
 
 class UiShuffles(Shuffles):
-    """See :class:`Shuffles`. Make the object before the query starts, so that no earlier job can have computed its batches.
+    """See :class:`Shuffles`.
+
+    Make the object before the query starts, so that no earlier job can have computed the query's batches.
 
     Args:
         reports: Spark's reports.
@@ -87,7 +89,7 @@ class Unusable:
 
 
 def open_shuffles(session: Any, address: str) -> ShuffleCheck:
-    """Open the check with Spark's UI.
+    """Create the check that uses Spark's UI.
 
     Args:
         session: the query's session.

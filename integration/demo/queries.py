@@ -24,7 +24,7 @@ def with_twopc(outputs: Sequence[Output], shuffle: int) -> Query:
 
     Args:
         outputs: one or more outputs.
-        shuffle: how many partitions to create by key; 0 for no shuffle.
+        shuffle: the number of partitions in a shuffle by key; 0 for no shuffle.
     """
 
     def query(frame: DataFrame, checkpoint: str) -> DataStreamWriter:

@@ -185,7 +185,7 @@ class _Setup:
 
 
 def _processed(checkpoint: Path, batch_id: int) -> int:
-    """Return the number of records up to and including a batch.
+    """Return the number of records in this batch and all earlier batches.
 
     The last line of its offsets is ``{topic: {partition: offset}}``.
     """

@@ -148,9 +148,9 @@ def _large_state(window: Window) -> Evidence | None:
 def _state_share(one: Checkpoint, state: tuple[StateSize, ...]) -> float:
     """Estimate the state commit's share of the checkpoint's time.
 
-    If all tasks run in parallel, the commit takes at least this share of the prepare phase. If the tasks run one after
-    another, each task waits this share of its time for rows. A short commit ends before a task's Python process is ready, so
-    no task waits.
+    If all tasks run in parallel, the share is at least a task's commit time, divided by the time of the prepare phase. If the
+    tasks run one after another, the share is the time that a task waits for the commit, divided by the task's time. A short
+    commit ends before a task's Python process is ready, so no task waits.
     """
     each = sum(size.commit_ms for size in state) / one.tasks
     at_once = each / max(1.0, one.phases.get("prepare", 0.0))

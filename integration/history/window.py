@@ -1,4 +1,4 @@
-"""Define the window of checkpoints that a diagnosis examines, its rules, and their evidence."""
+"""Define the window of checkpoints that a diagnosis examines, the rules, and the rules' evidence."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ class Window:
         return tuple(one for one in self.written if one.way != "direct" and one.slowest)
 
     def phase(self, name: str) -> tuple[float, float]:
-        """Compute a phase's share of the written checkpoints' time, from 0 to 1, and the phase's median duration in ms."""
+        """For the checkpoints that wrote rows, return the phase's share of the time (0 to 1) and its median duration in ms."""
         whole = sum(one.took_ms for one in self.written)
         taken = [one.phases.get(name, 0.0) for one in self.written]
         return (sum(taken) / whole, median(taken)) if taken and whole else (0.0, 0.0)

@@ -2,8 +2,8 @@
 
 The hand-over also says which of the batch's rows are written. A streaming query that changes its sink keeps its checkpoint,
 so it loses no input. However, the last batch may be unfinished: ``offsets/N`` exists and ``commits/N`` does not. Spark passes
-batch N to the new sink again, and some of its rows may already be in the output. A sink without transactions does not record
-which rows it has written.
+batch N to the new sink again, and some of the batch's rows may already be in the output. A sink without transactions does not
+record which rows it has written.
 
 Therefore, ``twopc migrate cutover`` writes the file ``<checkpoint>/twopc/handover-<n>.json`` after the old query has stopped.
 The file contains the batch number, the batch's source offsets, and *bounds*, which are the offsets between which the batch's
@@ -12,7 +12,7 @@ with the records within the bounds, as multisets, and passes the remaining rows 
 unchanged.
 
 The protocol itself stays the same. The bounds are fixed before the new sink writes its first row, so they never contain that
-sink's rows, and each replay of batch N leaves the same rows. ``exactly_once`` only sees a batch with fewer rows.
+sink's rows, and each replay of batch N leaves the same rows. ``exactly_once`` sees only a batch with fewer rows.
 
 The bounds come from Spark, which records in ``offsets/N`` when it planned the batch. At that time, every row of batch N - 1
 was acknowledged, and no row of batch N was sent. ``exact`` is the offset of the first record from that time or later. The

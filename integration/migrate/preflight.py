@@ -54,7 +54,7 @@ class Source:
 
 
 def further_checks(source: Source | None) -> tuple[Check, ...]:
-    """Return the checks in table order."""
+    """Return the checks, in the order of the printed table."""
     own = (
         Check("readers", check_groups, tries=False),
         Check("partitioner", check_partitioner, tries=False),

@@ -49,7 +49,7 @@ class Savepoints(Interceptor):
         every: the number of batches between two savepoints. With None, savepoints are taken only on request.
         num_retained: how many of this query's newest good periodic savepoints to keep. With None, all are kept. Requested
             savepoints always stay.
-        sinks: Kafka sinks. Each savepoint records the positions of the sinks' decision logs.
+        sinks: Kafka sinks. Each savepoint records the position in each sink's decision log.
 
     Raises:
         ConfigurationError: ``every`` is set without ``directory``, or ``every`` or ``num_retained`` is less than 1.

@@ -19,8 +19,8 @@ if TYPE_CHECKING:
 def whole_directory(target: Path) -> Iterator[Path]:
     """Yield a new directory next to ``target``, and rename it to ``target`` when the body completes.
 
-    If the body raises, the new directory is removed. A crash leaves a directory whose name begins with a dot, which nothing
-    reads.
+    If the body raises, the new directory is removed. A crash leaves a directory that nothing reads, because its name begins
+    with a dot.
 
     Raises:
         OSError: the directory cannot be written, or ``target`` exists and is not empty.

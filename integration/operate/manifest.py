@@ -36,7 +36,7 @@ class Copied(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Position(msgspec.Struct, frozen=True, kw_only=True):
-    """The position of a sink's decision log when the savepoint was taken.
+    """The position in a sink's decision log when the savepoint was taken.
 
     Attributes:
         decided: the highest decided batch; None if no batch is decided.
@@ -59,7 +59,7 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
         at_ms: when the savepoint was taken, in ms since 1970 UTC.
         log: the checkpoint's decision log; None if the query had no decision log.
         sinks: the sinks that the checkpoint was bound to.
-        positions: for each sink, the position of its decision log, if the log could be read.
+        positions: for each sink, the position in its decision log, if the log could be read.
         files: the savepoint's files, by their names below :data:`TREE`.
         is_periodic: whether the query took the savepoint automatically, and will delete it when enough newer savepoints exist.
     """

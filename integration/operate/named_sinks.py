@@ -46,7 +46,7 @@ def load_sinks(place: str) -> tuple[TwoPhaseCommitSink[Any], ...]:
 
 
 def unquoted(error: Exception) -> str:
-    """Name an error from the user's code without quoting its text."""
+    """Say where the user's code raised an error, without quoting the error's text."""
     where = traceback.extract_tb(error.__traceback__)[-1]
     place = f"{type(error).__name__} in {where.filename}, line {where.lineno}"
     return f"{place}. The error text is not shown, because it may contain a password"

@@ -36,7 +36,7 @@ class OpenTransaction:
         expires_in_s: the seconds until the coordinator aborts the transaction. If the number is negative, the abort is
             overdue.
         batch: the batch of a decided transaction; None if unknown.
-        rows: the rows of a decided transaction; None if unknown.
+        rows: the number of rows in a decided transaction; None if unknown.
         partitions: the partitions that the transaction has written to, as ``topic:partition``.
     """
 
@@ -107,7 +107,8 @@ def opened(
 
     Args:
         sink: the sink name.
-        described: the coordinators' descriptions, by transactional id. Transactions that have ended since then are omitted.
+        described: the coordinators' descriptions, by transactional id. A transaction that has ended, according to its
+            description, is omitted.
         decided: the decisions in the log; None if the log cannot be read.
         driver_epoch: the epoch of the newest driver in the log.
         now_ms: the time, in ms since 1970 UTC. Ages are differences between this time and the coordinators' clocks.

@@ -1,4 +1,4 @@
-"""Confirm (rule 3), commit (rule 4), abort and sweep (rule 7) the tasks' transactions in the driver."""
+"""In the driver, confirm (rule 3), commit (rule 4), abort and sweep (rule 7) the tasks' transactions."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def why_not(handle: KafkaHandle, found: Description, ledger: str) -> str | None:
 
 
 def end_all(client: TransactionClient, handles: Sequence[KafkaHandle], *, timeout_ms: float) -> dict[KafkaHandle, str]:
-    """Commit all transactions concurrently. A report of NONE proves a commit, but an error's name proves nothing."""
+    """Commit all transactions concurrently. The report NONE proves the commit, but an error proves nothing."""
     by_id = {handle.transactional_id: handle for handle in handles}
 
     def end(ids: Sequence[str]) -> dict[str, str]:

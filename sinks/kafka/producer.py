@@ -44,8 +44,8 @@ class ReadyProducer:
 
     Attributes:
         sequence: the number at the end of the transactional id.
-        failures: each topic's first delivery error. If a record failed only because of another record, a later error
-            that names the cause replaces its error. A task may vote only if ``failures`` is empty (rule 2).
+        failures: each topic's first delivery error. If a record failed only because of another record, a later error that
+            names the cause replaces the first error. A task may vote only if ``failures`` is empty (rule 2).
         markers: the number of marker partitions in the ledger.
         native: the same producer, if it accepts records that are not Python objects and reports each delivery; None if the
             producer is confluent-kafka's.
@@ -71,9 +71,9 @@ def connect(producer: Producer | LibrdkafkaProducer, topic: str, *, timeout_s: f
 
     Return the partition count.
 
-    librdkafka looks for the coordinator as soon as it is connected to a broker *of the cluster*, otherwise after 500
-    ms. The bootstrap address may respond to the first request itself, as it did for 6 of 55 producers. In a test of 112
-    producers, two requests were enough for each one.
+    librdkafka looks for the coordinator as soon as it is connected to a broker *of the cluster*. Without such a connection, it
+    looks only after 500 ms. The connection to the bootstrap address may answer the first request, as it did for 6 of 55
+    producers. In a test, two requests were enough for each of 112 producers.
     """
     try:
         producer.list_topics(topic, timeout=timeout_s)
@@ -159,7 +159,7 @@ def new_producer(
     log: ClientLog,
     identity: Identity | None = None,
 ) -> tuple[Producer | LibrdkafkaProducer, LibrdkafkaProducer | None]:
-    """Create a producer. If the producer accepts records that are not Python objects, return it a second time.
+    """Create a producer. Return it twice if it accepts records that are not Python objects; otherwise, return it and None.
 
     The producer's delivery reports go to ``failures`` and ``delivered``, and its log to ``log`` and ``identity``.
     """
@@ -221,8 +221,8 @@ def drop_quietly(ready: ReadyProducer, timeout_ms: float) -> None:
     """Abort a producer's transaction if possible. If the transaction stays open, the sweep ends it later.
 
     librdkafka waits for records in flight. If no response comes, the transaction stays open, and the sweep fences these
-    records. Do not purge the records. The abort would leave the epoch unchanged, and brokers before Kafka 3.6 accept a
-    record that arrives after the abort (KAFKA-14402).
+    records. Do not purge the records: after a purge, the abort would leave the epoch unchanged, and brokers before Kafka 3.6
+    accept a record that arrives after the abort (KAFKA-14402).
     """
     with suppress(*SERVING):
         ready.producer.abort_transaction(timeout_ms / 1000)

@@ -1,9 +1,8 @@
 """Prepare producers in advance while a Python worker is idle. Each producer serves one transaction (rule 5).
 
 A new producer's ``init_transactions()`` may take half a second. When this happens in the background, the next task
-loses no time. The pool reuses a transactional id only after the last batch that used it is proven. The old epoch is
-then no longer needed, and the new epoch fences any late EndTxn for the old epoch (a retry, a paused driver,
-KAFKA-17754).
+loses no time. The pool reuses a transactional id only after the last batch that used it is proven committed. The old epoch is
+then no longer needed, and the new epoch fences any late EndTxn for the old epoch (a retry, a paused driver, KAFKA-17754).
 """
 
 from __future__ import annotations
@@ -67,7 +66,7 @@ class ProducerPool:
     def take(self, batch: int, committed_through: int) -> ReadyProducer:
         """Take a producer for one transaction of ``batch``. A prepared producer is available immediately.
 
-        All transactions of batches up to ``committed_through`` are proven.
+        All batches up to ``committed_through`` are proven committed.
         """
         self._last_use = time.monotonic()
         if batch != self._in_use_batch:
@@ -98,7 +97,7 @@ class ProducerPool:
         self._making.start()
 
     def serve_idle(self) -> None:
-        """Read the librdkafka events for the ready producers, and drop the producers after a long idle time."""
+        """Read the librdkafka events for the ready producers, and drop producers that have been idle for a long time."""
         if time.monotonic() - self._last_use > _KEEP_S:
             self._drop_ready()
         with self._lock:
@@ -107,7 +106,7 @@ class ProducerPool:
                     ready.producer.poll(0)
 
     def close(self) -> None:
-        """Drop the ready producers, even one that is being created. A task keeps the producer that it has taken."""
+        """Drop the ready producers, and a producer that is being created. A task keeps the producer that it has taken."""
         self._is_closed = True
         self._drop_ready()
 

@@ -133,8 +133,8 @@ class CommittedReader:
             start: the first offset.
             last: returns whether to stop after a record. With None, stop at the last stable offset.
             timeout_ms: how long to wait for the next record, or for ``end``.
-            end: an earlier last stable offset, for calls without ``last``. If a broker reports a lower offset, that
-                broker lags, so reading continues.
+            end: a last stable offset that a broker has reported before, for calls without ``last``. If a broker reports a
+                lower offset, that broker lags, so reading continues.
 
         Raises:
             RetriableError: time ran out, or the record at ``start`` was deleted. The records yielded so far are incomplete.
@@ -179,7 +179,7 @@ class CommittedReader:
         Otherwise, a new consumer that has been idle looks for a broker only once a second.
 
         A query's consumer is idle from the query's start to its first batch (``tests/live/test_kafka_reader.py``).
-        Every read sends this request, until a broker has responded once. The request may take only part of the time,
+        Every read sends this request, until a broker has responded once. The request may take only part of the timeout,
         because the read needs the rest.
         """
         if not self._is_connected:

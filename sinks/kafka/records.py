@@ -79,7 +79,7 @@ def is_full(error: KafkaError) -> bool:
 
 
 def has_failed(error: KafkaError) -> bool:
-    """Return whether a record was rejected because an earlier record has failed the transaction."""
+    """Return whether a record was rejected because an earlier record made the transaction fail."""
     return error.code() == _STATE
 
 

@@ -1,8 +1,9 @@
-"""Before an attempt's tasks start, record where the search for their markers must begin, and the output's partition count.
+"""Before an attempt's tasks start, record the output's partition count and where to begin the search for markers.
 
 To avoid waiting for the brokers, an attempt uses the offsets that were requested at the end of the previous batch. Last
 stable offsets only grow, so the attempt's markers are at or above these offsets. A lagging leader may return a lower offset
-than an earlier response. In that case, this module uses the higher offset, because records below an older start may be deleted.
+than an earlier response. In that case, this module uses the higher offset, because the records between the two offsets may be
+deleted.
 """
 
 from __future__ import annotations

@@ -10,7 +10,7 @@ if TYPE_CHECKING:
 
 
 def by_topic(delivered: Mapping[tuple[str, int], int]) -> dict[str, dict[int, int]]:
-    """Group the numbers of delivered records by topic and partition."""
+    """Nest the counts of delivered records: by topic, and within a topic by partition."""
     sent: dict[str, dict[int, int]] = defaultdict(dict)
     for (topic, partition), count in delivered.items():
         sent[topic][partition] = count

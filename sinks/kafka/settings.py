@@ -1,4 +1,7 @@
-"""Check a Kafka sink's arguments, and derive its clients' options. :class:`twopc.sinks.kafka.KafkaSink` documents them."""
+"""Check a Kafka sink's arguments, and derive the options for the clients.
+
+:class:`twopc.sinks.kafka.KafkaSink` documents the arguments.
+"""
 
 from __future__ import annotations
 
@@ -105,7 +108,7 @@ class KafkaSettings:
         """Check the rows' ``topic`` column. If a row went to a ledger, the driver would read the row as a damaged decision.
 
         Raises:
-            BadRecordError: one of the topics may not receive rows.
+            BadRecordError: a topic is null or not valid, or must not receive rows.
         """
         for topic in topics:
             if topic is None:

@@ -36,7 +36,7 @@ class KafkaSink(KafkaSettings, TwoPhaseCommitSink[KafkaHandle]):
         ledger_topic: the topic for decisions and markers, by default ``twopc-ledger-<name>``. The sink creates the topic if it
             does not exist.
         timeout_ms: how long one step may wait for the brokers.
-        other_ledgers: more topics that may not receive rows. This sink's ledger and all topics named ``twopc-ledger-…`` are
+        other_ledgers: other topics that must not receive rows. This sink's ledger and all topics named ``twopc-ledger-…`` are
             always protected. :func:`twopc.integration.spark.exactly_once` adds the ledgers of the query's other sinks.
         guarantee: ``"EXACTLY_ONCE"`` by default. With ``"AT_LEAST_ONCE"``, the sink has no transactions, readers see rows early,
             and **a failure duplicates rows**. With ``"NONE"``, tasks do not wait for the brokers either, and **a failure loses
@@ -85,7 +85,7 @@ class KafkaSink(KafkaSettings, TwoPhaseCommitSink[KafkaHandle]):
             self.require_topics(rows.column("topic").unique().to_pylist())
 
     def create_writer(self, task: TaskAttempt) -> KafkaWriter:
-        """See :class:`TwoPhaseCommitSink`. A repair of decided rows always uses transactions, like the decision."""
+        """See :class:`TwoPhaseCommitSink`. A repair of decided rows always uses transactions, as the decided batch did."""
         if self.guarantee != EXACTLY_ONCE and not task.is_repair:
             from twopc.sinks.kafka.plain_writer import PlainWriter  # noqa: PLC0415 - most sinks do not need it
 

@@ -1,7 +1,7 @@
 """Describe, end, fence and list transactions that other processes have opened.
 
-Each request goes to the broker that coordinates the transactional id. kafka-python's admin client has its own routing, but
-never forgets a coordinator, and raises an error at the first bad id. This module sends each request once.
+Each request goes to the broker that coordinates the transactional id. This module does not use the routing of kafka-python's
+admin client, which never forgets a coordinator, and raises an error at the first bad id. This module sends each request once.
 ``twopc.sinks.kafka.reports.until_final`` repeats requests without a final report.
 
 Sources: Kafka ``TransactionCoordinator.scala``; KIP-98 (EndTxn, InitProducerId), KIP-664 (Describe/ListTransactions).
@@ -61,7 +61,7 @@ _MOVED: Final = frozenset(
 
 
 class BrokersTooOldError(ConfigurationError):
-    """The brokers lack the requests that a sink needs to inspect its transactions."""
+    """The brokers do not support the requests with which a sink inspects its transactions."""
 
 
 class TransactionClient:
@@ -100,7 +100,7 @@ class TransactionClient:
         return not self._connection.does_not_know(AddPartitionsToTxnRequest, min_version=_VERIFYING_VERSION)
 
     def coordinator_of(self, transactional_id: str) -> str:
-        """Name the id's last known coordinator for error messages."""
+        """Return the name of the id's last known coordinator, for error messages."""
         node = self._nodes.get(transactional_id)
         return "an unknown coordinator" if node is None else f"broker {node}"
 
@@ -142,8 +142,8 @@ class TransactionClient:
     def list_open(self, prefix: str, *, producer_ids: Collection[int] = ()) -> Listing:
         """Ask all brokers for the transactional ids that start with ``prefix`` and have an open transaction.
 
-        With ``producer_ids``, list only these producers' ids. Without the Describe permission on an id, a broker omits the id
-        and reports no error, so check the permission first.
+        With ``producer_ids``, list only the transactional ids of these producers. If the Describe permission on an id is
+        missing, a broker omits the id and reports no error, so check the permission first.
         """
         nodes, pattern = self._connection.nodes, self.pattern_of(prefix)
         wanted = {
@@ -159,7 +159,7 @@ class TransactionClient:
         return Listing(ids, complete=bool(nodes) and len(listed) == len(nodes))
 
     def pattern_of(self, prefix: str) -> str | None:
-        """Build the filter for ids with ``prefix``. Return None without a prefix, or if the brokers do not support filters.
+        """Build the filter for ids with ``prefix``. Return None if the prefix is empty or the brokers do not support filters.
 
         Without this filter, each sink would list the open transactions of all sinks in each batch.
         """
@@ -232,7 +232,7 @@ class TransactionClient:
         return {tid: response for tid, response in responses if not isinstance(response, Exception)}
 
     def _groups(self, transactional_ids: Sequence[str], *, one_by_one: bool) -> Iterator[tuple[int, list[str]]]:
-        """Group the ids with a known coordinator by node."""
+        """Return the ids whose coordinator is known, grouped by node."""
         known = {tid: node for tid in transactional_ids if (node := self._nodes.get(tid)) is not None}
         for node in sorted(set(known.values())):
             ids = [tid for tid, at in known.items() if at == node]

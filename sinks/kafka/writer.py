@@ -56,9 +56,9 @@ _STRUCTURES: Final = 10_000
 class KafkaWriter(SinkWriter[KafkaHandle]):
     """See :class:`SinkWriter`. Rows have the columns of Spark's own Kafka writer, in the engine's types.
 
-    The columns are ``key``, ``value`` (binary, may be null), ``topic`` (string), ``partition`` (int32), ``headers`` (list of
-    struct ``key``, ``value``) and ``timestamp`` (int64, ms since the epoch). Only ``value`` is required. The writer rejects a row
-    that librdkafka would silently change; see :func:`twopc.sinks.kafka.columns.require_exact`.
+    The columns are ``key`` and ``value`` (both binary, may be null), ``topic`` (string), ``partition`` (int32), ``headers``
+    (list of struct ``key``, ``value``) and ``timestamp`` (int64, ms since the epoch). Only ``value`` is required. The writer
+    rejects a row that librdkafka would silently change; see :func:`twopc.sinks.kafka.columns.require_exact`.
     """
 
     def __init__(self, task: TaskAttempt, settings: KafkaSettings) -> None:
@@ -104,7 +104,7 @@ class KafkaWriter(SinkWriter[KafkaHandle]):
         return self._pool.take(task.batch_id, task.committed_through)
 
     def write(self, rows: pa.RecordBatch) -> None:
-        """See :class:`SinkWriter`. The librdkafka queue limits the memory."""
+        """See :class:`SinkWriter`. The size of the librdkafka queue limits the memory use."""
         require_exact(rows)
         self._fit_batches(rows)
         ready = self._begun

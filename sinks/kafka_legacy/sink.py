@@ -26,9 +26,9 @@ _ROOM_S: Final = 0.05
 class AtLeastOnceKafkaSink:
     """A ``foreachBatch`` function of the kind that teams used before brokers had transactions (Kafka 0.10).
 
-    After a crash between the flush and Spark's record of the batch, Spark writes the batch again, and its rows are
-    duplicated. A crash during the flush duplicates the rows that were already sent. On brokers without transactions, no
-    client can prevent these duplicates.
+    If Spark crashes after the flush and before it records the batch as done, it writes the batch again, and the rows are
+    duplicated. A crash during the flush duplicates the rows that were already sent. On brokers without transactions, no client
+    can prevent these duplicates.
 
     Attributes:
         bootstrap_servers: a broker's host:port, or several separated by commas.

@@ -78,7 +78,7 @@ class LakeCommitter(StepCommitter[HandleT, StepT], Generic[HandleT, StepT, Entry
 
     @abstractmethod
     def require_young(self, step: StepT, age_ms: float) -> None:
-        """Check that a batch can be committed before maintenance may delete the batch's files as unused.
+        """Check that there is time to commit a batch before maintenance may delete its files as unused.
 
         Raises:
             CheckpointExpiredError: the batch's files are too old.
@@ -86,7 +86,7 @@ class LakeCommitter(StepCommitter[HandleT, StepT], Generic[HandleT, StepT, Entry
 
     @abstractmethod
     def stage(self, step: StepT, found: Mapping[HandleT, list[EntryT] | None]) -> Mapping[HandleT, list[EntryT] | None]:
-        """Stage the existing files. Return ``found``, in which None replaces each transaction that can never be added."""
+        """Stage the existing files. Return ``found``, with None for each transaction that can never be added."""
 
     @abstractmethod
     def history(self, step: StepT) -> History | None:
@@ -272,7 +272,10 @@ class LakeCommitter(StepCommitter[HandleT, StepT], Generic[HandleT, StepT, Entry
         return replace(record, version=next_version(above, self._driver_epoch))
 
     def _change(self, change: Callable[[Control], Control], then: Callable[[StepT], None] = lambda _: None) -> Control:
-        """See :class:`StepCommitter`. Repeat a lost swap here, because the step's end shows whether a swap succeeded."""
+        """See :class:`StepCommitter`.
+
+        If another driver has won the swap, try again here, because only the step's end shows this.
+        """
         for _ in range(_OVERTAKEN_ROUNDS):
             try:
                 record = super()._change(change, then)
@@ -284,7 +287,7 @@ class LakeCommitter(StepCommitter[HandleT, StepT], Generic[HandleT, StepT, Entry
         raise StoreError(f"other drivers have moved the sink's {self.words.moved} {_OVERTAKEN_ROUNDS} times in a row")
 
     def _add(self, step: StepT, handles: Sequence[HandleT], published: Published) -> None:
-        """Stage the files of unsettled transactions. A transaction without its files is lost."""
+        """Stage the files of unsettled transactions. A transaction whose files are missing is lost."""
         if handles:
             found = self.stage(step, whole(step.view.files, handles, self._entry))
             step.published = settle(published, found)

@@ -1,4 +1,4 @@
-"""Explain errors from a table format's library or its storage, before a batch is decided."""
+"""Before a batch is decided, explain errors from a table format's library or from the table's storage."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ class Translation:
 
     @contextlib.contextmanager
     def __call__(self, doing: str) -> Iterator[None]:
-        """Translate an error from the body. The new message begins with ``doing``."""
+        """Translate an error from the ``with`` block. The new message begins with ``doing``."""
         try:
             yield
         except (TwoPhaseCommitError, StoreError, *_MISTAKES):

@@ -1,4 +1,4 @@
-"""Cache a batch's row format, so that the driver reads the table at most every 30 s."""
+"""Cache a batch's row format, so that the driver reads the table at most once every 30 s."""
 
 from __future__ import annotations
 

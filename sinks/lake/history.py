@@ -18,7 +18,7 @@ class History(NamedTuple):
         kind: what the format calls one entry of the history, such as "version".
         entry: the number of the entry that added the newest published batch.
         removed: why the table no longer shows this entry; None if no removal is known.
-        rows: how many rows the history records for each decision, by the decision's version.
+        rows: for each decision, the number of rows that the history records; the key is the decision's version.
         complete: the decisions whose entries are all in the history.
     """
 

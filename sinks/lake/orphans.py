@@ -1,8 +1,8 @@
 """Find the files of transactions that no driver will decide.
 
 The newest decision in the table determines which directories to search, so that the search never finds a committed file. The
-search skips files from earlier batches and drivers. The search lists files from the newest batch only if the caller knows that
-decision's transactions. Files from later batches were never added to the table.
+search skips files from earlier batches and drivers. The search also skips the files from the decision's own batch, unless the
+caller knows the decision's transactions. Files from later batches were never added to the table.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class Orphans:
         self._has_searched = False
 
     def spare(self, decided: Iterable[tuple[int | None, int]]) -> None:
-        """Remember the driver epochs and batches of decided transactions, whose files must stay."""
+        """For each decided transaction, remember the driver epoch and the batch, because its files must stay."""
         self._decided = {(epoch, batch) for epoch, batch in decided if epoch is not None}
 
     def note(self, transaction: str, paths: Iterable[str]) -> None:

@@ -45,7 +45,10 @@ def settle(published: Published, found: Mapping[HandleT, object | None]) -> Publ
 
 
 def evidence_of(published: Published, handles: Sequence[HandleT], version: int) -> dict[HandleT, Evidence]:
-    """Derive the evidence for transactions in the decision with this version. Otherwise, return UNKNOWN."""
+    """Derive the evidence for transactions in the decision with this version.
+
+    If the outcome is for another version, return UNKNOWN.
+    """
     if published.version != version:
         return dict.fromkeys(handles, Evidence.UNKNOWN)
     asked = Counter(handle.attempt for handle in handles)

@@ -26,7 +26,7 @@ class RowFormat:
         table: the table name in error messages.
         sources: for each of the table's columns, the batch's column; None if the batch lacks the column.
         target: the table's columns.
-        stored: the same columns with their names in a data file.
+        stored: the same columns, with the names that they have in a data file.
     """
 
     table: str
@@ -61,7 +61,7 @@ class RowFormat:
         return pa.Table.from_arrays(columns, schema=self.stored)
 
     def problems(self, column: Any, field: pa.Field[Any], source: str) -> Iterator[tuple[int, str]]:
-        """Find values in a column that the table can never store. Yield each value's row number and the reason."""
+        """In a column, find the values that the table can never store. Yield each value's row number and the reason."""
         return problems(column, field, source)
 
 

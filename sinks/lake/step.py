@@ -27,7 +27,7 @@ class LakeStep(ABC, Generic[ViewT, SeenT]):
     """Runs one step of the driver. A subclass supports one table format.
 
     The table stores one value for the sink: a pointer in Delta's log, or a tag in an Iceberg table. This value leads to the
-    sink's record, and a commit moves it by compare-and-set. So a step is valid until the value moves.
+    sink's record, and a commit moves the value by compare-and-set. So a step is valid until the value moves.
 
     Args:
         sink: the sink name.
@@ -94,7 +94,7 @@ class LakeStep(ABC, Generic[ViewT, SeenT]):
         """Read the table again after a failure.
 
         Raises:
-            StoreError: the store did not respond. The caller checks again.
+            StoreError: the store did not respond. The caller tries again.
         """
 
     @abstractmethod
@@ -108,4 +108,4 @@ class LakeStep(ABC, Generic[ViewT, SeenT]):
 
     @abstractmethod
     def tidy(self) -> None:
-        """Delete files that no decided batch needs after the commit. Raise nothing."""
+        """After the commit, delete files that no decided batch needs. Raise nothing."""

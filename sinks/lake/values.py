@@ -157,7 +157,7 @@ def _pair(source: Any, target: Any, path: str) -> list[tuple[int | None, pa.Fiel
 
 
 def _inner_problems(dense: Any, target: Any, path: str) -> Iterator[tuple[int, str]]:
-    """Find values that can never be stored, inside structs, lists or maps that are not null."""
+    """Inside structs, lists or maps that are not null, find values that can never be stored."""
     if pa.types.is_struct(target):
         for index, child in _pair(dense.type, target, path):
             if index is not None:
@@ -230,7 +230,7 @@ def _struct(values: Any, target: Any, stored: Any) -> Array:
 
 
 def _dense(values: Any) -> tuple[Array, Any, Array | None]:
-    """Return offsets from 0, the lists that are not null, and a mask of the null lists."""
+    """Return the lists' offsets (the first is 0), the lists that are not null, and a mask of the null lists."""
     lengths = pc.fill_null(pc.list_value_length(_as_list(values)), 0).cast(pa.int64())
     offsets = pa.concat_arrays([pa.array([0], pa.int64()), pc.cumulative_sum(lengths)])
     _, dense = _valid(values)

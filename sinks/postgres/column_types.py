@@ -61,7 +61,7 @@ def is_list(kind: Any) -> bool:
 
 
 def advice(target: ColumnType) -> str:
-    """Name the types that the column accepts, in Spark's terms, and say what the query must do with other types."""
+    """Say which types the column accepts, in Spark's terms, and what the query must do with other types."""
     for kinds, wanted in _WANTED:
         if target.kind in kinds:
             wanted = f"array<{wanted}>" if target.is_array else wanted  # noqa: PLW2901 - the sentence about the array

@@ -140,7 +140,10 @@ class PostgresCommitter(FencedCommitter[PostgresHandle, "Connection"]):
         return [name for (name,) in step.execute(self._statements.find_slices_without_marker())]
 
     def forget_before(self, step: Connection, version: int) -> None:
-        """See :class:`FencedCommitter`. Forget only markers before the newest decision; see :meth:`publish_all`."""
+        """See :class:`FencedCommitter`.
+
+        Forget only the markers of decisions before the newest decision; see :meth:`publish_all`.
+        """
         newest = control.decode(self.load(step)).decided
         step.execute(self._statements.forget_markers(below=min(version, newest)))
 
@@ -183,7 +186,7 @@ class PostgresCommitter(FencedCommitter[PostgresHandle, "Connection"]):
         return super().acquire(claim, seen)
 
     def begin_attempt(self) -> dict[str, Any]:
-        """See :class:`FencedCommitter`. From now on, an error is the attempt's."""
+        """See :class:`FencedCommitter`. From now on, an error is a failure of the attempt, not of the start."""
         self._has_started = True
         return super().begin_attempt()
 

@@ -1,4 +1,4 @@
-"""Describe how the sink publishes staged rows: the mode, its key, and the columns to write."""
+"""Describe how the sink publishes staged rows: the mode, the key, and the columns to write."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Convert a batch's rows for COPY: match the columns, find rows that can never be written, and write them as text."""
+"""Convert a batch's rows for COPY: match the columns, find rows that can never be written, and convert the rows to text."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class RowFormat:
 
     Attributes:
         table: the table name in error messages.
-        columns: the columns to write, each as the name of the batch's column and the table's column.
+        columns: for each column to write, its name in the batch and the table's column.
         key: the table's columns that must not be null even if the table allows nulls.
     """
 

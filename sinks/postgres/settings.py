@@ -89,9 +89,9 @@ class PostgresSettings:
 
 
 def row_format(settings: PostgresSettings, schema: pa.Schema) -> RowFormat:
-    """Determine how to write a batch's rows. Read the table at most every 30 s.
+    """Determine how to write a batch's rows. Read the table at most once every 30 s for this purpose.
 
-    Tasks and the driver also read the table for each batch.
+    For other purposes, tasks and the driver read the table in each batch.
 
     Raises:
         SchemaError: the columns do not fit the table.

@@ -50,7 +50,7 @@ class PostgresSink(PostgresSettings, TwoPhaseCommitSink[PostgresHandle]):
     handle_type = PostgresHandle
 
     def check_schema(self, schema: pa.Schema) -> None:
-        """See :class:`TwoPhaseCommitSink`. Read the table's definition at most every 30 s."""
+        """See :class:`TwoPhaseCommitSink`. Read the table's definition at most once every 30 s."""
         row_format(self, schema)
 
     def check_rows(self, rows: pa.RecordBatch) -> None:

@@ -4,7 +4,7 @@ The objects are in a separate schema, which several sinks may share:
 
 * ``control`` contains each sink's control record.
 * ``slice`` lists each staged slice, with its sink and its number of rows.
-* ``marker`` says whether each finished slice was published or rolled back, and by which decision's version.
+* ``marker`` says whether each finished slice was published or rolled back, and contains the decision's version.
 * ``stage_<uuid>`` contains the rows of one slice. This table is logged, because a crash empties an unlogged table.
 """
 
@@ -89,8 +89,8 @@ class Statements:
     def create_stage(self, txn: str, publishing: Publishing) -> Iterator[sql.Composed]:
         """Create a slice's stage. The stage rejects every row that the table itself would reject because of the row's own values.
 
-        The stage also fills missing columns with defaults. The stage leaves identities to the table, because the stage's counter
-        would be separate.
+        The stage also fills missing columns with defaults. The stage leaves identity columns to the table, because the stage's
+        counter would be separate.
         """
         stage = self.stage(txn)
         yield sql.SQL(
@@ -175,7 +175,7 @@ class Statements:
         return self._format("SELECT state FROM {schema}.marker WHERE txn = {txn} AND sink = {sink}", txn=txn)
 
     def forget_markers(self, *, below: int) -> sql.Composed:
-        """Remove markers from decisions below a version, unless the markers' slices still exist."""
+        """Remove the markers of decisions whose version is less than ``below``, unless the markers' slices still exist."""
         return self._format(
             "DELETE FROM {schema}.marker m WHERE sink = {sink} AND version < {below} "
             "AND NOT EXISTS (SELECT FROM {schema}.slice s WHERE s.txn = m.txn)",

@@ -57,8 +57,8 @@ def finish_votes(database: Database, names: Collection[str], how: Literal["COMMI
     """Commit prepared transactions, or roll them back. Yield each name after its transaction has ended. Skip unknown names.
 
     Raises:
-        psycopg.Error: the server rejected a statement, or did not respond. The outcome is unknown. After a rejection, the
-            other transactions have still ended.
+        psycopg.Error: the server rejected a statement, or did not respond. The outcome is unknown. If the server rejected a
+            statement, the other transactions have ended.
     """
     if not names:
         return

@@ -40,7 +40,7 @@ class Check:
 
         Raises:
             BadRecordError: a command cannot be applied to its key.
-            ConfigurationError: the user may not run a command, or not on a certain key.
+            ConfigurationError: the user has no permission to run a command, or to run it on a certain key.
             RetriableError: the server currently executes no writes.
             Exception: one of the client's ``failures``.
         """
@@ -105,7 +105,7 @@ class Check:
 
 
 def refused(key: bytes, reason: bytes, where: str = "") -> str:
-    """Describe a rejected command's key and the reason."""
+    """Describe the key of a rejected command, and the reason for the rejection."""
     return f"key {text_of(key)!r}: {where}{text_of(reason)}"
 
 

@@ -64,7 +64,7 @@ class Safety:
     timeout_ms: int = 1_000
 
     def command(self) -> tuple[str | int, ...] | None:
-        """Return the command that waits. Return None if the primary's response is enough."""
+        """Return the command that waits for the copies. Return None if the primary's response is enough."""
         if self.aof:
             return ("WAITAOF", 1, self.replicas, self.timeout_ms)
         return ("WAIT", self.replicas, self.timeout_ms) if self.replicas else None

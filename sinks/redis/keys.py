@@ -1,7 +1,7 @@
 """Define the sink's own keys in Redis, and a slice's handle. All keys begin with ``twopc:<sink>:``.
 
-The part in braces is a hash tag. In a cluster, the tag puts a key into the same hash slot as its data, so that one script can
-change the key and the data together.
+In a cluster, the part of a key in braces (the hash tag) puts the key into the same hash slot as related data, so that one
+script can change both.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Check the redis-py options in a sink's ``options`` and in the query of its url.
+"""Check the redis-py options in a sink's ``options`` and in the query string of its url.
 
 redis-py itself lets a url override all options. redis-py passes unknown options to a constructor that rejects them, but a
 cluster client drops unknown options. redis-py also reads ``/prod`` as database 0.
@@ -87,7 +87,7 @@ def _wrong(argument: str, advice: str) -> ConfigurationError:
 
 
 def _options_of(url: str) -> dict[str, str]:
-    """Read the options in a url as text, from the url's query and its other parts."""
+    """Return a url's options as text, from the query string and from the url's other parts."""
     parts = urlsplit(url)
     try:
         parts.port  # noqa: B018 - the library checks the port when this attribute is read

@@ -92,7 +92,7 @@ class Output:
             return found
 
     def _ask(self, consumer: Consumer, found: dict[int, int]) -> bool:
-        """Fill in missing ends, and return whether all ends are known.
+        """Look up the missing end offsets, and return whether all end offsets are known.
 
         The metadata may name a leader that is not ready yet.
         """
