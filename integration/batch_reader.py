@@ -60,7 +60,7 @@ class OldBatch:
 
 
 def read_batches(config: Mapping[str, Any], topic: str) -> Iterator[tuple[int, Any]]:
-    """Yield each partition number and kafka-python's record batches, from offset 0 up to the high watermark.
+    """Yield kafka-python's record batches, each with its partition number, from offset 0 up to the high watermark.
 
     Args:
         config: kafka-python's connection options.

@@ -43,7 +43,7 @@ class ConnectMode:
     Args:
         session: the query's session.
         query: the query from which the call came.
-        checksums: Spark's settings just before the query started.
+        checksums: Spark's settings for checksums just before the query started.
     """
 
     def __init__(self, session: Any, query: ConnectQuery, checksums: Checksums) -> None:

@@ -1,1 +1,1 @@
-"""``twopc demo`` repeatedly kills a streaming query on a real Kafka, then counts its output independently."""
+"""``twopc demo`` repeatedly kills a streaming query with a real Kafka broker, and then independently counts its output."""

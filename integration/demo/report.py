@@ -38,7 +38,7 @@ def facts(outcome: Outcome, unfinished: int) -> Facts:
 
 
 def sums(outputs: Mapping[str, Facts]) -> Facts:
-    """Return the result for one query with several outputs: the sums over all outputs.
+    """For one query with several outputs, return the result, which contains the sums over all outputs.
 
     Args:
         outputs: the facts about each output, by title.

@@ -63,7 +63,7 @@ def main(options: DemoOptions, *, as_json: bool) -> int:
 
     Args:
         options: the command-line options.
-        as_json: print one JSON object to stdout, everything else to stderr.
+        as_json: whether to print one JSON object to stdout and everything else to stderr.
     """
     stderr = Console(stderr=True, highlight=False)
     console = stderr if as_json else Console(highlight=False)

@@ -47,7 +47,7 @@ def show(
     *,
     as_json: Json = False,
 ) -> None:
-    """Show the details of one checkpoint: its phases, slowest tasks and attempts, and the cause of a failure.
+    """Show the details of one checkpoint: its phases, its slowest tasks, its attempts, and the cause of a failure.
 
     Exit status: 0 if the checkpoint was shown; 2 if the history is missing or unreadable, or has no such checkpoint.
     """

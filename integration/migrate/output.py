@@ -35,8 +35,8 @@ class Tally:
     """The record counts within a hand-over's bounds.
 
     Attributes:
-        exact: records at or after the time when Spark planned the batch.
-        before: records in the ``clock_skew_ms`` before Spark planned the batch.
+        exact: records from the offset :attr:`Bounds.exact` on.
+        before: records below the offset :attr:`Bounds.exact`, written up to ``clock_skew_ms`` before Spark planned the batch.
         repeated: records in ``exact`` that duplicate an earlier record.
         undated: records in ``exact`` whose timestamp is earlier than the planned time minus ``clock_skew_ms``.
         unidentified: records in ``exact`` in which the key expression finds nothing.

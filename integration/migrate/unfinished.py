@@ -60,7 +60,7 @@ class TakeOver(Interceptor):
         """See :class:`Interceptor`.
 
         Raises:
-            ConfigurationError: the query writes to several sinks, or to a different sink.
+            ConfigurationError: the query writes to several sinks, or to a sink that is not the one in this object.
         """
         if tuple(sink_names) != (self._sink.name,):
             raise ConfigurationError(

@@ -85,5 +85,5 @@ def read_checkpoint(path: Path) -> CheckpointState:
 
 
 def numbers(files: LocalFiles, directory: str) -> set[int]:
-    """List the batches with a file in one of the checkpoint's directories."""
+    """List the batches that have a file in ``directory``, which is part of the checkpoint."""
     return {int(name) for name in files.names(directory) if name.isdigit()}

@@ -108,6 +108,6 @@ def _oldest_producers(
 
 
 def _names(cluster: Cluster, producer_ids: Collection[int]) -> dict[int, str]:
-    """Find these producers' open transactions from any sink. Return the transactional ids by producer id."""
+    """Find these producers' open transactions, from all sinks. Return the transactional ids by producer id."""
     ids = cluster.transactions.list_open("", producer_ids=producer_ids).transactional_ids if producer_ids else ()
     return {found.producer_id: tid for tid, found in cluster.transactions.describe(ids).items()}

@@ -1,4 +1,4 @@
-"""A savepoint's last file is its manifest, which describes the savepoint and lists its files with checksums.
+"""In a savepoint, the manifest is written last. It describes the savepoint, and lists its files with checksums.
 
 A directory without a manifest is not a savepoint.
 """

@@ -48,7 +48,7 @@ class Answer(msgspec.Struct, frozen=True, kw_only=True):
 def requests_in(checkpoint: Path) -> UnlinkedFiles:
     """Open the directory of requests.
 
-    Each name is used only once, so a file never has two writers. For this reason, a file share without hard links is
+    Each file name is used only once, so a file never has two writers. For this reason, a file share without hard links is
     sufficient.
     """
     return UnlinkedFiles(checkpoint / "twopc")

@@ -15,7 +15,10 @@ if TYPE_CHECKING:
 
 
 def records_of(ready: ReadyProducer, topic: str | None, rows: pa.RecordBatch) -> Records:
-    """Prepare rows in the producer's form. ``topic`` is the sink's topic, or None if each row names its own topic."""
+    """Convert rows to the form that the producer accepts.
+
+    ``topic`` is the sink's topic, or None if each row has its own topic.
+    """
     topics: list[Any] = [topic]
     which = None
     if topic is None:

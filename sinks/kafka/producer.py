@@ -69,7 +69,7 @@ class ReadyProducer:
 def connect(producer: Producer | LibrdkafkaProducer, topic: str, *, timeout_s: float) -> int:
     """Connect a new producer, so that its ``init_transactions()`` takes 5 ms instead of 510 ms.
 
-    Return the partition count.
+    Return the number of partitions in ``topic``.
 
     librdkafka looks for the coordinator as soon as it is connected to a broker *of the cluster*. Without such a connection, it
     looks only after 500 ms. The connection to the bootstrap address may answer the first request, as it did for 6 of 55

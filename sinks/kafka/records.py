@@ -32,7 +32,11 @@ class Records(Protocol):
         """The size of the largest row's key and value in bytes."""
 
     def enqueue(self, start: int) -> tuple[int, KafkaError | None]:
-        """Enqueue the rows from ``start`` on. Return the first rejected row and the reason, or the number of rows and None."""
+        """Enqueue the rows from ``start`` on.
+
+        Return the index of the first rejected row, and the reason. If no row was rejected, return the number of rows, and
+        None.
+        """
 
     def topic_of(self, row: int) -> str:
         """Return the row's topic."""

@@ -126,9 +126,9 @@ class TransactionClient:
         """Send InitProducerId for each id, to abort its open transaction and to fence its writer wherever the writer runs.
 
         If a newer producer has initialized the id and has no open transaction, the broker changes nothing and reports one of
-        :data:`FENCED` (KIP-360). The broker aborts an open transaction at any epoch (``prepareInitProducerIdTransit``).
-        Without a producer id and epoch, the request fences the id's current producer, or creates the id if it does not exist.
-        Return the same result as :meth:`end`.
+        :data:`FENCED` (KIP-360). The broker aborts an open transaction whatever its epoch is
+        (``prepareInitProducerIdTransit``). Without a producer id and epoch, the request fences the id's current producer, or
+        creates the id if it does not exist. Return the same result as :meth:`end`.
         """
         return self._each(
             identities,

@@ -54,7 +54,7 @@ _STRUCTURES: Final = 10_000
 
 
 class KafkaWriter(SinkWriter[KafkaHandle]):
-    """See :class:`SinkWriter`. Rows have the columns of Spark's own Kafka writer, in the engine's types.
+    """See :class:`SinkWriter`. Rows have the columns of Spark's own Kafka writer, with the types that the engine passes.
 
     The columns are ``key`` and ``value`` (both binary, may be null), ``topic`` (string), ``partition`` (int32), ``headers``
     (list of struct ``key``, ``value``) and ``timestamp`` (int64, ms since the epoch). Only ``value`` is required. The writer

@@ -1,4 +1,4 @@
-"""Commit batches to a lakehouse table from the driver. One commit adds all files of a batch."""
+"""In the driver, commit batches to a lakehouse table. One commit adds all files of a batch."""
 
 from __future__ import annotations
 

@@ -10,7 +10,7 @@ from twopc.fenced_committer import Prepared
 
 @dataclass(frozen=True, kw_only=True)
 class LakeHandle(Prepared):
-    """Names a task's files that are not in the table yet; see :class:`Prepared`.
+    """Identifies a task's files that are not in the table yet; see :class:`Prepared`.
 
     Attributes:
         attempt: the driver epoch and the attempt's number. Together, they are unique for this sink.

@@ -1,4 +1,4 @@
-"""Write a task's data files on an executor, without adding them to the table."""
+"""On an executor, write a task's data files, without adding them to the table."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Commit batches to PostgreSQL from the driver. One transaction publishes all rows of a batch."""
+"""In the driver, commit batches to PostgreSQL. One transaction publishes all rows of a batch."""
 
 from __future__ import annotations
 

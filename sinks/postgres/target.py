@@ -45,7 +45,7 @@ class Column:
     Attributes:
         number: the column number in the catalog, which constraints and indexes use.
         is_nullable: whether the column may be null.
-        default: the expression for the column's default; None without a default.
+        default: the expression for the column's default; None if the column has no default.
         generated: how the table computes the column's value; empty if the table does not compute it.
         sources: the names of the columns in a generated column's expression.
     """

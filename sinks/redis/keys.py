@@ -30,8 +30,8 @@ class RedisHandle(StagedHandle):
 
     Attributes:
         groups: for each hash slot, its number (-1 without a cluster), the number of its chunks, and their weight. The weight
-            is the approximate cost in units of a small command, from the number and size of the commands. The driver limits
-            the total weight of calls that it sends together.
+            is the approximate cost in units of a small command, calculated from the number and size of the commands. The
+            driver limits the total weight of calls that it sends together.
     """
 
     groups: tuple[tuple[int, int, int], ...]

@@ -1,7 +1,7 @@
-"""Convert rows to Redis commands. Each command has a small class; choose one for a sink.
+"""Convert rows to Redis commands. Each command has a small class. Choose one of the classes for a sink.
 
-``key`` is a template with column names, such as ``"total:{id}"``. Other arguments name columns. A cluster applies a task's
-commands slot by slot, so use a hash tag for related keys (``"total:{{{shop}}}:{id}"`` is ``total:{<shop>}:<id>``).
+``key`` is a template with column names, such as ``"total:{id}"``. Most other arguments are column names. A cluster applies a
+task's commands slot by slot, so use a hash tag for related keys (``"total:{{{shop}}}:{id}"`` is ``total:{<shop>}:<id>``).
 """
 
 from __future__ import annotations

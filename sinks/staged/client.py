@@ -54,7 +54,7 @@ class StoreClient(ABC, Generic[CallT]):
         self._timeout_s = timeout_s
 
     def execute(self, calls: Sequence[CallT], *, retry_if: Callable[[Any], bool] | None = None) -> list[Any]:
-        """Execute repeatable calls, and keep their order within each atomic place in the store.
+        """Execute repeatable calls. Calls to the same place in the store keep their order.
 
         Retry a call while ``retry_if`` is true for its response, by default after transient errors. Give up if no call
         receives a response before the timeout. Every response restarts the timeout.

@@ -1,4 +1,4 @@
-"""Commit staged slices from the driver. Apply the slices under a fence, record markers as proof, and sweep orphans."""
+"""In the driver, commit staged slices. Apply the slices under a fence, record markers as proof, and sweep orphans."""
 
 from __future__ import annotations
 
@@ -191,7 +191,7 @@ class StagedCommitter(ControlCommitter[StagedHandleT, "StoreClient[Any]"]):
 
     @abstractmethod
     def _describe(self) -> Iterable[Any]:
-        """Read the facts about each server that the settings' ``objections`` method needs. Change nothing."""
+        """For each server, read the facts that the settings' ``objections`` method needs. Change nothing."""
 
     @abstractmethod
     def _checksums(self, handles: Sequence[StagedHandleT]) -> Mapping[StagedHandleT, str | Exception]:

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class StagedHandle:
-    """Names a prepared slice, which one task attempt has staged. The slice never changes.
+    """Identifies a prepared slice, which one task attempt has staged. The slice never changes.
 
     Attributes:
         uuid: the slice's permanent name.

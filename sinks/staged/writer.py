@@ -1,4 +1,4 @@
-"""Write a task's rows to an immutable slice on the executor. No reader sees the slice."""
+"""On the executor, write a task's rows to an immutable slice. No reader sees the slice."""
 
 from __future__ import annotations
 

@@ -47,7 +47,7 @@ class Output(ABC):
 
     @abstractmethod
     def numbers(self, rows: int, on_progress: Callable[[int], object] = lambda _: None) -> Iterator[int]:
-        """Yield the number of every record that a reader sees, without the sink's code.
+        """Without the sink's code, yield the number of every record that a reader sees.
 
         Args:
             rows: the number of records in the source.
