@@ -44,7 +44,7 @@ class UiShuffles(Shuffles):
         """See :class:`Shuffles`.
 
         Raises:
-            FatalError: also if Spark has lost reports since the query started.
+            FatalError: as in the base class, or Spark has lost reports since the query started.
         """
         super().check(tag, results)
         # Read after the attempt's jobs, so that it counts every report that could be missing.

@@ -1,4 +1,7 @@
-"""Derive a run's kills from a seed. Some kills happen at named steps in the protocol, and some while the query writes."""
+"""Derive a run's kills from a seed.
+
+Some kills happen at named steps in the protocol, and others happen while the query writes.
+"""
 
 from __future__ import annotations
 

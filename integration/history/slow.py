@@ -74,7 +74,7 @@ def _reading(window: Window) -> Evidence | None:
 
 
 def _behind(window: Window, *, has_more_rows: bool) -> Evidence | None:
-    """Find one task that is far behind the other tasks in most checkpoints.
+    """Check whether, in most checkpoints, one task is far behind the other tasks.
 
     The task may have more rows than the other tasks.
     """

@@ -14,8 +14,8 @@ unchanged.
 The protocol itself stays the same. The bounds are fixed before the new sink writes its first row, so they never contain that
 sink's rows, and each replay of batch N leaves the same rows. ``exactly_once`` sees only a batch with fewer rows.
 
-The bounds come from Spark, which records in ``offsets/N`` when it planned the batch. At that time, every row of batch N - 1
-had been acknowledged, and no row of batch N had been sent. ``exact`` is the offset of the first record from that time or
+The bounds come from ``offsets/N``, to which Spark writes the time when it planned the batch. At that time, every row of batch
+N - 1 had been acknowledged, and no row of batch N had been sent. ``exact`` is the offset of the first record from that time or
 later. The clocks of the driver and the executors may differ, so ``start`` is placed up to ``clock_skew_ms`` before ``exact``.
 ``end`` is the partition's end offset when the hand-over was recorded.
 

@@ -1,4 +1,4 @@
-"""Run ``twopc migrate preflight``: more checks for a running pipeline, after the checks of ``twopc preflight``."""
+"""Run ``twopc migrate preflight``, which adds checks for a running pipeline to the checks of ``twopc preflight``."""
 
 from __future__ import annotations
 
@@ -201,7 +201,7 @@ def _quota(entry: Any, ours: dict[str, Any]) -> str:
 
 
 def _sampled(target: Target, topic: str, partitions: Sequence[int]) -> Iterator[tuple[bytes, int]]:
-    """For the newest records with a key in each partition, yield each record's key and partition."""
+    """In each partition, find the newest records that have a key. Yield the key and the partition of each record."""
     facts: dict[str, Any] = {"timeout_ms": target.sink.timeout_ms}
     ends = offsets(target.admin, topic, partitions, OffsetSpec.latest(), committed=True, **facts)
     first = offsets(target.admin, topic, partitions, OffsetSpec.earliest(), **facts)

@@ -126,7 +126,7 @@ def report(  # noqa: PLR0913 - options of a command line
 ) -> None:
     """Write the history as one HTML page, which needs no server or network.
 
-    The page shows a timeline with phases, failures with their causes, rows per second, and open transactions.
+    The page shows a timeline of the phases, the failures and their causes, the rows per second, and the open transactions.
 
     Exit status: 0 if the page was written; 1 if the page was written without the cluster, which could not be reached; 2 if the
     page was not written.
@@ -234,7 +234,7 @@ def commit(  # noqa: PLR0913 - options of a command line
 ) -> None:
     """Commit decided transactions, as the query's next start would. The command does not disturb a running driver.
 
-    The command never commits a transaction that no decision names, even with --force.
+    Even with --force, the command never commits a transaction that no decision names.
 
     Exit status: 0 if all commits are proven; 1 if a commit is not proven; 2 if nothing was done; 3 if the decision record
     forbids the commit, or --force is needed.
@@ -267,7 +267,7 @@ def abort(  # noqa: PLR0913 - options of a command line
 ) -> None:
     """Abort transactions that can no longer be decided, as the sweep does, and fence their writers.
 
-    The command never aborts a transaction that a decision names, even with --force. Without --force, the command does not
+    Even with --force, the command never aborts a transaction that a decision names. Without --force, the command does not
     abort the newest driver's transactions. With --force, the command fences that driver.
 
     Exit status: 0 if all aborts are proven; 1 if an abort is not proven; 2 if nothing was done; 3 if the decision record

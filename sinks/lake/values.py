@@ -238,7 +238,7 @@ def _dense(values: Any) -> tuple[Array, Any, Array | None]:
 
 
 def _as_list(values: Any) -> Any:
-    """View a map as a list of entries, for functions that accept only lists."""
+    """Treat a map as a list of entries, for functions that accept only lists."""
     if not pa.types.is_map(values.type):
         return values
     return values.cast(pa.list_(pa.struct([values.type.key_field, values.type.item_field])))

@@ -1,7 +1,8 @@
 r"""Pack a slice's commands into chunks, which the scripts read.
 
 A chunk consists of ``<command> <words> <commands>\n``, the lengths of all words as 32-bit big-endian integers, and the words.
-A chunk names its command, so the driver applies a decided chunk correctly even if the query's code has changed since then.
+A chunk names its command, so the driver applies a decided chunk correctly even if the query's code has changed since the chunk
+was staged.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ class Commands:
 
     Attributes:
         name: the command's name, such as ``HSET``.
-        words: each command's number of arguments, including the key, which comes first.
+        words: the number of arguments of each command, including the key, which comes first.
         flat: all commands' arguments, one after another.
     """
 
