@@ -50,7 +50,7 @@ def read_rules(path: Path) -> RuleFile:
 
 
 def require_names(rules: Sequence[Rule]) -> None:
-    """Check that every rule has a different name, because the name identifies its episodes.
+    """Check that no two rules have the same name, because a rule's name identifies its episodes.
 
     Raises:
         ConfigurationError: two rules have the same name.

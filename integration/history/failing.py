@@ -35,7 +35,7 @@ def _lost(window: Window) -> Evidence | None:
 
 
 def _restarting(window: Window) -> Evidence | None:
-    """Detect many starts with few completed checkpoints, if a checkpoint failed."""
+    """If a checkpoint failed, detect many starts with few completed checkpoints."""
     runs = {one.run_id for one in window.checkpoints}
     completed = sum(one.cause is None for one in window.checkpoints)
     if len(runs) < _RESTARTS or completed > 2 * len(runs):

@@ -73,7 +73,7 @@ class Window:
         return (sum(taken) / whole, median(taken)) if taken and whole else (0.0, 0.0)
 
     def causes(self) -> Iterable[tuple[int, Checkpoint, Cause]]:
-        """List every failure, also of retried attempts, and count the checkpoints completed after each failure."""
+        """List every failure, including failed attempts, and count the checkpoints completed after each failure."""
         since = 0
         for one in reversed(self.checkpoints):
             for cause in one.failed_attempts:

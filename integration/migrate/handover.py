@@ -16,8 +16,8 @@ sink's rows, and each replay of batch N leaves the same rows. ``exactly_once`` s
 
 The bounds come from ``offsets/N``, to which Spark writes the time when it planned the batch. At that time, every row of batch
 N - 1 had been acknowledged, and no row of batch N had been sent. ``exact`` is the offset of the first record from that time or
-later. The clocks of the driver and the executors may differ, so ``start`` is placed up to ``clock_skew_ms`` before ``exact``.
-``end`` is the partition's end offset when the hand-over was recorded.
+later. The clocks of the driver and the executors may differ, so ``start`` is found in the same way, for a time that is
+``clock_skew_ms`` earlier, and is at most ``exact``. ``end`` is the partition's end offset when the hand-over was recorded.
 
 A rollback uses the same file with a different kind. For example, the kind is ``whole`` if the transactional sink has made all
 of the batch visible.

@@ -56,7 +56,8 @@ class SourceProgress(Interceptor):
         """See :class:`Interceptor`.
 
         Raises:
-            TwoPhaseCommitError: the batch failed. If only the progress cannot be published, a warning is logged.
+            TwoPhaseCommitError: the batch failed. If the batch succeeds but the progress cannot be published, a warning is
+                logged.
         """
         proceed(batch.frames)  # ``proceed`` returns when the batch is visible
         batch_id = batch.batch_id
@@ -88,7 +89,7 @@ class SourceProgress(Interceptor):
 
 
 def kafka_offsets(by_source: Mapping[str, str]) -> list[TopicPartition]:
-    """Find the end offsets of a batch in its Kafka sources.
+    """For each Kafka source, find the end offsets of a batch.
 
     Skip other sources, because their offsets have different formats.
     """

@@ -223,7 +223,7 @@ class TransactionClient:
         return {tid: _error_name(row.error_code) for tid, row in found.items() if row.error_code not in {0, *_MOVED}}
 
     def _look_up_each(self, transactional_ids: Sequence[str]) -> dict[str, Any]:
-        """Send one request per id concurrently, for brokers that accept only one id, such as Redpanda."""
+        """Send one request for each id, all concurrently, to brokers that accept only one id, such as Redpanda."""
         requests = [
             (FindCoordinatorRequest(key_type=_TRANSACTION_COORDINATOR, key=tid, max_version=_MANY_IDS_VERSION - 1),)
             for tid in transactional_ids

@@ -1,9 +1,9 @@
 """Define the paths of a sink's data files: ``twopc-<sink>/<id>/<driver epoch>/<batch>/<transaction>-<number>.parquet``.
 
 The id is in the control record. Two Iceberg tables may share a ``write.data.path``, and their sinks may have the same name. If
-a Delta table is recreated from its files (``CONVERT TO DELTA``), the sink also starts from scratch. Without the id, a sink
-would treat another sink's files, or its own earlier files, as orphans. The driver epoch and the batch are directories, so that
-a sweep lists only directories that may contain orphans.
+a Delta table is recreated from its files (``CONVERT TO DELTA``), the sink starts from scratch. Without the id, a sink would
+treat another sink's files, or its own earlier files, as orphans. The driver epoch and the batch are directories, so that a
+sweep lists only directories that may contain orphans.
 """
 
 from __future__ import annotations

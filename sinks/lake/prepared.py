@@ -20,7 +20,7 @@ THREADS: Final = 16
 
 
 def whole(files: Files, handles: Sequence[HandleT], kind: type[EntryT]) -> dict[HandleT, list[EntryT] | None]:
-    """Return each transaction's files; None if a file is missing or its size has changed.
+    """For each transaction, return the files, or None if a file is missing or has a different size.
 
     Raises:
         StoreError: the storage did not respond, so the files' state is unknown.

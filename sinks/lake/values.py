@@ -54,7 +54,7 @@ class MisfitError(Exception):
 
 
 def check_type(source: Any, target: Any, path: str) -> None:
-    """Check that values of one type can be converted to another.
+    """Check that values of one type can be converted to another type.
 
     Raises:
         MisfitError: the conversion is not possible.

@@ -37,8 +37,8 @@ _OBSERVED: Final = {
 class StagedCommitter(ControlCommitter[StagedHandleT, "StoreClient[Any]"]):
     """See :class:`SinkCommitter`. A subclass supplies the store's steps.
 
-    Each step must be repeatable, and may raise one of the client's ``failures``. The store compares the attempt's version in each
-    atomic operation, so a step needs only the client.
+    Each step must be repeatable, and may raise one of the client's ``failures``. The store checks the attempt's version in
+    each atomic operation, so a step needs only the client.
     """
 
     def __init__(self, settings: StagedSettings, client: StoreClient[Any]) -> None:
