@@ -37,24 +37,27 @@ class UiShuffles(Shuffles):
         history = JobHistory(reports)
         super().__init__(history)
         self._reports = reports
-        self._dropped = reports.dropped_events()
+        self._require_all_reports()
         history.begin(exactly=True)
 
     def check(self, tag: str, results: Collection[int]) -> None:
         """See :class:`Shuffles`.
 
         Raises:
-            FatalError: as in the base class, or Spark has lost reports since the query started.
+            FatalError: as in the base class, or Spark has dropped a report.
         """
         super().check(tag, results)
-        # Read after the attempt's jobs, so that it counts every report that could be missing.
-        lost = self._reports.dropped_events() - self._dropped
-        if lost:
+        self._require_all_reports()  # after the jobs were read, so that it counts every report that could be missing
+
+    def _require_all_reports(self) -> None:
+        """Check that Spark has never dropped a report. Also an old one counts, because a cache may be older than the query."""
+        dropped = self._reports.dropped_events()
+        if dropped:
             raise FatalError(
-                f"Spark has dropped {lost} of its reports since the query started, because a queue was full. So the toolkit "
-                "cannot check whether a stage ran twice and mixed the rows of two shuffles. No part of the batch is decided or "
-                "visible. Restart the query. If it stops with this error again, raise "
-                "spark.scheduler.listenerbus.eventqueue.capacity (default: 10000), and restart the server"
+                f"Spark has dropped {dropped} of its reports about jobs and stages since the server started, because a queue was "
+                "full. So the toolkit cannot check whether a stage ran twice and mixed the rows of two shuffles. No part of the "
+                "batch is decided or visible. Raise spark.scheduler.listenerbus.eventqueue.capacity (default: 10000), and "
+                "restart the server"
             )
 
 

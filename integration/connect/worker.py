@@ -44,7 +44,7 @@ def called_batch() -> CalledBatch | None:
     if threading.current_thread() is not threading.main_thread():
         return None
     # Not this function's own frame, whose f_locals would refer to the frame: the batch would wait for the garbage collector,
-    # in which PySpark sends a request to release it. If the collector runs in a thread that gRPC is starting, both hang.
+    # in which PySpark sends a request to release it. In a thread that gRPC is starting, that request hangs (grpc/grpc#36927).
     frame: FrameType | None = sys._getframe(1)  # noqa: SLF001 - the only way to the caller
     while frame is not None:
         code = frame.f_code

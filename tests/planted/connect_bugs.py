@@ -84,7 +84,7 @@ CONNECT_BUGS: Final[tuple[Bug, ...]] = (
         "Spark Connect: reports that Spark has dropped count as none",
         6,
         _UI,
-        "        if lost:\n",
+        "        if dropped:\n",
         "        if False:\n",
         model=False,
         protocol=f"{_UI_TESTS} -k dropped",

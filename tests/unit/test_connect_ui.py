@@ -180,14 +180,13 @@ def test_a_stage_of_another_job_that_ran_again_before_the_batch_stops_the_query(
         shuffles.check("a", {spark.jobs[-1]["stageIds"][-1]})
 
 
-def test_reports_that_spark_has_dropped_since_the_query_began_stop_it(spark: Spark, address: str) -> None:
-    """A dropped report is missing for ever, and a missing attempt leaves no trace."""
-    spark.drop(3)  # before the query
+def test_a_report_that_spark_has_dropped_stops_the_query(spark: Spark, address: str) -> None:
+    """It is missing for ever, and a missing attempt leaves no trace."""
     shuffles = opened(spark, address)
     shuffles.begin()
     shuffles.check("a", run_batch(spark))
     shuffles.begin()
-    spark.drop(5)
+    spark.drop(2)
     with pytest.raises(FatalError, match=r"dropped 2 of its reports.*eventqueue\.capacity"):
         shuffles.check("a", run_batch(spark))
 
@@ -217,6 +216,10 @@ def _without_metrics(spark: Spark) -> None:
     spark.answers[_METRICS] = (200, '{"counters": {}}')
 
 
+def _dropping(spark: Spark) -> None:
+    spark.drop(1)
+
+
 def _of_another(spark: Spark) -> None:
     spark.answers[f"{_BASE}/jobs"] = (404, f"no such app: {_APP}")
 
@@ -241,6 +244,7 @@ def _without_tags(spark: Spark) -> None:
     ("change", "reason"),
     [
         (_without_metrics, "has 0 counters"),
+        (_dropping, "dropped 1 of its reports"),
         (_of_another, "404"),
         (_forbidden, "403"),
         (_redirected, "302"),
