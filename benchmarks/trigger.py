@@ -36,10 +36,16 @@ def trigger_rule(results: Results | None, block: str) -> str:
         return '*Not measured yet:* `make bench ARGS="--only smallfiles"`.'
     read, per_file = _line(reading, next(iter(reading[0].samples)))
     batch, per_commit = _line(committing, TWOPC)
-    more = short(read / per_file)
-    rule = (
-        f"**The rule.** Each further file adds {short(per_file)} ms to a reader's {short(read)} ms. With {more} more files, "
-        f"reading takes twice as long. Each {commit} in the table adds {short(per_commit)} ms to a batch's {short(batch)} ms."
+    files = (
+        f"Each further file adds {short(per_file)} ms to a reader's {short(read)} ms. With {short(read / per_file)} more files, "
+        "reading takes twice as long."
+        if per_file
+        else "More files did not slow a reader by more than the rounds differ."
+    )
+    commits = (
+        f"Each {commit} in the table adds {short(per_commit)} ms to a batch's {short(batch)} ms."
+        if per_commit
+        else f"More {commit}s did not slow a batch by more than the rounds differ."
     )
     rows = [
         (
@@ -62,13 +68,14 @@ def trigger_rule(results: Results | None, block: str) -> str:
         [
             machine.measured_when(results.heading, results.rounds),
             markdown(COLUMNS, [cells for case in (*committing, *reading) for cells in lines(case)]),
-            rule,
+            f"**The rule.** {files} {commits}",
             markdown(columns, rows),
         ]
     )
 
 
 def _line(cases: Sequence[Case], side: str) -> tuple[float, float]:
-    """Return the value at the first size, and the slope from there to the last size."""
-    (x, y), (far_x, far_y) = ((case.x or 0, case.spread(side).median) for case in (cases[0], cases[-1]))
-    return y, (far_y - y) / (far_x - x)
+    """Return the value at the first size, and the slope from there to the last size; 0 if their rounds overlap."""
+    near, far = (case.spread(side) for case in (cases[0], cases[-1]))
+    distance = (cases[-1].x or 0) - (cases[0].x or 0)
+    return near.median, (far.median - near.median) / distance if far.low > near.high else 0.0

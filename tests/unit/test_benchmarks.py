@@ -301,6 +301,13 @@ def test_the_rule_for_the_trigger_lies_on_the_lines_through_what_was_measured() 
     # 288 batches a day, and 576 files: 20 + 576 * 2, and 11 + 288 * 0.5.
     assert "| 5 minutes | 288 | 576 | 1 172 | 155 |" in block
     assert "Delta" not in block
+    overlapping = of("Iceberg, a batch with 101 snapshots", 101, twopc=[11, 5, 12], pyiceberg=[1, 1, 1])
+    noisy = msgspec.structs.replace(
+        kept, cases=[overlapping if one.x == 101 and "batch" in one.name else one for one in cases]
+    )
+    block = trigger_rule(noisy, "trigger_iceberg")
+    assert "More snapshots did not slow a batch by more than the rounds differ." in block
+    assert "| 5 minutes | 288 | 576 | 1 172 | 11 |" in block
     assert "Not measured yet" in trigger_rule(kept, "trigger_delta")
     assert "Not measured yet" in trigger_rule(None, "trigger_iceberg")
 
