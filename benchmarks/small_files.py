@@ -65,10 +65,13 @@ def cases(settings: Settings) -> dict[str, tuple[type[SmallFiles], int]]:
 def measure(settings: Settings) -> Iterator[Case]:
     """Yield two cases for each format and length of the history."""
     for kind, commits in dict.fromkeys(found for _, found in settings.wanted(cases(settings))):
+        reading, committing = (case_name(kind, what, commits) for what in (READ, COMMIT))
         with tempfile.TemporaryDirectory(prefix="twopc-bench-", ignore_cleanup_errors=True) as directory:
             table = kind(Path(directory), ROWS, commits)
-            yield _reading(case_name(kind, READ, commits), table, commits, settings.rounds)
-            yield _committing(case_name(kind, COMMIT, commits), table, Path(directory), commits, settings.rounds)
+            if settings.wants(reading):
+                yield _reading(reading, table, commits, settings.rounds)
+            if settings.wants(committing):
+                yield _committing(committing, table, Path(directory), commits, settings.rounds)
 
 
 def case_name(kind: type[SmallFiles], what: str, commits: int) -> str:
