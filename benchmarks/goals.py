@@ -110,6 +110,11 @@ def _shuffled(partitions: str) -> Goal:
     )
 
 
+def _uneven(rows: str, case: str) -> Goal:
+    says = f"{rows} take at most 1.1 times as long as with Spark's own sink"
+    return Goal(says=says, group="skew", case=case, to=_SPARK, limit=1.1)
+
+
 def _lakehouse(table: str, rows: str) -> Goal:
     return Goal(
         says=f"writing {rows} rows to {table} takes {_as_long(1.2)} with Spark's own writer",
@@ -148,6 +153,15 @@ GOALS: tuple[Goal, ...] = (
     _streaming("400 000 rows", 1.0, two_phases=True),
     _shuffled("64 partitions"),
     _shuffled("200 partitions"),
+    _uneven(
+        "200 000 rows, half of them in one of 200 partitions,", "half of the rows in one partition, 200 partitions"
+    ),
+    _uneven("200 000 rows in 200 partitions, one of them slow,", "one slow partition, 200 partitions"),
+    _uneven(
+        "200 000 rows in 200 partitions, after a costly SQL expression,", "a costly SQL expression, 200 partitions"
+    ),
+    _uneven("200 000 rows in 200 partitions, after a costly Python UDF,", "a costly Python UDF, 200 partitions"),
+    _uneven("1 000 000 rows in 200 partitions", "1 000 000 rows, 200 partitions"),
     _rate(
         "the write phase is at least 0.9 times as fast as Kafka's ProducerPerformance (transactional, batch.size=1000000)",
         "write",

@@ -79,7 +79,7 @@ def measure(settings: Settings) -> Iterator[Case]:
         for name, work in settings.wanted(cases(settings)):
             source = bench.source(settings.rows(work.rows), WARM_UP_BATCHES + (1 if settings.quick else _BATCHES))
             sides = sides_of(bench, replace(source, query=partial(work.query, work.partitions)), settings)
-            yield case_of(name, in_turn(settings.rounds, sides)[0])
+            yield case_of(name, in_turn(settings.rounds, sides, warm_up=1)[0])
             bench.drop(source)
 
 
