@@ -101,7 +101,7 @@ def _vertical(x: float, tick: float) -> str:
 
 
 def _power(tick: float) -> str:
-    return f"{tick:,.0f}".replace(",", " ") if tick >= 1 else f"{tick:g}"
+    return f"{tick:,.0f}" if tick >= 1 else f"{tick:g}"
 
 
 def _curve(number: int, one: Series, across: _Axis, up: _Axis) -> list[str]:

@@ -20,9 +20,10 @@ from pyspark.sql import SparkSession
 
 from benchmarks.counting import count
 from benchmarks.durations import durations_ms
-from benchmarks.measured import TWOPC, Case, Missing, some
+from benchmarks.measured import TWOPC, Case, Missing
 from benchmarks.topics import Topics
 from benchmarks.turns import in_turn
+from twopc.counted import counted as some
 from twopc.integration.services.jars import spark_kafka_jars
 from twopc.integration.services.java import java_home
 from twopc.integration.services.kafka import LocalKafka

@@ -12,9 +12,10 @@ from typing import TYPE_CHECKING, Final
 from benchmarks.broker import Counts, counting_broker
 from benchmarks.counting import count
 from benchmarks.driver import Query, Tasks, workers
-from benchmarks.measured import TWOPC, Case, some
+from benchmarks.measured import TWOPC, Case
 from benchmarks.memory import peak_mib, reset_peak
 from benchmarks.topics import Topics
+from twopc.counted import counted as some
 from twopc.pending import Pending
 
 if TYPE_CHECKING:

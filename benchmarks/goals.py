@@ -100,7 +100,7 @@ def _streaming(rows: str, limit: float, *, two_phases: bool = False) -> Goal:
 
 def _shuffled(partitions: str) -> Goal:
     return Goal(
-        says=f"200 000 rows in two phases, shuffled into {partitions}, take {_as_long(1.1)} with Spark's own sink",
+        says=f"200,000 rows in two phases, shuffled into {partitions}, take {_as_long(1.1)} with Spark's own sink",
         group="shuffled",
         case=partitions,
         side=TWO_PHASES,
@@ -127,7 +127,7 @@ def _lakehouse(table: str, rows: str) -> Goal:
 
 def _shuffled_sink(store: str) -> Goal:
     return Goal(
-        says=f"writing 100 000 rows to {store} from 200 partitions takes {_as_long(1.3)} from 2 partitions",
+        says=f"writing 100,000 rows to {store} from 200 partitions takes {_as_long(1.3)} from 2 partitions",
         group="shuffledsinks",
         case=f"{store}, 200 partitions",
         to="twopc, 2 partitions",
@@ -146,22 +146,22 @@ def _time(says: str, group: str, case: str, limit: float) -> Goal:
 #: In the order of docs/performance.md.
 GOALS: tuple[Goal, ...] = (
     _streaming("100 rows", 1.2),
-    _streaming("2 000 rows", 1.0),
-    _streaming("20 000 rows", 0.85),
-    _streaming("100 000 rows", 0.85),
-    _streaming("2 000 rows", 2.5, two_phases=True),
-    _streaming("400 000 rows", 1.0, two_phases=True),
+    _streaming("2,000 rows", 1.0),
+    _streaming("20,000 rows", 0.85),
+    _streaming("100,000 rows", 0.85),
+    _streaming("2,000 rows", 2.5, two_phases=True),
+    _streaming("400,000 rows", 1.0, two_phases=True),
     _shuffled("64 partitions"),
     _shuffled("200 partitions"),
     _uneven(
-        "200 000 rows, half of them in one of 200 partitions,", "half of the rows in one partition, 200 partitions"
+        "200,000 rows, half of them in one of 200 partitions,", "half of the rows in one partition, 200 partitions"
     ),
-    _uneven("200 000 rows in 200 partitions, one of them slow,", "one slow partition, 200 partitions"),
+    _uneven("200,000 rows in 200 partitions, one of them slow,", "one slow partition, 200 partitions"),
     _uneven(
-        "200 000 rows in 200 partitions, after a costly SQL expression,", "a costly SQL expression, 200 partitions"
+        "200,000 rows in 200 partitions, after a costly SQL expression,", "a costly SQL expression, 200 partitions"
     ),
-    _uneven("200 000 rows in 200 partitions, after a costly Python UDF,", "a costly Python UDF, 200 partitions"),
-    _uneven("1 000 000 rows in 200 partitions", "1 000 000 rows, 200 partitions"),
+    _uneven("200,000 rows in 200 partitions, after a costly Python UDF,", "a costly Python UDF, 200 partitions"),
+    _uneven("1,000,000 rows in 200 partitions", "1,000,000 rows, 200 partitions"),
     _rate(
         "the write phase is at least 0.9 times as fast as Kafka's ProducerPerformance (transactional, batch.size=1000000)",
         "write",
@@ -187,17 +187,17 @@ GOALS: tuple[Goal, ...] = (
     _time("the driver proves 200 transactions within 100 ms", "decision", "200 transactions", 100),
     _time("after 10 other batches, a restart recovers a decided batch within 1 s", "past", "10 batches", 1000),
     _time(
-        "after 100 000 other batches, a restart recovers a decided batch within 1 s", "past", "100 000 batches", 1000
+        "after 100,000 other batches, a restart recovers a decided batch within 1 s", "past", "100,000 batches", 1000
     ),
     Goal(
-        says="a task needs at most 100 MiB more memory for 1 000 000 rows than for 100 000 rows",
+        says="a task needs at most 100 MiB more memory for 1,000,000 rows than for 100,000 rows",
         group="rows",
-        case="1 000 000 rows",
+        case="1,000,000 rows",
         side=TWO_PHASES,
         otherwise=TWOPC,
         to=None,
         limit=100,
-        fact="increase in worker memory from 100 000 rows, MiB",
+        fact="increase in worker memory from 100,000 rows, MiB",
     ),
     _rate(
         "SET (upsert) is at least 0.8 times as fast as with a redis-py pipeline",
@@ -220,7 +220,7 @@ GOALS: tuple[Goal, ...] = (
         "a stage and ON CONFLICT in each task",
         1,
     ),
-    *(_lakehouse(table, rows) for table in ("Iceberg", "Delta") for rows in ("20 000", "1 000 000")),
+    *(_lakehouse(table, rows) for table in ("Iceberg", "Delta") for rows in ("20,000", "1,000,000")),
     *map(_shuffled_sink, ("Redis", "HBase", "PostgreSQL", "Iceberg", "Delta")),
     _rate(
         "a Put of 1 cell (upsert) is at least 0.8 times as fast as with the same client in batches",

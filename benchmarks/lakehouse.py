@@ -13,10 +13,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from benchmarks.file_queries import FileQueries
-from benchmarks.measured import TWOPC, Case, some
+from benchmarks.measured import TWOPC, Case
 from benchmarks.memory import Held
 from benchmarks.outputs import Delta, Iceberg, lakehouse_session
 from benchmarks.turns import in_turn
+from twopc.counted import counted as some
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -14,7 +14,7 @@ from typing import Any
 import confluent_kafka
 import psutil
 
-from benchmarks.measured import some
+from twopc.counted import counted as some
 from twopc.integration.services.jar_sets import DEFAULT_KAFKA_VERSION
 from twopc.integration.services.java import java_command
 

@@ -19,8 +19,9 @@ import psutil
 from benchmarks.broker import counting_broker
 from benchmarks.counting import count, transactional_ids
 from benchmarks.driver import Query, Tasks, workers
-from benchmarks.measured import TWOPC, Case, some
+from benchmarks.measured import TWOPC, Case
 from benchmarks.topics import Topics
+from twopc.counted import counted as some
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

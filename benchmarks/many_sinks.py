@@ -19,8 +19,9 @@ from typing import TYPE_CHECKING, Any, Final
 from benchmarks.broker import counting_broker
 from benchmarks.counting import WrongCountError, count, transactional_ids
 from benchmarks.driver import Query, Tasks
-from benchmarks.measured import TWOPC, Case, some
+from benchmarks.measured import TWOPC, Case
 from benchmarks.topics import Topics
+from twopc.counted import counted as some
 from twopc.integration.operate.status import status
 from twopc.integration.operate.subject import Connection
 from twopc.sinks.kafka import KafkaSink

@@ -8,8 +8,6 @@ from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
-from twopc.counted import counted
-
 if TYPE_CHECKING:
     from collections.abc import Iterable
     from pathlib import Path
@@ -40,21 +38,16 @@ class Spread:
         return f"{short(self.median)} ({short(self.low)}-{short(self.high)})"
 
 
-def some(count: int, one: str, several: str) -> str:
-    """Format a count with its noun: ``1 query``, ``1 000 queries``."""
-    return counted(count, one, several).replace(",", " ")
-
-
 def short(value: float) -> str:
     """Format a value with three digits, or with all digits before the point."""
-    return f"{value:,.0f}".replace(",", " ") if abs(value) >= 100 else f"{value:.3g}"  # noqa: PLR2004 - three digits
+    return f"{value:,.0f}" if abs(value) >= 100 else f"{value:.3g}"  # noqa: PLR2004 - three digits
 
 
 class Case(msgspec.Struct, frozen=True, kw_only=True):
     """One case of a group.
 
     Attributes:
-        name: the case's name within its group, such as "2 000 rows per batch".
+        name: the case's name within its group, such as "2,000 rows per batch".
         unit: the unit of the samples.
         samples: by side, one value for each round. The n-th values of all sides come from the same round.
         counted: by side, how many records the independent reader found, over all rounds. If the number differs from the number

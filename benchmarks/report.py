@@ -26,7 +26,7 @@ def lines(case: Case) -> list[tuple[str, ...]]:
             side,
             f"{case.spread(side)} {case.unit}",
             str(case.ratio(TWOPC, side)) if TWOPC in case.samples and side != TWOPC else "",
-            f"{case.counted[side]:,}".replace(",", " ") if side in case.counted else "",
+            f"{case.counted[side]:,}" if side in case.counted else "",
         )
         for number, side in enumerate(case.samples)
     ]

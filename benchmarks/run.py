@@ -14,6 +14,7 @@ from benchmarks.groups import GROUPS
 from benchmarks.machine import heading, in_words
 from benchmarks.measured import Missing, MissingError, Results
 from benchmarks.report import comparison, console, facts_table, show
+from benchmarks.settings import packed
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -37,7 +38,7 @@ def chosen(only: Sequence[str], settings: Settings) -> list[tuple[Group, tuple[s
     wanted: dict[str, list[str]] = {}
     for one in only:
         group, _, part = one.partition(":")
-        wanted.setdefault(group, []).extend([part.replace(" ", "")] if part else [])
+        wanted.setdefault(group, []).extend([packed(part)] if part else [])
     unknown = sorted(set(wanted) - {group.name for group in GROUPS})
     if unknown:
         raise ValueError(f"no group {unknown[0]!r}: the groups are {', '.join(group.name for group in GROUPS)}")

@@ -18,7 +18,7 @@ X_LABEL: Final = "number of rows per batch"
 _ROWS: Final = (100, 1_000, 10_000, 100_000, 1_000_000)
 _WORKER: Final = "peak memory of a Python worker, MiB"
 _BASE_ROWS: Final = 100_000
-_GROWTH: Final = "increase in worker memory from 100 000 rows, MiB"
+_GROWTH: Final = "increase in worker memory from 100,000 rows, MiB"
 
 
 def cases(_: Settings) -> dict[str, int]:

@@ -1,4 +1,4 @@
-"""Measure a large batch's cost for different numbers of shuffle partitions: 200 000 rows of 100 bytes."""
+"""Measure a large batch's cost for different numbers of shuffle partitions: 200,000 rows of 100 bytes."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
-from benchmarks.measured import some
 from benchmarks.queries import WARM_UP_BATCHES
 from benchmarks.scale import counted_queries
 from benchmarks.streaming import case_of, sides_of
 from benchmarks.turns import in_turn
+from twopc.counted import counted as some
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from benchmarks.measured import Case
     from benchmarks.settings import Settings
 
-TITLE: Final = "Spark's addBatch time for 200 000 rows"
+TITLE: Final = "Spark's addBatch time for 200,000 rows"
 X_LABEL: Final = "number of shuffle partitions"
 #: 200 is Spark's default.
 _PARTITIONS: Final = (2, 64, 200)

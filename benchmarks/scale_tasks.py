@@ -1,11 +1,11 @@
-"""Measure a batch's cost with 1 to 64 tasks: 6 400 rows of 100 bytes. Each core runs one task at a time."""
+"""Measure a batch's cost with 1 to 64 tasks: 6,400 rows of 100 bytes. Each core runs one task at a time."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from benchmarks.measured import some
 from benchmarks.scale import counted_queries, point
+from twopc.counted import counted as some
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from benchmarks.measured import some
 from benchmarks.scale import counted_queries, point
+from twopc.counted import counted as some
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
     from benchmarks.settings import Settings
 
-TITLE: Final = "addBatch of 100 000 rows by number of shuffle partitions, other sinks"
+TITLE: Final = "addBatch of 100,000 rows by number of shuffle partitions, other sinks"
 X_LABEL: Final = ""
 TWO: Final = "twopc, 2 partitions"
 ONE_WAVE: Final = "twopc, one task per slot"

@@ -1,7 +1,7 @@
 """Measure large batches after a shuffle if a partition has more rows or takes longer, or if the code after the shuffle is costly.
 
 ``make bench ARGS="--only skew"``. A task of this project writes several partitions, one after another, so a slow partition makes
-the others of its task wait. Spark's own sink writes each partition in a separate task. ``--whole`` adds 64 and 1 000 partitions,
+the others of its task wait. Spark's own sink writes each partition in a separate task. ``--whole`` adds 64 and 1,000 partitions,
 and a case with even batches of a million rows.
 """
 
@@ -14,10 +14,10 @@ from typing import TYPE_CHECKING, Final
 
 from pyspark.sql import functions as sf
 
-from benchmarks.measured import some
 from benchmarks.queries import WARM_UP_BATCHES
 from benchmarks.streaming import case_of, queries, sides_of, warm_up
 from benchmarks.turns import in_turn
+from twopc.counted import counted as some
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

@@ -19,11 +19,12 @@ from typing import TYPE_CHECKING, Any, Final
 
 from benchmarks.counting import WrongCountError
 from benchmarks.lake_tables import SmallDeltaFiles, SmallFiles, SmallIcebergFiles, rows_of
-from benchmarks.measured import TWOPC, Case, some
+from benchmarks.measured import TWOPC, Case
 from benchmarks.turns import in_turn
 from twopc.attempt import TaskAttempt
 from twopc.batch import Batch
 from twopc.coordinator import Coordinator
+from twopc.counted import counted as some
 from twopc.files import LocalFiles
 from twopc.records import TaskReport
 
@@ -36,7 +37,7 @@ if TYPE_CHECKING:
     from twopc.engine import Work
     from twopc.sink import TwoPhaseCommitSink
 
-TITLE: Final = "Small files: a batch's commit to a table with a long history, and reading 100 000 rows from many files"
+TITLE: Final = "Small files: a batch's commit to a table with a long history, and reading 100,000 rows from many files"
 X_LABEL: Final = ""
 ROWS: Final = 100_000
 COMMIT: Final = "a batch with"

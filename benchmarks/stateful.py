@@ -9,10 +9,10 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
-from benchmarks.measured import some
 from benchmarks.queries import WARM_UP_BATCHES
 from benchmarks.streaming import case_of, queries, sides_of, warm_up
 from benchmarks.turns import in_turn
+from twopc.counted import counted as some
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

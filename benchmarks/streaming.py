@@ -15,13 +15,14 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from benchmarks.measured import TWO_PHASES, TWOPC, Case, some
+from benchmarks.measured import TWO_PHASES, TWOPC, Case
 from benchmarks.queries import WARM_UP_BATCHES, Queries
 from benchmarks.report import comparison, console
 from benchmarks.session import spark_session
 from benchmarks.settings import Settings, parsed
 from benchmarks.topics import Topics
 from benchmarks.turns import in_turn
+from twopc.counted import counted as some
 from twopc.integration.services.kafka import LocalKafka
 
 if TYPE_CHECKING:

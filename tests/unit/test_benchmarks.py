@@ -91,9 +91,9 @@ def test_a_goal_is_met_at_its_limit_missed_above_and_unknown_without_results() -
 
 
 def test_a_goal_for_two_phases_takes_the_default_where_that_is_two_phases() -> None:
-    goal = next(one for one in GOALS if one.side == TWO_PHASES and one.case == "2 000 rows")
-    assert goal.verdict(results(case("2 000 rows"))) is Verdict.MET
-    slow = sampled("2 000 rows", {TWO_PHASES: [100, 100, 100]})
+    goal = next(one for one in GOALS if one.side == TWO_PHASES and one.case == "2,000 rows")
+    assert goal.verdict(results(case("2,000 rows"))) is Verdict.MET
+    slow = sampled("2,000 rows", {TWO_PHASES: [100, 100, 100]})
     assert goal.verdict(results(slow)) is Verdict.MISSED
 
 
@@ -161,7 +161,7 @@ def test_a_brief_block_shows_the_times_and_not_what_was_measured_beside_them(tmp
     for text in (whole, brief):
         assert "The benchmark ran on 2026-01-01 at commit abc, in 3 rounds." in text
         assert "| 100 rows | twopc | 12 (10-30) ms |" in text
-    assert "| trigger time, ms | twopc | 1 234 |" in whole
+    assert "| trigger time, ms | twopc | 1,234 |" in whole
     assert "trigger time" not in brief
 
 
@@ -196,7 +196,7 @@ def test_only_names_groups_and_parts_of_cases() -> None:
     ]
     with pytest.raises(ValueError, match="no group 'other': the groups are streaming"):
         chosen(["other"], Settings())
-    assert Settings(only=("2000",)).wants("2 000 rows")
+    assert Settings(only=("2000",)).wants("2,000 rows")
     assert not Settings(only=("2000",)).wants("100 rows")
     assert not Settings(only=("4",)).wants("64 tasks")
     assert Settings().wants("100 rows")
@@ -207,7 +207,7 @@ def test_a_case_that_does_not_exist_is_an_error_that_names_the_cases_of_its_grou
         ValueError, match=r"'shuffled' has no case that begins with '300'.* 2 partitions; 64 partitions"
     ) as found:
         chosen(["shuffled:64", "shuffled:300"], Settings())
-    assert str(found.value).endswith("With --whole, they are also: 16 partitions; 1 000 partitions")
+    assert str(found.value).endswith("With --whole, they are also: 16 partitions; 1,000 partitions")
     with pytest.raises(ValueError, match=r"are: write phase$"):  # a group with one case, and no more with --whole
         chosen(["write:read"], Settings())
 
@@ -230,8 +230,8 @@ def test_each_group_names_its_cases_and_has_kept_only_results_of_these(group: Gr
 
 
 def test_a_run_of_one_case_measures_only_that_case() -> None:
-    cases = {"100 rows": 100, "2 000 rows": 2000}
-    assert list(Settings(only=("2000",)).wanted(cases)) == [("2 000 rows", 2000)]
+    cases = {"100 rows": 100, "2,000 rows": 2000}
+    assert list(Settings(only=("2000",)).wanted(cases)) == [("2,000 rows", 2000)]
     assert list(Settings().wanted(cases)) == list(cases.items())
 
 
@@ -277,8 +277,8 @@ def test_the_planning_table_lies_on_the_lines_through_what_was_measured() -> Non
     )
     table = planning_table(many, decision).splitlines()
     # 9 connections of the driver and 4 of each of 2 workers; 20 + 2 requests of the driver and 10 of each task;
-    # (2 + 1.5) KiB a batch, 86 400 batches a day.
-    assert table[2] == "| 1 | 1 000 | 2 | 1 | 17 | 5 | 9 | 42 | 295 |"
+    # (2 + 1.5) KiB a batch, 86,400 batches a day.
+    assert table[2] == "| 1 | 1,000 | 2 | 1 | 17 | 5 | 9 | 42 | 295 |"
     assert "Not measured yet" in planning_table(many, None)
     assert "Not measured yet" in planning_table(curve("many", small, large), results(case()))
 
@@ -299,7 +299,7 @@ def test_the_rule_for_the_trigger_lies_on_the_lines_through_what_was_measured() 
     assert "Each further file adds 2 ms to a reader's 20 ms. With 10 more files, reading takes twice as long." in block
     assert "Each snapshot in the table adds 0.5 ms to a batch's 11 ms." in block
     # 288 batches a day, and 576 files: 20 + 576 * 2, and 11 + 288 * 0.5.
-    assert "| 5 minutes | 288 | 576 | 1 172 | 155 |" in block
+    assert "| 5 minutes | 288 | 576 | 1,172 | 155 |" in block
     assert "Delta" not in block
     overlapping = of("Iceberg, a batch with 101 snapshots", 101, twopc=[11, 5, 12], pyiceberg=[1, 1, 1])
     noisy = msgspec.structs.replace(
@@ -307,7 +307,7 @@ def test_the_rule_for_the_trigger_lies_on_the_lines_through_what_was_measured() 
     )
     block = trigger_rule(noisy, "trigger_iceberg")
     assert "More snapshots did not slow a batch by more than the rounds differ." in block
-    assert "| 5 minutes | 288 | 576 | 1 172 | 11 |" in block
+    assert "| 5 minutes | 288 | 576 | 1,172 | 11 |" in block
     assert "Not measured yet" in trigger_rule(kept, "trigger_delta")
     assert "Not measured yet" in trigger_rule(None, "trigger_iceberg")
 
