@@ -214,7 +214,7 @@ GOALS: tuple[Goal, ...] = (
         2,
     ),
     _rate(
-        "an upsert into PostgreSQL is at least as fast as with a stage and ON CONFLICT in each task",
+        "the sink upserts into PostgreSQL at least as fast as tasks that each fill a stage and run INSERT ... ON CONFLICT",
         "postgres",
         "upsert into PostgreSQL",
         "a stage and ON CONFLICT in each task",

@@ -76,7 +76,8 @@ class DriverRun:
     def is_abandoned(self) -> bool:
         """Whether the user abandons the last decision.
 
-        This is never true for a decision that this driver made, because losing it would stop the query first.
+        This is never true for a decision that this driver made, because if such a decision were lost, the query would stop
+        earlier.
         """
         decision, named = self.view.decision, self.setup.settings.overrides.abandon_batch
         return decision is not None and decision.batch_id == named and decision.attempt.driver_epoch < self.log_epoch

