@@ -100,7 +100,7 @@ def test_a_missing_topic_is_an_error_that_names_the_sink(
     pipeline.feed(5)
     message = pipeline.fail(spark)
     assert "SchemaError" in message
-    assert f"sink {pipeline.options.name}: no topic" in message
+    assert f"sink {pipeline.options.name}: the sink has no topic" in message
 
 
 def test_every_column_is_written(

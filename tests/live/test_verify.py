@@ -250,7 +250,7 @@ def test_a_committed_transaction_without_a_decision_is_an_error(play: Play) -> N
     assert play.end(play.found(orphan), commit=True) == "NONE"
     report = report_of(play)
     assert kinds(report) == [Kind.UNDECIDED_VISIBLE, Kind.RECORDS_EXTRA]
-    assert "no decided transaction wrote 1 of them" in report.findings[1].text
+    assert "no decided transaction wrote 1 of these records" in report.findings[1].text
     assert report.findings[0].where == "batch 1"
 
 

@@ -150,7 +150,7 @@ def test_a_batch_whose_transactions_could_expire_before_the_commit_is_not_decide
     driver.recover(play.batch(0))
     monkeypatch.setattr(batch_transaction, "time", SimpleNamespace(monotonic=lambda: next(clock)))
     tasks = Tasks(play, ROWS)
-    with pytest.raises(CheckpointExpiredError, match=r"raise kafka\.transaction\.timeout\.ms"):
+    with pytest.raises(CheckpointExpiredError, match=r"increase kafka\.transaction\.timeout\.ms"):
         driver.process(play.batch(0), tasks)
     assert tasks.prepared == 1  # another attempt would take as long
     assert play.decisions() == []

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
 def named_setting(error: object) -> Settings:
     """The override that an error names, exactly as it stands there."""
-    (batch,) = set(re.findall(r"restart with override=Abandon\((\d+)\):", str(error)))
+    (batch,) = set(re.findall(r"restart with override=Abandon\((\d+)\)", str(error)))
     return Settings(overrides=Overrides(abandon_batch=int(batch)))
 
 
