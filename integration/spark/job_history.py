@@ -178,7 +178,8 @@ class JobHistory:
             for rdd in attempt.rdd_ids:
                 self._stages.setdefault(rdd, {})[attempt.stage_id, attempt.attempt_id] = attempt
                 if attempt.shuffle_read_records:
-                    self._read.setdefault(rdd, set()).update(written)
+                    # An RDD's own input is older than the RDD. A batch that reads a cached table has newer shuffles.
+                    self._read.setdefault(rdd, set()).update(one for one in written if max(one) < rdd)
         while len(self._stages) > _MAX_RDDS:
             rdd, _ = self._stages.popitem(last=False)
             self._read.pop(rdd, None)

@@ -767,6 +767,15 @@ BUGS: Final = (
         whole="tests/live/test_spark_threads.py -k cut",
     ),
     _bug(
+        "a shuffle of any batch counts as one behind every cache that the batch has read",
+        6,
+        "integration/spark/job_history.py",
+        "update(one for one in written if max(one) < rdd)",
+        "update(written)",
+        model=False,
+        protocol="tests/unit/test_spark_shuffles.py -k earlier_batch",
+    ),
+    _bug(
         "a job that Spark has forgotten counts as one that filled no cache",
         6,
         "integration/spark/job_history.py",

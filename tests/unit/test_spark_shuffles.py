@@ -422,6 +422,23 @@ def test_a_local_checkpoint_outside_which_another_job_wrote_its_shuffle_again_is
     watching(cut_off_while_rewritten(ended, rewritten)).check("b", {5})
 
 
+def test_a_shuffle_of_an_earlier_batch_that_read_the_same_cache_does_not_stop_a_later_batch() -> None:
+    """Both batches join a cached table. The earlier batch's shuffle is newer than the table, so the table cannot contain it."""
+    jobs = {
+        "": [Job(0, (M1, 4), is_over=True), Job(1, (12, 13), is_over=True)],
+        "b": [Job(2, (14, 15), is_over=True)],
+    }
+    stages = {
+        M1: attempts_at(M1),
+        **filled(4),
+        12: [StageAttempt("COMPLETE", 12, number, (20,), 0, 9, 120 + number) for number in range(2)],
+        13: [StageAttempt("COMPLETE", 13, 0, (3, 21), 9, 0, 130)],
+        14: [StageAttempt("COMPLETE", 14, 0, (30,), 0, 9, 140)],
+        15: [StageAttempt("COMPLETE", 15, 0, (3, 31), 9, 0, 150)],
+    }
+    watching(Store(jobs, stages, cached={3})).check("b", {15})
+
+
 def test_a_job_that_may_have_filled_a_cache_and_is_forgotten_stops_the_query(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(job_history, "_LATE_S", 0.01)
     store = Store({"b": [Job(1, (3, 4, 5), is_over=True)]}, later_job("SKIPPED", "SKIPPED"))
