@@ -23,7 +23,7 @@ from benchmarks.durations import durations_ms
 from benchmarks.measured import TWOPC, Case, Missing
 from benchmarks.topics import Topics
 from benchmarks.turns import in_turn
-from twopc.counted import counted as some
+from twopc.counted import counted
 from twopc.integration.services.jars import spark_kafka_jars
 from twopc.integration.services.java import java_home
 from twopc.integration.services.kafka import LocalKafka
@@ -136,7 +136,7 @@ def _ignore(batch: DataFrame, batch_id: int) -> None:
 
 def cases(_: Settings) -> dict[str, tuple[int, int]]:
     """Return each case's rows per batch and number of batches, by the case's name."""
-    return {some(rows, "row", "rows"): (rows, batches) for rows, batches in _SIZES}
+    return {counted(rows, "row"): (rows, batches) for rows, batches in _SIZES}
 
 
 def measure(settings: Settings) -> Iterator[Case | Missing]:
@@ -154,7 +154,7 @@ def _case(topics: Topics, directory: str, settings: Settings, name: str, size: t
     rows, batches = size
     total = rows * (_WARM_UP_BATCHES + batches)
     source = topics.fill(total)
-    counted: dict[str, int] = {}
+    records: dict[str, int] = {}
 
     def run(kind: str, side: str, *, is_connect: bool) -> float:
         output = topics.create()
@@ -169,7 +169,7 @@ def _case(topics: Topics, directory: str, settings: Settings, name: str, size: t
         ).times_ms()
         if kind == "exactly once":
             found = count(topics.bootstrap_servers, output, expected=total)
-            counted[side] = counted.get(side, 0) + found.records
+            records[side] = records.get(side, 0) + found.records
         topics.delete(output)
         return median(times_ms)
 
@@ -186,7 +186,7 @@ def _case(topics: Topics, directory: str, settings: Settings, name: str, size: t
         },
     )
     topics.delete(source)
-    return Case(name=name, unit="ms", samples=ran, counted=counted)
+    return Case(name=name, unit="ms", samples=ran, counted=records)
 
 
 if __name__ == "__main__":

@@ -15,7 +15,7 @@ from benchmarks.driver import Query, Tasks, workers
 from benchmarks.measured import TWOPC, Case
 from benchmarks.memory import peak_mib, reset_peak
 from benchmarks.topics import Topics
-from twopc.counted import counted as some
+from twopc.counted import counted
 from twopc.pending import Pending
 
 if TYPE_CHECKING:
@@ -53,7 +53,7 @@ class _Proof(Pending):
 
 def case_name(handles: int) -> str:
     """Name the case with this number of transactions."""
-    return some(handles, "transaction", "transactions")
+    return counted(handles, "transaction")
 
 
 def cases(settings: Settings) -> dict[str, int]:

@@ -47,13 +47,13 @@ class SmallFiles(Protocol):
 
     Attributes:
         title: the format's name.
-        commits: what the format calls a commit: one of them, and several.
+        commit: what the format calls a commit.
         library: the name of the format's own library.
         sink: a sink that writes to the table.
     """
 
     title: ClassVar[str]
-    commits: ClassVar[tuple[str, str]]
+    commit: ClassVar[str]
     library: ClassVar[str]
     sink: Any
 
@@ -74,7 +74,7 @@ class SmallIcebergFiles:
     """See :class:`SmallFiles`. The table is in a SQL catalog."""
 
     title: ClassVar[str] = "Iceberg"
-    commits: ClassVar[tuple[str, str]] = ("snapshot", "snapshots")
+    commit: ClassVar[str] = "snapshot"
     library: ClassVar[str] = "pyiceberg"
 
     def __init__(self, directory: Path, rows: int, files: int) -> None:
@@ -110,7 +110,7 @@ class SmallDeltaFiles:
     """See :class:`SmallFiles`."""
 
     title: ClassVar[str] = "Delta"
-    commits: ClassVar[tuple[str, str]] = ("version", "versions")
+    commit: ClassVar[str] = "version"
     library: ClassVar[str] = "deltalake"
 
     def __init__(self, directory: Path, rows: int, files: int) -> None:

@@ -17,7 +17,7 @@ from benchmarks.measured import TWOPC, Case
 from benchmarks.memory import Held
 from benchmarks.outputs import Delta, Iceberg, lakehouse_session
 from benchmarks.turns import in_turn
-from twopc.counted import counted as some
+from twopc.counted import counted
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -38,7 +38,7 @@ _MEMORY: Final = "peak memory of a Python worker, MiB"
 def cases(_: Settings) -> dict[str, tuple[type[Lakehouse], int, int]]:
     """Return each case's format, rows per batch and number of batches, by the case's name."""
     return {
-        f"{kind.title}, {some(rows, 'row', 'rows')}": (kind, rows, batches)
+        f"{kind.title}, {counted(rows, 'row')}": (kind, rows, batches)
         for rows, batches in _SIZES
         for kind in (Iceberg, Delta)
     }

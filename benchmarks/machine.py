@@ -14,7 +14,7 @@ from typing import Any
 import confluent_kafka
 import psutil
 
-from twopc.counted import counted as some
+from twopc.counted import counted
 from twopc.integration.services.jar_sets import DEFAULT_KAFKA_VERSION
 from twopc.integration.services.java import java_command
 
@@ -48,9 +48,7 @@ def heading(settings: dict[str, Any]) -> dict[str, Any]:
 
 def measured_when(heading: dict[str, Any], rounds: int) -> str:
     """Say when and how often a group was measured."""
-    return (
-        f"The benchmark ran on {heading['date']} at commit {heading['commit']}, in {some(rounds, 'round', 'rounds')}."
-    )
+    return f"The benchmark ran on {heading['date']} at commit {heading['commit']}, in {counted(rounds, 'round')}."
 
 
 def in_words(heading: dict[str, Any]) -> str:

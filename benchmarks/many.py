@@ -21,7 +21,7 @@ from benchmarks.counting import count, transactional_ids
 from benchmarks.driver import Query, Tasks, workers
 from benchmarks.measured import TWOPC, Case
 from benchmarks.topics import Topics
-from twopc.counted import counted as some
+from twopc.counted import counted
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -47,7 +47,7 @@ REQUESTS: Final = "requests per batch"
 
 def case_name(queries: int) -> str:
     """Name the case with this number of queries."""
-    return some(queries, "query", "queries")
+    return counted(queries, "query", "queries")
 
 
 def cases(settings: Settings) -> dict[str, int]:

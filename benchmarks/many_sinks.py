@@ -21,7 +21,7 @@ from benchmarks.counting import WrongCountError, count, transactional_ids
 from benchmarks.driver import Query, Tasks
 from benchmarks.measured import TWOPC, Case
 from benchmarks.topics import Topics
-from twopc.counted import counted as some
+from twopc.counted import counted
 from twopc.integration.operate.status import status
 from twopc.integration.operate.subject import Connection
 from twopc.sinks.kafka import KafkaSink
@@ -53,7 +53,7 @@ _WARM_UP: Final = 60
 
 def case_name(sinks: int) -> str:
     """Name the case with this number of sinks."""
-    return some(sinks, "sink", "sinks")
+    return counted(sinks, "sink")
 
 
 def cases(settings: Settings) -> dict[str, int]:

@@ -18,7 +18,7 @@ from benchmarks.driver import Query, Tasks
 from benchmarks.measured import TWOPC, Case
 from benchmarks.memory import peak_mib, reset_peak
 from benchmarks.topics import Topics
-from twopc.counted import counted as some
+from twopc.counted import counted
 from twopc.testing.crash_points import InjectedFault, arm, disarm
 
 if TYPE_CHECKING:
@@ -39,7 +39,7 @@ _DECIDED: Final = "driver.decided"
 def cases(settings: Settings) -> dict[str, int]:
     """Return each case's number of earlier batches, by the case's name."""
     chosen = _ALL_BATCHES if settings.whole else _QUICK if settings.quick else _BATCHES
-    return {some(batches, "batch", "batches"): batches for batches in chosen}
+    return {counted(batches, "batch", "batches"): batches for batches in chosen}
 
 
 def measure(settings: Settings) -> Iterator[Case]:
@@ -55,8 +55,9 @@ def measure(settings: Settings) -> Iterator[Case]:
             written += _TRANSACTIONS * settings.rounds
             found = count(broker.bootstrap_servers, query.sink.topic or "", expected=written, keyed=False)
             samples, facts = [took_ms for took_ms, _ in recovered], recovered[-1][1]
-            counted = {TWOPC: found.records}
-            yield Case(name=case, unit="ms", x=batches, samples={TWOPC: samples}, counted=counted, facts=facts)
+            yield Case(
+                name=case, unit="ms", x=batches, samples={TWOPC: samples}, counted={TWOPC: found.records}, facts=facts
+            )
 
 
 def _process_empty(query: Query, first: int, until: int) -> None:

@@ -10,7 +10,7 @@ from benchmarks.queries import WARM_UP_BATCHES
 from benchmarks.scale import counted_queries
 from benchmarks.streaming import case_of, sides_of
 from benchmarks.turns import in_turn
-from twopc.counted import counted as some
+from twopc.counted import counted
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -32,7 +32,7 @@ _BATCHES: Final = 3
 def cases(settings: Settings) -> dict[str, int]:
     """Return each case's number of shuffle partitions, by the case's name."""
     counts = _ALL_PARTITIONS if settings.whole else _PARTITIONS
-    return {some(count, "partition", "partitions"): count for count in counts}
+    return {counted(count, "partition"): count for count in counts}
 
 
 def measure(settings: Settings) -> Iterator[Case]:
@@ -41,11 +41,14 @@ def measure(settings: Settings) -> Iterator[Case]:
         batches = WARM_UP_BATCHES + (1 if settings.quick else _BATCHES)
         source = bench.source(settings.rows(_ROWS), batches)
         for name, count in settings.wanted(cases(settings)):
-            shuffled = replace(source, query=partial(_shuffled, count))
-            ran, _ = in_turn(settings.rounds, sides_of(bench, shuffled, settings, two_phases=True))
+            ran, _ = in_turn(
+                settings.rounds,
+                sides_of(bench, replace(source, query=partial(shuffled, count)), settings, two_phases=True),
+            )
             yield case_of(name, ran, x=count)
         bench.drop(source)
 
 
-def _shuffled(partitions: int, rows: DataFrame) -> DataFrame:
+def shuffled(partitions: int, rows: DataFrame) -> DataFrame:
+    """Shuffle the rows evenly into this number of partitions."""
     return rows.repartition(partitions, "key")

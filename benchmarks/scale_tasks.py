@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from benchmarks.scale import counted_queries, point
-from twopc.counted import counted as some
+from twopc.counted import counted
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -22,7 +22,7 @@ _ROWS: Final = 6_400
 
 def cases(settings: Settings) -> dict[str, int]:
     """Return each case's number of tasks, by the case's name."""
-    return {some(tasks, "task", "tasks"): tasks for tasks in (_ALL_TASKS if settings.whole else _TASKS)}
+    return {counted(tasks, "task"): tasks for tasks in (_ALL_TASKS if settings.whole else _TASKS)}
 
 
 def measure(settings: Settings) -> Iterator[Case]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from benchmarks.scale import counted_queries, point
-from twopc.counted import counted as some
+from twopc.counted import counted
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -22,7 +22,7 @@ _MOST_BYTES: Final = 10_000_000
 
 def cases(_: Settings) -> dict[str, int]:
     """Return each case's bytes per value, by the case's name."""
-    return {some(size, "byte", "bytes"): size for size in _BYTES}
+    return {counted(size, "byte"): size for size in _BYTES}
 
 
 def measure(settings: Settings) -> Iterator[Case]:

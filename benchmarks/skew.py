@@ -15,9 +15,10 @@ from typing import TYPE_CHECKING, Final
 from pyspark.sql import functions as sf
 
 from benchmarks.queries import WARM_UP_BATCHES
+from benchmarks.scale_shuffled import shuffled
 from benchmarks.streaming import case_of, queries, sides_of, warm_up
 from benchmarks.turns import in_turn
-from twopc.counted import counted as some
+from twopc.counted import counted
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -63,12 +64,12 @@ def cases(settings: Settings) -> dict[str, Work]:
     """Return each case's work, by the case's name."""
     counts = _ALL_PARTITIONS if settings.whole else _PARTITIONS
     found = {
-        f"{name}, {some(count, 'partition', 'partitions')}": Work(_ROWS, count, query)
+        f"{name}, {counted(count, 'partition')}": Work(_ROWS, count, query)
         for name, query in _QUERIES.items()
         for count in counts
     }
     if settings.whole:
-        found[f"{some(_MANY_ROWS, 'row', 'rows')}, 200 partitions"] = Work(_MANY_ROWS, 200, _even)
+        found[f"{counted(_MANY_ROWS, 'row')}, 200 partitions"] = Work(_MANY_ROWS, 200, shuffled)
     return found
 
 
@@ -83,10 +84,6 @@ def measure(settings: Settings) -> Iterator[Case]:
             bench.drop(source)
 
 
-def _even(partitions: int, rows: DataFrame) -> DataFrame:
-    return rows.repartition(partitions, "key")
-
-
 def _skewed(partitions: int, rows: DataFrame) -> DataFrame:
     """Put every second row into the same partition."""
     return rows.repartition(partitions, sf.expr(f"IF({_NUMBER} % 2 = 0, -1, {_NUMBER})"))
@@ -98,12 +95,12 @@ def _one_slow(partitions: int, rows: DataFrame) -> DataFrame:
     sleeps = f"spark_partition_id() = {partitions // 2} AND {_NUMBER} % {one_in} = 0"
     # Spark returns the text "null" for a method without a result, so the condition is false.
     is_null = f"java_method('java.lang.Thread', 'sleep', {_SLEEP_MS}L) IS NULL"
-    return _even(partitions, rows).selectExpr("key", f"IF({sleeps} AND {is_null}, NULL, value) AS value")
+    return shuffled(partitions, rows).selectExpr("key", f"IF({sleeps} AND {is_null}, NULL, value) AS value")
 
 
 def _costly_sql(partitions: int, rows: DataFrame) -> DataFrame:
     digest = f"aggregate(sequence(1, {_SQL_HASHES}), CAST(value AS STRING), (text, _) -> sha2(text, 256))"
-    return _even(partitions, rows).selectExpr("key", f"IF({digest} = '', NULL, value) AS value")
+    return shuffled(partitions, rows).selectExpr("key", f"IF({digest} = '', NULL, value) AS value")
 
 
 def _costly_python(partitions: int, rows: DataFrame) -> DataFrame:
@@ -114,7 +111,7 @@ def _costly_python(partitions: int, rows: DataFrame) -> DataFrame:
             digest = hashlib.sha256(digest).digest()
         return value if digest else digest
 
-    return _even(partitions, rows).select("key", sf.udf(hashed, "binary")("value").alias("value"))
+    return shuffled(partitions, rows).select("key", sf.udf(hashed, "binary")("value").alias("value"))
 
 
 _QUERIES: Final = {

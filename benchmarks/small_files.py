@@ -20,11 +20,12 @@ from typing import TYPE_CHECKING, Any, Final
 from benchmarks.counting import WrongCountError
 from benchmarks.lake_tables import SmallDeltaFiles, SmallFiles, SmallIcebergFiles, rows_of
 from benchmarks.measured import TWOPC, Case
+from benchmarks.trigger import COMMIT, READ
 from benchmarks.turns import in_turn
 from twopc.attempt import TaskAttempt
 from twopc.batch import Batch
 from twopc.coordinator import Coordinator
-from twopc.counted import counted as some
+from twopc.counted import counted
 from twopc.files import LocalFiles
 from twopc.records import TaskReport
 
@@ -40,8 +41,6 @@ if TYPE_CHECKING:
 TITLE: Final = "Small files: a batch's commit to a table with a long history, and reading 100,000 rows from many files"
 X_LABEL: Final = ""
 ROWS: Final = 100_000
-COMMIT: Final = "a batch with"
-READ: Final = "read from"
 _COMMITS: Final = (1, 10, 100, 1_000)
 _WHOLE: Final = (*_COMMITS, 10_000)
 _QUICK: Final = (1, 20)
@@ -77,22 +76,21 @@ def measure(settings: Settings) -> Iterator[Case]:
 
 def case_name(kind: type[SmallFiles], what: str, commits: int) -> str:
     """Name a case."""
-    counted = some(commits, *(("file", "files") if what == READ else kind.commits))
-    return f"{kind.title}, {what} {counted}"
+    return f"{kind.title}, {what} {counted(commits, 'file' if what == READ else kind.commit)}"
 
 
 def _reading(name: str, table: SmallFiles, files: int, rounds: int) -> Case:
-    counted = 0
+    rows = 0
 
     def read() -> float:
-        nonlocal counted
+        nonlocal rows
         found: list[pa.Table] = []
         took = _timed(lambda: found.append(table.read()))
-        counted += _require(found[0].num_rows, ROWS, name)
+        rows += _require(found[0].num_rows, ROWS, name)
         return took
 
     ran, _ = in_turn(rounds, {table.library: lambda: _median(read)}, warm_up=1)
-    return Case(name=name, unit="ms", samples=ran, counted={table.library: counted}, x=files)
+    return Case(name=name, unit="ms", samples=ran, counted={table.library: rows}, x=files)
 
 
 def _committing(name: str, table: SmallFiles, directory: Path, commits: int, rounds: int) -> Case:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final
 from benchmarks.queries import WARM_UP_BATCHES
 from benchmarks.streaming import case_of, queries, sides_of, warm_up
 from benchmarks.turns import in_turn
-from twopc.counted import counted as some
+from twopc.counted import counted
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -30,7 +30,7 @@ _BATCHES: Final = 5
 
 def cases(_: Settings) -> dict[str, int]:
     """Return each case's rows per batch, by the case's name."""
-    return {some(rows, "row", "rows"): rows for rows in _SIZES}
+    return {counted(rows, "row"): rows for rows in _SIZES}
 
 
 def measure(settings: Settings) -> Iterator[Case]:

@@ -22,7 +22,7 @@ from benchmarks.session import spark_session
 from benchmarks.settings import Settings, parsed
 from benchmarks.topics import Topics
 from benchmarks.turns import in_turn
-from twopc.counted import counted as some
+from twopc.counted import counted
 from twopc.integration.services.kafka import LocalKafka
 
 if TYPE_CHECKING:
@@ -53,7 +53,7 @@ def queries(partitions: int = 2, jvm_flags: tuple[str, ...] = ()) -> Iterator[Qu
 
 def case_name(rows: int) -> str:
     """Name the case with this number of rows per batch."""
-    return some(rows, "row", "rows")
+    return counted(rows, "row")
 
 
 def case_of(name: str, ran: dict[str, list[Ran]], *, x: float | None = None) -> Case:

@@ -16,10 +16,11 @@ if TYPE_CHECKING:
 
     from benchmarks.measured import Case, Results
 
+#: What the name of a case of the group says after its format.
+READ: Final = "read from"
+COMMIT: Final = "a batch with"
 #: Each block's name, with the format, and with what the format calls a commit.
 BLOCKS: Final = {"trigger_iceberg": ("Iceberg", "snapshot"), "trigger_delta": ("Delta", "version")}
-_READ: Final = "read from"
-_COMMIT: Final = "a batch with"
 _DAY_S: Final = 86_400
 _WRITERS: Final = 2
 #: Common triggers, and their intervals in seconds.
@@ -30,8 +31,8 @@ def trigger_rule(results: Results | None, block: str) -> str:
     """Return a block: the format's times, the rule, and a table with what each trigger leads to in a day."""
     title, commit = BLOCKS[block]
     cases = [case for case in results.cases if case.name.startswith(f"{title}, ")] if results else []
-    reading = [case for case in cases if _READ in case.name]
-    committing = [case for case in cases if _COMMIT in case.name]
+    reading = [case for case in cases if READ in case.name]
+    committing = [case for case in cases if COMMIT in case.name]
     if results is None or min(len(reading), len(committing)) < 2:  # noqa: PLR2004 - a line has two ends
         return '*Not measured yet:* `make bench ARGS="--only smallfiles"`.'
     read, per_file = _line(reading, next(iter(reading[0].samples)))

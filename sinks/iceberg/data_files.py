@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any
 
 from twopc.sinks.iceberg.entries import entry_of
 from twopc.sinks.iceberg.errors import translated
 from twopc.sinks.iceberg.partitions import split
 from twopc.sinks.iceberg.private import ParquetFile
-from twopc.sinks.iceberg.properties import FILE_SIZE
+from twopc.sinks.iceberg.properties import file_size
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -19,14 +19,12 @@ if TYPE_CHECKING:
     from twopc.sinks.iceberg.entries import Entry
     from twopc.sinks.lake.partitions import Partition
 
-_DEFAULT_FILE_SIZE: Final = 512 * 2**20
-
 
 class NewFiles:
     """Creates data files for a table; see :class:`twopc.sinks.lake.rolling.DataFiles`."""
 
     def __init__(self, table: Table) -> None:
-        self.file_size = int(table.properties.get(FILE_SIZE, _DEFAULT_FILE_SIZE))
+        self.file_size = file_size(table.properties)
         self._table = table
 
     def split(self, rows: pa.Table) -> Iterator[tuple[Partition, pa.Table]]:

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     from pyiceberg.table.metadata import TableMetadata
 
-FILE_SIZE: Final = "write.target-file-size-bytes"
+_FILE_SIZE: Final = "write.target-file-size-bytes"
 PARQUET_CODEC: Final = "write.parquet.compression-codec"
 _PARQUET_LEVEL: Final = "write.parquet.compression-level"
 _MANIFEST_CODEC: Final = "write.avro.compression-codec"
@@ -30,7 +30,7 @@ _MOST: Final = 2**63 - 1
 
 #: Each property that is an integer, with its least value and its default.
 _INTEGERS: Final = {
-    FILE_SIZE: (1, 512 * 2**20),
+    _FILE_SIZE: (1, 512 * 2**20),
     "write.parquet.row-group-limit": (1, 2**20),
     "write.parquet.page-row-limit": (1, 20_000),
     "write.parquet.page-size-bytes": (1, 2**20),
@@ -48,7 +48,7 @@ _FLAGS: Final = (
 )
 _SECONDS: Final = ("s3.connect-timeout", "s3.request-timeout")
 #: The properties that only data files depend on. Once a batch is decided, it does not matter whether they are valid.
-_OF_DATA_FILES: Final = ("write.parquet.", "write.target-file-size-bytes", _METRICS)
+_OF_DATA_FILES: Final = ("write.parquet.", _FILE_SIZE, _METRICS)
 
 
 def find_malformed(metadata: TableMetadata, *, is_decided: bool = False) -> Iterator[str]:
@@ -66,6 +66,12 @@ def find_malformed(metadata: TableMetadata, *, is_decided: bool = False) -> Iter
             yield (
                 f"has {name}={properties[name]!r}, but {why}. Correct it: ALTER TABLE … SET TBLPROPERTIES ('{name}'='{good}')"
             )
+
+
+def file_size(properties: Mapping[str, str]) -> int:
+    """Return the size in bytes at which a data file is full."""
+    _, default = _INTEGERS[_FILE_SIZE]
+    return int(properties.get(_FILE_SIZE, default))
 
 
 def parquet_codec(properties: Mapping[str, str]) -> str:

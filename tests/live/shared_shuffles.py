@@ -37,9 +37,8 @@ from typing import TYPE_CHECKING, Final
 
 import pyarrow as pa
 from pyspark import TaskContext
-from pyspark.errors import StreamingQueryException
 
-from tests.live.spark_query import Options, session, source
+from tests.live.spark_query import Options, is_successful, session, source
 from twopc.integration.spark import exactly_once
 from twopc.sinks.kafka import KafkaSink
 
@@ -227,10 +226,7 @@ def main() -> int:
     if options.filled_by == "query":
         other = source(spark, options).writeStream.foreachBatch(shared.run_other)
         other.option("checkpointLocation", str(here / "other")).trigger(availableNow=True).start()
-    try:
-        query.awaitTermination()
-    except StreamingQueryException as error:
-        print("failed:", error, flush=True)
+    if not is_successful(query):
         return 1
     print("done", flush=True)
     return 0

@@ -302,13 +302,20 @@ def main() -> int:
     for options in given:
         query, _ = start(spark, options)
         print(RUNNING, flush=True)  # noqa: T201 - read by the parent process
-        try:
-            query.awaitTermination()
-        except StreamingQueryException as error:
-            print("failed:", error, flush=True)  # noqa: T201 - read by the parent process
+        if not is_successful(query):
             return 1
     print("done", flush=True)  # noqa: T201 - read by the parent process
     return 0
+
+
+def is_successful(query: StreamingQuery) -> bool:
+    """Wait for the query's end, and print its error."""
+    try:
+        query.awaitTermination()
+    except StreamingQueryException as error:
+        print("failed:", error, flush=True)  # noqa: T201 - read by the parent process
+        return False
+    return True
 
 
 def encoded(options: Options) -> str:

@@ -24,8 +24,8 @@ from benchmarks.planning import planning_table
 from benchmarks.report import lines
 from benchmarks.run import chosen, run_group
 from benchmarks.settings import Settings, parsed
-from benchmarks.small_files import COMMIT, READ, case_name
-from benchmarks.trigger import trigger_rule
+from benchmarks.small_files import case_name
+from benchmarks.trigger import COMMIT, READ, trigger_rule
 from benchmarks.turns import in_turn
 
 if TYPE_CHECKING:
