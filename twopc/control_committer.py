@@ -117,10 +117,7 @@ class ControlCommitter(SinkCommitter[HandleT], Generic[HandleT, StepT]):
         """
 
     def explain(self, error: Exception, what: str) -> TwoPhaseCommitError:
-        """Build the error to raise for one of ``failures`` before the decision.
-
-        Its message begins with ``what``, which identifies the sink and the step.
-        """
+        """Build the error for one of ``failures`` before the decision. The message begins with ``what``: the sink and step."""
         return UnavailableError(f"{what}: {text_of(error)}")
 
     def reason(self, error: Exception) -> str:
@@ -182,10 +179,7 @@ class ControlCommitter(SinkCommitter[HandleT], Generic[HandleT, StepT]):
         return scan_start_of(record)
 
     def initialize_state(self, decided: Sequence[HandleT], scan_start: Mapping[str, Any]) -> Mapping[HandleT, Any]:
-        """See :class:`SinkCommitter`.
-
-        Later versions are higher than the last decision's version, even if the clock is set back.
-        """
+        """See :class:`SinkCommitter`. Later versions are higher than the last decision's, even if the clock is set back."""
         self._highest_version = max(self._highest_version, version_of(scan_start or NO_ATTEMPT))
         return super().initialize_state(decided, scan_start)
 

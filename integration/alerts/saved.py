@@ -16,7 +16,7 @@ logger: Final = logging.getLogger("twopc.alerts")
 
 
 def load(path: Path | None) -> State:
-    """Read the file. If the file is absent or unreadable, return an empty state, so that an episode may be reported twice."""
+    """Read the file. If the file is absent or unreadable, return an empty state. An episode may then be reported twice."""
     if path is None:
         return State()
     try:

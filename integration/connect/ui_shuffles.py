@@ -50,7 +50,7 @@ class UiShuffles(Shuffles):
         self._require_all_reports()  # after the jobs were read, so that it counts every report that could be missing
 
     def _require_all_reports(self) -> None:
-        """Check that Spark has never dropped a report. Also an old one counts, because a cache may be older than the query."""
+        """Check that Spark has never dropped a report. Old reports count too, because a cache may be older than the query."""
         dropped = self._reports.dropped_events()
         if dropped:
             raise FatalError(

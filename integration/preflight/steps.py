@@ -257,7 +257,7 @@ def _decided(trial: Trial, log: LogContents) -> list[int]:
 
 
 def rights(sink: KafkaSink) -> str:
-    """Say which permissions all steps together need."""
+    """Name the permissions that all steps need together."""
     return (
         f"Grant the principal Write and Describe on transactional ids with the prefix '{sink.name}.', and Create, Read, Write, "
         f"Describe, DescribeConfigs and Delete on topics with the prefix '{sink.ledger}'"

@@ -2,12 +2,10 @@
 
 Delivery reports, statistics and log lines are events in one queue. :meth:`LibrdkafkaProducer.poll` reads the queue, so librdkafka
 never calls Python. Each accepted record has one delivery report (``delivery.report.only.error`` is off), and the producer reads
-every report. The producer therefore misses no error, and the reports identify every partition to which it has written
-(rules 2 and 3).
+every report. So the producer misses no error, and the reports identify every partition to which it has written (rules 2 and 3).
 
-A client, its queue and its topics live as long as this object, and an event lives until it is read. The topics are
-released first, and the client last. The caller must keep keys and values only until the call returns, because
-librdkafka copies them.
+A client, its queue and its topics live as long as this object, and an event lives until it is read. The topics are released
+first, and the client last. The caller must keep keys and values only until the call returns, because librdkafka copies them.
 """
 
 from __future__ import annotations
@@ -119,10 +117,7 @@ class LibrdkafkaProducer:
         self._raise(self._lib.begin_transaction(self._client))
 
     def abort_transaction(self, timeout: float) -> None:
-        """See ``rd_kafka_abort_transaction``.
-
-        The call waits for delivery reports, so another thread makes the call, and this thread reads the reports.
-        """
+        """See ``rd_kafka_abort_transaction``. The call waits for reports, so another thread makes it, and this one reads them."""
         result: list[int | None] = []
         call = threading.Thread(
             target=lambda: result.append(self._lib.abort_transaction(self._client, _milliseconds(timeout)))
@@ -160,10 +155,7 @@ class LibrdkafkaProducer:
         )
 
     def produce_arguments(self, address: int, count: int) -> int:
-        """Enqueue the record that is described by ``count`` structures of type :data:`ARGUMENT` at ``address``.
-
-        Return the error code, or 0.
-        """
+        """Enqueue the record in the ``count`` structures :data:`ARGUMENT` at ``address``. Return the error code, or 0."""
         error = self._lib.produceva(self._client, address, count)
         if error is None:
             self._unreported += 1

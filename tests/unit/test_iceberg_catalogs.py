@@ -39,7 +39,7 @@ def shop(tmp_path: Path) -> Iterator[Shop]:
 
 
 class Second:
-    """A second entrance to the shop's table, which knows the table as it is now."""
+    """A second way to reach the shop's table. It begins with the table's newest metadata."""
 
     def __init__(self, shop: Shop, tmp_path: Path, kind: str) -> None:
         changes = {
