@@ -52,9 +52,10 @@ class ConnectState:
         yield
         self._is_whole = self._is_whole or (frame is self._batch and not self._is_cached)
 
-    def complete(self) -> None:
+    def complete(self) -> bool:
         """See :class:`~twopc.integration.spark.mode.StateCheck`."""
-        if not self._is_whole:
+        is_partial = not self._is_whole
+        if is_partial:
             self._tell(
                 f"batch {self._batch_id}: the sinks' rows do not prove that Spark has evaluated the complete batch, because "
                 "the rows are derived from the batch, or the batch is persisted. So the driver evaluates each batch once "
@@ -71,6 +72,7 @@ class ConnectState:
                 "function, and restart"
             )
         self._is_whole = True
+        return is_partial
 
     def evaluate(self) -> None:
         """See :class:`~twopc.integration.spark.mode.StateCheck`."""

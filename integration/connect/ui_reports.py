@@ -81,8 +81,9 @@ class UiReports:
 
     def now(self) -> Moment:
         """See :class:`Reports`."""
-        job = self.end_of_jobs()  # every lower number was assigned before the RDD is created
-        return Moment(self.next_rdd(), job)
+        # In this order, every lower number was assigned, and every counted drop happened, before the RDD is created.
+        dropped, job = self.dropped(), self.end_of_jobs()
+        return Moment(self.next_rdd(), job, dropped)
 
     def next_rdd(self) -> int:
         """See :class:`Reports`."""
@@ -119,8 +120,8 @@ class UiReports:
         """See :class:`Reports`. The UI's list omits an RDD whose cached rows are lost, so this method asks for each RDD."""
         return {rdd for rdd in among if self._ui.one(f"storage/rdd/{rdd}", _Cached) is not None}
 
-    def dropped_events(self) -> int:
-        """Return how many reports Spark has lost since the application began."""
+    def dropped(self) -> int:
+        """See :class:`Reports`."""
         return self._ui.dropped_events()
 
     def _jobs(self) -> list[JobData]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, NoReturn
 
-from twopc.errors import ConfigurationError, FatalError, TwoPhaseCommitError
+from twopc.errors import ConfigurationError, TwoPhaseCommitError
 from twopc.integration.connect.spark_ui import SparkUi
 from twopc.integration.connect.ui_reports import UiReports
 from twopc.integration.spark.job_history import JobHistory
@@ -19,46 +19,6 @@ if TYPE_CHECKING:
     from collections.abc import Collection
 
     from twopc.integration.spark.mode import ShuffleCheck
-
-
-class UiShuffles(Shuffles):
-    """See :class:`Shuffles`.
-
-    Make the object before the query starts, so that no earlier job can have computed the query's batches.
-
-    Args:
-        reports: Spark's reports.
-
-    Raises:
-        UnavailableError, FatalError: the UI does not show this application's jobs.
-    """
-
-    def __init__(self, reports: UiReports) -> None:
-        history = JobHistory(reports)
-        super().__init__(history)
-        self._reports = reports
-        self._require_all_reports()
-        history.begin(exactly=True)
-
-    def check(self, tag: str, results: Collection[int]) -> None:
-        """See :class:`Shuffles`.
-
-        Raises:
-            FatalError: as in the base class, or Spark has dropped a report.
-        """
-        super().check(tag, results)
-        self._require_all_reports()  # after the jobs were read, so that it counts every report that could be missing
-
-    def _require_all_reports(self) -> None:
-        """Check that Spark has never dropped a report. Old reports count too, because a cache may be older than the query."""
-        dropped = self._reports.dropped_events()
-        if dropped:
-            raise FatalError(
-                f"Spark has dropped {dropped} of its reports about jobs and stages since the server started, because a queue was "
-                "full. So the toolkit cannot check whether a stage ran twice and mixed the rows of two shuffles. No part of the "
-                "batch is decided or visible. Raise spark.scheduler.listenerbus.eventqueue.capacity (default: 10000), and "
-                "restart the server"
-            )
 
 
 class Unusable:
@@ -94,12 +54,16 @@ class Unusable:
 def open_shuffles(session: Any, address: str) -> ShuffleCheck:
     """Create the check that uses Spark's UI.
 
+    Call this before the query starts. Then no earlier job can have computed the query's batches.
+
     Args:
         session: the query's session.
         address: the address of the UI.
     """
     application = str(session.conf.get("spark.app.id"))
     try:
-        return UiShuffles(UiReports(SparkUi(address, application), session))
+        history = JobHistory(UiReports(SparkUi(address, application), session))
+        history.begin(exactly=True)
+        return Shuffles(history)
     except TwoPhaseCommitError as error:
         return Unusable(ConfigurationError(f"CheckpointConfig(spark_ui={address!r}): {error}"))

@@ -135,11 +135,14 @@ class SparkEngine:
                 stages |= {result.stage for result in results if result.stage is not None}
             if self.state is not None and not isinstance(work.mode, Publish):
                 try:
-                    self.state.complete()
+                    is_evaluated = self.state.complete()
                 except Exception as error:
                     if is_cancelled():
                         raise _expired(work, limit, reports) from error
                     raise
+                if is_evaluated:  # the state must be computed from the same shuffles as the rows
+                    with self.shuffles.looking(tag):
+                        pass
         self.shuffles.check(tag, stages)
         if self.staging is not None:
             self.staging.require_visible(report.staged for report in reports if report.staged is not None)

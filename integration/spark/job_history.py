@@ -76,17 +76,20 @@ class JobHistory:
         Args:
             exactly: whether to ask Spark for the next job's number, too, so that no job is examined needlessly later.
         """
-        # No finished job has computed RDDs that are created later, so this needs no call to Spark.
         previous, known = self._moments[-1], None if exactly else self._last
-        now = self.store.now() if known is None else Moment(self.store.next_rdd(), max(known + 1, previous.job))
+        if known is None:
+            now = self.store.now()
+        else:  # no finished job has computed RDDs that are created later, so do not ask Spark for the next job's number
+            dropped = self.store.dropped()
+            now = Moment(self.store.next_rdd(), max(known + 1, previous.job), dropped)
         if len(self._moments) > _MAX_MOMENTS:
             del self._moments[2 : _MAX_MOMENTS // 2 : 2]  # so the gaps between old moments widen with their age
         self._moments.append(now)
         return now
 
-    def first_job(self, rdd: int) -> int:
-        """Return the first job that may have computed the RDD."""
-        return self._moments[bisect_right(self._moments, rdd, key=lambda moment: moment.rdd) - 1].job
+    def before(self, rdd: int) -> Moment:
+        """Return the last recorded moment before the RDD was created. Its job is the first that may have computed the RDD."""
+        return self._moments[bisect_right(self._moments, rdd, key=lambda moment: moment.rdd) - 1]
 
     def is_known(self, rdds: Collection[int], own: Collection[int]) -> bool:
         """Whether all stages that may have computed any of the RDDs are known.
@@ -95,7 +98,7 @@ class JobHistory:
             rdds: the numbers of one or more RDDs.
             own: the numbers of the run's jobs.
         """
-        first = self.first_job(min(rdds))
+        first = self.before(min(rdds)).job
         missing = self._examined.missing(first, max(own, default=first))
         return not any(rdd in self._dropped for rdd in rdds) and all(number in own for number in missing)
 
@@ -115,7 +118,7 @@ class JobHistory:
         for rdd in rdds:
             if rdd in self._dropped:
                 raise _dropped(rdd)
-        first = self.first_job(min(rdds))
+        first = self.before(min(rdds)).job
         for job in self._others(self._examined.missing(first, self.store.end_of_jobs()), own):
             self.record(self.stages_of(job))
             if job.is_over:
@@ -130,7 +133,7 @@ class JobHistory:
         Raises:
             UnreportedError: the store lacks one of these jobs.
         """
-        numbers = range(self.first_job(rdd), self.store.end_of_jobs())
+        numbers = range(self.before(rdd).job, self.store.end_of_jobs())
         return frozenset(stage for job in self._others(numbers, own) for stage in job.stages)
 
     def _others(self, numbers: Iterable[int], own: Collection[int]) -> Iterator[Job]:

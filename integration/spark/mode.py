@@ -76,10 +76,13 @@ class StateCheck(Protocol):
     def watching(self, frame: Any) -> AbstractContextManager[None]:
         """Check whether the body writes all of the state. The body runs one job over a DataFrame."""
 
-    def complete(self) -> None:
+    def complete(self) -> bool:
         """Write the missing part of the state: evaluate the entire batch, and discard the rows.
 
         Like a retry, this also rewrites the part that exists.
+
+        Returns:
+            whether any part was missing, so that the batch was evaluated once more.
 
         Raises:
             ConfigurationError: Spark's plan does not write all of its state.

@@ -81,10 +81,14 @@ class Moment(msgspec.Struct, frozen=True):
 
     A job whose number is lower than ``job`` was submitted before this moment, so it has not computed ``rdd`` or any later
     RDD.
+
+    Attributes:
+        dropped: how many reports Spark had dropped before this moment.
     """
 
     rdd: int
     job: int
+    dropped: int = 0
 
 
 #: Spark's status for a stage that has not run any tasks.
@@ -119,7 +123,10 @@ class JobData(msgspec.Struct, frozen=True, rename="camel"):
 
 
 class Reports(Protocol):
-    """Spark's reports. Spark's listener bus writes them in order, so a report is there once any later report is there."""
+    """Spark's reports. Spark's listener bus writes them in order, so a report is there once any later report is there.
+
+    The exception is a report that Spark drops because the bus's queue is full (``AsyncEventQueue.post``).
+    """
 
     def mark(self, tag: str) -> None:
         """Run a job with this tag. Spark reports this job after all jobs that ended earlier."""
@@ -147,3 +154,6 @@ class Reports(Protocol):
 
     def cached_rdds(self, among: Collection[int]) -> set[int]:
         """Return those of the RDDs that are or will be cached."""
+
+    def dropped(self) -> int:
+        """Return how many reports Spark has dropped since the application began, because a queue was full."""

@@ -30,6 +30,13 @@ _STATUS_TIMEOUT_S: Final = 30.0
 _STATUS_POLL_S: Final = 0.002
 #: The suffix that an attempt's marker jobs add to its tag.
 _MARK: Final = "-end"
+_DROPPED: Final = (
+    "Spark has dropped {lost} of its reports about jobs and stages since it planned this batch's oldest data, because the "
+    "queue of its listener bus was full. So the toolkit cannot check whether a stage ran twice and mixed the rows of two "
+    "shuffles. No part of the batch is decided or visible. Restart the query. If the query stops with this error again, raise "
+    "spark.scheduler.listenerbus.eventqueue.capacity (default: 10000), and restart the application (under Spark Connect, the "
+    "server). If your program has cached a DataFrame outside the function, call its unpersist() first"
+)
 
 
 @dataclass(frozen=True)
@@ -190,6 +197,19 @@ class Shuffles:
         except FatalError as error:
             self._mixed = str(error)
             raise
+        self._require_all_reports(seen, behind)
+
+    def _require_all_reports(self, seen: _Seen, behind: Iterable[tuple[int, ...]]) -> None:
+        """Check that Spark has dropped no report since the batch's oldest data was planned.
+
+        Nothing else shows that the report of a rerun is missing.
+        """
+        dropped = self._store.dropped()
+        if not dropped:
+            return
+        kept = self._kept(seen, self._old(seen)).union(*behind)
+        if lost := dropped - (self._history.before(min(kept)) if kept else self._began).dropped:
+            raise FatalError(_DROPPED.format(lost=lost))
 
     def _unwritten(self, seen: _Seen) -> dict[int, int]:
         """Map the last RDD of each unwritten stage to the stage.
@@ -208,11 +228,18 @@ class Shuffles:
 
     def _shared(self, seen: _Seen, own: Collection[int]) -> set[int]:
         """From the rows' lineage, return the RDDs that another job may have kept as shuffle files or in a cache."""
-        history, old = self._history, {rdd for rdd in seen.lineage if rdd < self._began.rdd}
+        history, old = self._history, self._old(seen)
         if not old or (history.is_known(old, own) and not history.of(old)):
             return set()
+        return self._kept(seen, old)
+
+    def _old(self, seen: _Seen) -> set[int]:
+        return {rdd for rdd in seen.lineage if rdd < self._began.rdd}
+
+    def _kept(self, seen: _Seen, rdds: Collection[int]) -> set[int]:
+        """Return those of the RDDs that Spark may keep as shuffle files or in a cache."""
         written = {max(last.rdd_ids) for last in seen.stages.values() if last.is_written}
-        return (old & written) | self._store.cached_rdds(old)
+        return written.intersection(rdds) | self._store.cached_rdds(rdds)
 
 
 def _unreported(what: str) -> FatalError:

@@ -142,17 +142,10 @@ class BatchState:
         yield
         self._is_whole = self._is_all(before, self._committed()) and self._is_taken_once(frame)
 
-    def complete(self) -> None:
-        """Write the missing part of the state: evaluate the entire batch as Spark has planned it, and discard the rows.
-
-        Like a retry, this also rewrites the part that exists.
-
-        Raises:
-            ConfigurationError: Spark's plan does not write all of its state.
-            Exception: the evaluation failed. The exception is the one that any Spark action would raise.
-        """
+    def complete(self) -> bool:
+        """See :class:`~twopc.integration.spark.mode.StateCheck`. Evaluates the batch as Spark has planned it."""
         if self._is_whole:
-            return
+            return False
         self._tell(
             f"the sinks' rows do not show that Spark has evaluated all of batch {self._batch_id}. Either the rows are only "
             "a part of the batch, or the batch was evaluated before (by persist and count, for example). So the batch is "
@@ -169,6 +162,7 @@ class BatchState:
                 "that part of the plan into the foreachBatch function, and restart"
             )
         self._is_whole = True
+        return True
 
     def evaluate(self) -> None:
         """Evaluate the entire batch, and discard the rows."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 from msgspec import structs
@@ -16,6 +16,9 @@ if TYPE_CHECKING:
     from collections.abc import Collection
 
     from pyspark import SparkContext
+
+#: Spark's counter for the queue whose listener fills the status store (``AsyncEventQueue``).
+_DROPPED: Final = "queue.appStatus.numDroppedEvents"
 
 
 class StatusStore:
@@ -52,9 +55,9 @@ class StatusStore:
 
     def now(self) -> Moment:
         """Return the current moment, and use up an RDD number."""
-        # In this order, a job that is submitted between the two calls is treated as later than the moment, which is safe.
-        job = self.end_of_jobs()
-        return Moment(self.next_rdd(), job)
+        # In this order, a job or a drop between the calls is treated as later than the moment, which is safe.
+        dropped, job = self.dropped(), self.end_of_jobs()
+        return Moment(self.next_rdd(), job, dropped)
 
     def next_rdd(self) -> int:
         """Return the number that the next RDD would get, and use it up."""
@@ -93,6 +96,14 @@ class StatusStore:
         """Return those of the RDDs that are or will be cached."""
         found = self._store.rddList(False)  # noqa: FBT003 - not only cached ones
         return {found.apply(index).id() for index in range(found.size())}.intersection(among)
+
+    def dropped(self) -> int:
+        """Return how many reports Spark has dropped since the application began, because a queue was full."""
+        return int(self._dropped.getCount())
+
+    @cached_property
+    def _dropped(self) -> Any:
+        return self._spark.listenerBus().metrics().metricRegistry().counter(_DROPPED)
 
     @cached_property
     def _json(self) -> Any:

@@ -24,6 +24,7 @@ from pyspark.errors import StreamingQueryException
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as sf
 
+from tests.live.dropped_reports import after_a_drop
 from twopc.checkpoint_config import CheckpointConfig
 from twopc.integration.services.class_data import driver_flags
 from twopc.integration.services.jars import spark_kafka_jars
@@ -42,6 +43,7 @@ if TYPE_CHECKING:
 RUNNING = "the query is running"
 #: Before the process id of a worker.
 SHUFFLED = "a shuffle was written by worker "
+_PLACED = "key binary, value binary, place int, worker int"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -50,8 +52,10 @@ class Options:
 
     ``plan``: ``rows`` (no shuffle), ``shuffle`` (by key), ``unstable`` (a replay puts rows into other tasks, as Spark knows),
     ``scattered`` (the same, but Spark does not know it),
+    ``dropping`` (as ``shuffle``, and Spark drops reports after it has planned a batch and before our call),
     ``two_shuffles`` (by a random number, and again; the last two tasks between them stop themselves),
     ``cached`` (the function caches and counts a shuffle by a random number, stops itself, and writes what it has cached),
+    ``again`` (a count per random number; the toolkit cannot see that the function takes each row once),
     ``update`` or ``complete`` (a count per key, in that output mode), ``transformed`` (the rows of ``update``, by
     ``transformWithStateInPandas``), ``failing`` (the first task fails once, after its last row). ``filled_by`` says who counts
     what is cached: ``function``, ``groups`` (of jobs, which the function sets), ``thread`` (of the function's), ``program``
@@ -143,25 +147,27 @@ def source(spark: SparkSession, options: Options) -> DataFrame:
 
 
 def planned(frame: DataFrame, options: Options) -> DataFrame:
-    if options.plan in {"shuffle", "unstable"}:
-        by = sf.col("key") if options.plan == "shuffle" else sf.rand()
+    if options.plan in {"shuffle", "unstable", "dropping"}:
+        by = sf.rand() if options.plan == "unstable" else sf.col("key")
         return frame.select("key", "value").repartition(options.partitions, by)
     if options.plan == "scattered":
         return _scattered(frame, options).select("key", "value")
     if options.plan == "two_shuffles":
-        schema = "key binary, value binary, place int, worker int"
-        scattered = frame.select("key", "value").mapInArrow(_at_random_places, schema).repartition(4, "place")
-        return scattered.mapInArrow(_stop, schema).repartition(options.partitions, "place").select("key", "value")
-    if options.plan in {"update", "complete", "transformed"}:
-        return _counted(frame, in_python=options.plan == "transformed")
+        scattered = frame.select("key", "value").mapInArrow(_at_random_places, _PLACED).repartition(4, "place")
+        return scattered.mapInArrow(_stop, _PLACED).repartition(options.partitions, "place").select("key", "value")
+    if options.plan in {"update", "complete", "transformed", "again"}:
+        return _counted(frame, options.plan)
     if options.plan == "failing":
         return frame.select("key", "value").mapInArrow(_fail_once, "key binary, value binary")
     return frame.selectExpr("key", f"{options.value} AS value")
 
 
-def _counted(frame: DataFrame, *, in_python: bool) -> DataFrame:
+def _counted(frame: DataFrame, plan: str) -> DataFrame:
+    if plan == "again":
+        placed = frame.select("key", "value").mapInArrow(_at_random_places, _PLACED)
+        return placed.groupBy("place").count().selectExpr("string(place) AS key", "string(count) AS value")
     keyed = frame.select(sf.col("key").cast("string").alias("key")).groupBy("key")
-    if in_python:
+    if plan == "transformed":
         return keyed.transformWithStateInPandas(
             _counting(), outputStructType="key STRING, value STRING", outputMode="append", timeMode="None"
         )
@@ -202,6 +208,10 @@ def _of_cache(each: ExactlyOnce, options: Options, table: DataFrame | None) -> C
     return function
 
 
+def _united(each: ExactlyOnce) -> Callable[[DataFrame, int], None]:
+    return lambda batch, batch_id: each(batch.union(batch.where("false")), batch_id)
+
+
 def _armed(each: ExactlyOnce) -> Callable[[DataFrame, int], None]:
     """Arm the process in which Spark Connect calls the function, once."""
     armed: list[bool] = []
@@ -216,8 +226,7 @@ def _armed(each: ExactlyOnce) -> Callable[[DataFrame, int], None]:
 
 
 def _scattered(frame: DataFrame, options: Options) -> DataFrame:
-    schema = "key binary, value binary, place int, worker int"
-    return frame.select("key", "value").mapInArrow(_at_random_places, schema).repartition(options.partitions, "place")
+    return frame.select("key", "value").mapInArrow(_at_random_places, _PLACED).repartition(options.partitions, "place")
 
 
 def _fill(frame: DataFrame, filled_by: str) -> None:
@@ -279,12 +288,16 @@ def start(spark: SparkSession, options: Options) -> tuple[StreamingQuery, Exactl
     settings = {"checkpoint_location": options.checkpoint, **options.settings}
     if isinstance(config := settings.get("checkpoints"), dict):  # from the command line
         settings["checkpoints"] = CheckpointConfig(**config)
-    mode = options.plan if options.plan in {"update", "complete"} else "append"
+    mode = {"complete": "complete", "update": "update", "again": "update"}.get(options.plan, "append")
     writer = planned(source(spark, options), options).writeStream.outputMode(mode)
     each = exactly_once(sink, **settings)
     function: Callable[[DataFrame, int], None] = each
     if options.plan == "cached":
         function = _of_cache(each, options, _table(spark, options))
+    elif options.plan == "again":
+        function = _united(each)
+    elif options.plan == "dropping":
+        function = after_a_drop(each)
     elif options.is_connect:
         function = _armed(each)
     writer = writer.foreachBatch(function).option("checkpointLocation", options.checkpoint)

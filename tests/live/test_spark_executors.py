@@ -10,6 +10,7 @@ import psutil
 import pyspark
 import pytest
 
+from tests.live.dropped_reports import SMALL_QUEUE
 from tests.live.spark_hosts import two_hosts
 from tests.live.spark_query import SHUFFLED
 from tests.live.spark_support import BY_TASKS, Pipeline, processes_of, wait_until
@@ -203,6 +204,30 @@ def test_a_cache_of_which_an_executor_had_a_part_and_all_of_the_shuffle_is_not_d
     pipeline.require_exactly_once()
 
 
+def test_a_state_that_was_computed_from_another_shuffle_than_the_rows_stops_the_query_and_a_restart_writes_both(
+    kafka: KafkaService, tmp_path: Path
+) -> None:
+    """The batch is evaluated once more after the driver has written its rows. An executor dies in between."""
+    pipeline = Pipeline(kafka.bootstrap_servers, tmp_path, spark=CLUSTER, plan="again", settings={"write_by": "driver"})
+    try:
+        pipeline.feed(200)
+        run = pipeline.process("task.prepared=stop")
+        run.wait_stopped(300)
+        executors = [one for one in processes_of(run.session) if _EXECUTOR in one.cmdline()]
+        executors[0].kill()
+        wait_until(lambda: "Lost executor" in run.text, f"{run.log}: Spark has noticed")
+        run.resume()
+        assert run.ended(300) != 0, "it was decided"
+        assert "again, because it lost some of that stage's output" in run.text, run.text[-3000:]
+        assert not pipeline.visible()
+        again = pipeline.process()
+        assert again.ended(300) == 0, again.text[-3000:]
+        counts = [int(value) for value in pipeline.visible().elements()]
+        assert sum(counts) == 200
+    finally:
+        kill_workers(pipeline)
+
+
 def test_a_status_store_that_forgets_stages_stops_the_query_once_and_with_the_settings_as_named_it_runs(
     kafka: KafkaService, tmp_path: Path
 ) -> None:
@@ -216,6 +241,25 @@ def test_a_status_store_that_forgets_stages_stops_the_query_once_and_with_the_se
         assert not pipeline.visible()
         settings = {"spark.ui.retainedStages": "1000", "spark.scheduler.listenerbus.eventqueue.capacity": "20000"}
         again = pipeline.process(spark=settings)
+        assert again.ended() == 0, again.text[-3000:]
+    finally:
+        kill_workers(pipeline)
+    pipeline.require_exactly_once()
+
+
+def test_reports_that_spark_dropped_stop_the_query_once_and_with_the_setting_as_named_it_runs(
+    kafka: KafkaService, tmp_path: Path
+) -> None:
+    """Nothing else shows that a report is missing: the batch's own jobs are reported completely."""
+    pipeline = Pipeline(kafka.bootstrap_servers, tmp_path, spark=SMALL_QUEUE, plan="dropping")
+    try:
+        pipeline.feed(60)
+        run = pipeline.process()
+        assert run.ended() != 0
+        assert re.search("Spark has dropped [1-9][0-9]* of its reports", run.text), run.text[-3000:]
+        assert "failed, retrying" not in run.text
+        assert not pipeline.visible()
+        again = pipeline.process(spark={"spark.scheduler.listenerbus.eventqueue.capacity": "10000"})
         assert again.ended() == 0, again.text[-3000:]
     finally:
         kill_workers(pipeline)

@@ -40,7 +40,7 @@ def work(spark: SparkSession, jobs: int = MORE_THAN_KEPT) -> None:
     history = history_of(spark.sparkContext)
     run_jobs(spark, jobs)
     ended = history.store.end_of_jobs()
-    wait_until(lambda: history.first_job(1 << 31) >= ended, "a moment after the last job")
+    wait_until(lambda: history.before(1 << 31).job >= ended, "a moment after the last job")
 
 
 @pytest.fixture

@@ -17,9 +17,10 @@ from twopc.errors import ConfigurationError, FatalError, UnavailableError
 from twopc.integration.connect import ui_reports
 from twopc.integration.connect.spark_ui import SparkUi
 from twopc.integration.connect.ui_reports import UiReports
-from twopc.integration.connect.ui_shuffles import UiShuffles, open_shuffles
+from twopc.integration.connect.ui_shuffles import open_shuffles
 from twopc.integration.spark import job_history
 from twopc.integration.spark.reports import Job
+from twopc.integration.spark.shuffles import Shuffles
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -135,9 +136,9 @@ def address(spark: Spark) -> Iterator[str]:
         yield address
 
 
-def opened(spark: Spark, address: str) -> UiShuffles:
+def opened(spark: Spark, address: str) -> Shuffles:
     shuffles = open_shuffles(spark, address)
-    assert isinstance(shuffles, UiShuffles)
+    assert isinstance(shuffles, Shuffles)
     return shuffles
 
 
@@ -181,7 +182,7 @@ def test_a_stage_of_another_job_that_ran_again_before_the_batch_stops_the_query(
 
 
 def test_a_report_that_spark_has_dropped_stops_the_query(spark: Spark, address: str) -> None:
-    """It is missing for ever, and a missing attempt leaves no trace."""
+    """A missing attempt leaves no trace."""
     shuffles = opened(spark, address)
     shuffles.begin()
     shuffles.check("a", run_batch(spark))
@@ -197,7 +198,7 @@ def test_jobs_of_others_that_spark_has_forgotten_before_a_batch_stop_the_query_a
     """Any of them may have written a part of the batch's shuffle, which is older than the call."""
     monkeypatch.setattr(job_history, "_LATE_S", 0.01)
 
-    def process(shuffles: UiShuffles, tag: str) -> None:
+    def process(shuffles: Shuffles, tag: str) -> None:
         rdds = [spark.new_rdd() for _ in range(2)]
         shuffles.begin()
         spark.run(tag, [stage(rdds[0], writes=9)], [stage(rdds[1], reads=9)])
@@ -214,10 +215,6 @@ def test_jobs_of_others_that_spark_has_forgotten_before_a_batch_stop_the_query_a
 
 def _without_metrics(spark: Spark) -> None:
     spark.answers[_METRICS] = (200, '{"counters": {}}')
-
-
-def _dropping(spark: Spark) -> None:
-    spark.drop(1)
 
 
 def _of_another(spark: Spark) -> None:
@@ -244,7 +241,6 @@ def _without_tags(spark: Spark) -> None:
     ("change", "reason"),
     [
         (_without_metrics, "has 0 counters"),
-        (_dropping, "dropped 1 of its reports"),
         (_of_another, "404"),
         (_forbidden, "403"),
         (_redirected, "302"),
@@ -347,7 +343,7 @@ def test_cached_rdds_are_read_as_spark_shows_them() -> None:
 
 def test_the_counter_of_dropped_reports_is_read_as_spark_shows_it() -> None:
     with recorded() as reports:
-        assert reports.dropped_events() == 0
+        assert reports.dropped() == 0
 
 
 @pytest.mark.parametrize("address", ["http://127.0.0.1:4040", "https://host/prefix", "http://[::1]:4040"])

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 import pytest
+from msgspec import structs
 
 from twopc.errors import FatalError, RetriableError
 from twopc.integration.spark import job_history, shuffles
@@ -64,9 +66,13 @@ class Store:
     asked: list[int] = field(default_factory=list)  #: the jobs that were looked up one by one
     marked: dict[str, list[Job]] = field(default_factory=dict)  #: what is reported by the time that a mark is
     moment: Moment = OLD
+    lost: int = 0  #: how many reports Spark has dropped
+
+    def dropped(self) -> int:
+        return self.lost
 
     def now(self) -> Moment:
-        return self.moment
+        return structs.replace(self.moment, dropped=self.lost)
 
     def next_rdd(self) -> int:
         return self.moment.rdd
@@ -456,6 +462,65 @@ def test_jobs_before_the_rdds_of_the_batch_are_not_examined() -> None:
     assert not store.asked
 
 
+def test_a_report_that_spark_dropped_during_the_attempt_stops_the_query() -> None:
+    """The report of a stage that ran again would leave no other trace."""
+    store = Store(dict(ONE_JOB), moment=NEW)
+    watched = watching(store)
+    store.lost = 2
+    with pytest.raises(FatalError, match=r"Spark has dropped 2 of its reports.*eventqueue\.capacity"):
+        watched.check("a", {RESULT})
+
+
+def read_after_a_drop(store: Store) -> None:
+    """Spark drops a report after RDD 1 and before RDD 10 is created. The attempt begins after the drop."""
+    history = JobHistory(store)
+    history.begin(exactly=True)
+    store.lost, store.moment = 1, OLD
+    watched = Shuffles(history)
+    watched.begin()
+    watched.check("b", {5})
+
+
+def test_a_report_that_spark_dropped_before_the_attempts_own_jobs_is_not_needed() -> None:
+    store = Store({"b": [Job(0, (3, 5), is_over=True)]}, moment=NEW)
+    store.stages = {3: [attempt_of(3, 0, 20)], 5: result(5, 21)}
+    read_after_a_drop(store)
+
+
+def test_a_report_that_spark_dropped_after_a_shuffle_that_the_attempt_reads_was_planned_stops_the_query() -> None:
+    """The query planned the shuffle before its call. Another job may have written the shuffle twice."""
+    store = Store({"b": [Job(0, (3, 4, 5), is_over=True)]}, later_job("COMPLETE", "COMPLETE"), moment=NEW)
+    with pytest.raises(FatalError, match="Spark has dropped 1 of its reports"):
+        read_after_a_drop(store)
+
+
+@pytest.mark.parametrize("is_cached", [False, True])
+def test_a_report_that_spark_dropped_is_needed_only_for_old_rows_that_spark_keeps(*, is_cached: bool) -> None:
+    """Each batch computes the rows of a table once more, unless the table is cached."""
+    store = Store({"b": [Job(0, (5,), is_over=True)]}, {5: result(5, 3, reads=0)}, moment=NEW)
+    store.cached = {3} if is_cached else set()
+    with pytest.raises(FatalError, match="unpersist") if is_cached else contextlib.nullcontext():
+        read_after_a_drop(store)
+
+
+def test_a_report_that_spark_dropped_before_a_local_checkpoint_and_after_its_shuffle_was_planned_stops_the_query() -> (
+    None
+):
+    """The attempt's jobs show only the local checkpoint, which is newer than the drop."""
+    store = Store({"": [Job(0, (M1, 4), is_over=True)], "b": [Job(1, (5,), is_over=True)]}, moment=NEW)
+    store.stages = {M1: attempts_at(M1), 4: result(4, 13), 5: result(5, 13, reads=0)}
+    store.cached = {13}
+    history = JobHistory(store)
+    history.begin(exactly=True)
+    store.lost, store.moment = 1, OLD
+    history.begin(exactly=True)
+    store.moment = Moment(20, 1)
+    watched = Shuffles(history)
+    watched.begin()
+    with pytest.raises(FatalError, match="Spark has dropped 1 of its reports"):
+        watched.check("b", {5})
+
+
 def test_the_end_of_a_job_is_waited_for() -> None:
     store = Store(ONE_JOB, unreported=iter([[], [Job(0, (M1, M2, RESULT), is_over=False)]]))
     watching(store).check("a", {RESULT})
@@ -659,8 +724,8 @@ def test_old_moments_are_thinned_and_the_newest_and_the_first_are_kept(monkeypat
     for number in range(1, 1000):
         store.moment = Moment(number, number)
         history.begin(exactly=True)
-    assert [history.first_job(rdd) for rdd in (0, 1, 2, *range(992, 1100, 50))] == [0, 1, 1, 992, 999, 999]
-    found = [history.first_job(rdd) for rdd in range(1000)]
+    assert [history.before(rdd).job for rdd in (0, 1, 2, *range(992, 1100, 50))] == [0, 1, 1, 992, 999, 999]
+    found = [history.before(rdd).job for rdd in range(1000)]
     assert found == sorted(found)
     assert all(job <= rdd for rdd, job in enumerate(found))
     assert 8 < len(set(found)) <= 17
