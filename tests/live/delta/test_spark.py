@@ -72,6 +72,16 @@ def test_a_table_and_a_topic_have_every_row_once_after_a_crash_at(
     assert values(topic) == VALUES
 
 
+def test_two_sinks_of_one_query_write_the_same_table_though_it_crashes_between_their_commits(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    """Each sink finds its own commit, although the other sink's commit is newer."""
+    sink = created(tmp_path, COLUMNS)
+    query = Query(spark, tmp_path, (sink, DeltaSink(name="again", table_uri=sink.table_uri)))
+    query.run_over_a_crash_at("driver.committing@2")
+    assert rows(sink) == sorted(2 * ROWS)
+
+
 def test_readers_see_all_rows_of_a_batch_or_none(spark: SparkSession, tmp_path: Path) -> None:
     sink = created(tmp_path, COLUMNS)
     query = Query(spark, tmp_path, (sink,), plan=lambda frame: frame.repartition(3))

@@ -84,6 +84,17 @@ def test_a_table_and_a_topic_have_every_row_once_after_a_crash_at(
     assert values(topic) == VALUES
 
 
+def test_two_sinks_of_one_query_write_the_same_table_though_it_crashes_between_their_commits(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    """Each sink finds its own snapshot, although the other sink's snapshot is newer."""
+    warehouse, sink = created(tmp_path)
+    other = IcebergSink(name="again", catalog=warehouse.properties, table=TABLE)
+    query = Query(spark, tmp_path, (sink, other))
+    query.run_over_a_crash_at("driver.committing@2")
+    assert rows(warehouse) == sorted(2 * ROWS)
+
+
 def test_readers_see_all_rows_of_a_batch_or_none(spark: SparkSession, tmp_path: Path) -> None:
     warehouse, sink = created(tmp_path)
     query = Query(spark, tmp_path, (sink,), plan=lambda frame: frame.repartition(3))
