@@ -10,11 +10,10 @@ from abc import ABC, abstractmethod
 from typing import TYPE_CHECKING, Any, Final
 
 from hbasedriver.client.client import Client
-from hbasedriver.operations import Scan
 
 from benchmarks.counting import WrongCountError
 from benchmarks.file_queries import COLUMNS
-from benchmarks.hbase_sink import create_table
+from benchmarks.hbase_sink import count_rows, create_table
 from benchmarks.postgres_sink import execute
 from benchmarks.session import spark_session
 from twopc.integration.services.iceberg import RestCatalogs
@@ -113,8 +112,7 @@ class HBase(Output):
         return HBaseSink(name=name, zookeeper=self._zookeeper, table=_HBASE_TABLE, mapping=mapping)
 
     def count(self, name: str) -> int:
-        with self._table.scan(Scan(f"{name}:".encode(), f"{name};".encode())) as scanner:
-            return sum(1 for _ in scanner)
+        return count_rows(self._table, f"{name}:")
 
     def drop(self, name: str) -> None:
         """Do nothing, because each run has its own keys, which may stay."""
