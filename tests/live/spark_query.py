@@ -212,17 +212,17 @@ def _united(each: ExactlyOnce) -> Callable[[DataFrame, int], None]:
     return lambda batch, batch_id: each(batch.union(batch.where("false")), batch_id)
 
 
-def _armed(each: ExactlyOnce) -> Callable[[DataFrame, int], None]:
+def _armed(function: Callable[[DataFrame, int], None]) -> Callable[[DataFrame, int], None]:
     """Arm the process in which Spark Connect calls the function, once."""
     armed: list[bool] = []
 
-    def function(batch: DataFrame, batch_id: int) -> None:
+    def arm_and_call(batch: DataFrame, batch_id: int) -> None:
         if not armed:
             arm_from_environment()
         armed.append(True)
-        each(batch, batch_id)
+        function(batch, batch_id)
 
-    return function
+    return arm_and_call
 
 
 def _scattered(frame: DataFrame, options: Options) -> DataFrame:
@@ -298,8 +298,8 @@ def start(spark: SparkSession, options: Options) -> tuple[StreamingQuery, Exactl
         function = _united(each)
     elif options.plan == "dropping":
         function = after_a_drop(each)
-    elif options.is_connect:
-        function = _armed(each)
+    if options.is_connect:
+        function = _armed(function)
     writer = writer.foreachBatch(function).option("checkpointLocation", options.checkpoint)
     return writer.trigger(availableNow=True).start(), each
 

@@ -10,7 +10,15 @@ import pytest
 
 from tests.live.spark_support import BY_TASKS, Pipeline, spark_ui
 from tests.live.test_spark_checksums import CHECKSUMS
-from tests.live.test_spark_executors import CLUSTER, MANY_ROWS, executor_of, kill_workers, let_go, stopped
+from tests.live.test_spark_executors import (
+    CLUSTER,
+    MANY_ROWS,
+    executor_of,
+    kill_workers,
+    let_go,
+    lose_executor,
+    stopped,
+)
 
 pytest.importorskip("grpc", reason="Spark Connect needs it, and the group of Spark 3.5 lacks it")
 
@@ -149,3 +157,22 @@ def test_spark_ui_shows_a_stage_between_two_shuffles_that_ran_again_and_a_restar
         again = pipeline.process()
         let_go(again)
         assert again.ended() == 0, again.text[-3000:]
+
+
+def test_spark_ui_shows_that_a_state_was_computed_from_another_shuffle_than_the_rows_and_a_restart_writes_both(
+    kafka: KafkaService, tmp_path: Path
+) -> None:
+    """The batch is evaluated once more after the driver has written its rows. An executor dies in between."""
+    ui, config = spark_ui()
+    options: dict[str, Any] = {"spark": CLUSTER | ui, "settings": {"write_by": "driver"} | config}
+    with unchecked(kafka, tmp_path, rows=200, plan="again", max_offsets=None, **options) as pipeline:
+        run = pipeline.process("task.prepared=stop")
+        [driver] = stopped(run, count=1)
+        lose_executor(run)
+        driver.resume()
+        assert run.ended() != 0, "it was decided"
+        assert _RAN_AGAIN in run.text, run.text[-3000:]
+        assert not pipeline.visible()
+        again = pipeline.process()
+        assert again.ended() == 0, again.text[-3000:]
+        assert sum(int(value) for value in pipeline.visible().elements()) == 200

@@ -95,6 +95,12 @@ def executor_of(worker: psutil.Process) -> psutil.Process:
     return next(parent for parent in worker.parents() if _EXECUTOR in parent.cmdline())
 
 
+def lose_executor(run: Run) -> None:
+    """Kill an executor, and wait until Spark has noticed."""
+    next(one for one in processes_of(run.session) if _EXECUTOR in one.cmdline()).kill()
+    wait_until(lambda: "Lost executor" in run.text, f"{run.log}: Spark has noticed")
+
+
 def let_go(run: Run, *hosts: int) -> None:
     """Resume every stopped worker until the run ends."""
 
@@ -213,9 +219,7 @@ def test_a_state_that_was_computed_from_another_shuffle_than_the_rows_stops_the_
         pipeline.feed(200)
         run = pipeline.process("task.prepared=stop")
         run.wait_stopped(300)
-        executors = [one for one in processes_of(run.session) if _EXECUTOR in one.cmdline()]
-        executors[0].kill()
-        wait_until(lambda: "Lost executor" in run.text, f"{run.log}: Spark has noticed")
+        lose_executor(run)
         run.resume()
         assert run.ended(300) != 0, "it was decided"
         assert "again, because it lost some of that stage's output" in run.text, run.text[-3000:]
