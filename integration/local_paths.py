@@ -13,7 +13,7 @@ _URL: Final = re.compile(r"([a-zA-Z][a-zA-Z0-9+.-]+):(/.*)")
 
 
 def local_path(location: str | Path) -> Path:
-    """Return the directory that a path or a ``file:`` URL names. Like Hadoop, leave percent signs undecoded.
+    """Convert a path or a ``file:`` URL to a directory's path. Like Hadoop, do not decode percent-encoding.
 
     Raises:
         ConfigurationError: the location is a URL for another file system.

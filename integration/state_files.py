@@ -10,7 +10,7 @@ _VERSION: Final = re.compile(r"(\d+)(?:_[0-9a-f-]+)?\.(delta|snapshot|zip|change
 
 
 def version_of(name: str) -> tuple[int, str] | None:
-    """Return the version of the state store that a file contains, and the file's kind.
+    """Return which version of the state store a file contains, and the file's kind.
 
     Return None if the file contains no version.
 

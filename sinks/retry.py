@@ -1,4 +1,4 @@
-"""Retry with backoff. Store clients wait and give up only in these functions."""
+"""Retry with backoff. Only these functions make a store client wait or give up."""
 
 from __future__ import annotations
 

@@ -162,7 +162,7 @@ class Binding:
         return {int(found[1]) for name in self._files.names("") if (found := _NAME.fullmatch(name))}
 
     def _load(self, decided: int) -> None:
-        """Load the binding to which the last decision refers. If that file is missing, load the newest one."""
+        """Load the last decision's binding. If the file of this binding is missing, load the newest binding."""
         self._newest = max(self._listed(), default=0)
         self.number, self._bound = 0, None
         for number in (decided, self._newest, _FIRST):

@@ -6,9 +6,9 @@ ended it. A completed checkpoint resets the count to 0. A job fails when the cou
 (``CheckpointFailureManager.checkFailureCounter``, flink-runtime). After a failed checkpoint, Flink continues with newer
 rows. Spark hands over each batch only once, so the toolkit writes the same batch again.
 
-Flink's ``min-pause`` counts from the end of one checkpoint to the trigger of the next (``CheckpointRequestDecider.
-nextTriggerDelayMillis``). The toolkit's pause also counts from the end of one checkpoint. After a failed checkpoint, the pause
-serves as the backoff.
+Flink's ``min-pause`` counts from the end of one checkpoint to the trigger of the next checkpoint
+(``CheckpointRequestDecider.nextTriggerDelayMillis``). The toolkit's pause also counts from the end of one checkpoint. After
+a failed checkpoint, the pause serves as the backoff.
 """
 
 from __future__ import annotations

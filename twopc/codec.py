@@ -30,8 +30,8 @@ _HEADER: Final = re.compile(rb"(twopc/[0-9]{1,7}) ([0-9a-f]{64}) ([0-9]{1,7})/([
 def encode(record: Record, *, max_bytes: int) -> list[bytes]:
     """Encode a record as frames of at most ``max_bytes`` each (rule 14).
 
-    A frame consists of ``<format> <sha256 of the body> <i>/<n> <check>``, a newline, and its part of the body. The
-    check covers only that frame. A missing frame can therefore be distinguished from an altered one.
+    A frame consists of ``<format> <sha256 of the body> <i>/<n> <check>``, a newline, and the frame's part of the body.
+    The check covers only that frame. A missing frame can therefore be distinguished from an altered one.
     """
     body = _ENCODER.encode(record)
     digest = hashlib.sha256(body).hexdigest()

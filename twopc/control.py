@@ -44,7 +44,7 @@ class Control(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
 
     @property
     def owner(self) -> Owner:
-        """The driver that acquired the sink last."""
+        """The driver that most recently acquired the sink."""
         return Owner(self.query_id or None, self.driver_epoch)
 
 

@@ -44,7 +44,7 @@ class DecisionLog(ABC):
 
     @abstractmethod
     def read(self) -> LogContents:
-        """Read every record up to this driver's own record (rule 1). No earlier driver can add records after that one.
+        """Read every record up to this driver's own record (rule 1). No earlier driver can add records after this record.
 
         Raises:
             DecisionLogDamagedError: a record is torn or altered, or this driver's record cannot be read back.

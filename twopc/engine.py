@@ -33,7 +33,7 @@ class Repair:
         lost: for each sink name, the partitions whose rows are written. In this attempt, any task may have these rows.
         first_task: the number of the attempt's first task. This number is higher than the task numbers in the decision,
             because a sink may identify a transaction by its task's number.
-        direct: the DataFrames that the driver must write, each as one task. The driver also wrote them for the
+        direct: the DataFrames that the driver must write, each as one task. The driver also wrote these DataFrames for the
             decision. A repair compares each partition's rows with those in the decision.
     """
 
@@ -122,7 +122,7 @@ class StagedRows(Protocol):
         """Whether the file exists and is complete."""
 
     def release(self, driver_epoch: int, batch_id: int) -> None:
-        """Try to delete rows that this driver and earlier ones staged for batches up to the proven batch ``batch_id``.
+        """Try to delete rows that this and earlier drivers staged for batches up to the proven batch ``batch_id``.
 
         This method must not raise.
         """

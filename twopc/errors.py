@@ -1,4 +1,4 @@
-"""The error classes. Callers decide what to do next by an error's class, not by its message.
+"""The error classes. Callers decide from an error's class, not from its message, what to do next.
 
 Most cases of lost or duplicated records come from confusing these four outcomes:
 

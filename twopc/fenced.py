@@ -25,7 +25,7 @@ logger = logging.getLogger(__name__)
 def is_proven_absent(log: DecisionLog, records: Sequence[Record], *, driver_run_id: str, after: int) -> bool:
     """Whether the log proves that it does not contain any of these decisions and never will.
 
-    This function reads the log. If that fails, nothing is proven.
+    If the log cannot be read, nothing is proven.
 
     Args:
         log: the log, which another driver now owns.

@@ -187,7 +187,7 @@ class FencedCommitter(StepCommitter[HandleT, StepT], Generic[HandleT, StepT]):
     def is_prepared(self, step: StepT, handle: HandleT) -> bool:
         """Whether the transaction is prepared and contains as many rows as the handle says.
 
-        This is checked just before the decision.
+        The check runs just before the decision.
         """
 
     @abstractmethod
@@ -229,7 +229,7 @@ class FencedCommitter(StepCommitter[HandleT, StepT], Generic[HandleT, StepT]):
         """
 
     def forget_before(self, step: StepT, version: int) -> None:
-        """Delete the markers with lower versions, because their outcomes are no longer needed."""
+        """Delete the markers with versions below ``version``, because their outcomes are no longer needed."""
 
     # -- for callers ----------------------------------------------------------------------------------------------------
 

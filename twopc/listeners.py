@@ -54,7 +54,7 @@ class Listeners:
 
     @property
     def idle_ms(self) -> float:
-        """The time since the last checkpoint ended, in ms; infinite before the first one."""
+        """The time since the last checkpoint ended, in ms; infinite before the first checkpoint ends."""
         return math.inf if self._last_ended is None else (time.monotonic() - self._last_ended) * 1000
 
     @contextlib.contextmanager

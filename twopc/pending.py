@@ -70,7 +70,7 @@ class Pending:
         self._take_orphans_ended: Callable[[], int] = int
 
     def counting(self, take_orphans_ended: Callable[[], int]) -> None:
-        """Set the function that counts transactions ended by sweeps since the last checkpoint. :meth:`ended` calls it."""
+        """Set the function that counts the transactions that sweeps have ended since the last checkpoint."""
         self._take_orphans_ended = take_orphans_ended
 
     def measured(self, state: tuple[StateSize, ...]) -> None:

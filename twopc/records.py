@@ -155,7 +155,7 @@ class Repair(msgspec.Struct, frozen=True, kw_only=True, tag="repair"):
 
 
 class Truncation(msgspec.Struct, frozen=True, kw_only=True, tag="truncation"):
-    """Announces that the driver will delete every record before ``log_start``, and keeps the facts that must not be lost."""
+    """Announces the deletion of every record before ``log_start``, and preserves the facts that must not be lost."""
 
     log_start: int
     begin: Begin

@@ -43,7 +43,7 @@ _CLAIMS: Final = 100
 
 
 def require_atomic(files: Files) -> None:
-    """Check that these files can store the decisions, which requires an atomic put-if-absent.
+    """Check that these files can store the decisions. The decisions require an atomic put-if-absent.
 
     Raises:
         ConfigurationError: two drivers could both decide.
@@ -74,7 +74,7 @@ class RegisterLog(DecisionLog):
     def identity(self) -> str:
         """See :class:`DecisionLog`. The id is empty until a driver acquires the log.
 
-        In a bound checkpoint, it is never empty.
+        In a bound checkpoint, the id is never empty.
 
         Raises:
             DecisionLogDamagedError: the file with the id is torn or altered.

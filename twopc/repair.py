@@ -70,7 +70,7 @@ def lost_places(
     Args:
         decision: the decision.
         lost: the lost transactions.
-        found: the replayed place for each decided place. If a place is missing, it has not changed.
+        found: the replayed place for each decided place. A decided place without an entry has not moved.
     """
     places: dict[str, set[Place]] = {}
     for task in decision.tasks:

@@ -22,8 +22,8 @@ class Settings:
     Attributes:
         overrides: the user's permissions for actions that would otherwise be rejected.
         max_attempts: how many times a batch is prepared before an error stops the query.
-        keep_batches: how many decisions are retained, including the last one. This must not be less than the number of
-            batches that the engine retains.
+        keep_batches: how many decisions are retained, including the last one. This number must not be less than the
+            number of batches that the engine retains.
 
     Raises:
         ConfigurationError: a count is below 1.

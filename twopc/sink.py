@@ -3,7 +3,7 @@
 The contract defines three roles:
 
 * :class:`TwoPhaseCommitSink` describes the sink. A sink object is small and picklable, and has no open connections. The
-  driver and each task have their own copy.
+  driver and each task have their own copies.
 * :class:`SinkWriter` serves one task attempt on an executor. A writer can *begin*, *write*, *pre-commit* and *abort*.
 * :class:`SinkCommitter` serves one run in the driver. A committer can *commit*, *abort*, *recover* and prove outcomes.
 
@@ -180,7 +180,7 @@ class TwoPhaseCommitSink(ABC, Generic[HandleT]):
 
 
 def type_name(field: pa.Field[pa.DataType]) -> str:
-    """Return the engine's name for a column's type, or Arrow's name if the engine has no name for it."""
+    """Return the engine's name for a column's type, or Arrow's name if the engine has no name for the type."""
     return (field.metadata or {}).get(TYPE_NAME, str(field.type).encode()).decode()
 
 

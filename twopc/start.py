@@ -1,4 +1,4 @@
-"""Start a driver: check, fence the previous driver, complete its last decision, and end undecided transactions (rule 1).
+"""Start a driver: run checks, fence the previous driver, complete its last decision, and end undecided transactions (rule 1).
 
 A sink must never pass unnoticed to another query, or to an older copy of the same query.
 """
@@ -74,7 +74,7 @@ def _recover(setup: Setup, batch: Batch, pending: Pending) -> DriverRun:
 
 
 def _check_read_only(setup: Setup, batch: Batch) -> Owners:
-    """Run every check that does not require fencing a possibly healthy driver; return each sink's last owner."""
+    """Run every check that needs no fence, because the previous driver may be healthy. Return each sink's last owner."""
     owners = setup.participants.inspect()
     require_same_owner(setup, owners, batch)
     if setup.binding.is_listed_at_once:
@@ -116,7 +116,7 @@ def _startable(setup: Setup, view: LogView, batch: Batch, owners: Owners) -> Log
 
 
 def _require_still_startable(setup: Setup, view: LogView, batch: Batch, owners: Owners) -> None:
-    """Check again after this driver has acquired everything.
+    """Check again after this driver has acquired all sinks and logs.
 
     If the start is refused now, the cause may be that another driver has fenced this one.
 

@@ -19,7 +19,7 @@ def tried(files: Files) -> Files:
     """Create, read, list and remove a test file, once for each run.
 
     Returns:
-        ``files``. On a file system without hard links, the same directory, treated as an object store.
+        ``files``; or, on a file system without hard links, the same directory treated as an object store.
 
     Raises:
         ConfigurationError: the directory cannot be used.

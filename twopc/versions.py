@@ -21,25 +21,25 @@ NO_ATTEMPT: Final[Mapping[str, Any]] = {_VERSION: 0, _AFTER: 0}
 
 
 def scan_start_of(record: Control) -> dict[str, Any]:
-    """Return the versions to store in the decision record for the attempt that has just reserved this record's version."""
+    """Return the versions for the decision record of an attempt, which has just reserved the version in ``record``."""
     return {_VERSION: record.version, _AFTER: record.decided}
 
 
 def is_ahead(record: Control, scan_start: Mapping[str, Any]) -> bool:
-    """Return whether a record has a decision newer than the attempt for which ``begin_attempt`` returned ``scan_start``."""
+    """Return whether the record has a decision that is newer than the attempt with this ``scan_start``."""
     known = scan_start or NO_ATTEMPT
     # A higher version is not required: if two copies have both decided, the one that began first may commit first.
     return record.decided != version_of(known) and record.decided > decided_before(known)
 
 
 def is_behind(record: Control, scan_start: Mapping[str, Any]) -> bool:
-    """Return whether a record lacks decisions from before the attempt whose ``begin_attempt`` returned ``scan_start``."""
+    """Return whether the record lacks decisions that were made before the attempt with this ``scan_start``."""
     known = scan_start or NO_ATTEMPT
     return record.version < version_of(known) and record.decided < int(known.get(_AFTER, 0))
 
 
 def version_of(scan_start: Mapping[str, Any]) -> int:
-    """Return the version of the attempt for which :meth:`ControlCommitter.begin_attempt` returned ``scan_start``."""
+    """Return the version of the attempt with this ``scan_start`` (see :meth:`ControlCommitter.begin_attempt`)."""
     return int(scan_start[_VERSION])
 
 

@@ -1,4 +1,4 @@
-"""Report a rule once when it begins to hold, and once when it no longer holds. This module has no thread, clock or I/O."""
+"""Report a rule once when it begins to hold, and once when it no longer holds. It has no threads, clock or I/O."""
 
 from __future__ import annotations
 
@@ -62,7 +62,8 @@ class Episodes:
 
     Args:
         rules: the rules; each has a different name.
-        query: the query name in alerts. If it is empty, alerts contain the query id as soon as a checkpoint shows the id.
+        query: the name of the query in alerts. If it is empty, alerts contain the query id as soon as a checkpoint shows
+            the id.
         watched_ms: when the watch began, in ms since 1970 UTC.
         state: the state that an earlier process left.
     """
@@ -85,7 +86,7 @@ class Episodes:
         self.state.open = {name: since for name, since in self.state.open.items() if name in names}
 
     def learn(self, history: Iterable[Checkpoint]) -> None:
-        """Record the checkpoints from before the watch began, without sending alerts."""
+        """Record past checkpoints, without sending alerts."""
         for one in history:
             self._take(one)
 

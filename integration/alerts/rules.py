@@ -156,9 +156,9 @@ class NoCheckpoint:
         name: the rule's name.
         for_s: how long the query may go without a completed checkpoint, in seconds. Spark does not make a checkpoint without
             new input, so choose more than the source's longest pause.
-        is_of_planned: whether to judge only while a planned checkpoint is not done, and to count from the time when it was
-            planned. With this setting, the source may pause for any length of time, but the rule does not notice a driver that
-            died between two checkpoints.
+        is_of_planned: whether the rule applies only while a planned checkpoint is not done, and counts from the time
+            when that checkpoint was planned. With this setting, the source may pause for any length of time, but the
+            rule does not notice a driver that died between two checkpoints.
 
     Raises:
         ConfigurationError: a value is out of range.

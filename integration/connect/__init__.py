@@ -1,5 +1,5 @@
 """Run ``exactly_once`` under Spark Connect, in a process on the server's host, without access to the JVM.
 
-All code that does not need the JVM is in ``twopc.integration.spark``, and both modes use it. ``docs/connect.md`` lists the
-differences.
+All code that does not need the JVM is in ``twopc.integration.spark``. Classic sessions use the same code.
+``docs/connect.md`` lists the differences.
 """

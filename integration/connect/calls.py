@@ -1,7 +1,8 @@
 """Handle calls to ``exactly_once`` under Spark Connect.
 
-The client creates the object, and another process calls a copy of the object. The client may have only ``pyspark-client``, so
-this module imports the classic part of PySpark only at the first call.
+The client creates the object that ``exactly_once`` returns, and another process calls a copy of this object. The client
+may have installed only ``pyspark-client``, so this module does not import the classic part of PySpark before the first
+call.
 """
 
 from __future__ import annotations

@@ -85,8 +85,8 @@ class Plan:
 
     Attributes:
         analyzed: the analyzed plan, as text.
-        forms: the forms of the physical plan. An adaptive plan that has run has two forms: final and initial. For each node, a
-            form contains the node's name and the rest of its line.
+        forms: the forms of the physical plan. An adaptive plan that has run has two forms: final and initial. For each
+            node, a form contains the node's name and the rest of the node's line.
         is_cut: whether Spark has omitted a part of the plan.
     """
 
@@ -124,7 +124,7 @@ class Plan:
 
 
 def columns_of(text: str) -> set[str]:
-    """Find the columns in a text, with their numbers."""
+    """Find the columns in a text. Each column's name includes the column's number."""
     return set(_COLUMN.findall(text))
 
 

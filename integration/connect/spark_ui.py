@@ -57,7 +57,7 @@ class SparkUi:
         return [] if found is None else [self._converted(_in_ms(one), of) for one in found]
 
     def dropped_events(self) -> int:
-        """Return how many events Spark did not add to its status store, because the store's queue was full.
+        """Return how many events Spark dropped because its status store's queue was full.
 
         Raises:
             UnavailableError: the UI does not respond.

@@ -33,7 +33,7 @@ class ConnectState:
     Args:
         batch_id: the batch id.
         batch: the DataFrame that Spark has passed for the batch.
-        is_cached: whether the DataFrame is persisted, so that a job may read it without evaluating it.
+        is_cached: whether the DataFrame is persisted. If so, a job may read the cached rows without evaluating the batch.
         files: the query's checkpoint.
         tell: a function to call with a message when the batch is evaluated only for its state.
     """

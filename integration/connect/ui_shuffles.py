@@ -2,7 +2,7 @@
 
 Spark posts its reports to a queue, and one thread adds them to the store in order. So once the UI shows the end of an
 attempt's last job, it shows every earlier job, stage and attempt, unless Spark has dropped reports. The UI counts the reports
-that Spark dropped because the queue was full. If the store was full, there is a gap in the numbers of jobs or attempts.
+that Spark dropped because the queue was full. If the store was full, the job or attempt numbers have a gap.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class Unusable:
         self._error = error
 
     def begin(self) -> NoReturn:
-        """Reject the attempt. Recovery has run earlier, so this does not delay a decided batch."""
+        """Reject the attempt. Recovery has already run, so this does not delay a decided batch."""
         raise self._error
 
     def looking(self, tag: str) -> NoReturn:

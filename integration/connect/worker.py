@@ -1,8 +1,9 @@
 """Recognize the process in which Spark Connect calls the user's function.
 
-Each start of a query has its own process on the server's host. PySpark's ``foreach_batch_worker.py`` calls the function in
-its main thread and waits until the function returns. PySpark's worker passes neither the query nor any value that a user
-could not set, so this module recognizes the call by PySpark's frame on the stack.
+Each start of a query has its own process on the server's host. PySpark's ``foreach_batch_worker.py`` calls the function
+in the process's main thread and waits until the function returns. PySpark's worker does not pass the query, and a user
+could set every value that the worker passes. Therefore, this module recognizes the call by PySpark's frame on the
+stack.
 """
 
 from __future__ import annotations

@@ -27,7 +27,7 @@ def outside_kills(seed: int, count: int) -> list[Kill]:
 def protocol_kills(seed: int, count: int) -> list[Kill]:
     """Plan kills at steps of the protocol, and some kills from outside the query.
 
-    Use each step once before any step is repeated.
+    Use every step once before repeating a step.
     """
     chance = random.Random(f"protocol {seed}")  # noqa: S311 - chaos, not cryptography
     kills = [_outside(chance) for _ in range(round(count * _OUTSIDE_SHARE))]

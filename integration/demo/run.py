@@ -54,7 +54,7 @@ class DemoOptions:
 
     @property
     def rows_in_a_batch(self) -> int:
-        """The value of ``batch_rows``. The default gives several batches between two kills."""
+        """The number of rows in a batch. By default, several batches fit between two kills."""
         return self.batch_rows or min(_LARGEST_BATCH, max(1, self.rows // (BATCHES_A_KILL * (self.kills + 1))))
 
 
@@ -187,7 +187,7 @@ class _Setup:
 def _processed(checkpoint: Path, batch_id: int) -> int:
     """Return the number of records in this batch and all earlier batches.
 
-    The last line of its offsets is ``{topic: {partition: offset}}``.
+    The last line of a batch's offsets is ``{topic: {partition: offset}}``.
     """
     (of_partition,) = json.loads((checkpoint / "offsets" / str(batch_id)).read_text().splitlines()[-1]).values()
     return sum(of_partition.values())

@@ -86,7 +86,7 @@ def _stack(one: Checkpoint) -> list[tuple[str, float]]:
 
 
 def _labelled(shown: Sequence[Checkpoint], highest: float) -> dict[int, float]:
-    """Choose which truncated bars get a label, and where to put the label.
+    """Choose the truncated bars that get labels, and the labels' positions.
 
     Start with the longest bars, and stop when labels would overlap.
     """

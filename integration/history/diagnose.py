@@ -35,7 +35,7 @@ class Diagnosis:
 
 
 def diagnose(history: History, *, last: int = LAST) -> list[Diagnosis]:
-    """Find the rules that hold for the newest ``last`` checkpoints. The likeliest cause comes first."""
+    """Find the rules that hold for the newest checkpoints (at most ``last``). The likeliest cause comes first."""
     window = Window(history.checkpoints[-last:])
     found = [
         Diagnosis(rule.name, round(evidence.weight, 3), rule.says, evidence.text, rule.advice)

@@ -45,7 +45,7 @@ li { margin-bottom: .7rem }
 
 
 def page(history: History, findings: Sequence[Diagnosis], sinks: str, *, last: int) -> str:
-    """Build the page for the newest ``last`` checkpoints. ``sinks`` is the HTML for the cluster's section."""
+    """Build the page for the newest checkpoints (at most ``last``). ``sinks`` is the HTML for the cluster's section."""
     shown = history.checkpoints[-last:]
     return "\n".join(
         [
@@ -81,7 +81,8 @@ def cards(facts: Iterable[tuple[str, str, str]]) -> str:
 def table(titles: Sequence[str], rows: Iterable[Sequence[tuple[str, str]]]) -> str:
     """Build a table.
 
-    A cell has a style and a text. The style ``n`` is for numbers. The first row sets the headings' styles.
+    A cell has a style and a text. The style ``n`` is for numbers. A heading has this style if the first cell below the
+    heading has it.
     """
     rows = list(rows)
     is_number = [style == "n" for style, _ in rows[0]] if rows else [False] * len(titles)

@@ -85,7 +85,7 @@ class Window:
 
 
 def failures(names: Iterable[str] = (), pattern: str = "", reason: str = "") -> Callable[[Window], Evidence | None]:
-    """Build a rule's search for failures by error class, message or reason. One match is enough."""
+    """Build a rule's search for failures whose error class, message or reason matches."""
     classes, expression = frozenset(names), re.compile(pattern) if pattern else None
 
     def is_one(cause: Cause) -> bool:

@@ -34,7 +34,7 @@ OBJECTS: Final = 80
 
 
 def writer_for(files: Files, *, is_wanted: bool | None) -> Listener | None:
-    """Create the writer for a checkpoint's directory ``twopc``. Return None if no history is wanted.
+    """Create the writer for a checkpoint's ``twopc`` directory. Return None if no history is wanted.
 
     Args:
         files: the directory.
@@ -90,9 +90,10 @@ class AppendingWriter(Listener):
 
 
 class ObjectWriter(Listener):
-    """Writes one object for many checkpoints, for HDFS and object stores, which do not support append.
+    """Writes one object for many checkpoints on HDFS or an object store, because :class:`Files` cannot append.
 
-    A killed driver loses the records that it has not yet written. A failed checkpoint is written immediately.
+    If the driver is killed, the records that it has not yet written are lost. A failed checkpoint is written
+    immediately.
     """
 
     def __init__(self, files: Files) -> None:

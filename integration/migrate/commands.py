@@ -14,7 +14,7 @@ app = typer.Typer(no_args_is_help=True, help="Migrate an at-least-once pipeline 
 
 
 class Way(Enum):
-    """The ways to migrate that a rehearsal can try; see :mod:`twopc.integration.migrate.rehearsal.ways`."""
+    """A rehearsal's ways to migrate; see :mod:`twopc.integration.migrate.rehearsal.ways`."""
 
     ANOTHER_CLUSTER = "another-cluster"
     UPGRADE = "upgrade"

@@ -25,12 +25,12 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class Cutover:
-    """The options of a cut-over: the topics to hand over, and how to recognize the batch's rows in them.
+    """The options of a cut-over: the topics to hand over, and the means to recognize the batch's rows.
 
     Attributes:
         topics: the output topics.
         key, clock_skew_ms, other_writers: see :class:`Handover`.
-        starts: by topic and partition, the first offset that may contain one of the batch's rows. If empty, the first offsets
+        starts: by topic and partition, the lowest offset that one of the batch's rows may have. If empty, these offsets
             are found by time.
     """
 
@@ -146,7 +146,7 @@ def _found(place: Place, handover: Handover, source_records: int | None, tallied
 
 
 def _planned_ms(files: Files, batch_id: int) -> int:
-    """Return the time when Spark planned the batch, in ms since 1970 UTC.
+    """Return when Spark planned the batch, in ms since 1970 UTC.
 
     Spark writes ``offsets/N`` right after it plans batch N.
     """
@@ -156,7 +156,7 @@ def _planned_ms(files: Files, batch_id: int) -> int:
 
 
 def _source_records(files: Files, batch_id: int) -> int | None:
-    """Count the batch's records from its offsets. Return None if a source is not Kafka."""
+    """Use the batch's offsets to count the batch's records. Return None if a source is not Kafka."""
     ends, starts = (offsets_by_source(files, number) or {} for number in (batch_id, batch_id - 1))
     count = 0
     for source, line in ends.items():

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 class Row(NamedTuple):
-    """A row of a batch, with the methods of a ``Message`` that an expression uses."""
+    """A row of a batch, with those methods of a ``Message`` that a key expression calls."""
 
     key_bytes: bytes | None
     value_bytes: bytes | None
@@ -42,7 +42,7 @@ def identity_of(topic: str, record: Message | Row, key: Expression | None) -> by
 
 
 def content_of(topic: str, record: Message | Row) -> bytes:
-    """Return a record's content without its time and partition, because these differ if a producer sends the record again."""
+    """Return a record's content, without its time and partition, which differ if a producer sends the record again."""
     headers: Any = record.headers() or ()
     pairs = [part for name, value in headers for part in (name.encode(), _as_bytes(value))]
     return _joined([topic.encode(), _as_bytes(record.key()), _as_bytes(record.value()), *pairs])

@@ -35,8 +35,9 @@ class Tally:
     """The record counts within a hand-over's bounds.
 
     Attributes:
-        exact: records from the offset :attr:`Bounds.exact` on.
-        before: records below the offset :attr:`Bounds.exact`, written up to ``clock_skew_ms`` before Spark planned the batch.
+        exact: records at or above the offset :attr:`Bounds.exact`.
+        before: records below the offset :attr:`Bounds.exact`, written at most ``clock_skew_ms`` before Spark planned
+            the batch.
         repeated: records in ``exact`` that duplicate an earlier record.
         undated: records in ``exact`` whose timestamp is earlier than the planned time minus ``clock_skew_ms``.
         unidentified: records in ``exact`` in which the key expression finds nothing.
@@ -59,7 +60,7 @@ def bounds_of(
         topic: the topic.
         since_ms: when the batch was planned, in ms since 1970 UTC.
         clock_skew_ms: how far a producer's clock may be behind the driver's clock, in ms.
-        starts: the first offsets that the user gave, by partition. If None, the first offsets are found by time.
+        starts: the first offset for each partition, as given by the user. If None, the first offsets are found by time.
 
     Raises:
         ConfigurationError: the topic or a partition does not exist, or a transaction is open in the topic.
@@ -148,9 +149,9 @@ def written_since(sink: KafkaSink, handover: Handover) -> int:
 
 
 def _at_time(admin: AdminClient, topic: str, ends: Mapping[int, int], at_ms: int, timeout_ms: float) -> dict[int, int]:
-    """Return the offset of each partition's first record from ``at_ms`` or later.
+    """For each partition, return the offset of the first record that is not earlier than ``at_ms``.
 
-    If all records are earlier, return the end offset.
+    If all of a partition's records are earlier, return the partition's end offset.
     """
     wanted = {TopicPartition(topic, number): OffsetSpec.for_timestamp(at_ms) for number in ends}
     found = {}

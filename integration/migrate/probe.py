@@ -1,9 +1,10 @@
-"""Test whether a consumer group reads only committed records, by its behavior and not its settings (``twopc migrate probe``).
+"""Test whether a consumer group actually reads only committed records, whatever its settings say (``twopc migrate probe``).
 
-The probe commits a record to each partition, and waits until the group has committed an offset past this record. The commit
-shows that the group reads the partition, and how long the group takes. Then the probe writes another record in a transaction,
-and keeps the transaction open for longer than the group took. A group under ``read_committed`` cannot move past this record. A
-group under ``read_uncommitted`` reads the record, and commits an offset past it. Finally, the probe aborts the transaction.
+The probe commits a record to each partition, and waits until the group has committed an offset past this record. The
+group's offset shows that the group reads the partition, and the wait shows how long the group takes. Then the probe
+writes another record in a transaction, and keeps the transaction open for longer than the group took. A group under
+``read_committed`` cannot move past this record. A group under ``read_uncommitted`` reads the record, and commits an
+offset past it. Finally, the probe aborts the transaction.
 """
 
 from __future__ import annotations
@@ -71,7 +72,7 @@ def probe(wanted: Probe, sink: KafkaSink, say: Callable[[str], object]) -> Probe
     Args:
         wanted: the parameters.
         sink: describes the connection. The probe's ids and topic have the same prefixes as the sink's ids and ledger.
-        say: a function to call once the topic exists, with a sentence that names the topic to read.
+        say: called as soon as the topic exists, with a sentence that tells the user which topic to read.
 
     Raises:
         ConfigurationError: the topic does not exist, or a permission is missing.
@@ -156,7 +157,7 @@ class _Group:
     timeout_ms: float
 
     def behind(self, marks: Mapping[int, int]) -> dict[int, int]:
-        """Return, by partition, the group's committed offsets that are above the mark."""
+        """For each partition that the group has read past the mark, return the committed offset."""
         request = ConsumerGroupTopicPartitions(
             self.wanted.group, [TopicPartition(self.topic, partition) for partition in marks]
         )
@@ -173,7 +174,7 @@ class _Group:
     def until_behind(
         self, marks: Mapping[int, int], seconds: float, again: Callable[[], object] = lambda: None
     ) -> dict[int, int]:
-        """Wait until :meth:`behind` contains every partition, or until the time is up. Call ``again`` from time to time."""
+        """Wait until :meth:`behind` returns every partition, or until the time is up. Call ``again`` from time to time."""
         ends, next_at = time.monotonic() + seconds, time.monotonic() + _AGAIN_S
         while True:
             found = self.behind(marks)

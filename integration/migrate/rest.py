@@ -41,7 +41,7 @@ _WINDOW_ROWS: Final = 10_000
 
 @dataclass(frozen=True, kw_only=True)
 class Numbers:
-    """The counts from a comparison of a batch with the records within the bounds.
+    """The counts from comparing a batch with the records within the bounds.
 
     Attributes:
         rows: rows of the batch.

@@ -1,4 +1,4 @@
-"""Before a handed-over batch is written, remove the rows that the output already has (``TakeOver``)."""
+"""Remove the rows that the output already has from a handed-over batch, before the batch is written (``TakeOver``)."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ class TakeOver(Interceptor):
 
     Args:
         sink: describes how to reach and read the output.
-        dry_run: whether to stop the query at the handed-over batch, report the numbers, and write nothing.
+        dry_run: whether to stop the query at the handed-over batch, report the record counts, and write nothing.
     """
 
     def __init__(self, sink: KafkaSink, *, dry_run: bool = False) -> None:
@@ -60,7 +60,7 @@ class TakeOver(Interceptor):
         """See :class:`Interceptor`.
 
         Raises:
-            ConfigurationError: the query writes to several sinks, or to a sink that is not the one in this object.
+            ConfigurationError: the query writes to several sinks, or to a sink other than this object's sink.
         """
         if tuple(sink_names) != (self._sink.name,):
             raise ConfigurationError(
@@ -72,7 +72,7 @@ class TakeOver(Interceptor):
         """See :class:`Interceptor`.
 
         Raises:
-            DryRunError: ``dry_run`` is set; the message contains the numbers.
+            DryRunError: ``dry_run`` is set; the message contains the record counts.
             ConfigurationError: the hand-over is missing or is for another batch, or it is unclear which rows the output
                 already has.
             TwoPhaseCommitError: the output cannot be read, or the batch fails.

@@ -106,7 +106,7 @@ class _Run:
         self._done: int | None = None  # the last batch that this run has written
 
     def before(self, batch_id: int) -> None:
-        """Serve requests, and take the periodic savepoint if one is due."""
+        """Serve requests, and take a periodic savepoint if one is due."""
         # Take no savepoint before a run's first batch, which may be a replay of a decided batch. A query that is restored from
         # that savepoint would write the batch again.
         if self._done is not None and self._done < batch_id:

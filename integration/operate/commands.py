@@ -182,7 +182,7 @@ def list_open(  # noqa: PLR0913 - options of a command line
 ) -> None:
     """List open transactions with their age, their expiry, and the evidence from the decision record.
 
-    A prepared transaction that is still open is in doubt, because its rows are lost after its timeout.
+    A prepared transaction that is still open is in doubt, because its rows will be lost if it times out.
 
     Exit status: 0 if no transaction is in doubt; 1 if a transaction is in doubt; 2 if nothing was examined.
     """
@@ -234,7 +234,7 @@ def commit(  # noqa: PLR0913 - options of a command line
 ) -> None:
     """Commit decided transactions, as the query's next start would. The command does not disturb a running driver.
 
-    Even with --force, the command never commits a transaction that no decision names.
+    Even with --force, the command never commits a transaction that is not in a decision.
 
     Exit status: 0 if all commits are proven; 1 if a commit is not proven; 2 if nothing was done; 3 if the decision record
     forbids the commit, or --force is needed.
@@ -267,8 +267,8 @@ def abort(  # noqa: PLR0913 - options of a command line
 ) -> None:
     """Abort transactions that can no longer be decided, as the sweep does, and fence their writers.
 
-    Even with --force, the command never aborts a transaction that a decision names. Without --force, the command does not
-    abort the newest driver's transactions. With --force, the command fences that driver.
+    Even with --force, the command never aborts a transaction that is in a decision. Without --force, the command does
+    not abort the newest driver's transactions. With --force, the command fences that driver.
 
     Exit status: 0 if all aborts are proven; 1 if an abort is not proven; 2 if nothing was done; 3 if the decision record
     forbids the abort, or --force is needed.

@@ -1,6 +1,7 @@
 """Find the transactions that hold back ``read_committed`` readers.
 
-In each partition, the oldest open transaction holds readers back (DescribeProducers).
+In each partition, the oldest open transaction holds readers back. A DescribeProducers request returns this
+transaction's producer.
 """
 
 from __future__ import annotations
@@ -29,7 +30,8 @@ class HeldPartition:
         stable: the last stable offset, where the readers stop.
         end: the end of the log.
         producer_id: the producer whose open transaction begins at ``stable``; -1 if the leader did not answer.
-        transactional_id: the producer's transactional id; None if no open transaction on the cluster has this producer.
+        transactional_id: the producer's transactional id; None if no open transaction on the cluster belongs to this
+            producer.
     """
 
     topic: str
@@ -108,6 +110,6 @@ def _oldest_producers(
 
 
 def _names(cluster: Cluster, producer_ids: Collection[int]) -> dict[int, str]:
-    """Find these producers' open transactions, from all sinks. Return the transactional ids by producer id."""
+    """Find these producers' open transactions, across all sinks. Return the transactional ids by producer id."""
     ids = cluster.transactions.list_open("", producer_ids=producer_ids).transactional_ids if producer_ids else ()
     return {found.producer_id: tid for tid, found in cluster.transactions.describe(ids).items()}

@@ -1,4 +1,4 @@
-"""In a savepoint, the manifest is written last. It describes the savepoint, and lists its files with checksums.
+"""Write and read a savepoint's manifest, which lists the files with checksums. The manifest is written last.
 
 A directory without a manifest is not a savepoint.
 """
@@ -98,8 +98,8 @@ def open_savepoint(path: Path) -> Savepoint:
     """Read a savepoint's manifest.
 
     Raises:
-        ConfigurationError: the path is not a savepoint, the savepoint was not finished, or its manifest is torn or has a
-            different version.
+        ConfigurationError: the path is not a savepoint, the savepoint was not finished, or its manifest is torn or has
+            an unsupported version.
     """
     try:
         data = (path / NAME).read_bytes()

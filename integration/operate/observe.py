@@ -72,7 +72,7 @@ class SinkState:
         proofs: the evidence for every decided transaction in the last batch, and for every earlier transaction that is not
             visible.
         staged: whether the last batch's rows are staged.
-        held: the partitions whose readers stop before the end.
+        held: the partitions whose readers cannot reach the partition's end.
         is_complete: False if a broker did not list its open transactions.
         history: the decisions in the log; None if the log cannot be read.
     """
@@ -123,7 +123,7 @@ def observe(sink: KafkaSink) -> SinkState:
 
 
 def observe_all(sinks: Sequence[KafkaSink]) -> list[SinkState]:
-    """Observe every sink on a cluster, several in parallel. A problem with one sink does not hide the other sinks.
+    """Observe all sinks on a cluster, several at a time. A problem with one sink does not hide the other sinks.
 
     Raises:
         RetriableError: no broker responds.

@@ -111,7 +111,8 @@ def opened(
             description, is omitted.
         decided: the decisions in the log; None if the log cannot be read.
         driver_epoch: the epoch of the newest driver in the log.
-        now_ms: the time, in ms since 1970 UTC. Ages are differences between this time and the coordinators' clocks.
+        now_ms: the time, in ms since 1970 UTC. An age is the difference between this time and a coordinator's
+            timestamp.
     """
     by_producer = {
         (one.handle.transactional_id, one.handle.producer_id, one.handle.producer_epoch): one for one in decided or ()

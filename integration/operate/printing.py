@@ -85,7 +85,7 @@ def show_advice(found: Sequence[Advice], console: Console) -> None:
 
 
 def show_state(state: SinkState, advice: Sequence[Advice], console: Console) -> None:
-    """Print one sink: its owner, its progress, its open transactions, where readers are held back, and what to do."""
+    """Print a sink's owner, progress and open transactions, the positions at which readers wait, and the findings."""
     console.print(f"[bold]sink {escape(state.sink)}[/], ledger {escape(state.ledger)}", soft_wrap=True)
     who = state.driver or ("nobody yet" if state.driver_epoch < 0 else "the driver's record is truncated")
     producer = "none" if state.producer_id < 0 else f"producer {state.producer_id} epoch {state.producer_epoch}"
@@ -107,7 +107,7 @@ def show_state(state: SinkState, advice: Sequence[Advice], console: Console) -> 
 
 
 def show_store(state: StoreState, advice: Sequence[Advice], console: Console) -> None:
-    """For a sink whose store was compared with the decisions, print its owner, its progress, and what to do."""
+    """For a sink whose store was compared with the decisions, print the sink's owner and progress, and the findings."""
     console.print(f"[bold]sink {escape(state.sink)}[/], {escape(state.kind)}", soft_wrap=True)
     if state.seen is not None:
         record = state.seen.record

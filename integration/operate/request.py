@@ -39,7 +39,7 @@ class Request(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Answer(msgspec.Struct, frozen=True, kw_only=True):
-    """The response to a request: the savepoint's path, or why no savepoint was taken."""
+    """The response to a request: the savepoint's path, or the reason why no savepoint was taken."""
 
     path: str | None = None
     problem: str | None = None
@@ -115,7 +115,7 @@ def stop_with_savepoint(
     sinks: Sequence[KafkaSink] = (),
     timeout_s: float = 600,
 ) -> Savepoint:
-    """Stop a query in this process at the end of a batch, and take a savepoint.
+    """Stop a query of this process at the end of a batch, and take a savepoint.
 
     A query that waits for input is between two batches, so it stops immediately. If the query begins a batch at the moment of
     the stop, that batch may be decided after the savepoint. :func:`twopc.integration.operate.restore_savepoint` reports this

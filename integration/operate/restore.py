@@ -1,4 +1,4 @@
-"""Restore a savepoint: create a new checkpoint, for a new query, that continues after the savepoint's batch.
+"""Restore a savepoint: create a new checkpoint, from which a new query continues after the savepoint's batch.
 
 The new query has its own id. So the old and the new checkpoint can never take turns writing to a sink unnoticed. The new query
 must name the old query (``EndQuery``), and the ledger ends the old query permanently. The old query's binding and decisions
@@ -33,7 +33,7 @@ NOTE: Final = "twopc/restored.json"
 
 
 class Note(msgspec.Struct, frozen=True, kw_only=True):
-    """The origin of a restored checkpoint. The toolkit writes it into the checkpoint, for people to read."""
+    """The origin of a restored checkpoint. The toolkit writes this note into the checkpoint, for people to read."""
 
     savepoint: str
     former_query_id: str
@@ -46,8 +46,8 @@ class Repeated(NamedTuple):
     Attributes:
         first: the first batch that was decided after the savepoint; None if no batch was decided.
         last: the last batch that was decided after the savepoint.
-        rows: the number of rows in the batches whose decisions the ledger still has.
-        is_exact: whether the ledger still has all of these decisions.
+        rows: the number of rows in these batches, as far as the ledger still has their decisions.
+        is_exact: whether the ledger still has the decision for every one of these batches.
         text: a sentence about the duplicated output.
     """
 

@@ -32,8 +32,8 @@ class Retention:
     def apply(self, query_id: str) -> list[Path]:
         """Delete periodic savepoints that are older than the newest good savepoints. Return the deleted paths.
 
-        A crash never leaves a half-deleted savepoint. Requested savepoints, other queries' savepoints, and savepoints without a
-        readable manifest stay.
+        A crash never leaves a half-deleted directory that looks like a savepoint. Requested savepoints, other queries'
+        savepoints, and savepoints without a readable manifest stay.
 
         Raises:
             ConfigurationError: the directory does not exist.

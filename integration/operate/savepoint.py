@@ -6,8 +6,8 @@ By then, every sink shows the batch. So the files up to batch N form a consisten
 deletes files that are ``minBatchesToRetain`` batches old. If Spark deletes a file of batch N before the file is copied, the
 copy starts again.
 
-Source logs (``sources/``) are copied completely. With an entry beyond batch N, the copy looks as if Spark had died before
-planning batch N + 1.
+Source logs (``sources/``) are copied completely. If a source log has an entry beyond batch N, the copy looks as if
+Spark had died before planning batch N + 1.
 """
 
 from __future__ import annotations
@@ -56,8 +56,8 @@ def create_savepoint(
     Args:
         checkpoint: the query's checkpoint; the query may be running.
         directory: where savepoints are stored. The new savepoint is a subdirectory.
-        sinks: Kafka sinks. The savepoint also records the position in each sink's decision log. The sinks are only
-            read.
+        sinks: Kafka sinks. The savepoint also records the position in each sink's decision log. This function only
+            reads from the sinks.
         is_periodic: whether the query takes the savepoint automatically, and may delete it when newer savepoints exist.
 
     Raises:
@@ -142,7 +142,7 @@ def _copy(
 def _wanted(checkpoint: Path, batch: int) -> list[str]:
     """List the files that a copy of batch N may need.
 
-    The list begins with state versions, because the RocksDB files that these versions refer to are older than the versions.
+    The state versions come first, because they refer to RocksDB files that are older than the versions.
     """
     versions = [name for name in _names(checkpoint) if _belongs(name, batch) and _version(name) is not None]
     others = [name for name in _names(checkpoint) if _belongs(name, batch) and _version(name) is None]

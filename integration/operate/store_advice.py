@@ -54,7 +54,7 @@ def _newest(state: StoreState) -> str:
 
 
 def overtaken(looks: int) -> Advice:
-    """Say that the query's newest batch was not compared, because at each look the query had decided another batch."""
+    """Say that the query's newest batch was not compared, because the query decided another batch before each look."""
     what = (
         f"this command looked {looks} times, and each time the query had decided another batch. So the newest batch was "
         "not compared with the store"

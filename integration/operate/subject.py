@@ -58,7 +58,7 @@ class Connection:
         """Build the sink with this name.
 
         Raises:
-            ConfigurationError: no broker was named, or an argument is wrong.
+            ConfigurationError: no broker was given, or an argument is wrong.
         """
         if self.bootstrap_servers is None:
             raise ConfigurationError(f"sink {name!r} is on a Kafka cluster: add --bootstrap-servers host:port")
@@ -80,10 +80,10 @@ class Subject:
 
     Attributes:
         sinks: the Kafka sinks; empty without a connection, or if the checkpoint has no Kafka sinks.
-        checkpoint: the facts from the checkpoint, if a checkpoint was named.
-        stores: the sinks that have no ledger and that the user has named.
-        strangers: topics that have a ledger's name but cannot belong to a sink: copies, or topics that a killed preflight
-            left behind.
+        checkpoint: the facts from the checkpoint, if a checkpoint was given.
+        stores: the sinks without a ledger that the user has passed.
+        strangers: topics that have a ledger's name but cannot belong to a sink, such as copies, or topics that a killed
+            preflight left behind.
     """
 
     sinks: tuple[KafkaSink, ...]
@@ -115,8 +115,8 @@ def subject_of(what: str | None, connection: Connection, *, checkpoint: Path | N
         checkpoint: the query's checkpoint, if ``what`` is a sink name.
 
     Raises:
-        ConfigurationError: the checkpoint does not exist or cannot be read, no broker was named, or the user's sinks cannot be
-            imported or have no checkpoint to compare with.
+        ConfigurationError: the checkpoint does not exist or cannot be read, no broker was given, or the user's sinks
+            cannot be imported or have no checkpoint to compare with.
         TwoPhaseCommitError: no broker responds.
     """
     if connection.sinks is not None and checkpoint is None and (what is None or not is_path(what)):
@@ -135,7 +135,7 @@ def subject_of(what: str | None, connection: Connection, *, checkpoint: Path | N
 
 
 def is_path(what: str) -> bool:
-    """Whether the text names a directory instead of a sink. A sink name has no slash and no dot."""
+    """Whether the text is a directory's path, not a sink name. A sink name has no slash and no dot."""
     return "/" in what or "." in what or Path(what).is_dir()
 
 

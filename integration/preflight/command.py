@@ -32,7 +32,7 @@ _OURS: Final = "twopc.integration.preflight"
 
 
 def main(sink: Callable[[], KafkaSink], topics: Sequence[str], further: Sequence[Check] = (), *, as_json: bool) -> int:
-    """Check a cluster for a sink, and return the exit status.
+    """Check whether a cluster is suitable for a sink, and return the exit status.
 
     Args:
         sink: builds the sink. If this raises a ConfigurationError, the error is reported like an error from the checks.

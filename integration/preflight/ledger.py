@@ -1,4 +1,4 @@
-"""Make the read-only checks of the sink's next start: the sink's own checks, and the checks of its ledger."""
+"""Check whether the sink's next start would succeed: run the sink's own checks, and check the ledger. Write nothing."""
 
 from __future__ import annotations
 

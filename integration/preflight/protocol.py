@@ -1,4 +1,4 @@
-"""Try a real two-phase commit with the sink's code, with transactional ids and a topic that no query uses."""
+"""Try a real two-phase commit: run the sink's code with transactional ids and a topic that no query uses."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Make a sink like the query's, but with separate names, so that a trial cannot affect the query."""
+"""Make a copy of the query's sink, but with separate names, so that a trial cannot affect the query."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _TRANSACTION_TIMEOUT_MS: Final = 30_000
 def stand_in_for(sink: KafkaSink) -> KafkaSink:
     """Copy the sink under the name ``<name>.preflight-<random>``, with ``<ledger>.preflight-<random>`` as its only topic.
 
-    The transactional ids and the topic begin with the same prefixes as the sink's, so the same prefixed ACLs apply. The
+    The transactional ids and the topic begin with the sink's prefixes, so the sink's prefixed ACLs also apply to them. The
     stand-in's names cannot clash with another sink's names, because no sink name contains a dot. So no driver or task uses
     the stand-in's ids, no sweep mistakes them for a task's ids (``driver_epoch_of``), and no ledger has the topic's name.
     """

@@ -1,4 +1,7 @@
-"""Define the steps of the two-phase trial. Each step uses the stand-in as a query does, and reports how the brokers responded."""
+"""Define the steps of the two-phase trial.
+
+Each step uses the stand-in as a query uses its sink, and reports how the brokers responded.
+"""
 
 from __future__ import annotations
 
@@ -247,7 +250,7 @@ def _decision(trial: Trial, batch: int) -> Decision:
 
 
 def _decided(trial: Trial, log: LogContents) -> list[int]:
-    """Return each batch whose decision contains the handle of the transaction that the trial commits."""
+    """Return each batch whose decision contains the handle that the trial commits."""
     name, handle = trial.sink.name, trial.handles[_COMMITTED]
     return [
         record.batch_id
@@ -257,7 +260,7 @@ def _decided(trial: Trial, log: LogContents) -> list[int]:
 
 
 def rights(sink: KafkaSink) -> str:
-    """Name the permissions that all steps need together."""
+    """Name every permission that the trial needs."""
     return (
         f"Grant the principal Write and Describe on transactional ids with the prefix '{sink.name}.', and Create, Read, Write, "
         f"Describe, DescribeConfigs and Delete on topics with the prefix '{sink.ledger}'"

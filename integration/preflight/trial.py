@@ -86,7 +86,7 @@ class Trial:
         return log.acquire(Claim(query_id=QUERY_ID, run=uuid.uuid4().hex, deciding_log=self.topic))
 
     def another_driver(self) -> KafkaDecisionLog:
-        """Create a second driver for the same sink, which fences the first driver. Return its log."""
+        """Create a second driver for the same sink, which fences the first driver. Return the second driver's log."""
         log = self.sink.create_decision_log()
         self._logs.append(log)
         self.acquire(log)

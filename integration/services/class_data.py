@@ -1,7 +1,7 @@
-"""Make class data archives (JEP 350, Java 13 and newer), so that Kafka and Spark load their many classes much faster.
+"""Create class data archives (JEP 350, Java 13 and newer), so that Kafka and Spark load their many classes much faster.
 
 A program's first run writes the archive when the program exits normally. Later runs map the archive into memory. A JVM that
-cannot use an archive (because of a different class path or Java) silently runs without it.
+cannot use an archive (because the class path or the Java version differs) silently runs without it.
 
 ``python -m twopc.integration.services.class_data FLAG …`` creates Spark's archive. This command runs a small streaming query
 with state, Arrow and ``foreachBatch``.
@@ -55,7 +55,7 @@ def class_data_flags(archive: Path, train: Callable[[Sequence[str]], object]) ->
         train: runs the program once, with the given flags, until it exits normally.
 
     Returns:
-        the flags; empty without an archive. Without the flags, the program only starts more slowly.
+        the flags; empty without an archive. Without the flags, the program works, but starts more slowly.
     """
     try:
         archive.parent.mkdir(parents=True, exist_ok=True)

@@ -46,8 +46,9 @@ class GuardedProcess:
             log: the file for the program's output.
             cwd: the program's working directory.
             user: the user id and only group id of the program; None: this process's user and groups.
-            ends_family: whether the child's children are killed once the child has ended (on Linux). Paused children would
-                never end by themselves. The child counts as ended only once its children have ended, too.
+            ends_family: whether the child's children are killed once the child has ended (on Linux). Without this
+                setting, paused children would never end. With it, the child counts as ended only after its children
+                have ended, too.
 
         Raises:
             OSError: the command cannot be executed; the log says why.
@@ -133,7 +134,7 @@ def _prctl(option: int, value: int) -> None:
 
 
 def _guard(owner: int, report_fd: int, user: int | None, command: list[str], *, ends_family: bool) -> int:
-    """Run `command`, report its process id, and kill it when `owner` ends. Return the command's exit code."""
+    """Run `command`, report the child's process id, and kill the child when `owner` ends. Return the child's exit code."""
     owner_fd = os.pidfd_open(owner) if hasattr(os, "pidfd_open") else None
     if os.getppid() != owner:
         return 1  # The owner has already exited.

@@ -20,8 +20,8 @@ if TYPE_CHECKING:
 class RestCatalogs:
     """A JVM that serves catalogs.
 
-    Iceberg's ``RESTCatalogServer`` would listen on all addresses, so this class makes the same calls as its ``main``, through
-    py4j.
+    Iceberg's ``RESTCatalogServer`` would listen on all addresses, so this class makes the same calls as that server's
+    ``main``, through py4j.
     """
 
     def __init__(self) -> None:

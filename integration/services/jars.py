@@ -1,7 +1,7 @@
 """Download the jars for Kafka, HBase, Spark's Kafka connector and the PostgreSQL driver once, and verify them on every use.
 
 `python -m twopc.integration.services.jars` downloads the default sets and prints their files. `--lock` rewrites `jars.lock.json`.
-`--lock spark-kafka` rewrites only the connector for the installed Spark.
+`--lock spark-kafka` rewrites only the entry of the installed Spark's Kafka connector.
 """
 
 from __future__ import annotations
@@ -96,7 +96,8 @@ def fetch(wanted: JarSet, lock: Path | None = None) -> list[Path]:
     """Return a set's verified files. Download missing or damaged files.
 
     Other processes may download the same set, and any process may be killed. So a set appears in the cache only once it is
-    complete. A set without a lock is verified against the sums of its first download. For errors see `kafka_jars`.
+    complete. A set without a lock is verified against the checksums from its first download.
+    For errors see `kafka_jars`.
     """
     target = cache_dir() / "jars" / wanted.name
     locked = jar_lock.read_lock(lock or jar_lock.LOCK_FILE).get(wanted.name)

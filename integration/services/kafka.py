@@ -57,7 +57,7 @@ _METADATA_TIMEOUT_S = 0.5
 
 
 def new_cluster_id() -> str:
-    """Return a random base64 UUID, the form that Kafka requires."""
+    """Return a random UUID in base64, as Kafka requires."""
     # The "A" comes first because the format tool would read an id that begins with "-" as an option.
     return "A" + base64.urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=")[1:]
 
@@ -98,7 +98,7 @@ class LocalKafka(LocalServer):
                 listener gets a port; see `address`. Put the protocol's settings into `properties`.
             cluster_id: the id for a new data directory, a base64 UUID; None: a random id.
             heap: maximum Java heap (`-Xmx`).
-            jvm_flags: further JVM flags; None: the flags for a fast start. Use `()` to measure throughput.
+            jvm_flags: further JVM flags; None: the flags for a fast start. To measure throughput, pass `()`.
         """
         if version is None:
             version, *chosen = os.environ.get(_CHOICE, DEFAULT_KAFKA_VERSION).split(",")

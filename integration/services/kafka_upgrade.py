@@ -53,7 +53,7 @@ class Upgrade:
     mode: str = "zookeeper"
 
     def __str__(self) -> str:
-        """Describe the upgrade for reports."""
+        """Describe the step for reports."""
         what = {"zookeeper": f"protocol {self.protocol}", "migrating": "migrating to KRaft", "kraft": "KRaft"}
         return f"{self.version}, {what[self.mode]}"
 
@@ -88,7 +88,7 @@ class UpgradedKafka(LocalOldKafka):
     def upgrade(self, step: Upgrade) -> None:
         """Stop the broker in an orderly way, and start another release on its data.
 
-        Return when the new broker leads every partition.
+        Wait until the new broker leads every partition.
 
         Raises:
             ServiceError: the release does not start, or its metadata does not reach the controller.

@@ -19,7 +19,7 @@ MIRROR_MAKER_VERSION: Final = "3.9.1"
 
 
 class MirrorMaker(LocalServer):
-    """Copies a topic until it is stopped.
+    """Copies a topic until :meth:`stop` is called.
 
     The copied records keep their keys, values and times. The Java partitioner chooses the partitions. If MirrorMaker is
     stopped in an orderly way (`stop`, `close`), no record is duplicated.

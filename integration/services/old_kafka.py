@@ -65,7 +65,7 @@ class LocalZooKeeper(LocalServer):
             return ""
 
     def upgrade(self, jars: Sequence[Path]) -> None:
-        """Stop ZooKeeper, and start the release in these jars on the same data."""
+        """Stop ZooKeeper, and start the release that these jars contain, on the same data."""
         self.stop()
         self._jars = jars
         self.start()
@@ -144,7 +144,7 @@ class LocalOldKafka(LocalServer):
         return old_kafka_jars()
 
     def _launch(self, program: list[str]) -> None:
-        """Start both servers, and return when all partitions have a leader."""
+        """Start both servers, and wait until all partitions have a leader."""
         (self.data_dir / "log4j.properties").write_text(LOG4J)
         self._await_zookeeper()
         config = self.data_dir / "server.properties"

@@ -55,7 +55,8 @@ _CONNECT_TIMEOUT_S: Final = 2
 class LocalPostgres(LocalServer):
     """A single server.
 
-    The server and its backends, even stopped backends, exit when their owner exits, even if kill -9 ends the owner.
+    The server and its backends, including stopped backends, exit when their owner exits, even if kill -9 ends the
+    owner.
 
     Attributes:
         data_dir: the directory for everything that the server writes. The file `server.log` in the directory contains the log
@@ -103,7 +104,7 @@ class LocalPostgres(LocalServer):
         return make_conninfo(host=HOST, port=self.port, user=SUPERUSER, password=self._password(), dbname=database)
 
     def connect(self, database: str = DATABASE) -> psycopg.Connection:
-        """Return a new superuser connection, which commits each statement."""
+        """Return a new superuser connection in autocommit mode."""
         return psycopg.connect(self.dsn_of(database), autocommit=True, connect_timeout=_CONNECT_TIMEOUT_S)
 
     def execute(self, statement: str, values: Sequence[Any] = (), *, database: str = DATABASE) -> list[tuple[Any, ...]]:

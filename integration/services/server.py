@@ -29,7 +29,7 @@ log4j.appender.out=org.apache.log4j.ConsoleAppender
 log4j.appender.out.layout=org.apache.log4j.PatternLayout
 log4j.appender.out.layout.ConversionPattern=[%d] %p %m (%c)%n
 """
-"""Settings for log4j 1 (reload4j). The log goes to stdout, one line per entry, because a failed start quotes the log."""
+"""Settings for log4j 1 (reload4j). The log goes to stdout, one line per entry, so that errors can quote it."""
 
 _PORT_ATTEMPTS = 4
 _POLL_S = 0.01
@@ -50,7 +50,7 @@ def wait_until(is_so: Callable[[], object], timeout_s: float) -> bool:
 
 
 class Startable(ABC):
-    """An object that a `with` block starts and closes. The object is also closed if its start fails."""
+    """An object that a `with` block starts and closes. The object is also closed if it fails to start."""
 
     @abstractmethod
     def start(self) -> None:
@@ -172,7 +172,7 @@ class LocalServer(Startable):
             self._process.kill()
 
     def restart(self) -> None:
-        """Stop the server if it runs, then start it on the same data and ports; see `start`."""
+        """Stop the server if it is running, then start it on the same data and ports; see `start`."""
         self.stop()
         self.start()
 
@@ -196,7 +196,7 @@ class LocalServer(Startable):
         self._running().signal(signal.SIGCONT)
 
     def close(self) -> None:
-        """Stop the server. If its data directory is temporary, kill it instead, which is faster, and remove the directory."""
+        """Stop the server. If the data directory is temporary, kill the server, which is faster, and remove the directory."""
         self._end()
         atexit.unregister(self.close)
         if self._is_temporary:

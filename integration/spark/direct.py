@@ -32,7 +32,8 @@ class DriverUpTo:
     """``write_by="auto"`` with another limit: the driver writes DataFrames that are expected to fit, and tasks write the rest.
 
     Attributes:
-        max_bytes: the most that the driver collects from one DataFrame of a batch. Tasks write any DataFrame that is larger.
+        max_bytes: the maximum number of bytes that the driver collects from one DataFrame of a batch. Tasks write any
+            larger DataFrame.
 
     Raises:
         ConfigurationError: the number is out of range.
@@ -83,7 +84,7 @@ class Way:
 
     @property
     def max_bytes(self) -> int | None:
-        """The most that the driver may collect, in bytes; None if the user wants the driver to write every batch."""
+        """The maximum number of bytes that the driver may collect; None if the user wants the driver to write every batch."""
         return None if self.direct.way == "driver" else self.direct.max_bytes
 
     def is_direct(self, frame_name: str) -> bool:
@@ -137,7 +138,7 @@ class BatchInput:
 
 
 def _growth(before: str, offset: str) -> tuple[int | None, bool]:
-    """Return by how much an offset's numbers grew, and whether the offset looks like ``{"topic": {"0": 17}}``.
+    """Return by how much an offset's numbers have grown, and whether the offset looks like ``{"topic": {"0": 17}}``.
 
     A new number counts as growth from 0.
     """

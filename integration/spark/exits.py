@@ -32,14 +32,14 @@ _NEEDS_A_LOOK: Final = (
 
 
 def exit_status(error: BaseException) -> int:
-    """Return the exit status that a driver should exit with.
+    """Return a driver's exit status.
 
     Args:
         error: the error that ``query.awaitTermination()`` raised, or any other error.
 
     Returns:
-        0 if the query stopped with a savepoint on request; 75 if a restart recovers; 78 if every restart fails until you
-        follow the message; 1 if the error is not from this toolkit. Restart after status 1, too, because recovery
+        0 if the query stopped with a savepoint on request; 75 if a restart is enough; 78 if every restart fails until
+        you follow the message; 1 if the error is not from this toolkit. Restart after status 1, too, because recovery
         always begins with a restart.
     """
     kind = type(error)

@@ -58,8 +58,8 @@ def exactly_once(  # noqa: PLR0913 - settings, each with a default
             gets the row either. Without this sink (None), a bad row stops the query, and no part of its batch is visible.
         select: maps a sink's name to the SQL expressions that make the sink's columns, such as ``{"events": ["CAST(id AS
             STRING) AS key", "to_json(struct(*)) AS value"]}``; other sinks use the batch's columns.
-        staging: keep each task's rows until its transactions are proven, so that a decided batch whose transactions
-            timed out can be completed under any plan (rule 9). True keeps the rows beside the checkpoint; a path keeps
+        staging: keep each task's rows until the task's transactions are proven, so that a decided batch whose transactions
+            timed out can be completed with any plan (rule 9). True keeps the rows beside the checkpoint; a path keeps
             them in that directory. The driver and every worker must share the directory.
         write_by: who writes a batch. ``"auto"``: the driver if the batch is expected to fit into 16 MiB, else the
             tasks. ``DriverUpTo(max_bytes)``: like ``"auto"``, but with another limit. ``"driver"``: always the driver.
@@ -127,7 +127,7 @@ class ExactlyOnce:
         return ExactlyOnce, (self._sinks, self._location, self._options)
 
     def __call__(self, frames: Frames, batch_id: int) -> None:
-        """Make one batch visible in every sink exactly once. Call this once for each batch.
+        """Make one batch visible in every sink exactly once. Call this method once for each batch.
 
         When the call returns, every commit is proven.
 
@@ -168,7 +168,7 @@ class ExactlyOnce:
         run.last_call = replace(call, frames=None)
 
     def close(self) -> None:
-        """Close this query's connections after the query has stopped. This call does not end a transaction.
+        """Close this query's connections after the query has stopped. This method does not end any transaction.
 
         An error or a new run also closes the connections.
         """

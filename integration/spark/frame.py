@@ -1,4 +1,4 @@
-"""Prepare a batch's DataFrame for the tasks: each column that any sink uses appears once, together with a checksum."""
+"""Prepare a batch's DataFrame for the tasks: each column that any sink uses appears once. Add a checksum column."""
 
 from __future__ import annotations
 
@@ -111,7 +111,7 @@ class Rows:
         )
 
     def for_driver(self) -> tuple[DataFrame, Callable[[list[pa.RecordBatch]], list[pa.RecordBatch]]]:
-        """Return the DataFrame for the driver, and a function that converts its batches to the batches of :meth:`frame`.
+        """Return the driver's DataFrame, and a function that converts the batches to the batches of :meth:`frame`.
 
         If possible, return the user's own DataFrame, because Spark would have to plan any other DataFrame.
         """
@@ -208,9 +208,9 @@ def _of_letters(field: st.StructField) -> SinkColumn:
 
 
 def _can_be_hashed(kind: st.DataType) -> bool:
-    """Whether Spark can hash the type at any depth. False for a struct with two fields of the same name.
+    """Whether Spark can hash the type at any depth. Also False for a struct with two fields of the same name.
 
-    Spark can hash that struct and pass it to a task, but not to the driver, so only a direct batch would fail.
+    Spark cannot pass such a struct to the driver, so a direct batch would fail, although tasks could write the struct.
     """
     if isinstance(kind, st.StructType):
         return len(set(kind.names)) == len(kind) and all(_can_be_hashed(field.dataType) for field in kind)

@@ -52,7 +52,7 @@ def passing_the_rest(batch_id: int) -> Iterator[None]:
 
 
 def require_taken_over(files: Files, batch: Batch) -> None:
-    """Check that no cut-over has handed over the batch, unless ``TakeOver`` passes on only the rest of the batch.
+    """Check that no cut-over has handed over the batch, unless ``TakeOver`` passes on only the missing rows.
 
     Args:
         files: the directory ``<checkpoint>/twopc``.

@@ -88,7 +88,7 @@ class JobHistory:
         return now
 
     def before(self, rdd: int) -> Moment:
-        """Return the last recorded moment before the RDD was created. Its job is the first that may have computed the RDD."""
+        """Return the last recorded moment before the RDD was created. No job before that moment has computed the RDD."""
         return self._moments[bisect_right(self._moments, rdd, key=lambda moment: moment.rdd) - 1]
 
     def is_known(self, rdds: Collection[int], own: Collection[int]) -> bool:
@@ -125,7 +125,7 @@ class JobHistory:
                 self._examined.add(job.job_id)
 
     def stages_elsewhere(self, rdd: int, own: Collection[int]) -> frozenset[int]:
-        """Return the stages of all other jobs that may have computed the RDD or a later one.
+        """Return the stages of all other jobs that may have computed the RDD or a later RDD.
 
         Jobs that run at the same time share the stage that writes a common shuffle. A job counts even if it began after the
         run's jobs, or if another query's check has examined it.
@@ -204,7 +204,7 @@ class JobHistory:
         return [found[key] for key in sorted(found)]
 
     def behind(self, rdds: Iterable[int]) -> set[tuple[int, ...]]:
-        """Return the shuffles that may have been read to compute the RDDs, each as the RDDs of the stage that writes it.
+        """Return the shuffles that may have been read to compute the RDDs. A shuffle is given as the RDDs of its stage.
 
         ``localCheckpoint()`` cuts an RDD's lineage, so the batch's own jobs do not show these shuffles.
 
@@ -222,7 +222,7 @@ class JobHistory:
 
 
 def _has_skipped(job: Job | None, found: Mapping[int, Sequence[StageAttempt]]) -> bool:
-    """Whether Spark skipped every stage of a job that is missing in the store."""
+    """Whether Spark skipped all of the job's stages that the store lacks."""
     if job is None or job.ended_ms is None:
         return False
     kept = [attempts for attempts in found.values() if attempts]
@@ -274,8 +274,8 @@ def history_of(context: SparkContext) -> JobHistory:
 def _record_moments(context: SparkContext, history: JobHistory) -> None:
     """Record a moment every second, until the application stops.
 
-    A query may be idle for hours while other queries run thousands of jobs. Without a recent moment, its next batch would have
-    to examine all of these jobs, and Spark would have forgotten the first ones.
+    A query may be idle for hours while other queries run thousands of jobs. Without a recent moment, the query's next batch
+    would have to examine all of these jobs, and Spark would have forgotten the oldest jobs.
     """
     with contextlib.suppress(Py4JError, OSError):  # the application has just stopped
         while not _ending.wait(_TICK_S) and context._jsc is not None:  # noqa: SLF001 - the only sign that it has stopped

@@ -38,7 +38,7 @@ _TRACEBACK: Final = "Traceback (most recent call last)"
 
 @contextlib.contextmanager
 def cancelled_after(context: SparkContext, tag: str, timeout_ms: float | None) -> Iterator[Callable[[], bool]]:
-    """Tag the jobs that the body starts, and cancel these jobs when the time is up. None means no limit.
+    """Tag the jobs that the body starts, and cancel them after ``timeout_ms``. None means no limit.
 
     Yields:
         a function that tells whether the time is up.
@@ -65,7 +65,7 @@ def cancelled_after(context: SparkContext, tag: str, timeout_ms: float | None) -
 
 
 def named_error(name: str, message: str) -> Exception:
-    """Build an error of the class ``name`` from ``twopc.errors``, or a FatalError if a sink defines the class."""
+    """Build an error of the class ``name`` from ``twopc.errors``; a FatalError if a sink defines the class."""
     return getattr(errors, name, FatalError)(message)
 
 

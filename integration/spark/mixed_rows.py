@@ -28,7 +28,7 @@ def judge(
         elsewhere: the stages of other jobs; they count only if a stage of the batch's jobs was rerun. A concurrent job may
             write a shuffle again while this batch's job reads it.
         behind: the shuffles that were read to compute rows that Spark keeps. Unlike the shuffles of the batch's own stages,
-            they matter only while these rows were computed.
+            they matter only for the time in which Spark computed these rows.
         cached_rdds: returns those of the given RDDs that are cached.
 
     Raises:

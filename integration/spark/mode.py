@@ -82,7 +82,7 @@ class StateCheck(Protocol):
         Like a retry, this also rewrites the part that exists.
 
         Returns:
-            whether any part was missing, so that the batch was evaluated once more.
+            whether any part was missing, and the batch was therefore evaluated again.
 
         Raises:
             ConfigurationError: Spark's plan does not write all of its state.

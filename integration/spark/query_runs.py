@@ -56,7 +56,7 @@ class QueryRun:
 
     @property
     def among_others(self) -> Runs:
-        """This run, and all other runs that are not known to have stopped."""
+        """This run, and all other runs that may still be active."""
         return Runs(self.query.run_id, frozenset(_runs) | {self.query.run_id})
 
 

@@ -77,7 +77,7 @@ def _causes(frames: Sequence[SinkFrame], query_id: str) -> dict[str, str]:
 
 
 def _source(plan: Any) -> Any:
-    """Return the part of a plan that is non-deterministic itself."""
+    """Return the part of a plan that is itself non-deterministic."""
     return next((_source(child) for child in _each(plan.children()) if not child.deterministic()), plan)
 
 

@@ -1,6 +1,7 @@
 """Define what Spark reports about its jobs and stages, and the interface for reading these reports.
 
-In a classic session, the driver reads them in the JVM. Under Spark Connect, it reads them from Spark's UI.
+In a classic session, the driver reads the reports in the JVM. Under Spark Connect, the driver reads the reports from Spark's
+UI.
 """
 
 from __future__ import annotations
@@ -123,7 +124,7 @@ class JobData(msgspec.Struct, frozen=True, rename="camel"):
 
 
 class Reports(Protocol):
-    """Spark's reports. Spark's listener bus writes them in order, so a report is there once any later report is there.
+    """Spark's reports. Spark's listener bus stores them in order, so it never stores a report before an earlier report.
 
     The exception is a report that Spark drops because the bus's queue is full (``AsyncEventQueue.post``).
     """
@@ -132,7 +133,7 @@ class Reports(Protocol):
         """Run a job with this tag. Spark reports this job after all jobs that ended earlier."""
 
     def end_of_jobs(self) -> int:
-        """Return a number that no reported job has reached."""
+        """Return a number that is higher than the number of any reported job."""
 
     def jobs_with_tag(self, tag: str) -> list[Job]:
         """Return the jobs that have the tag."""
@@ -141,7 +142,7 @@ class Reports(Protocol):
         """Return the current moment, and use up an RDD number."""
 
     def next_rdd(self) -> int:
-        """Return a number between those of all earlier RDDs and those of all later RDDs. This uses up an RDD number."""
+        """Return a number between those of all earlier RDDs and those of all later RDDs. Each call uses up an RDD number."""
 
     def job(self, number: int) -> Job | None:
         """Return the application's job with this number, or None if Spark does not report the job."""
@@ -153,7 +154,7 @@ class Reports(Protocol):
         """Return all attempts at a stage, in order. Return [] if Spark reports no attempts."""
 
     def cached_rdds(self, among: Collection[int]) -> set[int]:
-        """Return those of the RDDs that are or will be cached."""
+        """Of these RDDs, return those that are cached or will be cached."""
 
     def dropped(self) -> int:
         """Return how many reports Spark has dropped since the application began, because a queue was full."""

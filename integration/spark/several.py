@@ -95,7 +95,7 @@ class Call:
     """A call for a batch.
 
     Attributes:
-        batch_id: the batch.
+        batch_id: the batch's number.
         frames: the DataFrames; None once the call has succeeded.
     """
 
@@ -113,7 +113,7 @@ def require_one_call(call: Call, last: Call | None) -> None:
         last: the previous call in the same run of the query.
 
     Raises:
-        ConfigurationError: the run has already made a call for this batch, which succeeded or had other DataFrames.
+        ConfigurationError: an earlier call for this batch succeeded, or it had different DataFrames.
     """
     if last is None or call.batch_id != last.batch_id:
         return

@@ -84,7 +84,7 @@ class StagedFileWriter:
         self._writer.write_batch(rows)
 
     def close(self) -> str | None:
-        """Make the staged file complete and durable. Return its name, or None if there were no rows."""
+        """Make the staged file complete and durable. Return the file's name, or None if there were no rows."""
         if self._writer is None or self._sink is None:
             return None
         self._writer.close()
@@ -190,7 +190,7 @@ class Staging:
 
 
 def _fsync(path: str, root: str) -> None:
-    """Make a file durable, and the entries of all directories that may be new, up to the entry of the root itself."""
+    """Make a file durable, together with the entries of all directories that may be new, up to the root's own entry."""
     above = Path(root).parent
     for name in (Path(path), *Path(path).parents):
         try:

@@ -1,7 +1,7 @@
 """Read a query's state sizes.
 
-Spark reports the size after each batch. This report is too late for the batch's own record, but in time for the next batch's
-record.
+Spark reports the sizes after each batch. This report is too late for the batch's own record, but in time for the next
+batch's record.
 """
 
 from __future__ import annotations

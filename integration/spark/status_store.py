@@ -36,7 +36,7 @@ class StatusStore:
         self._context, self._nothing = context, java.emptyRDD()
 
     def mark(self, tag: str) -> None:
-        """Run a job with this tag and without tasks. Spark reports this job after all jobs that ended earlier."""
+        """Run a job that has this tag and no tasks. Spark reports this job after all jobs that ended earlier."""
         self._context.addJobTag(tag)
         try:
             self._nothing.count()
@@ -54,13 +54,13 @@ class StatusStore:
         return [self.job(number) or Job(number, (), is_over=False) for number in sorted(numbers)]
 
     def now(self) -> Moment:
-        """Return the current moment, and use up an RDD number."""
+        """Return the current :class:`Moment`. Each call uses up an RDD number."""
         # In this order, a job or a drop between the calls is treated as later than the moment, which is safe.
         dropped, job = self.dropped(), self.end_of_jobs()
         return Moment(self.next_rdd(), job, dropped)
 
     def next_rdd(self) -> int:
-        """Return the number that the next RDD would get, and use it up."""
+        """Return the number that the next RDD would get. Each call uses up that number."""
         return int(self._spark.newRddId())
 
     def job(self, number: int) -> Job | None:
@@ -98,7 +98,7 @@ class StatusStore:
         return {found.apply(index).id() for index in range(found.size())}.intersection(among)
 
     def dropped(self) -> int:
-        """Return how many reports Spark has dropped since the application began, because a queue was full."""
+        """Return how many reports Spark has dropped from full queues since the application began."""
         return int(self._dropped.getCount())
 
     @cached_property

@@ -46,7 +46,7 @@ def main(sink: Callable[[], KafkaSink], options: VerifyOptions, pace: Pace, *, a
     """Verify a sink, and return the exit status.
 
     Args:
-        sink: builds the sink. If this raises a ConfigurationError, the error is reported like an error from the check.
+        sink: builds the sink. A ConfigurationError from this function is reported like an error from the check.
         options: what to check.
         pace: how often to check.
         as_json: whether to print JSON objects to stdout and everything else to stderr.
@@ -85,7 +85,7 @@ def run_verify(
 
 
 class _Watch:
-    """All checks that one command makes.
+    """All checks that one command runs.
 
     Attributes:
         failure: why the last check failed; None if the last check succeeded.

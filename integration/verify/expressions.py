@@ -1,7 +1,7 @@
 """Expressions that pick a part of a record. The grammar is small, and nothing is evaluated as code.
 
-An expression is ``key``, ``value``, ``header:NAME``, or ``json:PATH``. The path leads into the value: it is ``$``, followed by
-steps ``.name`` or ``[index]``. Commas combine several expressions: ``key,json:$.order.id``.
+An expression is ``key``, ``value``, ``header:NAME``, or ``json:PATH``. The path starts at the value (``$``), and
+continues with steps of the form ``.name`` or ``[index]``. Commas combine several expressions: ``key,json:$.order.id``.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Describe the findings of a check. A finding's kind sets its severity, and its text describes the case."""
+"""Describe the findings of a check. A finding has a kind, which sets the severity, and a text, which describes the case."""
 
 from __future__ import annotations
 

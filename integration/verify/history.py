@@ -65,7 +65,8 @@ def history_of(contents: LogContents, own: LogContents) -> History:
 
     Args:
         contents: the decision log's contents.
-        own: the contents of the sink's own ledger. The offset of an acquired record is the driver epoch in transactional ids.
+        own: the contents of the sink's own ledger. The offset of an acquisition record is the driver epoch in transactional
+            ids.
     """
     log_start = _log_start(contents)
     view, batches = LogView(), dict[BatchId, Batch]()

@@ -75,7 +75,7 @@ def wait_for_commits(cluster: Cluster, decided: Mapping[str, Decided], last: Bat
 
 
 def missing(cluster: Cluster, markers: Markers, decided: Mapping[str, Decided]) -> dict[str, Description]:
-    """Map the UUID of each decided transaction without a visible marker to its coordinator's description."""
+    """For each decided transaction without a visible marker, map its UUID to the coordinator's description of it."""
     absent = {uuid: one.handle.transactional_id for uuid, one in decided.items() if uuid not in markers.visible}
     if not absent:
         return {}

@@ -1,11 +1,11 @@
-"""Find duplicates and gaps among more records than fit into memory.
+"""Find duplicates and gaps among more records than fit in memory.
 
 The module uses Grace hash partitioning: it distributes digests over files by hash. So equal digests are in the same file, and
 each file is small enough to sort in memory. 128-bit digests of 10 million records collide once in 10**24 runs.
 
 DuckDB (2.0) is not an alternative. Although DuckDB spills to disk, it exceeds a memory limit of 128 MB when it sorts one
 sequence of 40 million records. For 10 million records, this module needs about 200 MiB of memory. It needs half as much
-disk space as DuckDB, and takes equally long.
+disk space as DuckDB, and takes just as long.
 """
 
 from __future__ import annotations
@@ -138,7 +138,7 @@ class Spill:
 
 
 def _by_number(path: Path) -> Iterator[npt.NDArray[Any]]:
-    """Yield a file's entries in parts that fit into memory.
+    """Yield a file's entries in parts that fit in memory.
 
     All numbers in a part are greater than the numbers in the previous part. A long sequence has a single identity, so all its
     entries are in one file. The quantiles of a sample divide the file into parts. For each part, the function reads the file

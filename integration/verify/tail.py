@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 @dataclass
 class Tail:
-    """The part of a topic that was not read yet."""
+    """The part of a topic that has not been read yet."""
 
     bounds: Bounds = field(default_factory=lambda: Bounds({}, {}, {}))  #: the latest bounds
     records: int = 0  #: the number of records read so far
@@ -37,7 +37,7 @@ class Tail:
 
     @property
     def unread(self) -> int:
-        """The number of offsets that were not read yet. Some offsets have no record."""
+        """The number of offsets that have not been read yet. Some offsets have no record."""
         return sum(max(0, end - self._positions[partition]) for partition, end in self.bounds.stable.items())
 
     def read_new(self, cluster: Cluster, topic: str) -> Iterator[list[Message]]:

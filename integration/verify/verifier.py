@@ -1,8 +1,8 @@
 """Check a sink: compare its decisions, its visible transactions and its output.
 
-The query may decide and commit batches during a check. So the check reads the decision log twice: first before and then after
-everything else. A batch from the first read must be visible. A batch that only the second read shows may or may not be
-visible. Any other result is a finding.
+The query may decide and commit batches during a check. So the check reads the decision log twice: once before and once
+after everything else. A batch from the first read must be visible. A batch that only the second read shows may or may
+not be visible. Any other result is a finding.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class VerifyOptions:
-    """The checks to make."""
+    """The checks to run."""
 
     topics: frozenset[str] = frozenset()  #: the topics to read; empty: every topic that the sink has written to
     checkpoint: Files | None = None  #: the query's checkpoint; None: no checkpoint is compared
@@ -187,7 +187,7 @@ class Verifier(AbstractContextManager["Verifier"]):
 def _driver_epoch(history: History, decided: Mapping[str, Decided]) -> int:
     """Return the current driver's epoch.
 
-    The driver's acquired record may be truncated by now, but transactional ids show the epoch.
+    The driver's acquired record may have been truncated, but the transactional ids show the epoch.
     """
     of = (driver_epoch_of(one.handle.transactional_id) for one in decided.values())
     return max([*history.acquisitions, *(number for number in of if number is not None)], default=-1)

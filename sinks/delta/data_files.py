@@ -44,10 +44,10 @@ class NewFiles:
 
 @lru_cache(maxsize=100)
 def measured(stored: pa.Schema) -> list[str]:
-    """List the leaf columns that may have bounds in a Parquet file, which are all columns except floats.
+    """List the leaf columns that may have bounds in a Parquet file: all leaf columns except floats.
 
-    The Parquet library ignores NaN in a file's bounds. Spark and deltalake treat NaN as greater than every number. With
-    these bounds, they would therefore skip rows with NaN.
+    The Parquet library ignores NaN in a file's bounds. Spark and deltalake treat NaN as greater than every number. With such
+    bounds, Spark and deltalake would therefore skip rows with NaN.
     """
     empty = pa.BufferOutputStream()
     pq.write_table(stored.empty_table(), empty, store_schema=False)

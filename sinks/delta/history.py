@@ -36,7 +36,7 @@ class Found(NamedTuple):
 
 
 def read_history(table: DeltaTable) -> Sequence[Commit]:
-    """Read the newest versions in the table's log, the newest one first."""
+    """Read the newest versions in the table's log, newest first."""
     with translated("reading the table's history"):
         return table.history(_SEARCHED)
 

@@ -1,4 +1,4 @@
-"""Find table features and settings that this sink does not support. The sink rejects such a table, and the error lists them."""
+"""Find table features and settings that this sink does not support. The error for a rejected table lists them."""
 
 from __future__ import annotations
 
@@ -94,7 +94,7 @@ def indexed_columns(configuration: Mapping[str, str]) -> int | None:
 
 
 def retention_ms(configuration: Mapping[str, str]) -> float | None:
-    """Return how long VACUUM keeps a file that is not part of any version, in ms.
+    """Return how many ms VACUUM keeps a file that is not part of any version.
 
     Return None if the setting cannot be parsed.
     """

@@ -101,7 +101,7 @@ class Step(LakeStep[DeltaView, "tuple[DeltaTable, int | None]"]):
         return False
 
     def tidy(self) -> None:
-        """See :class:`LakeStep`. Delete the record that came before the replaced one."""
+        """See :class:`LakeStep`. Keep the previous record, and delete the record before that record."""
         if self._before is not None and self._before.before is not None:
             self._forget(self._before.before)
 

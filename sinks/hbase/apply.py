@@ -1,4 +1,4 @@
-"""Apply decided slices, so that each row is applied once. Any driver may safely repeat every call.
+"""Apply decided slices, so that each row is applied once. Any driver may safely repeat any call.
 
 A mark in each row prevents the driver from applying the row twice. The mark changes in the same atomic step as the data:
 

@@ -2,8 +2,8 @@
 
 The bytes are the same as those of message objects.
 
-Building and copying a message for each row takes 2.5 times as long. From one mutation to the next, only the row key, the values
-and their lengths change, and the lengths often repeat.
+Building and copying a message object for each row would take 2.5 times as long. From one mutation to the next, only the
+row key, the values and their lengths change, and the lengths often repeat.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Import connection classes from ``hbase-driver``, and its protobuf messages, which are generated from the HBase definitions.
+"""Import ``hbase-driver``'s connection classes, and its protobuf messages, which are generated from HBase's definitions.
 
 No other module imports the package, because the import has a side effect.
 """

@@ -61,7 +61,7 @@ class Op(NamedTuple):
 def look(
     table: str, row: bytes, columns: Sequence[Column] = (), *, family: bytes | None = None, sizes_only: bool = False
 ) -> Op:
-    """Build a read of a row's columns or family.
+    """Build an operation that reads a row's columns or family.
 
     With ``sizes_only``, read each value's length, in 4 bytes, instead of the value.
     """

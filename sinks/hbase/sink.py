@@ -1,9 +1,9 @@
 """Define the HBase sink that users create.
 
 The sink uses the HBase protocol directly, without a gateway. A mutation and its marker must be one conditional, atomic
-step, and one call must carry many rows. HBase's native ``Multi`` call has supported both since HBase 2.4. The Thrift
-gateways make one call per row. Thrift 1 can check and write only a single cell, and Thrift 2 has no conditional
-increment or append.
+step, and one call must carry many rows. HBase's native ``Multi`` call has met these two requirements since HBase 2.4.
+The Thrift gateways make one call per row. Thrift 1 can check and write only a single cell, and Thrift 2 has no
+conditional increment or append.
 """
 
 from __future__ import annotations

@@ -82,7 +82,7 @@ def open_slice(table: str, row: bytes) -> Op:
 
 
 def add_chunk(table: str, row: bytes, number: int, data: bytes, reach: tuple[int, int]) -> Op:
-    """If the slice is open, write a chunk in one step, with its digest and the numbers for the check."""
+    """If the slice is open, write a chunk, the chunk's digest, and the chunk's ``Reach`` in one step."""
     cells = {(STATE, b"h%08d" % number): digest(data), (DATA, b"c%08d" % number): data}
     if any(reach):
         cells[STATE, REACH_OF_CHUNK + b"%08d" % number] = REACH.pack(*reach)

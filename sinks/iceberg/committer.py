@@ -79,7 +79,7 @@ class IcebergCommitter(LakeCommitter[IcebergHandle, Step, Entry]):
         If a schema or partitioning was removed from the table, files that need it cannot be listed in any manifest.
 
         Raises:
-            StoreError: since the decision, a property of the table has been set to a value with which no commit works.
+            StoreError: since the decision, a table property has been set to a value that makes every commit fail.
         """
         for objection in find_malformed(step.view.table.metadata, is_decided=True):
             raise StoreError(f"{self._table} {objection}", ConfigurationError)

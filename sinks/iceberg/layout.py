@@ -23,8 +23,8 @@ def entrance(catalog: Mapping[str, str], table: str) -> str:
     """Return a short id for the catalog and the name through which a sink reaches its table.
 
     If a table is registered in two catalogs or under two names, each registration has its own newest metadata. Each
-    registration then has its own copy of the sink's record, with the same sink id, and does not know what was committed
-    through the other one.
+    registration then has its own copy of the sink's record, with the same sink id. A copy does not include commits
+    through another registration.
     """
     uri = urlsplit(str(catalog.get("uri", "")))
     said = [
@@ -40,8 +40,8 @@ def entrance(catalog: Mapping[str, str], table: str) -> str:
 def root(metadata: TableMetadata, sink: str, sink_id: str, through: str) -> str:
     """Return the directory for a sink's data files, which depends on the property ``write.data.path``.
 
-    Only drivers with the same :func:`entrance` share the directory. Otherwise, one driver's sweep would delete files that another
-    one has committed.
+    Only drivers with the same :func:`entrance` share the directory. Otherwise, one driver's sweep would delete files
+    that another driver has committed.
     """
     data = metadata.properties.get("write.data.path") or f"{metadata.location.rstrip('/')}/data"
     return f"{data.rstrip('/')}/{layout.root(sink, sink_id)}-{through}"

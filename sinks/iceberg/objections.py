@@ -1,4 +1,4 @@
-"""Find table features and settings that this sink does not support. The sink rejects such a table, and the error lists them."""
+"""Find unsupported table features and settings. The sink rejects a table that has any, with an error that lists them."""
 
 from __future__ import annotations
 

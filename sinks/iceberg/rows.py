@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 def fit_rows(schema: pa.Schema, table: Schema, title: str) -> RowFormat:
-    """Determine how to convert a batch to rows of the table. Data files have sanitized column names and field ids.
+    """Determine how to convert a batch to rows of the table. Data files have field ids and sanitized column names.
 
     Raises:
         SchemaError: the columns do not fit the table; see :func:`match`.

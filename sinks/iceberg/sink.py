@@ -28,8 +28,9 @@ class IcebergSink(IcebergSettings, TwoPhaseCommitSink[IcebergHandle]):
     Args:
         name: the sink name, which must stay the same across restarts. A name may contain letters, digits, ``_`` and
             ``-``.
-        catalog: the pyiceberg configuration for the catalog, such as ``{"type": "rest", "uri": "https://…"}``. Every executor
-            must reach the catalog. The key ``name`` sets the catalog's name, which matters for ``"type": "sql"``.
+        catalog: the pyiceberg configuration for the catalog, such as ``{"type": "rest", "uri": "https://…"}``. Every
+            executor must be able to reach the catalog. The key ``name`` sets the catalog's name, which matters for ``"type":
+            "sql"``.
         table: ``namespace.table``. The rows' columns must have the same names as the table's columns.
         timeout_ms: how long to repeat a commit while the catalog rejects it or does not respond, and how long one request to a
             REST catalog may take.

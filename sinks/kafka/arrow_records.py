@@ -1,6 +1,6 @@
 """Convert Arrow rows to librdkafka structures. numpy fills in the addresses, so no row becomes a Python object.
 
-The structures contain addresses in Arrow's buffers. An object in this module keeps its arrays alive. The caller must
+The structures point into Arrow's buffers. An object in this module keeps its arrays alive. The caller must
 keep the object until librdkafka has copied the rows. librdkafka copies them within each call.
 """
 
@@ -188,7 +188,7 @@ class Spans:
 
 
 def _largest(spans: Mapping[Any, Spans]) -> int:
-    """Return the size of the largest row in bytes, summed over these columns."""
+    """Return the size of the largest row in bytes, counting only these columns."""
     sizes = [column.sizes for column in spans.values()]
     return int(np.max(np.sum(sizes, axis=0), initial=0)) if sizes else 0
 

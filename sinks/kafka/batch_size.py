@@ -2,9 +2,10 @@
 
 Unlike the Java client, librdkafka never splits such batches.
 
-The limit applies to batches. A topic that accepts 64 kB may therefore reject five hundred small records with one key. A
-process reads each topic's limit once per run. If the process has no permission to read the limit, or if the limit is
-lowered while the query runs, a broker rejects a batch. The process then sends smaller batches in the next attempt.
+The limit applies to batches. A topic that accepts 64 kB may therefore reject a batch of five hundred small records with the
+same key. A process reads each topic's limit once per run. If the process has no permission to read the limit, or if the
+limit is lowered while the query runs, a broker may reject a batch. The process then sends smaller batches in the next
+attempt.
 
 Sources: ``batch.size`` in librdkafka's CONFIGURATION.md; ``analyzeAndValidateRecords`` and ``append`` in Kafka's
 ``UnifiedLog.scala``.
@@ -53,7 +54,7 @@ class BatchSize:
 
     @property
     def bytes(self) -> int:
-        """The size in bytes of the largest batch that all known topics accept, or the user's setting if that is smaller."""
+        """The smaller of the user's setting and the size in bytes of the largest batch that all known topics accept."""
         return min([self._chosen, *(limit for limit, _ in filter(None, self._limits.values()))])
 
     def learn(self, topics: Collection[str]) -> None:

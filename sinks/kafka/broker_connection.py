@@ -44,7 +44,7 @@ _SASL: Final = (SaslAuthenticateRequest, SaslAuthenticateResponse, SaslBytesRequ
 
 
 class _WithoutSecrets(logging.Filter):
-    """Suppresses kafka-python's debug lines that contain settings, SASL messages or raw bytes, and so perhaps secrets."""
+    """Suppresses kafka-python's debug lines with settings, SASL messages or raw bytes, which may contain secrets."""
 
     def filter(self, record: logging.LogRecord) -> bool:
         """Return whether the line may be logged."""
@@ -102,7 +102,7 @@ class BrokerConnection:
         return str(self._manager.broker_version_data.broker_version_str)
 
     def does_not_know(self, request: Any, *, min_version: int = 0) -> bool:
-        """Return whether the first broker and kafka-python have no request version from ``min_version`` on in common."""
+        """Return True unless kafka-python and the first broker share a request version of at least ``min_version``."""
         try:
             self._manager.broker_version_data.api_version(request, min_version=min_version)
         except kafka_errors.IncompatibleBrokerVersion:

@@ -175,7 +175,7 @@ def _bytes_of(column: Any) -> Any:
 
 
 def _header_bytes(headers: Any) -> Any:
-    """Compute the encoded size of each row's headers in bytes. This includes all keys, all values, and their lengths."""
+    """Compute the encoded size of each row's headers in bytes: all keys, all values, and their lengths."""
     pairs = headers.flatten()
     sizes = pa.repeat(pa.scalar(2, pa.int64()), len(pairs))  # one byte for each length, even for null
     for length in (_bytes_of(pairs.field("key")), _bytes_of(pairs.field("value"))):

@@ -240,7 +240,7 @@ def translate(error: KafkaException | SystemError | KafkaError, doing: str, righ
 def translate_in_task(
     error: KafkaException | SystemError | KafkaError, doing: str, right: str = ""
 ) -> TwoPhaseCommitError:
-    """Translate an error from a task's producer. Unlike in :func:`translate`, fencing fails only the task's attempt.
+    """Translate an error from a task's producer. Unlike :func:`translate`, treat a fenced producer as a failed attempt.
 
     If the producer was fenced, the task's transaction timed out or was swept, or an InitProducerId request arrived
     late. The driver finds out from its log, not from its tasks, whether a newer driver has acquired the sink.

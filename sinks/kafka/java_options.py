@@ -1,4 +1,4 @@
-"""Give advice on security options from Java Kafka clients. Neither client library in this sink is a Java client.
+"""Give advice on the security options of Java Kafka clients. Neither client library that this sink uses is a Java client.
 
 Sources: Kafka's ``SslConfigs``, ``SaslConfigs`` and login modules; librdkafka's CONFIGURATION.md.
 """

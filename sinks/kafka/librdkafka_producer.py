@@ -5,7 +5,8 @@ never calls Python. Each accepted record has one delivery report (``delivery.rep
 every report. So the producer misses no error, and the reports identify every partition to which it has written (rules 2 and 3).
 
 A client, its queue and its topics live as long as this object, and an event lives until it is read. The topics are released
-first, and the client last. The caller must keep keys and values only until the call returns, because librdkafka copies them.
+first, and the client last. The caller must keep keys and values only until a ``produce…`` method returns, because
+librdkafka copies them.
 """
 
 from __future__ import annotations
@@ -47,7 +48,7 @@ ARGUMENT: Final = np.dtype(c.Argument)
 
 
 def accepts(config: Mapping[str, Any]) -> bool:
-    """Return whether all options are librdkafka options, rather than callbacks or options that only confluent-kafka has."""
+    """Return whether librdkafka knows every option. It knows neither callbacks nor confluent-kafka's own options."""
     return not any(callable(value) or name.startswith(_CONFLUENT_ONLY) for name, value in config.items())
 
 
@@ -117,7 +118,7 @@ class LibrdkafkaProducer:
         self._raise(self._lib.begin_transaction(self._client))
 
     def abort_transaction(self, timeout: float) -> None:
-        """See ``rd_kafka_abort_transaction``. The call waits for reports, so another thread makes it, and this one reads them."""
+        """See ``rd_kafka_abort_transaction``. An abort waits for reports, so this thread reads them meanwhile."""
         result: list[int | None] = []
         call = threading.Thread(
             target=lambda: result.append(self._lib.abort_transaction(self._client, _milliseconds(timeout)))
@@ -155,7 +156,7 @@ class LibrdkafkaProducer:
         )
 
     def produce_arguments(self, address: int, count: int) -> int:
-        """Enqueue the record in the ``count`` structures :data:`ARGUMENT` at ``address``. Return the error code, or 0."""
+        """Enqueue the record that ``count`` :data:`ARGUMENT` structures at ``address`` describe. Return the error code, or 0."""
         error = self._lib.produceva(self._client, address, count)
         if error is None:
             self._unreported += 1

@@ -1,4 +1,4 @@
-"""Supply SASL/OAUTHBEARER tokens to both clients of a process.
+"""Supply SASL/OAUTHBEARER tokens to a process's librdkafka and kafka-python clients.
 
 librdkafka calls a :class:`Tokens` object as its ``oauth_cb``. kafka-python receives the same object through an adapter
 (``twopc.sinks.kafka.broker_connection``). The clients reuse a token for half of its lifetime, because each task has its
@@ -128,7 +128,7 @@ class Tokens:
 def require_token(config: Mapping[str, Any]) -> None:
     """Request a librdkafka client's token before the client is created.
 
-    The client itself would ignore the error, wait for 10 s, and not report the reason.
+    If the request failed, the client itself would wait for 10 s, and not report the reason.
 
     Raises the same errors as :meth:`Tokens.__call__`.
     """

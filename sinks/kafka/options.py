@@ -155,7 +155,7 @@ def without_network(parsed: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def without_prefix(options: Mapping[str, Any]) -> dict[str, Any]:
-    """Convert the options to librdkafka's format, with names without a prefix, and strings or callables as values."""
+    """Convert the options to librdkafka's format: the names have no prefix, and the values are strings or callables."""
     return {name.removeprefix(PREFIX): value if callable(value) else _text(value) for name, value in options.items()}
 
 

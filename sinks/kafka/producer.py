@@ -72,8 +72,8 @@ def connect(producer: Producer | LibrdkafkaProducer, topic: str, *, timeout_s: f
     Return the number of partitions in ``topic``.
 
     librdkafka looks for the coordinator as soon as it is connected to a broker *of the cluster*. Without such a connection, it
-    looks only after 500 ms. The connection to the bootstrap address may answer the first request, as it did for 6 of 55
-    producers. In a test, two requests were enough for each of 112 producers.
+    looks only after 500 ms. The first response may come over the bootstrap connection, as it did for 6 of 55 producers.
+    In a test, two requests were enough for each of 112 producers.
     """
     try:
         producer.list_topics(topic, timeout=timeout_s)
@@ -159,7 +159,7 @@ def new_producer(
     log: ClientLog,
     identity: Identity | None = None,
 ) -> tuple[Producer | LibrdkafkaProducer, LibrdkafkaProducer | None]:
-    """Create a producer. Return it twice if it accepts records that are not Python objects; otherwise, return it and None.
+    """Create a producer. The second result is the same producer if it accepts records that are not Python objects; else None.
 
     The producer's delivery reports go to ``failures`` and ``delivered``, and its log to ``log`` and ``identity``.
     """

@@ -2,7 +2,7 @@
 
 Each request goes to the broker that coordinates the transactional id. This module does not use the routing of kafka-python's
 admin client, which never forgets a coordinator, and raises an error at the first bad id. This module sends each request once.
-``twopc.sinks.kafka.reports.until_final`` repeats requests without a final report.
+``twopc.sinks.kafka.reports.until_final`` repeats the requests that have not received a final response.
 
 Sources: Kafka ``TransactionCoordinator.scala``; KIP-98 (EndTxn, InitProducerId), KIP-664 (Describe/ListTransactions).
 """
@@ -126,7 +126,7 @@ class TransactionClient:
         """Send InitProducerId for each id, to abort its open transaction and to fence its writer wherever the writer runs.
 
         If a newer producer has initialized the id and has no open transaction, the broker changes nothing and reports one of
-        :data:`FENCED` (KIP-360). The broker aborts an open transaction whatever its epoch is
+        :data:`FENCED` (KIP-360). The broker aborts an open transaction of any epoch
         (``prepareInitProducerIdTransit``). Without a producer id and epoch, the request fences the id's current producer, or
         creates the id if it does not exist. Return the same result as :meth:`end`.
         """
@@ -161,7 +161,7 @@ class TransactionClient:
     def pattern_of(self, prefix: str) -> str | None:
         """Build the filter for ids with ``prefix``. Return None if the prefix is empty or the brokers do not support filters.
 
-        Without this filter, each sink would list the open transactions of all sinks in each batch.
+        Without this filter, each sink would list all sinks' open transactions at every batch.
         """
         if not prefix or self._connection.does_not_know(ListTransactionsRequest, min_version=_PATTERN_VERSION):
             return None
@@ -223,7 +223,7 @@ class TransactionClient:
         return {tid: _error_name(row.error_code) for tid, row in found.items() if row.error_code not in {0, *_MOVED}}
 
     def _look_up_each(self, transactional_ids: Sequence[str]) -> dict[str, Any]:
-        """Send one request for each id, all concurrently, to brokers that accept only one id, such as Redpanda."""
+        """Send one request for each id, concurrently, to brokers that accept one id per request, such as Redpanda."""
         requests = [
             (FindCoordinatorRequest(key_type=_TRANSACTION_COORDINATOR, key=tid, max_version=_MANY_IDS_VERSION - 1),)
             for tid in transactional_ids

@@ -104,7 +104,7 @@ class KafkaWriter(SinkWriter[KafkaHandle]):
         return self._pool.take(task.batch_id, task.committed_through)
 
     def write(self, rows: pa.RecordBatch) -> None:
-        """See :class:`SinkWriter`. The size of the librdkafka queue limits the memory use."""
+        """See :class:`SinkWriter`. The size of librdkafka's queue limits memory use."""
         require_exact(rows)
         self._fit_batches(rows)
         ready = self._begun

@@ -45,7 +45,7 @@ class LakeCommitter(StepCommitter[HandleT, StepT], Generic[HandleT, StepT, Entry
     """See :class:`StepCommitter`. A subclass supports one table format.
 
     The table contains the control record and the newest decision's outcome. The commit that adds a batch's files also changes
-    the record and the outcome, so they always agree with the files.
+    the record and the outcome, so all three always agree.
 
     Args:
         name: the sink's name.
@@ -78,7 +78,7 @@ class LakeCommitter(StepCommitter[HandleT, StepT], Generic[HandleT, StepT, Entry
 
     @abstractmethod
     def require_young(self, step: StepT, age_ms: float) -> None:
-        """Check that there is time to commit a batch before maintenance may delete its files as unused.
+        """Check that there is time to commit a batch before maintenance may delete the batch's files as unused.
 
         Raises:
             CheckpointExpiredError: the batch's files are too old.
@@ -266,7 +266,7 @@ class LakeCommitter(StepCommitter[HandleT, StepT], Generic[HandleT, StepT, Entry
     # -- helpers --------------------------------------------------------------------------------------------------------
 
     def _reserve(self, above: int) -> Control:
-        """See :class:`StepCommitter`. Write nothing, because no other driver has this epoch, and a write would be a commit."""
+        """See :class:`StepCommitter`. Write nothing, because no other driver has this epoch, and a write needs a commit."""
         with self.driving() as step:
             record = control.decode(self.load(step))
         return replace(record, version=next_version(above, self._driver_epoch))
@@ -274,7 +274,7 @@ class LakeCommitter(StepCommitter[HandleT, StepT], Generic[HandleT, StepT, Entry
     def _change(self, change: Callable[[Control], Control], then: Callable[[StepT], None] = lambda _: None) -> Control:
         """See :class:`StepCommitter`.
 
-        If another driver has won the swap, try again here, because only the step's end shows this.
+        If another driver has won the swap, try again here, because the end of the step is the first sign of it.
         """
         for _ in range(_OVERTAKEN_ROUNDS):
             try:

@@ -1,4 +1,4 @@
-"""Define the facts about a sink's decisions in a table's own history. Only operators need this history."""
+"""Define what a table's own history shows about a sink's decisions. Only operators need this history."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 
 class History(NamedTuple):
-    """The facts about the sink's decisions in a table's history.
+    """What a table's history shows about the sink's decisions.
 
     Attributes:
         kind: what the format calls one entry of the history, such as "version".

@@ -21,8 +21,8 @@ class Published(msgspec.Struct, frozen=True, omit_defaults=True):
 
     Attributes:
         version: the decision's version.
-        epoch: the driver epoch in the files' paths. A repair may add several drivers' files. Then ``epoch`` is the last
-            driver's epoch.
+        epoch: the driver epoch in the files' paths. A repair may add files from several drivers. Then ``epoch`` is the
+            last driver's epoch.
         batch: the batch id.
         attempts: the number of settled transactions for each attempt at the batch. A repair may cover several attempts.
         lost: the settled transactions that will never be in the table.

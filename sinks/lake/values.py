@@ -230,7 +230,7 @@ def _struct(values: Any, target: Any, stored: Any) -> Array:
 
 
 def _dense(values: Any) -> tuple[Array, Any, Array | None]:
-    """Return the lists' offsets (the first is 0), the lists that are not null, and a mask of the null lists."""
+    """Return the lists' offsets (the first offset is 0), the lists that are not null, and a mask of the null lists."""
     lengths = pc.fill_null(pc.list_value_length(_as_list(values)), 0).cast(pa.int64())
     offsets = pa.concat_arrays([pa.array([0], pa.int64()), pc.cumulative_sum(lengths)])
     _, dense = _valid(values)

@@ -1,4 +1,4 @@
-"""Give each attempt a version without a write to the table. The high bits of a version are the driver's epoch."""
+"""Give each attempt a version without writing to the table. The high bits of a version are the driver's epoch."""
 
 from __future__ import annotations
 

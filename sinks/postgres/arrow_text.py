@@ -47,7 +47,7 @@ def joined(*parts: Any, separator: str = "") -> Texts:
 
 
 def replaced(column: Texts, pairs: Sequence[tuple[str, str]]) -> Texts:
-    """In every text, replace each pair's first string with its second string, one pair after another."""
+    """In every string, replace each pair's first string with its second string, one pair after another."""
     for old, new in pairs:
         column = pc.replace_substring(column, pattern=old, replacement=new)
     return column

@@ -57,7 +57,8 @@ class Database:
                 prepared transaction later.
 
         Raises:
-            psycopg.Error: the server rejected a statement, or did not respond in time. The outcome of the COMMIT is unknown.
+            psycopg.Error: the server rejected a statement, or did not respond in time. After an error in the COMMIT,
+            the outcome is unknown.
         """
         try:
             with self.watched():

@@ -9,7 +9,7 @@ from twopc.fenced_committer import Prepared
 
 @dataclass(frozen=True)
 class PostgresHandle(Prepared):
-    """Identifies a slice, which is a table with a task's rows and an entry in the sink's own tables; see :class:`Prepared`.
+    """Identifies a slice: a table of a task's rows, plus an entry in the sink's own tables; see :class:`Prepared`.
 
     Attributes:
         columns: the table's columns that the rows contain.

@@ -70,7 +70,7 @@ class Address:
 
         Args:
             name: the sink name. The server shows the sink name as the application name (``pg_stat_activity``), unless the
-                connection string sets another.
+                connection string sets a different application name.
             timeout_ms: how long the connection attempt may take. A value below 2000 counts as 2000.
 
         Raises:
@@ -90,7 +90,7 @@ class Address:
             raise type(error)(self.hide(str(error))) from None
 
     def hide(self, message: str) -> str:
-        """Replace the connection string's secrets in a message, even if they are escaped."""
+        """Replace the connection string's secrets in a message, even if the secrets are escaped."""
         found = self._parameters()
         for secret in (str(found[name]) for name in _SECRETS if found.get(name)):
             if len(secret) >= _SHORTEST_HIDDEN:

@@ -132,7 +132,8 @@ def fit_rows(schema: pa.Schema, table: Table, *, key: Collection[str] = ()) -> R
 
     Raises:
         SchemaError: a column has no counterpart, is computed by the table, or has a type that the table does not accept, or the
-            batch lacks a required column. The message identifies the column and both types, and says what to do.
+            batch lacks a required column. The message identifies the column and its types in the batch and the table,
+            and says what to do.
     """
     found: dict[str, tuple[str, Column]] = {}
     for name in schema.names:
@@ -211,7 +212,7 @@ def _is_tame(kind: Any) -> bool:
 
 
 def _contents(lines: Any) -> memoryview:
-    """Return the bytes of all strings in an array, one after another, without a copy."""
+    """Return the bytes of all strings in an array, one after another, without copying them."""
     _, offsets, data = lines.buffers()
     ends: Sequence[int] = memoryview(offsets).cast("i")
     return memoryview(data)[ends[lines.offset] : ends[lines.offset + len(lines)]]

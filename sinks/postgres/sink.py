@@ -35,9 +35,9 @@ class PostgresSink(PostgresSettings, TwoPhaseCommitSink[PostgresHandle]):
         order_by: with ``upsert``, if several rows of a batch have the same key, the row with the greatest values in these
             columns wins. Without ``order_by``, the sink rejects a batch in which several rows have the same key.
         vote: with ``staged``, a batch may be decided after its rows are staged, and the sink rejects a table that could still
-            reject these rows. With ``prepared``, the driver runs the publish before the decision and prepares its transaction
-            on the server, so the sink accepts any table. The server's ``max_prepared_transactions`` must allow one transaction
-            for each sink.
+            reject these rows. With ``prepared``, the driver publishes before the decision, in a transaction that it prepares
+            on the server, so the sink accepts any table. The server's ``max_prepared_transactions`` must allow one
+            transaction for each sink.
         schema: the schema for the sink's own tables. Several sinks may share a schema. The sink creates the schema if the
             role may do so.
         timeout_ms: how long one of the driver's transactions may take, for example to publish a batch, and how long a task

@@ -1,4 +1,4 @@
-"""Build the SQL for the sink's own objects, for a slice's stage, and for a batch's publish. Every function is pure.
+"""Build the SQL for the sink's own objects, for staging slices, and for publishing batches. Every function is pure.
 
 The objects are in a separate schema, which several sinks may share:
 
@@ -74,7 +74,7 @@ class Statements:
         return statement + sql.SQL(" FOR UPDATE") if locked else statement
 
     def swap_control(self, old: bytes | None, new: bytes) -> sql.Composed:
-        """Write the record if the stored record is still ``old``. Only then does the statement change a row."""
+        """Write the record if the stored record is still ``old``. Otherwise, the statement changes no row."""
         if old is None:
             return self._format(
                 "INSERT INTO {schema}.control (sink, record) VALUES ({sink}, {new}) ON CONFLICT (sink) DO NOTHING",
@@ -117,7 +117,10 @@ class Statements:
         )
 
     def find_slices(self, txns: Sequence[str], *, unmarked: bool = False) -> sql.Composed:
-        """Find slices with existing stages, and their row counts. ``unmarked`` excludes published and rolled-back slices."""
+        """Find the slices that have stages, with their row counts.
+
+        ``unmarked`` excludes published and rolled-back slices.
+        """
         statement = self._format(
             "SELECT s.txn, s.rows FROM {schema}.slice s WHERE txn = ANY({txns}) AND sink = {sink} "
             "AND to_regclass({stage}) IS NOT NULL",

@@ -60,7 +60,7 @@ class Column:
 
     @property
     def is_identity(self) -> bool:
-        """Whether the table's sequence fills the column."""
+        """Whether a sequence of the table fills the column."""
         return self.generated in {"ALWAYS", "BY DEFAULT"}
 
     @property

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 class Transfer:
-    """Reads stages and fills the table within the committer's steps.
+    """Reads the stages, and fills the table, in the committer's steps.
 
     Attributes:
         oid: the object id of the checkpoint's table; None until it is known.
@@ -68,7 +68,7 @@ class Transfer:
             )
 
     def whole(self, step: Connection, handles: Sequence[PostgresHandle]) -> list[PostgresHandle]:
-        """Return the transactions whose rows are all present."""
+        """Return the handles whose stages contain all rows."""
         names = list(self.staged(step, handles))
         counted = dict(step.execute(self._statements.count(names)).fetchall()) if names else {}
         return [handle for handle in handles if counted.get(handle.transaction) == handle.rows]

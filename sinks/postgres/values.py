@@ -1,8 +1,8 @@
 """Find values that a column can never store. Each check inspects a column's extremes, or runs one vectorized test.
 
-A check yields a mask of the bad values and the reason. If all rows are good, the check yields nothing. A check accepts all
-values that PostgreSQL's input function accepts. If only the server can judge a value, the server checks it when the task
-stages the row.
+A check yields the reason and a mask of the bad values. If all rows are good, the check yields nothing. A check accepts
+all values that PostgreSQL's input function accepts. If only the server can judge a value, the server checks it when the
+task stages the row.
 """
 
 from __future__ import annotations

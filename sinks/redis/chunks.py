@@ -1,8 +1,8 @@
 r"""Pack a slice's commands into chunks, which the scripts read.
 
 A chunk consists of ``<command> <words> <commands>\n``, the lengths of all words as 32-bit big-endian integers, and the words.
-A chunk names its command, so the driver applies a decided chunk correctly even if the query's code has changed since the chunk
-was staged.
+A chunk contains its command's name, so the driver applies a decided chunk correctly even if the query's code has
+changed since the chunk was staged.
 """
 
 from __future__ import annotations

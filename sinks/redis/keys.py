@@ -29,9 +29,9 @@ class RedisHandle(StagedHandle):
     """A prepared slice. The slice's checksum is the SHA-1 of the chunks' SHA-1 digests, slot by slot.
 
     Attributes:
-        groups: for each hash slot, its number (-1 without a cluster), the number of its chunks, and their weight. The weight
-            is the approximate cost in units of a small command, calculated from the number and size of the commands. The
-            driver limits the total weight of calls that it sends together.
+        groups: for each hash slot, its number (-1 without a cluster), the number of its chunks, and the chunks' total
+            weight. The weight is the approximate cost in units of a small command, calculated from the number and size of
+            the commands. The driver limits the total weight of calls that it sends together.
     """
 
     groups: tuple[tuple[int, int, int], ...]

@@ -123,7 +123,7 @@ def _known(scheme: str, *, cluster: bool) -> frozenset[str]:
 
 
 def _objection(name: str, scheme: str, *, cluster: bool, is_text: bool) -> str:
-    """Return the objection to an option's name. Return an empty text if the name is valid."""
+    """Return the objection to an option's name. Return an empty string if the name is valid."""
     if name in _OWNED:
         return f"is reserved: {_OWNED[name]}. Remove it"
     if name not in _known(scheme, cluster=cluster):

@@ -1,4 +1,4 @@
-"""Stage a task's commands in Redis, chunk by chunk, in each hash slot."""
+"""Stage a task's commands in Redis, in chunks for each hash slot."""
 
 from __future__ import annotations
 

@@ -94,7 +94,7 @@ class StoreClient(ABC, Generic[CallT]):
         return answers
 
     def _windows(self, calls: Sequence[CallT], places: Sequence[int]) -> Iterator[list[int]]:
-        """Group calls that are sent together, without exceeding ``limits``.
+        """Group the calls to send together, without exceeding ``limits``.
 
         A call that exceeds a limit by itself is sent alone.
         """

@@ -131,7 +131,7 @@ class StagedCommitter(ControlCommitter[StagedHandleT, "StoreClient[Any]"]):
     def initialize_state(
         self, decided: Sequence[StagedHandleT], scan_start: Mapping[str, Any]
     ) -> Mapping[StagedHandleT, Evidence]:
-        """See :class:`SinkCommitter`. Raise later versions above every version that the last decision used."""
+        """See :class:`SinkCommitter`. Make later versions higher than every version that the last decision used."""
         self._highest_version = max(self._highest_version, self._top(decided, version_of(scan_start or NO_ATTEMPT)))
         return super().initialize_state(decided, scan_start)
 
@@ -220,7 +220,7 @@ class StagedCommitter(ControlCommitter[StagedHandleT, "StoreClient[Any]"]):
     ) -> Generator[tuple[StagedHandleT, Sequence[str]]]:
         """Apply slices in order. Yield each slice with the errors that block it.
 
-        A closed iterator starts no more slices, and waits for the running ones.
+        When the iterator is closed, it starts no more slices, and waits for the running slices.
         """
         for handle in handles:
             yield handle, self._apply(handle, version)

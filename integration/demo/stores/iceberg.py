@@ -142,5 +142,5 @@ def catalog_settings(uri: str) -> dict[str, str]:
 
 
 def full_name(table: str) -> str:
-    """Return a table name in Spark."""
+    """Return the name under which Spark finds a table."""
     return f"{_CATALOG}.{table}"

@@ -35,7 +35,7 @@ def facts(scale: Scale, ways: Mapping[str, Sequence[Step]], seconds: float) -> d
 
 
 def show(console: Console, scale: Scale, ways: Mapping[str, Sequence[Step]], seconds: float) -> None:
-    """Print a table for each way, the cases that were not run, and the verdict."""
+    """Print one table for each way to migrate, the cases that were not run, and the verdict."""
     for name, steps in ways.items():
         table = Table(title=f"twopc migrate rehearse: {name}, seed {scale.seed}", title_justify="left")
         for column in ("step", "what was done"):

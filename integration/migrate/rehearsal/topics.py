@@ -77,7 +77,7 @@ class Output:
         return self.written() - sum(self.ends().values())
 
     def ends(self, isolation_level: str = "read_committed") -> dict[int, int]:
-        """Return the offset that readers can reach in each partition.
+        """For each partition, return the offset up to which readers can read.
 
         Raises:
             ServiceError: the topic does not exist.
@@ -121,7 +121,7 @@ class Output:
 
 
 class LiveReader:
-    """Reads an output under ``read_committed`` continuously, in a thread, as an application does."""
+    """Continuously reads an output with ``read_committed``, in a thread, as an application does."""
 
     def __init__(self, output: Output) -> None:
         self._output = output

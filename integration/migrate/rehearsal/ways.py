@@ -1,6 +1,6 @@
 """Rehearse each way to move from 0.10 brokers to current brokers.
 
-Each rehearsal starts its own brokers, and ends with a count.
+Each rehearsal starts its own brokers, and finally counts the output's records.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ class Scale:
 
     Attributes:
         seed: the seed for the kills.
-        kills: how often each sink is killed.
+        kills: how many times each sink is killed.
         batch_rows: the number of records in a batch.
     """
 
@@ -156,7 +156,7 @@ def _mirror(rehearsal: Rehearsal, target: Output, directory: Path) -> None:
 
 
 def _cut_over_and_back(rehearsal: Rehearsal, scale: Scale, stack: contextlib.ExitStack) -> None:
-    """Run the steps that every way shares, while a reader reads continuously."""
+    """Run the steps that all ways share, while a reader reads continuously."""
     reader = stack.enter_context(contextlib.closing(LiveReader(rehearsal.output)))
     rehearsal.preflight()
     rehearsal.cut_over()

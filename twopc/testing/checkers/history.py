@@ -133,7 +133,7 @@ def with_sources(
 
 
 def fates(log: Iterable[LogEntry]) -> Mapping[Position, Kind | None]:
-    """Return, for each row, the marker that ends its transaction in its partition; None if the transaction is open."""
+    """Return the marker that ends each row's transaction in the row's partition; None if the transaction is open."""
     ended: dict[Position, Kind | None] = {}
     waiting: dict[tuple[int, Producer], list[Position]] = defaultdict(list)
     for entry in sorted(log, key=lambda entry: entry.position):

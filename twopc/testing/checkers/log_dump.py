@@ -13,7 +13,7 @@ from twopc.testing.checkers.history import Kind, LogEntry, Position, Producer
 
 
 def dump(bootstrap_servers: str, topic: str) -> list[LogEntry]:
-    """Return every entry of every partition, up to its high watermark.
+    """Return every entry of every partition, up to the partition's high watermark.
 
     Raises:
         RetriableError: a leader does not respond, or returns an error.

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
 
 def stalled(samples: Sequence[StableOffset], *, bound_s: float) -> list[Violation]:
-    """Find each period longer than ``bound_s`` in which a partition's last stable offset stood still below its end."""
+    """Find periods of over ``bound_s`` in which a partition's last stable offset stood still before the log's end."""
     stuck: dict[int, StableOffset] = {}
     longest: dict[tuple[int, int], tuple[float, StableOffset, StableOffset]] = {}
     for sample in sorted(samples, key=lambda sample: sample.at_s):

@@ -70,7 +70,7 @@ def verdict(  # noqa: PLR0913 - a history has that many parts
 def _left_open(sink: KafkaSink, bootstrap_servers: str) -> list[Violation]:
     """Find transactions that are still open after a while.
 
-    This waits a while, because Kafka responds to EndTxn before it writes the markers.
+    The wait is needed because Kafka responds to EndTxn before it writes the markers.
     """
     deadline = time.monotonic() + _COMES_TO_REST_S
     while (left := left_open(states_of(bootstrap_servers, f"{sink.name}."))) and time.monotonic() < deadline:

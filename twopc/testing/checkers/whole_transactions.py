@@ -17,8 +17,8 @@ def torn(observed: Sequence[Observation], log: Sequence[LogEntry]) -> list[Viola
     """Find each transaction that is only partly visible.
 
     Args:
-        observed: all records that a reader saw at rest. Before the cluster is at rest, some partitions of a transaction
-            may be visible and others not.
+        observed: all records that a reader saw at rest. Before the cluster is at rest, a transaction may be visible in
+            only some of its partitions.
         log: the contents of the partitions. Each epoch of a producer must have one transaction (rule 5).
     """
     seen = {row.position for row in observed}

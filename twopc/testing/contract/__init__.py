@@ -30,7 +30,7 @@ __all__ = ["Case", "Crash", "Driver", "Engine", "Query", "SinkContract", "die", 
 
 
 class SinkContract(TransactionContract, QueryContract):
-    """The suite. Subclass it as ``Test…`` and define the ``case`` fixture; parametrize the fixture to run several sinks."""
+    """The suite. Subclass it as ``Test…`` and define the ``case`` fixture. To test several sinks, parametrize the fixture."""
 
     @pytest.fixture
     def case(self) -> Case:

@@ -35,13 +35,13 @@ class Case:
         sink: the sink.
         rows: turns numbers into rows that the sink accepts.
         visible: returns the sorted numbers that a reader sees now. A number that was written twice appears twice.
-        crash: lets the sink, and all objects made from it, see this process as dead. Raises :class:`Crash`.
+        crash: makes this process appear dead to the sink and to all objects made from the sink. Raises :class:`Crash`.
         silence: returns a context in which the store does not respond; None if that is impossible. If the store is a
             library with a lock, another process must hold the lock, because this process might get the lock twice.
-        is_outside: whether a prepared transaction survives the process that prepared it. If this is False, the suite
-            skips the test of that.
+        is_outside: whether a prepared transaction survives the process that prepared it. If not, the suite skips the
+            test of this property.
         notices_copies: whether the sink notices drivers that use copies of a checkpoint (``has_newer_decision``). If
-            this is False, the suite skips the tests of that, which a sink with its own decision log does not need.
+            not, the suite skips the tests of this property, which a sink with its own decision log does not need.
     """
 
     sink: TwoPhaseCommitSink[Any]

@@ -50,7 +50,7 @@ def attempt_of(work: Work, sink: str, partition: int) -> TaskAttempt:
 
 
 def is_wanted(work: Work, sink: str, partition: int) -> bool:
-    """Whether the task writes to the named sink. In both cases, the task is evaluated and reported (rule 9)."""
+    """Whether the task writes to the named sink. The task is evaluated and reported in any case (rule 9)."""
     return work.mode.includes((sink, partition))
 
 
@@ -155,7 +155,7 @@ def batch_of(batch: int, query_id: str = QUERY_ID) -> Batch:
 
 
 class DecidingFiles(LocalFiles):
-    """Checkpoint files that pass the point ``driver.deciding`` after a decision is written but before the writer knows that."""
+    """Checkpoint files that pass the point ``driver.deciding`` after they write a decision and before they return."""
 
     def put_if_absent(self, name: str, data: bytes) -> bool:
         """See :class:`twopc.files.Files`."""

@@ -67,7 +67,7 @@ class QueryContract:
 
     @pytest.fixture
     def noticing(self, case: Case) -> Case:
-        """Tests for a sink whose decisions are in the checkpoint, and which notices drivers that use copies of it."""
+        """Tests for a sink that keeps its decisions in the checkpoint and notices drivers that use copies."""
         if not case.notices_copies:
             pytest.skip("this sink does not notice copies of a checkpoint (Case.notices_copies)")
         return case
@@ -101,7 +101,7 @@ class QueryContract:
         assert noticing.visible() == all_rows(0, 1)
 
     def test_only_the_copy_that_wrote_last_may_start_again(self, noticing: Case, tmp_path: Path) -> None:
-        """The other copy had decided, but was fenced before it could commit."""
+        """The other copy's driver had decided, but was fenced before it could commit."""
         query = Query(noticing, tmp_path)
         query.run(0)
         copy = query.copied(tmp_path / "copy")
@@ -121,7 +121,7 @@ class QueryContract:
     def test_of_two_copies_that_decided_before_either_committed_one_may_start_again(
         self, noticing: Case, tmp_path: Path
     ) -> None:
-        """The copy that commits first may also have begun first, so its decision is not always the newer one."""
+        """The copy that commits first may also have begun first, so its decision is not always the newer decision."""
         query = Query(noticing, tmp_path)
         query.run(0)
         copy = query.copied(tmp_path / "copy")

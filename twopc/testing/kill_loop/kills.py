@@ -1,4 +1,4 @@
-"""Plan when to kill a query: at random moments drawn from a seed, or at fixed moments in a batch that expose faulty sinks."""
+"""Plan when to kill a query: at random moments drawn from a seed, or at fixed moments that expose faulty sinks."""
 
 from __future__ import annotations
 
@@ -64,7 +64,8 @@ class Kill:
         moment: when the kill comes.
         victim: which processes the kill ends.
         point: the crash point, for POINT.
-        passage: for POINT, the passage through the point; for BEFORE and AFTER, the batch number in the run.
+        passage: for POINT, on which passage through the point the kill comes; for BEFORE and AFTER, in which batch of the
+            run. Both count from 1.
         delay_s: for RANDOM, the time from the beginning of the task to the kill, in seconds.
         progress: for OUTSIDE, the output's growth at which to kill the query, as a fraction of the run's first batches.
         records: ``progress`` as a number of records. The loop computes this number.
@@ -89,7 +90,7 @@ class Kill:
         return f"{self.point}@{self.passage}=kill" if self.point else ""
 
     def fitted(self, records: int, batch_rows: int) -> Kill:
-        """Return the same kill at the same moment or an earlier one, so that a run with this number of new records reaches it."""
+        """Return this kill, moved to an earlier moment if a run with ``records`` new records would not reach it."""
         first_batches = min(records, BATCHES_A_KILL * batch_rows)
         return replace(
             self,

@@ -55,8 +55,8 @@ class KillLoop:
         connect: whether the query runs under Spark Connect.
         java_home: the directory of the Java installation to use.
         written: returns how much the output has grown, visible or not; by default the loop counts the records from ``read``.
-        insists: whether to replace each kill whose moment never came with a kill from outside, each time at an earlier
-            moment.
+        insists: whether a kill whose moment never came is replaced by a kill from outside, at an earlier moment each
+            time.
         on_batch: called with the id of the batch that Spark has just finished.
         on_kill: called after each kill with its description.
         kills: the kills that happened.
@@ -99,7 +99,7 @@ class KillLoop:
         self._target = function if isinstance(function, str) else pickled(function, self.directory)
 
     def run(self, kills: Sequence[Kill], *, ends: bool = True) -> None:
-        """Process all rows, and carry out these kills meanwhile. Each run with a kill receives its share of the rows.
+        """Process all rows, and carry out these kills along the way. Each run with a kill receives its share of rows.
 
         Args:
             kills: the kills, in their order.

@@ -52,7 +52,7 @@ class HeldFunction:
 
     Attributes:
         function: the user's function.
-        kill: the kill. For POINT, the first call arms the crash point.
+        kill: the planned kill. For POINT, the first call arms the crash point.
         reached: the file to write.
         calls: the number of calls so far.
     """

@@ -95,7 +95,7 @@ def spark_environment(java_home: str) -> dict[str, str]:
 
 
 def pickled(function: Callable[..., Any], directory: Path) -> str:
-    """Pickle a function by value, because another process cannot import a test module by name. Return the file."""
+    """Pickle a function by value, because another process cannot import a test module by name. Return the path."""
     cloudpickle: Any = importlib.import_module("pyspark.cloudpickle")  # PySpark's module has no types
     module = sys.modules.get(getattr(function, "__module__", None) or type(function).__module__)
     if module is not None:
