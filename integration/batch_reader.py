@@ -1,4 +1,4 @@
-"""Read a topic as brokers store it, batch by batch. A batch names its producer, but a consumer does not show the producer.
+"""Read a topic as brokers store it, batch by batch. A batch identifies its producer, which consumers do not report.
 
 Source: https://kafka.apache.org/documentation/#recordbatch
 """

@@ -17,7 +17,7 @@ class CheckpointConfig:
     """A query's checkpoint settings. Each batch has one checkpoint.
 
     Attributes:
-        timeout_ms: a checkpoint that is not prepared within this time is canceled, and none of it becomes visible.
+        timeout_ms: a checkpoint that is not prepared within this time is canceled, and none of its rows become visible.
             None: the only limit is the lifetime of the sinks' transactions, which always applies.
         tolerable_failures: how many checkpoints in a row may fail before the query stops. A failure is tolerated only if it
             comes before the decision and has a transient cause; the batch is then written again. Flink's default is also 0.
@@ -28,15 +28,15 @@ class CheckpointConfig:
             applies to each of them. Each task has its own transaction and writes one or more partitions of the plan.
             None: twice the number of tasks that the cluster can run at the same time.
         num_retained: how many decisions are retained. None: 10. The toolkit retains at least as many decisions as Spark
-            retains batches (``spark.sql.streaming.minBatchesToRetain``, 100).
+            retains batches (``spark.sql.streaming.minBatchesToRetain``, by default 100).
         history: whether to record each checkpoint's outcome next to Spark's checkpoint, for ``twopc history``. None:
             record it only if the checkpoint is in a local directory. If this setting is True on another file system,
             the toolkit writes one object for every hundred checkpoints.
         deterministic_plan: used only under Spark Connect, for a plan that shuffles. True asserts that each part of the query's
             plan yields the same rows whenever Spark runs it again. The toolkit cannot check this assertion. If it is
             wrong and an executor dies, rows are lost or duplicated.
-        spark_ui: used only under Spark Connect, for a plan that shuffles. The address of Spark's UI, as the server's host sees
-            it, such as ``http://127.0.0.1:4040``. The toolkit then checks in the UI whether Spark ran a stage twice.
+        spark_ui: the address of Spark's UI, as the server's host sees it, such as ``http://127.0.0.1:4040``. Used only under
+            Spark Connect, for a plan that shuffles. The toolkit then checks in the UI whether Spark ran a stage twice.
 
     Raises:
         ConfigurationError: a value is not valid. The message names the setting.

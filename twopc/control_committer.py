@@ -117,7 +117,7 @@ class ControlCommitter(SinkCommitter[HandleT], Generic[HandleT, StepT]):
         """
 
     def explain(self, error: Exception, what: str) -> TwoPhaseCommitError:
-        """Build the error for one of ``failures`` before the decision. The message begins with ``what``: the sink and step."""
+        """Build the error for one of ``failures`` before the decision. The message begins with the sink and step (``what``)."""
         return UnavailableError(f"{what}: {text_of(error)}")
 
     def reason(self, error: Exception) -> str:

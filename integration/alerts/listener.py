@@ -114,7 +114,7 @@ class Alerts(Listener):
         self._tell(lambda episodes: self._ends(episodes, checkpoint))
 
     def close(self) -> None:
-        """See :class:`twopc.Listener`. Stop judging a query that was closed normally, but not a query that failed."""
+        """See :class:`twopc.Listener`. Stop watching the query unless it has failed."""
         self._tell_thread(self._closes)
 
     def _make_way(self, query_id: str, run_id: str) -> None:
@@ -175,7 +175,7 @@ class Alerts(Listener):
             logger.exception("alerts: an unexpected error occurred, and the watch continues")
 
     def _learn(self, episodes: Episodes) -> None:
-        """Read the checkpoints from before this process."""
+        """Learn from the checkpoints that earlier processes recorded."""
         if self._checkpoint is None:
             return
         try:

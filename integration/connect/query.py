@@ -122,7 +122,7 @@ def calling_query(session: Any, files: LocalFiles) -> ConnectQuery:
 
 
 def batch_columns() -> set[str]:
-    """Return the columns, with their numbers, in the batch that Spark is waiting for."""
+    """Return the columns of the batch that Spark is waiting for, each with its number."""
     called = called_batch()
     if called is None:
         raise AssertionError("the caller was found before")
@@ -130,6 +130,6 @@ def batch_columns() -> set[str]:
 
 
 def _is_of(frame: Any, query: ConnectQuery) -> bool:
-    """Return whether a batch has the columns that the query's plan produces. Column numbers are unique in the server's JVM."""
+    """Return whether the query's plan produces the columns of a batch. Column numbers are unique in the server's JVM."""
     columns = set().union(*plan_of_frame(frame).batches)
     return bool(columns) and columns <= columns_of(query.plan().analyzed)

@@ -1,1 +1,1 @@
-"""``twopc demo`` repeatedly kills a streaming query with a real Kafka broker, and then independently counts its output."""
+"""``twopc demo`` runs a query on a real Kafka broker, kills the query repeatedly, and independently counts its output."""

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 def facts(outcome: Outcome, unfinished: int) -> Facts:
-    """Return the result for one of a query's outputs as a JSON object.
+    """Return the result for one output as a JSON object.
 
     Args:
         outcome: the outcome from the kill loop or from its judge.
@@ -38,7 +38,7 @@ def facts(outcome: Outcome, unfinished: int) -> Facts:
 
 
 def sums(outputs: Mapping[str, Facts]) -> Facts:
-    """For one query with several outputs, return the result, which contains the sums over all outputs.
+    """Add up the results for all outputs of one query.
 
     Args:
         outputs: the facts about each output, by title.

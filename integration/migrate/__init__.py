@@ -15,7 +15,7 @@ __all__ = ["TakeOver"]
 if not TYPE_CHECKING:  # so that a type checker still reports names that do not exist
 
     def __getattr__(name: str) -> Any:
-        """Import the public names on first use (PEP 562): ``twopc migrate --help`` needs no PySpark."""
+        """Import the public names on first use (PEP 562), so that ``twopc migrate --help`` needs no PySpark."""
         if name not in __all__:
             raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
         try:

@@ -1,9 +1,9 @@
 """A hand-over identifies a batch that one sink began and another sink must finish.
 
-The hand-over also says which of the batch's rows are written. A streaming query that changes its sink keeps its checkpoint,
-so it loses no input. However, the last batch may be unfinished: ``offsets/N`` exists and ``commits/N`` does not. Spark passes
-batch N to the new sink again, and some of the batch's rows may already be in the output. A sink without transactions does not
-record which rows it has written.
+The hand-over also says which part of the batch is already in the output. A streaming query that changes its sink keeps its
+checkpoint, so it loses no input. However, the last batch may be unfinished: ``offsets/N`` exists and ``commits/N`` does not.
+Spark passes batch N to the new sink again, and some of the batch's rows may already be in the output. A sink without
+transactions does not record which rows it has written.
 
 Therefore, ``twopc migrate cutover`` writes the file ``<checkpoint>/twopc/handover-<n>.json`` after the old query has stopped.
 The file contains the batch number, the batch's source offsets, and *bounds*, which are the offsets between which the batch's
@@ -12,15 +12,15 @@ with the records within the bounds, as multisets, and passes the remaining rows 
 unchanged.
 
 The protocol itself stays the same. The bounds are fixed before the new sink writes its first row, so they never contain that
-sink's rows, and each replay of batch N leaves the same rows. ``exactly_once`` sees only a batch with fewer rows.
+sink's rows, and each replay of batch N leaves the same rows. To ``exactly_once``, batch N just has fewer rows.
 
-The bounds come from ``offsets/N``, to which Spark writes the time when it planned the batch. At that time, every row of batch
-N - 1 had been acknowledged, and no row of batch N had been sent. ``exact`` is the offset of the first record from that time or
-later. The clocks of the driver and the executors may differ, so ``start`` is found in the same way, for a time that is
-``clock_skew_ms`` earlier, and is at most ``exact``. ``end`` is the partition's end offset when the hand-over was recorded.
+The bounds come from ``offsets/N``, where Spark also records when it planned the batch. At that time, every row of batch N - 1
+had been acknowledged, and no row of batch N had been sent. ``exact`` is the offset of the first record from that time or later.
+The clocks of the driver and the executors may differ, so ``start`` is found in the same way, for a time that is
+``clock_skew_ms`` earlier, and is at most ``exact``. ``end`` is the partition's end offset at the time of the hand-over.
 
-A rollback uses the same file with a different kind. For example, the kind is ``whole`` if the transactional sink has made all
-of the batch visible.
+A rollback uses the same file with a different ``kind``. For example, ``kind`` is ``whole`` if the transactional sink has made
+all of the batch visible.
 """
 
 from __future__ import annotations
@@ -89,7 +89,7 @@ class Handover(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Handovers:
-    """The write-once hand-over files of a checkpoint. The newest file is in effect.
+    """A checkpoint's hand-over files, each of which is written only once. The newest file is in effect.
 
     Args:
         files: the directory ``<checkpoint>/twopc``.

@@ -30,10 +30,10 @@ class Place:
     own: Files
 
     def writable(self) -> Files:
-        """Return the directory ``twopc`` after a test write. Treat a network share without hard links like an object store.
+        """Test the directory ``twopc`` and return it. Treat a network share without hard links like an object store.
 
         Raises:
-            ConfigurationError: the directory cannot be written. Nothing has changed.
+            ConfigurationError: the directory cannot be written to. Nothing has changed.
         """
         return tried(self.own)
 

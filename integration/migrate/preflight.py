@@ -201,7 +201,7 @@ def _quota(entry: Any, ours: dict[str, Any]) -> str:
 
 
 def _sampled(target: Target, topic: str, partitions: Sequence[int]) -> Iterator[tuple[bytes, int]]:
-    """In each partition, find the newest records that have a key. Yield the key and the partition of each record."""
+    """Read the newest records in each partition. For each record with a key, yield this key and the partition."""
     facts: dict[str, Any] = {"timeout_ms": target.sink.timeout_ms}
     ends = offsets(target.admin, topic, partitions, OffsetSpec.latest(), committed=True, **facts)
     first = offsets(target.admin, topic, partitions, OffsetSpec.earliest(), **facts)
@@ -214,7 +214,7 @@ def _sampled(target: Target, topic: str, partitions: Sequence[int]) -> Iterator[
 
 
 def murmur2(data: bytes) -> int:
-    """Return the hash of the Java client's default partitioner, without the sign bit."""
+    """Return the hash that the Java client's default partitioner computes, without the sign bit."""
     mix, mask = 0x5BD1E995, 0xFFFFFFFF
     found = 0x9747B28C ^ len(data)
     whole = len(data) // 4 * 4
@@ -228,7 +228,7 @@ def murmur2(data: bytes) -> int:
 
 
 def fnv1a(data: bytes) -> int:
-    """Return the FNV-1a hash that librdkafka and (by default) Sarama compute: the absolute value of a signed 32-bit number."""
+    """Return the absolute value of the signed 32-bit FNV-1a hash, as librdkafka does and as Sarama does by default."""
     found = 0x811C9DC5
     for byte in data:
         found = (found ^ byte) * 0x01000193 & 0xFFFFFFFF

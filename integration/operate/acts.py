@@ -51,7 +51,7 @@ def chosen(state: SinkState, ids: Collection[str], fitting: Collection[Standing]
     """Select the open transactions with these ids. Without ids, select every transaction that the command may end.
 
     Raises:
-        ForbiddenError: an id has no open transaction.
+        ForbiddenError: no open transaction has one of the ids.
     """
     if not ids:
         return tuple(one for one in state.transactions if one.standing in fitting)
@@ -142,9 +142,9 @@ def commit(sink: KafkaSink, wanted: Sequence[OpenTransaction]) -> list[Ended]:
 def abort(
     sink: KafkaSink, wanted: Sequence[OpenTransaction], *, before: Callable[[], object] = lambda: None
 ) -> list[Ended]:
-    """Abort undecided transactions. Call ``before`` just before the first abort.
+    """Abort undecided transactions. Call ``before`` ahead of the first abort.
 
-    By then, no driver can decide these transactions.
+    When ``before`` is called, no driver can still decide these transactions.
 
     Raises:
         ForbiddenError: a driver has decided one of the transactions in the meantime.

@@ -117,7 +117,7 @@ def _resolve(
 
 
 def _step(state: SinkState, checkpoint: CheckpointState | None) -> tuple[Step, str]:
-    """Predict, as far as possible, which row in the recovery table the next start will match."""
+    """Predict, as far as possible, which row of the recovery table the next start will match."""
     assert state.history is not None
     batch = state.last_decided
     finished = None if checkpoint is None else checkpoint.finished

@@ -150,7 +150,7 @@ def _stores(subject: Subject, connection: Connection) -> list[tuple[StoreState, 
 
 
 def _of_history(checkpoint: Path) -> Advice | None:
-    """If the last finished checkpoint failed, build a finding about the failure."""
+    """Build a finding if the newest checkpoint in the history has failed."""
     try:
         last = read(checkpoint).checkpoints[-1]
     except (HistoryError, IndexError):

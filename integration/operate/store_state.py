@@ -57,7 +57,7 @@ class StoreState:
 
     @property
     def is_ahead(self) -> bool:
-        """Whether the checkpoint's own store has a decision that the log lacked. The log is read just before the store."""
+        """Whether the checkpoint's own store has a decision that was missing from the log, which is read before the store."""
         return self.seen is not None and self.seen.is_ahead and not self.changed
 
     @property
@@ -89,7 +89,7 @@ class StoreState:
 
     @property
     def published(self) -> int | None:
-        """The newest published batch; None if no batch is published, or if the newest one is unknown.
+        """The newest published batch; None if no batch is published, or if it is unknown which batch is the newest.
 
         A batch is decided only after its predecessor is published.
         """

@@ -39,7 +39,7 @@ _LOOKS: Final = 3
 
 
 class Decisions(NamedTuple):
-    """A query's decisions, as read at one moment.
+    """A query's decisions, as read at one point in time.
 
     Attributes:
         history: the decisions; None if they could not be read.

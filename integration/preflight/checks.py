@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 
 class Check(NamedTuple):
-    """A check: its name, its function, and whether it sends the requests that :func:`check_apis` looks for."""
+    """One check, with ``tries`` set if the check sends the requests that :func:`check_apis` looks for."""
 
     name: str
     run: Callable[[Target], Iterator[Finding]]

@@ -18,7 +18,7 @@ from pathlib import Path
 from twopc.integration.services import ServiceError, cache_dir
 
 SUPPORTED_VERSIONS = (17, 21)
-"""Spark 4 supports these long-term releases; Kafka 4 needs 17 or newer."""
+"""The long-term Java releases that Spark 4 supports. Kafka 4 needs Java 17 or newer."""
 
 # Kafka, its format step included, started in 3.2 s with these flags and in 3.9 s without them (three runs each, 2 cores).
 FAST_START = ("-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-XX:-UsePerfData")
@@ -67,7 +67,7 @@ def java_home() -> Path:
 
 
 def java_command() -> Path:
-    """Return the `java` executable below `java_home()`. Raise the same errors as `java_home()`."""
+    """Return the `java` executable in `java_home()`. Raise the same errors as `java_home()`."""
     return java_home() / "bin" / "java"
 
 
@@ -124,7 +124,7 @@ def _wrappers() -> Path:
 
 
 def _wrapped(home: Path) -> Path:
-    """Return a JAVA_HOME in the cache that mirrors `home`, with a `bin/java` that Spark's launcher can use."""
+    """Mirror `home` in the cache, with a `bin/java` that Spark's launcher can use, and return the mirror's path."""
     java = home / "bin" / "java"
     script = _WRAPPER.format(argument=_MISSING_MODULE_ARGUMENT, java=shlex.quote(str(java)))
     wrapped = _wrappers() / hashlib.sha256(script.encode()).hexdigest()[:16]
@@ -166,9 +166,9 @@ def trust_arguments() -> list[str]:
 def _key_store(certificates: list[bytes]) -> bytes:
     """Return a Java key store (JKS, version 2) that trusts these DER certificates.
 
-    `keytool` would take half a second for each of 140 certificates. The `cryptography` package writes PKCS12, but will reject
-    root certificates that every bundle has, because their serial numbers are not positive. The layout is documented in
-    `sun.security.provider.JavaKeyStore`, `engineStore`.
+    `keytool` would take half a second for each of 140 certificates. The `cryptography` package writes PKCS12, but a future
+    release will reject some root certificates that every bundle contains: their serial numbers are not positive. The layout is
+    documented in `sun.security.provider.JavaKeyStore`, `engineStore`.
     """
 
     def utf(text: str) -> bytes:

@@ -59,7 +59,7 @@ def running_query(session: SparkSession, query_id: str) -> Any:
 
 
 def _running_offsets(session: SparkSession, query_id: str) -> list[str]:
-    """Read the end offsets of the batch that a query is processing, in any order."""
+    """Read the end offsets, in no particular order, of the batch that a query is processing."""
     offsets = running_query(session, query_id).availableOffsets().values().iterator()
     found = []
     while offsets.hasNext():

@@ -28,7 +28,7 @@ Stretch = tuple[int, int, int]
 
 
 def stretches(batch: pa.RecordBatch) -> Iterator[Stretch]:
-    """Split a batch into the rows of each partition of the plan.
+    """Split a batch by the partitions of the plan that its rows come from.
 
     If the partition column is missing, as in the driver, all rows are from partition 0.
     """
@@ -50,7 +50,7 @@ def stretches(batch: pa.RecordBatch) -> Iterator[Stretch]:
 
 
 class Counted:
-    """Adds up the rows and checksums of each partition of the plan."""
+    """For each partition of the plan, adds up the number of rows and the checksums."""
 
     def __init__(self) -> None:
         self._found: dict[int, tuple[int, int]] = {}

@@ -163,7 +163,7 @@ class Shuffles:
         return jobs
 
     def _attempts_of(self, jobs: Iterable[Job]) -> dict[int, Sequence[StageAttempt]]:
-        """Return all attempts at each stage of the attempt's jobs.
+        """Return all of Spark's attempts at each stage of these jobs.
 
         Raises:
             RetriableError: Spark no longer records which RDDs a skipped stage has.
@@ -214,8 +214,8 @@ class Shuffles:
     def _unwritten(self, seen: _Seen) -> dict[int, int]:
         """Map the last RDD of each unwritten stage to the stage.
 
-        A stage is unwritten if the attempt's jobs skipped it and no known job has run it. Leave out a job that still runs,
-        because it evaluates the batch once more, only for the state, and may still run its stages.
+        A stage is unwritten if the attempt's jobs skipped it and no known job has run it. Leave out a job that is still
+        running, because that job evaluates the batch once more, only to write state, and may yet run its stages.
         """
         skipped = {
             stage: last
@@ -237,7 +237,7 @@ class Shuffles:
         return {rdd for rdd in seen.lineage if rdd < self._began.rdd}
 
     def _kept(self, seen: _Seen, rdds: Collection[int]) -> set[int]:
-        """Return those of the RDDs that Spark may keep as shuffle files or in a cache."""
+        """Return the RDDs among these that Spark may keep as shuffle files or in a cache."""
         written = {max(last.rdd_ids) for last in seen.stages.values() if last.is_written}
         return written.intersection(rdds) | self._store.cached_rdds(rdds)
 

@@ -50,7 +50,7 @@ _NODE: Final = re.compile(r"^[\s:+-]*'?(\w+)", re.MULTILINE)
 
 
 class StatefulOperators:
-    """Finds the stateful operators in the plan of one run of a query. A query without state is checked only once."""
+    """Finds the stateful operators in a query's plan, during one run. A query without state is checked only once."""
 
     def __init__(self) -> None:
         self._places: tuple[int, ...] | None = None
@@ -84,7 +84,7 @@ class StatefulOperators:
         return BatchState(batch_id, execution, operators, self._tell) if operators else None
 
     def _operators(self, plan: Any) -> list[Operator]:
-        """Find the operators in a batch's plan. Look where the previous batch had operators, and then everywhere."""
+        """Find the operators in a batch's plan. Search the whole plan unless they are where the previous batch had them."""
         found = {place: _operator(plan.apply(place)) for place in self._places or ()}
         if self._places is None or None in found.values():
             nodes = iter(map(plan.apply, itertools.count()).__next__, None)
@@ -200,7 +200,7 @@ def _operator(node: Any) -> Operator | None:
 
 
 def _partitions(node: Any) -> int:
-    """Return the number of an operator's partitions.
+    """Return how many partitions an operator has.
 
     An operator with a Python function has no known outputPartitioning, but its required input distribution is known. A global
     limit has one partition, although its state records the same number of partitions as the query's other operators.

@@ -44,7 +44,7 @@ class View(msgspec.Struct, frozen=True, kw_only=True):
     of_bad_rows: bool = False
 
     def of(self, rows: pa.RecordBatch) -> pa.RecordBatch:
-        """Select the sink's rows of a batch."""
+        """Select the sink's rows and columns from a batch."""
         if CAUSE not in rows.schema.names:
             return self._named(rows)
         is_good = rows.column(CAUSE).is_null()
@@ -111,8 +111,8 @@ def _letters(rows: pa.RecordBatch, causes: pa.Array[Any]) -> pa.RecordBatch:
 
     ``value`` is the row as JSON, and the header ``twopc.cause`` says why the row is bad. Bytes become text if they are UTF-8,
     and otherwise ``{"base64": …}``. The same applies to text, because Spark's strings may contain
-    any bytes. A date or a time outside Python's years 1 to 9999 becomes ``{"days": …}`` or ``{"microseconds": …}`` since
-    1970-01-01. If the record would be too large, long values are truncated.
+    any bytes. A date or a time outside Python's years 1 to 9999 becomes ``{"days": …}`` or ``{"microseconds": …}``, counted
+    from 1970-01-01. If the record would be too large, long values are truncated.
     """
     try:
         found = rows.to_pylist()

@@ -56,7 +56,9 @@ def initial_offsets(files: Files) -> dict[str, tuple[str, ...]]:
 
 
 def finished_batches(files: Files) -> frozenset[int]:
-    """List the batches that Spark has finished (``commits/N``). While the query runs, read the decisions after this call.
+    """List the batches that Spark has finished (``commits/N``).
+
+    If the query is running, read the decisions only after this call.
 
     Raises:
         ConfigurationError: the checkpoint cannot be read.

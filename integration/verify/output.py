@@ -69,11 +69,11 @@ class Output:
             self.topics.setdefault(topic, Tail()).update(bounds)
 
     def unread(self) -> int:
-        """The number of offsets that were not read yet. Some offsets have no record."""
+        """The number of offsets that were not read yet. Not every offset has a record."""
         return sum(tail.unread for tail in self.topics.values())
 
     def read_new(self, cluster: Cluster, on_progress: Callable[[int], object]) -> None:
-        """Read up to the end offsets. Call ``on_progress`` with the number of records in each list.
+        """Read up to the end offsets. Call ``on_progress`` with the number of records after each fetch.
 
         Raises:
             TwoPhaseCommitError: some records could not be read. The next call starts with these records.

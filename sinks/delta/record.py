@@ -67,7 +67,7 @@ def read_pointer(table: DeltaTable, sink: str) -> int | None:
 
 
 def newest_transaction(table: DeltaTable, application: str) -> int | None:
-    """Read the version of an application's newest transaction from one table version.
+    """Return the last transaction version that an application has set (``txn``), as of this version of the table.
 
     Return None if there is no transaction.
     """

@@ -31,8 +31,8 @@ class DeltaSink(DeltaSettings, TwoPhaseCommitSink[DeltaHandle]):
         table_uri: the table's directory in deltalake notation: ``s3://bucket/table``, ``abfss://…``, or a path that the
             driver and all executors share. The rows' columns must have the same names as the table's columns.
         storage_options: the deltalake options for the storage, such as credentials.
-        timeout_ms: how long to repeat a commit while the storage rejects it or does not respond, and how long one request to the
-            storage may take.
+        timeout_ms: how long to keep retrying a commit while the storage rejects it or does not respond, and how long one
+            request to the storage may take.
 
     Raises:
         ConfigurationError: an argument is invalid. The message identifies the argument and says what to pass instead.

@@ -1,4 +1,4 @@
-"""Execute operations on HBase rows, and find the servers of those rows.
+"""Execute operations on HBase rows, and find the servers that hold those rows.
 
 One call to a server (``Multi``) carries many rows. Each conditional operation is a separate atomic step.
 """

@@ -77,8 +77,8 @@ class ParquetFile:
 
         The statistics from pyiceberg would be wrong in three cases. If a value exceeds 4 KiB, Parquet omits its row group's
         bounds. pyiceberg would then use only the other row groups' bounds for the file, and readers would wrongly skip
-        the file. NaNs are not within the bounds. Unless they are counted, a DELETE for other rows also deletes rows
-        with NaN. A truncated string may end in a character that has no successor.
+        the file. NaNs are not within the bounds. If NaNs were not counted, a DELETE for other rows would also delete rows with
+        NaN. A truncated string may end in a character that has no successor.
         """
         statistics: Any = self._writer.close()
         for field_id in self._unbounded():
@@ -105,7 +105,7 @@ class ParquetFile:
 def _nans(field: pa.Field[Any], values: Any) -> Iterator[tuple[int, int]]:
     """Count NaNs by field id.
 
-    Do not count them in elements of lists and maps, because readers do not need these counts.
+    Do not count the NaNs in elements of lists and maps, because readers do not need these counts.
     """
     if pa.types.is_floating(field.type):
         yield int((field.metadata or {})[_FIELD_ID]), pc.sum(pc.is_nan(values)).as_py() or 0

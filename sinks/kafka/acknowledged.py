@@ -1,6 +1,6 @@
-"""Wait for acknowledgments. As long as acknowledgments arrive, the wait continues.
+"""Wait for acknowledgments for as long as they arrive, but not beyond the deadline.
 
-The wait stops only if no acknowledgments arrive, or at the deadline.
+If no acknowledgment arrives for some time, stop earlier.
 """
 
 from __future__ import annotations

@@ -146,7 +146,7 @@ class KafkaDecisionLog(DecisionLog):
         return first
 
     def delete_before(self, starts: Mapping[int, int]) -> None:
-        """Delete the records below each partition's offset. A failed deletion is retried in the next call.
+        """In each partition, delete the records before the given offset. A failed deletion is retried in the next call.
 
         An offset of 0 deletes nothing. Such a call reveals obstacles early, for example a missing permission.
         """
@@ -196,7 +196,7 @@ class KafkaDecisionLog(DecisionLog):
     def contents(self, until: int | None, *, whoever: bool = False) -> LogContents:
         """Read the ledger up to the record at ``until``, or to the end.
 
-        With ``whoever``, the ledger may be another sink's.
+        With ``whoever``, the ledger may belong to another sink.
         """
         start = self._recorded_start(self._offset(OffsetSpec.earliest(), committed=False, timeout_ms=self._timeout_ms))
         return LogContents(start, Entries(lambda: self._entries(start, until, whoever=whoever)))

@@ -1,4 +1,4 @@
-"""Request tokens for kafka-python in the same ways as librdkafka's built-in methods do.
+"""Request tokens for kafka-python as librdkafka's built-in methods do.
 
 Source: librdkafka's CONFIGURATION.md (``sasl.oauthbearer.*``) and ``rdkafka_sasl_oauthbearer*.c``.
 """

@@ -131,7 +131,7 @@ class CommittedReader:
             topic: the topic.
             partition: the partition.
             start: the first offset.
-            last: returns whether to stop after a record. With None, stop at the last stable offset.
+            last: returns whether to stop after a record. If None, reading stops at the last stable offset.
             timeout_ms: how long to wait for the next record, or for ``end``.
             end: a last stable offset that a broker has reported before, for calls without ``last``. If a broker reports a
                 lower offset, that broker lags, so reading continues.
@@ -176,7 +176,7 @@ class CommittedReader:
     def _connect(self, topic: str, timeout_ms: float) -> None:
         """Send a request immediately.
 
-        Otherwise, a new consumer that has been idle looks for a broker only once a second.
+        Without this request, a new consumer that has been idle looks for a broker only once a second.
 
         A query's consumer is idle from the query's start to its first batch (``tests/live/test_kafka_reader.py``).
         Every read sends this request, until a broker has responded once. The request may take only part of the timeout,

@@ -28,7 +28,7 @@ class Orphans:
         self._has_searched = False
 
     def spare(self, decided: Iterable[tuple[int | None, int]]) -> None:
-        """For each decided transaction, remember the driver epoch and the batch, because its files must stay."""
+        """Remember the driver epoch and batch of each decided transaction. Files of decided transactions must stay."""
         self._decided = {(epoch, batch) for epoch, batch in decided if epoch is not None}
 
     def note(self, transaction: str, paths: Iterable[str]) -> None:

@@ -24,7 +24,7 @@ class Limits(NamedTuple):
     """Limits on a task's memory.
 
     Attributes:
-        waiting: the maximum total size of all rows that wait to be written as a row group, in bytes, over all partitions.
+        waiting: the maximum total size, in bytes, of the rows in all partitions that wait to be written as a row group.
         open: the maximum number of open files. Each file has its own buffers and, on S3, its own upload part.
     """
 

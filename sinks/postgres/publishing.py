@@ -23,8 +23,7 @@ class Publishing:
         written: the table's columns that the batch contains.
         key: with ``upsert``, the columns of one of the table's unique indexes.
         order_by: with ``upsert``, if several rows have the same key, the row with the greatest values in these columns wins.
-        vote: with ``prepared``, the driver runs the publish before it votes, so nothing can reject the publish after the
-            decision.
+        vote: with ``prepared``, the driver publishes the rows before it votes, so nothing can reject them after the decision.
     """
 
     table: Table

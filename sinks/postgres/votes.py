@@ -2,8 +2,8 @@
 
 A vote is a transaction that publishes a batch, and that the server prepares before the decision. A prepared transaction
 survives the end of its session and a server crash, keeps its locks, and can no longer be rejected by the table. The
-transaction contains its slices' markers. So, as for any other publish, these markers prove the commit, and they prevent
-another publish of the same slices.
+transaction contains its slices' markers. So, as without a vote, these markers prove the commit, and they prevent a second
+publication of the same slices.
 
 No two transactions are prepared under the same name. So a transaction that the server no longer lists is either committed, with
 visible markers, or permanently rolled back.
@@ -57,8 +57,8 @@ def finish_votes(database: Database, names: Collection[str], how: Literal["COMMI
     """Commit prepared transactions, or roll them back. Yield each name after its transaction has ended. Skip unknown names.
 
     Raises:
-        psycopg.Error: the server rejected a statement, or did not respond. The outcome is unknown. If the server rejected a
-            statement, the other transactions have ended.
+        psycopg.Error: the server rejected a statement, and the other transactions have ended; or the server did not respond,
+            and the outcome is unknown.
     """
     if not names:
         return

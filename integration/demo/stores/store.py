@@ -43,11 +43,11 @@ class Output(ABC):
 
     @abstractmethod
     def append(self, batch: DataFrame) -> None:
-        """Append a batch in the way that Spark's guides show."""
+        """Append a batch as Spark's guides show."""
 
     @abstractmethod
     def numbers(self, rows: int, on_progress: Callable[[int], object] = lambda _: None) -> Iterator[int]:
-        """Without the sink's code, yield the number of every record that a reader sees.
+        """Yield the number of every record that a reader sees. Do not use the sink's code.
 
         Args:
             rows: the number of records in the source.

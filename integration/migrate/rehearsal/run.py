@@ -32,7 +32,7 @@ def main(names: Sequence[str], scale: Scale, *, as_json: bool) -> int:
     """Rehearse, and return the exit status.
 
     Args:
-        names: the ways to rehearse, by name.
+        names: the names of the ways to migrate.
         scale: the seed, the number of kills and the batch size.
         as_json: whether to print one JSON object to stdout and everything else to stderr.
     """
@@ -54,7 +54,7 @@ def main(names: Sequence[str], scale: Scale, *, as_json: bool) -> int:
 
 
 def _rehearse(names: Sequence[str], scale: Scale, console: Console) -> dict[str, list[Step]]:
-    """Rehearse the ways one after another. When this function returns or raises, every process of the rehearsal has exited."""
+    """Rehearse one way after another. When this function returns or raises, every process of the rehearsal has exited."""
     ways: dict[str, list[Step]] = {}
     console.print(
         f"twopc migrate rehearse: {', '.join(names)}; {counted(scale.kills, 'kill')} of each sink, seed {scale.seed}"

@@ -149,7 +149,7 @@ class Rehearsal:
         )
 
     def cut_over(self) -> None:
-        """Run ``twopc migrate cutover`` as a dry run, which writes nothing, and twice with ``--apply``, which writes once."""
+        """Run ``twopc migrate cutover`` as a dry run, then twice with ``--apply``. Only the first ``--apply`` writes a file."""
         words = ("migrate", "cutover", "--topic", self.output.topic)
         status, dry = self._command(*words)
         first, recorded = self._command(*words, "--apply")
@@ -182,7 +182,7 @@ class Rehearsal:
     # -- the rollback --------------------------------------------------------------------------------------------------
 
     def roll_back(self) -> None:
-        """Kill the new query when a batch is decided or prepared, and hand the checkpoint back."""
+        """Kill the new query after it has prepared, decided or committed a batch, and hand the checkpoint back."""
         chance = random.Random(f"back {self.seed}")  # noqa: S311 - chaos, not cryptography
         point = chance.choice(("driver.prepared", "driver.decided", "driver.committed"))
         kill = Kill(moment=Moment.POINT, point=point)
@@ -199,7 +199,7 @@ class Rehearsal:
         )
 
     def run_back(self) -> None:
-        """Run the old query again, behind ``TakeOver``, without a kill."""
+        """Wrap the old query in ``TakeOver`` and run it again, without a kill."""
         query = way_back(self.output.servers, self.output.topic, _NAME)
         self._run("back", query, [])
         self._count("the old sink again", "not killed, because it writes at least once")
@@ -207,7 +207,7 @@ class Rehearsal:
     # -- helpers -------------------------------------------------------------------------------------------------------
 
     def _count(self, name: str, done: str) -> None:
-        """Check that the output has each input record once, or as often as at the cut-over.
+        """Check that the output contains each input record as often as at the cut-over, or once if the record is newer.
 
         Check that each key is in one partition.
         """
@@ -233,7 +233,7 @@ class Rehearsal:
         return new_query(self.output.servers, self.output.topic, _NAME, query_id)
 
     def _run(self, name: str, query: Query, kills: Sequence[Kill], *, ends: bool = True) -> str:
-        """Run a query until it has processed its input or, with ``ends=False``, until its last kill.
+        """Run a query until it has processed its input. With ``ends=False``, run it until its last kill.
 
         Returns:
             a description of the kills.

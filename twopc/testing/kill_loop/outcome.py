@@ -31,9 +31,9 @@ class Outcome:
         kills: the kills that happened.
         missed: the kills whose moment never came, for example because the query has no ``foreachBatch``.
         seconds: how long all runs took together, in seconds.
-        zombies: how the function call ended in each ``foreachBatch`` worker process that outlived its server (only
-            under Spark Connect): the name of an error, such as ``FencedError``; ``no error``; ``died`` if the process
-            ended without a result; or ``did not end``.
+        zombies: only under Spark Connect, how the function call ended in each ``foreachBatch`` worker process that outlived
+            its server. The value is an error's name, such as ``FencedError``; ``no error``; ``died`` if the process ended
+            without a result; or ``did not end``.
     """
 
     seed: int
@@ -70,7 +70,7 @@ class Outcome:
             raise AssertionError(f"no kill happened, so this run proves nothing: {self}")
 
     def __str__(self) -> str:
-        """Describe the result in one line, and how to reproduce it."""
+        """Say in one line what the result is and how to reproduce it."""
         parts = [
             f"{counted(self.given, 'record')} in, {self.found} out",
             *(f"{len(rows)} {what} ({_some(rows)})" for what, rows in self._wrong() if rows),
