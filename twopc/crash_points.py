@@ -47,7 +47,7 @@ _armed: dict[str, tuple[int, Callable[[], None]]] = {}
 
 
 def crash_point(name: str) -> None:
-    """Pass a crash point. If a test has armed it, run its action."""
+    """If a test has armed this crash point, run its action."""
     entry = _armed.pop(name, None)
     if entry is None:
         return

@@ -20,7 +20,7 @@ class Write:
     """Evaluate the batch, and write every task's rows to every sink."""
 
     def includes(self, transaction: TaskKey) -> bool:
-        """Whether the attempt writes this transaction."""
+        """Whether the attempt writes the rows of this transaction."""
         del transaction
         return True
 
@@ -42,7 +42,7 @@ class Repair:
     direct: frozenset[str]
 
     def includes(self, transaction: TaskKey) -> bool:
-        """Whether the attempt writes this transaction.
+        """Whether the attempt writes the rows of this transaction.
 
         Call this method only if the batch has one DataFrame and each task has the number of its partition.
         """
@@ -64,7 +64,7 @@ class Publish:
     tasks: tuple[TaskReport, ...]
 
     def includes(self, transaction: TaskKey) -> bool:
-        """Whether the attempt writes this transaction."""
+        """Whether the attempt writes the rows of this transaction."""
         return transaction in self.lost
 
 

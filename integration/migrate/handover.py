@@ -11,8 +11,9 @@ rows are in the output. :class:`twopc.integration.migrate.TakeOver` comes before
 with the records within the bounds, as multisets, and passes the remaining rows to the new sink. Every other batch passes
 unchanged.
 
-The protocol itself stays the same. The bounds are fixed before the new sink writes its first row, so they never contain that
-sink's rows, and each replay of batch N leaves the same rows. To ``exactly_once``, batch N just has fewer rows.
+The protocol itself stays the same. The bounds are fixed before the new sink writes its first row. So there are
+never rows of that sink between the bounds, and in each replay of batch N, the same rows remain to be written. To
+``exactly_once``, batch N just has fewer rows.
 
 The bounds come from ``offsets/N``, where Spark also records when it planned the batch. At that time, every row of batch N - 1
 had been acknowledged, and no row of batch N had been sent. ``exact`` is the offset of the first record from that time or later.

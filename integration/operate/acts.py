@@ -192,6 +192,6 @@ def _require_still_undecided(sink: KafkaSink, wanted: Sequence[OpenTransaction])
     for one in wanted:
         if (now := by_identity.get(one.identity)) is not None:
             raise ForbiddenError(
-                f"the driver has meanwhile decided {one.transactional_id}, in batch {now.id.batch}, so an abort would lose its "
+                f"the driver has since decided {one.transactional_id}, in batch {now.id.batch}, so an abort would lose its "
                 "rows. Nothing was aborted. The driver is fenced. Start the query, which commits the batch"
             )

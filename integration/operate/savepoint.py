@@ -79,7 +79,7 @@ def create_savepoint(
             return _copy(directory, found, finished, positions, is_periodic=is_periodic)
         except _VanishedError as error:
             logger.warning(
-                "the copy of batch %d is incomplete, because Spark has meanwhile deleted %s. Trying a later batch",
+                "the copy of batch %d is incomplete, because Spark has since deleted %s. Trying a later batch",
                 finished,
                 error,
             )

@@ -1,6 +1,6 @@
 """Run a real PostgreSQL without Docker: `with LocalPostgres() as postgres: ... postgres.dsn`.
 
-The server's programs come from packages in the development environment. Each server listens only on a free port of 127.0.0.1,
+The server's programs come from packages in the development environment. Each server listens only on a free port on 127.0.0.1,
 and has no socket file. PostgreSQL refuses to run as root. If root starts it, the server runs as the user `nobody`.
 """
 

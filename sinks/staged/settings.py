@@ -58,7 +58,7 @@ class StagedSettings(ABC):
 
     @abstractmethod
     def objections(self, found: Any) -> Iterator[tuple[bool, str]]:
-        """Yield possible objections to a store with these facts.
+        """Yield the possible objections to a store that has these properties.
 
         Each objection consists of a flag, which says whether the objection applies, and advice. The caller stops at the first
         objection that applies.

@@ -116,11 +116,11 @@ def test_a_directory_may_have_odd_characters(tmp_path: Path, name: str, *, is_ur
         ({"partitions": ("value",)}, "has only partition columns"),
         ({"protocol": {"minReaderVersion": 1, "minWriterVersion": 6}}, "has writer version 6"),
         *(
-            ({"protocol": with_features(feature)}, f"has the feature '{feature}'")
+            ({"protocol": with_features(feature)}, f"has features that the sink does not support: '{feature}'")
             for feature in ("rowTracking", "identityColumns", "domainMetadata", "inCommitTimestamp", "icebergCompatV2", "other")
         ),
         *(
-            ({"protocol": with_features(reader=(feature,))}, f"has the feature '{feature}'")
+            ({"protocol": with_features(reader=(feature,))}, f"has features that the sink does not support: '{feature}'")
             for feature in ("v2Checkpoint", "typeWidening", "vacuumProtocolCheck", "variantType")
         ),
     ],

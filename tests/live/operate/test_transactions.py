@@ -138,7 +138,7 @@ def test_an_abort_notices_that_the_driver_decided_meanwhile(play: Play) -> None:
     with at("driver.confirmed", look):
         crash(driver, play, 0, ROWS, "driver.decided")
     assert [one.standing for one in wanted] == [Standing.RUNNING, Standing.RUNNING]
-    with pytest.raises(acts.ForbiddenError, match=r"the driver has meanwhile decided \S+, in batch 0"):
+    with pytest.raises(acts.ForbiddenError, match=r"the driver has since decided \S+, in batch 0"):
         acts.abort(play.sink, wanted)
     assert len(play.open_transactions()) == 2
     require_next_batch(play, 1, BOTH)

@@ -125,7 +125,7 @@ class TransactionContract:
 
     def test_another_process_commits_what_a_dead_one_prepared(self, case: Case) -> None:
         if not case.is_outside:
-            pytest.skip("a transaction that this sink prepares ends with its process (Case.is_outside)")
+            pytest.skip("if a process ends, the transactions that it has prepared end, too (Case.is_outside)")
         spawn = multiprocessing.get_context("spawn")
         receiver, sender = spawn.Pipe(duplex=False)
         child = spawn.Process(target=_prepare_and_die, args=(case.sink, case.rows(ROWS), sender))
