@@ -1,7 +1,7 @@
 """Handle calls to ``exactly_once`` under Spark Connect.
 
 The client creates the object that ``exactly_once`` returns, and another process calls a copy of this object. The client
-may have installed only ``pyspark-client``, so this module does not import the classic part of PySpark before the first
+may have only ``pyspark-client`` installed, so this module does not import the classic part of PySpark before the first
 call.
 """
 

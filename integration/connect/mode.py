@@ -15,6 +15,7 @@ from twopc.integration.connect.query import batch_columns, local_files
 from twopc.integration.connect.state import ConnectState
 from twopc.integration.connect.worker import called_batch
 from twopc.integration.spark.budget import Budget
+from twopc.integration.spark.checkpoint import planning_time_ms
 from twopc.integration.spark.kept import Runs
 from twopc.integration.spark.stateful import tell_once
 
@@ -43,7 +44,7 @@ class ConnectMode:
     Args:
         session: the query's session.
         query: the query from which the call came.
-        checksums: Spark's settings for checksums just before the query started.
+        checksums: Spark's checksum settings just before the query started.
     """
 
     def __init__(self, session: Any, query: ConnectQuery, checksums: Checksums) -> None:
@@ -96,6 +97,7 @@ class ConnectMode:
             budget=self._budget,
             timeout_ms=attempt.options.checkpoints.timeout_ms,
             max_writers=attempt.options.checkpoints.max_writers,
+            kept_since_ms=lambda: self._kept_since_ms(files, batch, attempt),
             state=self._state(files, batch),
             require_sound=lambda: self._require_sound(batch, attempt),
         )
@@ -108,6 +110,10 @@ class ConnectMode:
         require_one_shuffle(
             batch.batch_id, plan, frames, columns, lambda: (self._checksums, Checksums.of(self._session))
         )
+
+    def _kept_since_ms(self, files: Files, batch: Batch, attempt: Attempt) -> float | None:
+        plans = (self._query.plan(), *(plan_of_frame(rows.frame()) for rows in attempt.rows))
+        return planning_time_ms(files, batch.batch_id) if any(plan.keeps_data for plan in plans) else None
 
     def _state(self, files: Files, batch: Batch) -> ConnectState | None:
         called = called_batch()

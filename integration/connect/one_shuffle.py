@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 from twopc.errors import ConfigurationError
+from twopc.integration.spark.shuffle_kinds import other_shuffles
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Sequence
@@ -25,11 +26,6 @@ CHECKSUMS: Final = (
     "spark.sql.shuffle.orderIndependentChecksum.enableFullRetryOnMismatch",
 )
 _SINCE: Final = (4, 1)
-#: Other kinds of shuffles are excluded, because they are untested or Spark does not compare their rows (SPARK-54959).
-_OTHER_SHUFFLES: Final = (
-    ("spark.shuffle.push.enabled", ("false",)),
-    ("spark.shuffle.manager", ("sort", "tungsten-sort")),
-)
 
 
 @dataclass(frozen=True)
@@ -50,10 +46,8 @@ class Checksums:
             return cls(("Spark 4.1 or newer on the server",))
         # Pass no default, so that Spark returns its own. From Spark 4.2 on, both settings are on by default.
         missing = [f"{name}=true" for name in CHECKSUMS if str(session.conf.get(name)).lower() != "true"]
-        for name, allowed in _OTHER_SHUFFLES:
-            if str(session.conf.get(name, allowed[0])).lower() not in allowed:
-                missing.append(f"{name}={allowed[0]}")
-        return cls(tuple(missing))
+        # Other kinds of shuffles are untested, or Spark does not compare their rows (SPARK-54959).
+        return cls((*missing, *other_shuffles(session.conf.get)))
 
 
 NOT_KNOWN: Final = Checksums(
@@ -129,7 +123,7 @@ class Ruled:
         del tag
         return contextlib.nullcontext()
 
-    def check(self, tag: str, results: Collection[int]) -> None:
+    def check(self, tag: str, results: Collection[int], kept_since_ms: Callable[[], float | None]) -> None:
         """Do nothing."""
 
     def close(self) -> None:

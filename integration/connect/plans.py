@@ -10,6 +10,8 @@ import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
+from twopc.integration.spark.kept_data import keeps_data
+
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
@@ -112,6 +114,11 @@ class Plan:
     def keeps_state(self) -> bool:
         """Whether one of the plan's operators is stateful."""
         return any(_STATE.search(name) for name, _ in self._nodes)
+
+    @property
+    def keeps_data(self) -> bool:
+        """Whether the plan may use a broadcast table or the result of a subquery."""
+        return self.is_cut or keeps_data(name + rest for name, rest in self._nodes)
 
     @property
     def batches(self) -> list[set[str]]:

@@ -74,7 +74,7 @@ class ConnectQuery:
         """See :class:`~twopc.integration.spark.mode.Query`."""
         called = called_batch()
         if called is None:
-            raise AssertionError("the caller was found before")
+            raise AssertionError("the caller has already been found")
         return called.batch_id
 
     def makes_this_call(self) -> bool:
@@ -125,7 +125,7 @@ def batch_columns() -> set[str]:
     """Return the columns of the batch that Spark is waiting for, each with its number."""
     called = called_batch()
     if called is None:
-        raise AssertionError("the caller was found before")
+        raise AssertionError("the caller has already been found")
     return set().union(*plan_of_frame(called.frame).batches)
 
 

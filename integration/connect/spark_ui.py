@@ -68,9 +68,10 @@ class SparkUi:
         if len(counts) != 1:
             raise FatalError(
                 f"Spark's UI at {self.address} does not show whether Spark has lost reports about its jobs and stages: "
-                f"/metrics/json/ has {len(counts)} counters {_DROPPED}, instead of 1. So the toolkit cannot check whether a "
-                "stage ran twice and mixed the rows of two shuffles. No part of the batch is decided or visible. Remove "
-                "the settings that disable the UI's metrics (spark.metrics.conf.*.sink.servlet.*), and restart the server"
+                f"/metrics/json/ has {len(counts)} counters named …{_DROPPED}, instead of 1. So the toolkit cannot check "
+                "whether a stage ran twice and mixed the rows of two shuffles. No part of the batch is decided or "
+                "visible. Remove the settings that disable the UI's metrics (spark.metrics.conf.*.sink.servlet.*), and "
+                "restart the server"
             )
         return int(counts[0])
 

@@ -59,8 +59,9 @@ class ConnectState:
             self._tell(
                 f"batch {self._batch_id}: the sinks' rows do not prove that Spark has evaluated the complete batch, because "
                 "the rows are derived from the batch, or the batch is persisted. So the driver evaluates each batch once "
-                "more, without output, to write its state. No data is at risk. To avoid the cost, pass exactly_once() the "
-                "batch itself"
+                "more, without output, to write its state. No row is lost or duplicated. But if the state depends on values "
+                "that change, such as uuid(), the clock or the order of rows, the state may differ from the written rows. To "
+                "avoid this, pass exactly_once() the batch itself"
             )
             self.evaluate()
         missing = self._missing()

@@ -1,4 +1,4 @@
-"""Check rule 6 with the reports in Spark's UI, in the same way as a classic session does with the status store.
+"""Check rule 6 with the reports in Spark's UI, as a classic session does with the status store.
 
 Spark posts its reports to a queue, and one thread adds them to the store in order. So once the UI shows the end of an
 attempt's last job, it shows every earlier job, stage and attempt, unless Spark has dropped reports. The UI counts the reports
@@ -13,10 +13,11 @@ from twopc.errors import ConfigurationError, TwoPhaseCommitError
 from twopc.integration.connect.spark_ui import SparkUi
 from twopc.integration.connect.ui_reports import UiReports
 from twopc.integration.spark.job_history import JobHistory
+from twopc.integration.spark.shuffle_kinds import other_shuffles
 from twopc.integration.spark.shuffles import Shuffles
 
 if TYPE_CHECKING:
-    from collections.abc import Collection
+    from collections.abc import Callable, Collection
 
     from twopc.integration.spark.mode import ShuffleCheck
 
@@ -24,7 +25,7 @@ if TYPE_CHECKING:
 class Unusable:
     """See :class:`~twopc.integration.spark.mode.ShuffleCheck`. Rejects every attempt.
 
-    Spark's UI could not be used when the query started.
+    The reason is that Spark's UI could not be used when the query started.
 
     Args:
         error: the reason.
@@ -42,9 +43,9 @@ class Unusable:
         del tag
         raise self._error
 
-    def check(self, tag: str, results: Collection[int]) -> NoReturn:
+    def check(self, tag: str, results: Collection[int], kept_since_ms: Callable[[], float | None]) -> NoReturn:
         """Reject the attempt."""
-        del tag, results
+        del tag, results, kept_since_ms
         raise self._error
 
     def close(self) -> None:
@@ -54,7 +55,7 @@ class Unusable:
 def open_shuffles(session: Any, address: str) -> ShuffleCheck:
     """Create the check that uses Spark's UI.
 
-    Call this before the query starts. Then no earlier job can have computed the query's batches.
+    Call this before the query starts, so that no earlier job can have computed the query's batches.
 
     Args:
         session: the query's session.
@@ -64,6 +65,6 @@ def open_shuffles(session: Any, address: str) -> ShuffleCheck:
     try:
         history = JobHistory(UiReports(SparkUi(address, application), session))
         history.begin(exactly=True)
-        return Shuffles(history)
+        return Shuffles(history, is_merged=bool(other_shuffles(session.conf.get)))
     except TwoPhaseCommitError as error:
         return Unusable(ConfigurationError(f"CheckpointConfig(spark_ui={address!r}): {error}"))

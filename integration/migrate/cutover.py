@@ -12,7 +12,7 @@ from twopc.counted import counted
 from twopc.errors import ConfigurationError
 from twopc.integration.migrate.handover import Bounds, Handover, Handovers, Kind
 from twopc.integration.migrate.output import Tally, bounds_of, tally
-from twopc.integration.spark.checkpoint import decoding, offsets_by_source, query_id, source_offsets
+from twopc.integration.spark.checkpoint import offsets_by_source, planning_time_ms, query_id, source_offsets
 from twopc.integration.verify.expressions import parse
 
 if TYPE_CHECKING:
@@ -30,7 +30,7 @@ class Cutover:
     Attributes:
         topics: the output topics.
         key, clock_skew_ms, other_writers: see :class:`Handover`.
-        starts: by topic and partition, the lowest offset that one of the batch's rows may have. If empty, these offsets
+        starts: by topic and partition, the lowest offset that any of the batch's rows may have. If empty, these offsets
             are found by time.
     """
 
@@ -74,7 +74,7 @@ def find(wanted: Cutover, place: Place, sink: KafkaSink) -> Found:
         offsets=source_offsets(files, batch_id) or (),
         kind=Kind.NOTHING if is_finished else Kind.REST,
     )
-    planned_ms = _planned_ms(files, batch_id) if batch_id >= 0 else 0
+    planned_ms = planning_time_ms(files, batch_id) if batch_id >= 0 else 0
     if unnamed := wanted.starts.keys() - set(wanted.topics):
         raise ConfigurationError(
             f"--start-offsets names {', '.join(sorted(unnamed))}, but --topic does not. Nothing was done. Correct one option"
@@ -96,9 +96,9 @@ def find(wanted: Cutover, place: Place, sink: KafkaSink) -> Found:
     tallied = tally(sink, handover, key)
     if tallied.undated and not wanted.starts:
         raise ConfigurationError(
-            f"{counted(tallied.undated, 'record is', 'records are')} after the batch's first offset but have an earlier time. "
-            "Therefore, times do not show where the batch begins (does the query set a timestamp column?). Nothing was done. "
-            "Pass the end of the last finished batch for each topic: --start-offsets"
+            f"{counted(tallied.undated, 'record is', 'records are')} after the batch's first offset despite a timestamp from "
+            "before the batch. Therefore, timestamps do not show where the batch begins (does the query set a timestamp "
+            "column?). Nothing was done. Pass the end of the last finished batch for each topic: --start-offsets"
         )
     return _found(place, handover, _source_records(files, batch_id), tallied)
 
@@ -143,16 +143,6 @@ def _newest(files: Files, directory: str) -> int:
 def _found(place: Place, handover: Handover, source_records: int | None, tallied: Tally) -> Found:
     in_force = Handovers(place.own).newest()
     return Found(handover=handover, source_records=source_records, tally=tallied, was_recorded=in_force == handover)
-
-
-def _planned_ms(files: Files, batch_id: int) -> int:
-    """Return when Spark planned the batch, in ms since 1970 UTC.
-
-    Spark writes ``offsets/N`` right after it plans batch N.
-    """
-    name = f"offsets/{batch_id}"
-    with decoding(files, name):
-        return int(json.loads((files.read(name) or b"").decode().splitlines()[1])["batchTimestampMs"])
 
 
 def _source_records(files: Files, batch_id: int) -> int | None:

@@ -59,8 +59,8 @@ def read_batch(files: Files, query_id: str, batch_id: int) -> Batch:
         raise ConfigurationError(
             f"{files.location}/offsets has no batch {batch_id}, so the toolkit could not recognize a replay of the batch. "
             "No part of the batch was written. Remove .option('asyncProgressTrackingEnabled', …) from the query, because "
-            "with it Spark records offsets only for some batches. Or pass this query's checkpoint to exactly_once(). Then "
-            "restart"
+            "with this option, Spark records offsets only for some batches. Or pass this query's checkpoint to "
+            "exactly_once(). Then restart"
         )
     return Batch(query_id, batch_id, offsets, offsets_of=lambda other: source_offsets(files, other))
 
@@ -111,6 +111,17 @@ def offsets_by_source(files: Files, batch_id: int) -> dict[str, str] | None:
         f"{files.location}/{name} has version {version!r}, but this release reads only v1 and v2. Nothing was "
         "written. Set spark.sql.streaming.offsetLog.formatVersion to 1 in a new checkpoint, or use a newer release"
     )
+
+
+def planning_time_ms(files: Files, batch_id: int) -> int:
+    """Return when Spark began to plan the batch, in milliseconds since 1970. The file ``offsets/<batch_id>`` must exist.
+
+    Raises:
+        ConfigurationError: the file cannot be read.
+    """
+    name = f"offsets/{batch_id}"
+    with decoding(files, name):
+        return int(json.loads((files.read(name) or b"").decode().splitlines()[1])["batchTimestampMs"])
 
 
 def _logs(files: Files, offsets: Mapping[str, str]) -> set[str]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from typing import TYPE_CHECKING, Any
 
+from py4j.protocol import Py4JError
 from pyspark import SparkContext
 
 from twopc.errors import ConfigurationError
@@ -12,13 +13,15 @@ from twopc.integration.spark import checkpoint
 from twopc.integration.spark.budget import Budget
 from twopc.integration.spark.engine import SparkEngine
 from twopc.integration.spark.hadoop_files import open_files
-from twopc.integration.spark.job_history import history_of
 from twopc.integration.spark.jobs import interruptible_pause
+from twopc.integration.spark.kept_data import keeps_data
 from twopc.integration.spark.overwritten import require_not_overwritten
 from twopc.integration.spark.query_runs import drop, enter_run
 from twopc.integration.spark.repeated import Repeated
 from twopc.integration.spark.run_writer import RunWriter
 from twopc.integration.spark.running import GivenCheckpoint, calling_query
+from twopc.integration.spark.shared_history import history_of
+from twopc.integration.spark.shuffle_kinds import other_shuffles
 from twopc.integration.spark.shuffles import Shuffles
 from twopc.integration.spark.slots import Slots
 from twopc.integration.spark.state_sizes import StateSizes
@@ -92,8 +95,17 @@ class ClassicMode:
             budget=self._budget,
             timeout_ms=attempt.options.checkpoints.timeout_ms,
             max_writers=attempt.options.checkpoints.max_writers,
+            kept_since_ms=lambda: self._kept_since_ms(files, batch, attempt),
             state=self._stateful.of_batch(self._query, batch.batch_id, has_state=lambda: bool(files.names("state"))),
         )
+
+    def _kept_since_ms(self, files: Files, batch: Batch, attempt: Attempt) -> float | None:
+        executions = (self._query.execution, *(rows.source._jdf.queryExecution() for rows in attempt.rows))  # noqa: SLF001 - no public way to a plan
+        try:
+            is_kept = keeps_data(str(execution.executedPlan().toString()) for execution in executions)
+        except Py4JError:  # another release of Spark: assume the worst
+            is_kept = True
+        return checkpoint.planning_time_ms(files, batch.batch_id) if is_kept else None
 
 
 class ClassicCalls:
@@ -127,7 +139,8 @@ class ClassicCalls:
                 files = open_files(context, self._location)
                 named = GivenCheckpoint(files.location, checkpoint.query_id(files))
             query = calling_query(session, named)
-            run = enter_run(query, lambda: Shuffles(history_of(context)))
+            is_merged = bool(other_shuffles(context.getConf().get))
+            run = enter_run(query, lambda: Shuffles(history_of(context), is_merged=is_merged))
             if previous is not None:
                 _require_ended(previous.run.query, run.query)
                 previous.close()

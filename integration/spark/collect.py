@@ -39,7 +39,7 @@ def collect(
         rows: the DataFrame.
         max_bytes: the limit in bytes; None for no limit.
         budget: also keeps each task within the limit; None if the tasks may send all rows.
-        cancel: ends the DataFrame's jobs. This function calls ``cancel`` once the limit is exceeded.
+        cancel: ends the DataFrame's jobs. This function calls ``cancel`` as soon as the limit is exceeded.
 
     Returns:
         the rows; None if their size exceeds the limit, or if Spark cannot limit the tasks although it should. With a budget,
@@ -47,7 +47,7 @@ def collect(
         and only Spark's own limit applies to the other processes.
 
     Raises:
-        Exception: the evaluation failed. Any other action would raise the same exception.
+        Exception: the evaluation failed. Any other Spark action would raise the same exception.
     """
     try:
         return _collect(rows, max_bytes, budget, cancel)
@@ -110,7 +110,7 @@ class Stream:
         return self.is_over
 
     def load_stream(self, stream: Any) -> Stream:
-        """Read the stream. PySpark calls this with the connection; see ``ArrowCollectSerializer``."""
+        """Read the stream. PySpark calls this method with the connection; see ``ArrowCollectSerializer``."""
         with pa.ipc.open_stream(stream) as reader:
             for batch in reader:
                 self.size_bytes += batch.nbytes

@@ -75,7 +75,8 @@ class SparkEngine:
         budget: limits the tasks to the amount that the driver may collect.
         timeout_ms: the limit for an attempt, if the user has set a limit.
         max_writers: the maximum number of tasks that write a DataFrame, if the user has set a maximum.
-        state: the part of the query's state that the batch writes, if the query keeps any.
+        kept_since_ms: see :meth:`~twopc.integration.spark.mode.ShuffleCheck.check`.
+        state: the part of the query's state that the batch writes, if the query keeps state.
     """
 
     batch: Sequence[Rows]
@@ -88,6 +89,7 @@ class SparkEngine:
     budget: Budget
     timeout_ms: float | None
     max_writers: int | None = None
+    kept_since_ms: Callable[[], float | None]
     state: StateCheck | None = None
 
     @property
@@ -108,8 +110,8 @@ class SparkEngine:
     def prepare(self, work: Work) -> list[TaskReport]:
         """See :class:`Engine`.
 
-        Runs the DataFrames' jobs one after another, so that the first job fills the cache of any parent that the
-        DataFrames share. The driver collects and writes a DataFrame that fits. Staged files are published together.
+        Run the DataFrames' jobs one after another, so that the first job fills the cache of any parent that the DataFrames
+        share. The driver collects and writes a DataFrame that is small enough. Staged files are published together.
         """
         limit = self._limit(work)
         work.pending.limited(limit.timeout_ms, limit.setting, planned=self.way.input.size)
@@ -143,7 +145,7 @@ class SparkEngine:
                 if is_evaluated:  # the state must be computed from the same shuffles as the rows
                     with self.shuffles.looking(tag):
                         pass
-        self.shuffles.check(tag, stages)
+        self.shuffles.check(tag, stages, self.kept_since_ms)
         if self.staging is not None:
             self.staging.require_visible(report.staged for report in reports if report.staged is not None)
         return reports
@@ -215,7 +217,7 @@ class SparkEngine:
         return self.batch
 
     def _publish(self, task: PrepareTask, mode: Publish) -> list[TaskResult]:
-        """Publish each staged file in the place where it was staged: in the driver, or in one task per file."""
+        """In the driver, publish each file that the driver staged. Publish every other staged file in a separate task."""
         here = replace(mode, tasks=tuple(one for one in mode.tasks if one.is_direct))
         there = replace(mode, tasks=tuple(one for one in mode.tasks if not one.is_direct))
         in_driver = replace(task, is_direct=True, mode=here)

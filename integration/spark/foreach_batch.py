@@ -55,7 +55,8 @@ def exactly_once(  # noqa: PLR0913 - settings, each with a default
         checkpoint_location: the query's ``checkpointLocation``. None means the location of the query that makes the call.
         checkpoints: timeouts, retries, retention and history of the query's checkpoints.
         dead_letter: a KafkaSink with a topic, for records about bad rows. If one sink can never accept a row, no other sink
-            gets the row either. Without this sink (None), a bad row stops the query, and no part of its batch is visible.
+            gets the row either. Without a dead-letter sink (None), a bad row stops the query, and no part of its batch is
+            visible.
         select: maps a sink's name to the SQL expressions that make the sink's columns, such as ``{"events": ["CAST(id AS
             STRING) AS key", "to_json(struct(*)) AS value"]}``; other sinks use the batch's columns.
         staging: keep each task's rows until the task's transactions are proven, so that a decided batch whose transactions
@@ -96,8 +97,8 @@ def exactly_once(  # noqa: PLR0913 - settings, each with a default
         interceptor.require_fitting([sink.name for sink in sinks])
     if not pyspark.__version__.startswith(tuple(f"{version}." for version in _PROVEN_SPARKS)):
         logger.warning(
-            "this release was not tested on Spark %s, only on %s. Before you rely on it, kill one of your queries with "
-            "twopc.testing",
+            "this release was not tested on Spark %s, only on %s. Before you rely on this Spark version, kill one of your "
+            "queries with twopc.testing",
             pyspark.__version__,
             ", ".join(_PROVEN_SPARKS),
         )

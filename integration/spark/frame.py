@@ -111,7 +111,7 @@ class Rows:
         )
 
     def for_driver(self) -> tuple[DataFrame, Callable[[list[pa.RecordBatch]], list[pa.RecordBatch]]]:
-        """Return the driver's DataFrame, and a function that converts the batches to the batches of :meth:`frame`.
+        """Return the driver's DataFrame, and a function that converts its batches to the batches of :meth:`frame`.
 
         If possible, return the user's own DataFrame, because Spark would have to plan any other DataFrame.
         """
@@ -208,7 +208,7 @@ def _of_letters(field: st.StructField) -> SinkColumn:
 
 
 def _can_be_hashed(kind: st.DataType) -> bool:
-    """Whether Spark can hash the type at any depth. Also False for a struct with two fields of the same name.
+    """Whether Spark can hash the type and all types nested in it. Also False for a struct with two fields of the same name.
 
     Spark cannot pass such a struct to the driver, so a direct batch would fail, although tasks could write the struct.
     """

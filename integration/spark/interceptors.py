@@ -48,7 +48,7 @@ class InterceptedBatch:
 
 
 class Interceptor(ABC):
-    """Wraps the writing of each batch. Each query needs its own object."""
+    """Wraps the writing of each batch. Each query needs its own instance."""
 
     def require_fitting(self, sink_names: Sequence[str]) -> None:
         """Check that the interceptor works with a query that writes to these sinks.

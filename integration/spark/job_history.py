@@ -3,15 +3,10 @@
 A search by job group, thread or tag would miss some jobs, because users set groups and tags, and a cache may be older than
 the query. Only Spark assigns numbers to jobs and RDDs. A later job has a higher number than an earlier job, and the same
 holds for RDDs.
-
-All runs of all queries in an application share one history. Spark forgets its oldest jobs and stages. So if each run kept its
-own history, a run that starts late in a long session would be refused.
 """
 
 from __future__ import annotations
 
-import atexit
-import contextlib
 import threading
 import time
 from bisect import bisect_right
@@ -19,17 +14,13 @@ from collections import OrderedDict
 from typing import TYPE_CHECKING, Final, TypeVar
 
 from msgspec import structs
-from py4j.protocol import Py4JError
 
 from twopc.errors import FatalError
 from twopc.integration.spark.number_ranges import NumberRanges
 from twopc.integration.spark.reports import BEGINNING, Moment
-from twopc.integration.spark.status_store import StatusStore
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-
-    from pyspark import SparkContext
 
     from twopc.integration.spark.reports import Job, Reports, StageAttempt
 
@@ -41,7 +32,8 @@ _POLL_S: Final = 0.01
 #: The maximum numbers of remembered RDDs (the most recently used) and of remembered moments.
 _MAX_RDDS: Final = 100_000
 _MAX_MOMENTS: Final = 4096
-_TICK_S: Final = 1.0
+#: How much Python's clock may differ from the JVM's clock.
+_CLOCK_ERROR_MS: Final = 100.0
 
 
 class UnreportedError(Exception):
@@ -74,9 +66,9 @@ class JobHistory:
         """Record a moment. No earlier job has computed an RDD that is created after this moment.
 
         Args:
-            exactly: whether to ask Spark for the next job's number, too, so that no job is examined needlessly later.
+            exactly: whether to ask Spark for the next job's number, too. Then no job is examined needlessly later.
         """
-        previous, known = self._moments[-1], None if exactly else self._last
+        previous, known, at_ms = self._moments[-1], None if exactly else self._last, time.time() * 1000
         if known is None:
             now = self.store.now()
         else:  # no finished job has computed RDDs that are created later, so do not ask Spark for the next job's number
@@ -84,12 +76,21 @@ class JobHistory:
             now = Moment(self.store.next_rdd(), max(known + 1, previous.job), dropped)
         if len(self._moments) > _MAX_MOMENTS:
             del self._moments[2 : _MAX_MOMENTS // 2 : 2]  # so the gaps between old moments widen with their age
-        self._moments.append(now)
+        self._moments.append(structs.replace(now, at_ms=at_ms))
         return now
 
     def before(self, rdd: int) -> Moment:
         """Return the last recorded moment before the RDD was created. No job before that moment has computed the RDD."""
         return self._moments[bisect_right(self._moments, rdd, key=lambda moment: moment.rdd) - 1]
+
+    def first_job_at(self, time_ms: float) -> int:
+        """Return the first job that may have begun at this time or later.
+
+        Args:
+            time_ms: a time, in milliseconds since 1970.
+        """
+        after = bisect_right(self._moments, time_ms - _CLOCK_ERROR_MS, key=lambda moment: moment.at_ms)
+        return self._moments[max(after, 1) - 1].job
 
     def is_known(self, rdds: Collection[int], own: Collection[int]) -> bool:
         """Whether all stages that may have computed any of the RDDs are known.
@@ -119,7 +120,7 @@ class JobHistory:
             if rdd in self._dropped:
                 raise _dropped(rdd)
         first = self.before(min(rdds)).job
-        for job in self._others(self._examined.missing(first, self.store.end_of_jobs()), own):
+        for job in self.others(self._examined.missing(first, self.store.end_of_jobs()), own):
             self.record(self.stages_of(job))
             if job.is_over:
                 self._examined.add(job.job_id)
@@ -134,9 +135,14 @@ class JobHistory:
             UnreportedError: the store lacks one of these jobs.
         """
         numbers = range(self.before(rdd).job, self.store.end_of_jobs())
-        return frozenset(stage for job in self._others(numbers, own) for stage in job.stages)
+        return frozenset(stage for job in self.others(numbers, own) for stage in job.stages)
 
-    def _others(self, numbers: Iterable[int], own: Collection[int]) -> Iterator[Job]:
+    def others(self, numbers: Iterable[int], own: Collection[int]) -> Iterator[Job]:
+        """Yield those jobs with these numbers that Spark has begun and that are not in ``own``.
+
+        Raises:
+            UnreportedError: the store lacks one of these jobs.
+        """
         last = max(own, default=0)
         for number in numbers:
             if number not in own:
@@ -253,35 +259,3 @@ def _awaited(look: Callable[[], FoundT | None], what: Callable[[], str]) -> Foun
             raise UnreportedError(what())
         time.sleep(_POLL_S)
     return found
-
-
-_kept: tuple[SparkContext, JobHistory] | None = None
-_keeping: Final = threading.Lock()
-
-
-def history_of(context: SparkContext) -> JobHistory:
-    """Return the application's history, which all queries of this process share. The first call starts to record moments."""
-    global _kept  # noqa: PLW0603 - a process has one SparkContext at a time
-    with _keeping:
-        if _kept is None or _kept[0] is not context:
-            history = JobHistory(StatusStore(context))
-            history.begin(exactly=True)
-            _kept = (context, history)
-            threading.Thread(target=_record_moments, args=_kept, name="twopc-moments", daemon=True).start()
-        return _kept[1]
-
-
-def _record_moments(context: SparkContext, history: JobHistory) -> None:
-    """Record a moment every second, until the application stops.
-
-    A query may be idle for hours while other queries run thousands of jobs. Without a recent moment, the query's next batch
-    would have to examine all of these jobs, and Spark would have forgotten the oldest jobs.
-    """
-    with contextlib.suppress(Py4JError, OSError):  # the application has just stopped
-        while not _ending.wait(_TICK_S) and context._jsc is not None:  # noqa: SLF001 - the only sign that it has stopped
-            with history.lock:
-                history.begin(exactly=True)
-
-
-_ending: Final = threading.Event()
-atexit.register(_ending.set)

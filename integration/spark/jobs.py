@@ -65,7 +65,7 @@ def cancelled_after(context: SparkContext, tag: str, timeout_ms: float | None) -
 
 
 def named_error(name: str, message: str) -> Exception:
-    """Build an error of the class ``name`` from ``twopc.errors``; a FatalError if a sink defines the class."""
+    """Build an error from its class name; a FatalError if ``twopc.errors`` lacks the class, because a sink defines it."""
     return getattr(errors, name, FatalError)(message)
 
 

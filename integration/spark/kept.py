@@ -1,4 +1,4 @@
-"""Release the resources that sinks retain in a Python worker for later tasks, once the query's run has stopped.
+"""Once a query's run has stopped, release the resources that sinks retain in a Python worker for later tasks.
 
 A worker outlives many queries and is not notified when a query ends. So each task carries the list of its driver's runs.
 """
@@ -38,7 +38,7 @@ _kept: Final[dict[tuple[str, str], dict[tuple[str, int], TwoPhaseCommitSink[Any]
 
 
 def keep(runs: Runs, sinks: Iterable[TwoPhaseCommitSink[Any]], driver_epochs: Mapping[str, int]) -> None:
-    """Record that a task writes to the sinks, and release the resources that ended runs have left in this process."""
+    """Record that a task writes to the sinks, and release the resources that this process retains for runs that have ended."""
     for process, run in list(_kept):
         if process == runs.process and run not in runs.running:
             for (_, epoch), sink in _kept.pop((process, run)).items():

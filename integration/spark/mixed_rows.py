@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from twopc.errors import FatalError, RetriableError
@@ -13,86 +14,137 @@ if TYPE_CHECKING:
     from twopc.integration.spark.reports import StageAttempt
 
 
+@dataclass(frozen=True)
+class OwnStages:
+    """The stages of a batch's jobs.
+
+    Attributes:
+        last: the last attempt at each stage.
+        results: the stages whose rows go to the sinks. A retry runs them again. Any other stage may have computed data that
+            a retry would use again: a broadcast table, or the result of a subquery.
+        shared: the stages that may write a shuffle again while another stage or job reads it.
+    """
+
+    last: Mapping[int, StageAttempt]
+    results: Collection[int]
+    shared: Collection[int]
+
+
 def judge(
-    own: Mapping[int, StageAttempt],
+    own: OwnStages,
     ran: Sequence[StageAttempt],
-    elsewhere: frozenset[int],
     behind: Collection[tuple[int, ...]],
     cached_rdds: Callable[[Collection[int]], set[int]],
 ) -> None:
     """Check that an attempt at a batch did not mix rows from two writes of a shuffle.
 
     Args:
-        own: the last attempt at each stage of the batch's jobs.
+        own: the stages of the batch's jobs.
         ran: the stage attempts, from any job, that computed a part of the batch's input.
-        elsewhere: the stages of other jobs; they count only if a stage of the batch's jobs was rerun. A concurrent job may
-            write a shuffle again while this batch's job reads it.
         behind: the shuffles that were read to compute rows that Spark keeps. Unlike the shuffles of the batch's own stages,
             they matter only for the time in which Spark computed these rows.
         cached_rdds: returns those of the given RDDs that are cached.
 
     Raises:
         RetriableError: a stage that keeps no rows was rerun. A retry reads the stage's input again.
-        FatalError: rows of two shuffles may be mixed in data that Spark keeps.
+        FatalError: rows from two writes of a shuffle may be mixed in data that Spark keeps.
     """
     written = _Written(ran)
-    again = [runs for runs in map(written.of, _shuffles(own)) if len(runs) > 1]
+    again = [runs for runs in map(written.of, _shuffles(own.last)) if len(runs) > 1]
     for runs in again:
         stages = {run.stage_id for run in runs}
         reads = any(run.shuffle_read_records for run in runs)
-        if reads or len(stages) > 1 or not stages.isdisjoint(own.keys() & elsewhere):
+        if reads or len(stages) > 1 or not stages.isdisjoint(own.shared):
             raise _mixed(max(stages))
     again += [runs for runs in map(written.of, behind) if len(runs) > 1]
     if not again and all(attempt.attempt_id == 0 for attempt in ran):
         return
     cached = cached_rdds({rdd for one in ran for rdd in one.rdd_ids})
+    rewrites = [run for runs in again for run in runs[1:]]
+    readers = [one for one in ran if one.shuffle_read_records]
+    keeping = [one for one in readers if one.shuffle_write_records or not cached.isdisjoint(one.rdd_ids)]
     for rdd in cached:
-        _require_one_filling([one for one in ran if rdd in one.rdd_ids and one.shuffle_read_records], again)
-    for one in ran:
-        if one.shuffle_read_records and (one.shuffle_write_records or not cached.isdisjoint(one.rdd_ids)):
-            _require_read_once(one, again)
+        _require_one_filling([one for one in keeping if rdd in one.rdd_ids])
+    for one in keeping:
+        _require_read_once(one, rewrites)
+    _require_same_write([one for one in readers if one in keeping or one.stage_id in own.last], rewrites)
     writing = {one.stage_id for one in ran if one.shuffle_write_records}
     for attempt in ran:
-        if attempt.attempt_id and attempt.stage_id in own and attempt.stage_id not in writing:
+        if attempt.attempt_id and attempt.stage_id in own.last and attempt.stage_id not in writing:
+            if attempt.stage_id not in own.results:
+                raise _mixed(attempt.stage_id)
             raise RetriableError(f"stage {attempt.stage_id} was rerun (attempt {attempt.attempt_id})")
 
 
 class _Written:
-    """Groups each shuffle's writes by the RDDs of the shuffle's stage. These RDDs are the same in every job."""
+    """Groups each shuffle's writes by the last RDD of the shuffle's stage, in the order of time.
+
+    The last RDD is the same in every job. A lazy checkpoint may cut off the earlier RDDs between two jobs.
+    """
 
     def __init__(self, ran: Sequence[StageAttempt]) -> None:
         writing = {one.stage_id for one in ran if one.shuffle_write_records}
-        self._runs: dict[tuple[int, ...], list[StageAttempt]] = {}
-        for one in ran:
+        self._runs: dict[int, list[StageAttempt]] = {}
+        for one in sorted(ran, key=_began):
             if one.stage_id in writing:
-                self._runs.setdefault(one.rdd_ids, []).append(one)
+                self._runs.setdefault(max(one.rdd_ids), []).append(one)
 
     def of(self, rdds: tuple[int, ...]) -> Sequence[StageAttempt]:
-        return self._runs.get(rdds, ())
+        return self._runs.get(max(rdds), ())
 
 
 def _shuffles(own: Mapping[int, StageAttempt]) -> set[tuple[int, ...]]:
     return {last.rdd_ids for last in own.values() if last.is_written}
 
 
-def _require_one_filling(fills: Sequence[StageAttempt], again: Sequence[Sequence[StageAttempt]]) -> None:
-    """Check that a cache was filled from a single write of each shuffle.
+def require_one_read(stages: Mapping[int, Sequence[StageAttempt]]) -> None:
+    """Check that no stage of a job read a shuffle and was rerun. Spark may keep the job's result as a broadcast table.
 
     Args:
-        fills: the attempts that read a shuffle and computed the cached rows, or found them in the cache.
-        again: the shuffles that were written more than once.
+        stages: all attempts at each stage of the job.
+
+    Raises:
+        FatalError: such a stage was rerun.
     """
+    for stage, attempts in stages.items():
+        if len(attempts) > 1 and any(one.shuffle_read_records for one in attempts):
+            raise _mixed(stage)
+
+
+def _began(attempt: StageAttempt) -> tuple[int, int, int]:
+    return attempt.submission_time or 0, attempt.stage_id, attempt.attempt_id
+
+
+def _require_one_filling(fills: Sequence[StageAttempt]) -> None:
+    """Check that no stage was rerun that read a shuffle and computed cached rows, or found them in the cache."""
     stages = [fill.stage_id for fill in fills]
     if len(set(stages)) < len(stages):
         raise _mixed(max(stage for stage in stages if stages.count(stage) > 1))
-    for runs in again:
-        rewritten = max(run.submission_time or 0 for run in runs)
-        before = [fill for fill in fills if (fill.submission_time or 0) < rewritten]
-        if before and len(before) < len(fills):
-            raise _mixed(max(run.stage_id for run in runs))
 
 
-def _require_read_once(reader: StageAttempt, again: Sequence[Sequence[StageAttempt]]) -> None:
+def _require_same_write(readers: Sequence[StageAttempt], rewrites: Sequence[StageAttempt]) -> None:
+    """Check that no shuffle was written again between two stages that may read it.
+
+    Stages that read the same shuffle compute the same RDD of the shuffle's rows. So do stages that read the same cached rows.
+
+    Args:
+        readers: the attempts that keep the rows that they read, and the attempts of the batch's own stages.
+        rewrites: the attempts that wrote a shuffle again.
+    """
+    by_rdd: dict[int, list[StageAttempt]] = {}
+    for one in readers:
+        for rdd in one.rdd_ids:
+            by_rdd.setdefault(rdd, []).append(one)
+    for group in by_rdd.values():
+        if len({one.stage_id for one in group}) == 1:
+            continue  # other checks find a stage that was rerun
+        for run in rewrites:
+            before = sum(_began(one) < _began(run) for one in group)
+            if 0 < before < len(group):
+                raise _mixed(run.stage_id)
+
+
+def _require_read_once(reader: StageAttempt, rewrites: Sequence[StageAttempt]) -> None:
     """Check that none of the shuffles was written again while a stage was reading.
 
     Jobs of two threads may share a shuffle. If one job writes the shuffle again, Spark does not rerun the other job's
@@ -100,7 +152,7 @@ def _require_read_once(reader: StageAttempt, again: Sequence[Sequence[StageAttem
     """
     began = reader.submission_time or 0
     ended = math.inf if reader.completion_time is None else reader.completion_time
-    for run in (run for runs in again for run in runs[1:]):
+    for run in rewrites:
         if began <= (run.submission_time or 0) <= ended:
             raise _mixed(run.stage_id)
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Sequence
+    from collections.abc import Callable, Collection, Sequence
     from contextlib import AbstractContextManager
 
     from twopc.batch import Batch
@@ -58,8 +58,14 @@ class ShuffleCheck(Protocol):
     def looking(self, tag: str) -> AbstractContextManager[None]:
         """Watch the jobs with the tag while the body runs."""
 
-    def check(self, tag: str, results: Collection[int]) -> None:
-        """Check the jobs with the tag after they have succeeded. ``results`` are the stages whose tasks have reported.
+    def check(self, tag: str, results: Collection[int], kept_since_ms: Callable[[], float | None]) -> None:
+        """Check the jobs with the tag after they have succeeded.
+
+        Args:
+            tag: the tag of the attempt's jobs.
+            results: the stages whose tasks have reported to the driver.
+            kept_since_ms: returns None if the batch's plans use no data that Spark keeps outside RDDs. Otherwise, returns when
+                Spark began to plan the batch, in milliseconds since 1970. Called only if the answer matters.
 
         Raises:
             RetriableError: a stage that keeps no rows was rerun. A retry reads the stage's input again.
@@ -79,7 +85,7 @@ class StateCheck(Protocol):
     def complete(self) -> bool:
         """Write the missing part of the state: evaluate the entire batch, and discard the rows.
 
-        Like a retry, this also rewrites the part that exists.
+        Like a retry, the evaluation also rewrites the part of the state that exists.
 
         Returns:
             whether any part was missing, and the batch was therefore evaluated again.
@@ -114,7 +120,7 @@ class Attempt:
 
 
 class Mode(Protocol):
-    """Provides one run of a query with access to Spark.
+    """Gives one run of a query access to Spark.
 
     Attributes:
         is_stateless: whether the query is known to be stateless.

@@ -39,7 +39,7 @@ class NumberRanges:
             self._ends.insert(at, number + 1)
 
     def missing(self, start: int, end: int) -> Iterator[int]:
-        """Yield, in order, the numbers from ``start`` up to but not including ``end`` that are not in the set.
+        """Yield, in order, the numbers in ``range(start, end)`` that are not in the set.
 
         While the caller iterates, it may add the yielded numbers to the set.
         """

@@ -98,7 +98,7 @@ def _struct(expressions: Sequence[str]) -> Column:
 
 
 def _refusal(frame: DataFrame, select: Mapping[str, Sequence[str]], name: str) -> SchemaError | None:
-    """Build the error for the first sink whose expressions fail by themselves, or return None."""
+    """Build the error for the first sink whose expressions fail without the other sinks' expressions, or return None."""
     for sink, expressions in select.items():
         try:
             _with_structs(frame, {sink: expressions}, name)

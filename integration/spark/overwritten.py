@@ -1,8 +1,8 @@
 """Check a batch against its checkpoint, if the checkpoint's store lets another driver overwrite ``offsets/N``.
 
-Spark's offset log also relies on an atomic rename (``CheckpointFileManager.createAtomic``). Without an atomic rename, a
-driver that is paused in the middle of a write may later replace the offsets of a batch that another driver has planned. Then
-a decision's offsets would not match the rows that it commits, and a restart would lose or duplicate the rows that differ.
+Spark's offset log relies on an atomic rename (``CheckpointFileManager.createAtomic``). Without an atomic rename, a driver that
+is paused in the middle of a write may later replace the offsets of a batch that another driver has planned. Then a decision's
+offsets would not match the rows that it commits, and a restart would lose or duplicate the rows that differ.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ def require_not_overwritten(session: SparkSession, files: Files, query_id: str, 
 def running_query(session: SparkSession, query_id: str) -> Any:
     """Find Spark's object for a running query.
 
-    The public API shows only finished batches, and only to the session that started the query.
+    The public API shows only the finished batches, and shows them only to the session that started the query.
 
     A batch has its own session, but all sessions share the running queries.
     """

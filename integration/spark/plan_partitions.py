@@ -1,7 +1,8 @@
 """Count a task's rows for each partition of the plan. A task may have several partitions.
 
-A batch has no more transactions than the cluster can use, so a task writes several partitions of the plan. Spark's scheduler
-chooses these partitions, and a replay may group them differently (rule 9). The plan's own partitions do not change.
+A batch has no more transactions than the cluster can use, so one task may write several partitions of the plan. Spark's
+scheduler chooses these partitions, and a replay may group them differently (rule 9). The plan's own partitions do not
+change.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ Stretch = tuple[int, int, int]
 
 
 def stretches(batch: pa.RecordBatch) -> Iterator[Stretch]:
-    """Split a batch by the partitions of the plan that its rows come from.
+    """Split a batch into stretches. All rows of a stretch come from one partition of the plan.
 
     If the partition column is missing, as in the driver, all rows are from partition 0.
     """

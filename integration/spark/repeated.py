@@ -50,9 +50,10 @@ class Repeated:
             logger.warning(
                 "batch %d: Spark reports that the DataFrames for %s are not deterministic (%s), and Spark evaluates each "
                 "DataFrame separately. If the DataFrames split the batch, a row may be in several DataFrames or in none. "
-                "That row is duplicated or lost, and no later check will report it. Persist their common parent before "
-                "you split it (parent.persist() before the call, parent.unpersist() after it), or split on columns that "
-                "have the same values each time. If the DataFrames share no random value, no row is at risk",
+                "That row is duplicated or lost, and no later check will report it. Split parent.localCheckpoint() instead of "
+                "their common parent, or split on columns that have the same values each time. persist() is not enough, "
+                "because Spark computes cached rows again if it has lost them. If the DataFrames share no random value, no "
+                "row is at risk",
                 batch_id,
                 " and ".join(map(repr, causes)),
                 next(iter(causes.values()))[:_SHOWN_CHARACTERS],
@@ -61,9 +62,9 @@ class Repeated:
 
 def _causes(frames: Sequence[SinkFrame], query_id: str) -> dict[str, str]:
     """Return the names of the non-deterministic expressions in the DataFrames' plans, or in the query that leads to them."""
-    # The plan after Spark has put in cached data, because cached rows are the same for all DataFrames.
+    # The plan before Spark puts in cached data, because Spark may lose the cached rows and compute other rows.
     plans: dict[str, Any] = {
-        one.name: one.frame._jdf.queryExecution().withCachedData()  # noqa: SLF001 - no public way to the plan
+        one.name: one.frame._jdf.queryExecution().analyzed()  # noqa: SLF001 - no public way to the plan
         for one in frames
     }
     causes = {name: _shown(_source(plan)) for name, plan in plans.items() if not plan.deterministic()}
@@ -82,7 +83,7 @@ def _source(plan: Any) -> Any:
 
 
 def _evaluates_query(plan: Any) -> bool:
-    """Whether a plan reads the batch directly from the query, and not from a cache or a checkpoint."""
+    """Whether a plan reads the batch from the query, and not from a checkpoint."""
     return any(
         leaf.nodeName().endswith("RDD") and not leaf.rdd().isCheckpointed() for leaf in _each(plan.collectLeaves())
     )

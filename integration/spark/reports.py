@@ -18,7 +18,7 @@ class Job(msgspec.Struct, frozen=True):
     """A Spark job, as the status store reports it.
 
     Attributes:
-        is_over: whether Spark has reported the job's end. Spark has then sent all earlier reports, too.
+        is_over: whether Spark has reported the job's end. If so, Spark has also sent all earlier reports.
         skipped: how many of the job's stages Spark skipped; 0 while the job runs.
         ended_ms: when the job ended, in milliseconds since 1970; None while the job runs.
     """
@@ -34,8 +34,8 @@ class StageAttempt(msgspec.Struct, frozen=True, rename="camel"):
     """A stage attempt, with the fields of Spark's ``StageData`` that the check needs (``status/api/v1/api.scala``).
 
     Attributes:
-        rdd_ids: the RDDs that the stage's tasks compute or read from a cache. In every job, a shuffle's stage has the same
-            RDDs.
+        rdd_ids: the RDDs that the stage's tasks compute or read from a cache. A shuffle's stage has the same RDDs in every
+            job.
         submission_time: when the attempt began, in milliseconds since 1970; None if the attempt did not begin.
         completion_time: when the attempt succeeded or failed, in milliseconds since 1970; None if the attempt has not ended.
     """
@@ -52,7 +52,7 @@ class StageAttempt(msgspec.Struct, frozen=True, rename="camel"):
 
     @property
     def has_run(self) -> bool:
-        """Whether any of the stage's tasks have run. A job skips a stage if an earlier job has left the stage's output.
+        """Whether any of the stage's tasks have run. A job skips a stage whose output already exists.
 
         Spark sets ``submission_time`` only for a stage that has tasks to run (``DAGScheduler.submitMissingTasks``).
         """
@@ -85,11 +85,13 @@ class Moment(msgspec.Struct, frozen=True):
 
     Attributes:
         dropped: how many reports Spark had dropped before this moment.
+        at_ms: when this moment was, in milliseconds since 1970.
     """
 
     rdd: int
     job: int
     dropped: int = 0
+    at_ms: float = 0
 
 
 #: Spark's status for a stage that has not run any tasks.
@@ -108,9 +110,6 @@ class JobData(msgspec.Struct, frozen=True, rename="camel"):
     job_id: int
     stage_ids: tuple[int, ...]
     status: str
-    num_tasks: int
-    num_completed_indices: int
-    num_skipped_tasks: int
     num_skipped_stages: int
     completion_time: int | None = None
     job_tags: tuple[str, ...] = ()
@@ -118,13 +117,13 @@ class JobData(msgspec.Struct, frozen=True, rename="camel"):
     @property
     def job(self) -> Job:
         """The job, as the check of rule 6 needs it."""
-        missing = self.num_tasks - self.num_completed_indices - self.num_skipped_tasks
-        is_over = missing <= 0 or self.status != "RUNNING"
+        # Once its last task has ended, a job is still RUNNING until Spark has also reported the stage's final counts.
+        is_over = self.status != "RUNNING"
         return Job(self.job_id, self.stage_ids, is_over, self.num_skipped_stages, self.completion_time)
 
 
 class Reports(Protocol):
-    """Spark's reports. Spark's listener bus stores them in order, so it never stores a report before an earlier report.
+    """Spark's reports. Spark's listener bus stores each report after all earlier reports.
 
     The exception is a report that Spark drops because the bus's queue is full (``AsyncEventQueue.post``).
     """
@@ -142,7 +141,10 @@ class Reports(Protocol):
         """Return the current moment, and use up an RDD number."""
 
     def next_rdd(self) -> int:
-        """Return a number between those of all earlier RDDs and those of all later RDDs. Each call uses up an RDD number."""
+        """Return a number that is higher than every earlier RDD's number and lower than every later RDD's number.
+
+        Each call uses up an RDD number.
+        """
 
     def job(self, number: int) -> Job | None:
         """Return the application's job with this number, or None if Spark does not report the job."""

@@ -62,7 +62,7 @@ class RunningQuery:
         return int(self.execution.currentBatchId())
 
     def makes_this_call(self) -> bool:
-        """Whether Spark calls the user's function in the current thread and waits for the function there."""
+        """Whether Spark calls the user's function in the current thread and waits for it to return."""
         # py4j gives each thread of the JVM its own connection, and each connection a thread (``clientserver.py``).
         present = threading.current_thread()
         if self._known is not present and self._thread.equals(self._threads.currentThread()):

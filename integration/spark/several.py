@@ -113,7 +113,7 @@ def require_one_call(call: Call, last: Call | None) -> None:
         last: the previous call in the same run of the query.
 
     Raises:
-        ConfigurationError: an earlier call for this batch succeeded, or it had different DataFrames.
+        ConfigurationError: an earlier call for this batch succeeded, or failed with different DataFrames.
     """
     if last is None or call.batch_id != last.batch_id:
         return

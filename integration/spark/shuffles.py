@@ -9,13 +9,15 @@ from __future__ import annotations
 import contextlib
 import itertools
 import time
+from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from twopc.errors import FatalError, RetriableError
 from twopc.integration.spark.job_history import UnreportedError
-from twopc.integration.spark.mixed_rows import judge
+from twopc.integration.spark.mixed_rows import OwnStages, judge, require_one_read
+from twopc.integration.spark.number_ranges import NumberRanges
 from twopc.integration.spark.reports import BEGINNING
 
 if TYPE_CHECKING:
@@ -64,6 +66,12 @@ class _Seen:
         return frozenset(rdd for last in self.stages.values() for rdd in last.rdd_ids)
 
 
+def _in_several(jobs: Iterable[Job]) -> set[int]:
+    """Return the stages that several of the jobs have. Spark gives a stage a new number in each later job."""
+    stages = Counter(stage for job in jobs for stage in job.stages)
+    return {stage for stage, count in stages.items() if count > 1}
+
+
 def _has_ended(jobs: Iterable[Job], results: Collection[int]) -> bool:
     return set(results) <= {stage for job in jobs if job.is_over for stage in job.stages}
 
@@ -75,11 +83,16 @@ class Shuffles:
 
     Args:
         history: the history of the application's jobs.
+        is_merged: whether Spark may use a kind of shuffle whose rows do not all come from the last write. After a rerun of a
+            stage, push-based shuffle still reads merged blocks from the first write.
     """
 
-    def __init__(self, history: JobHistory) -> None:
+    def __init__(self, history: JobHistory, *, is_merged: bool = False) -> None:
         self._store = history.store
         self._history = history
+        self._is_merged = is_merged
+        self._ours = NumberRanges()  # the jobs of this run's attempts
+        self._checked = 0  # no later batch has used a job before this one, except through a cache
         self._began = BEGINNING
         self._numbers = itertools.count()
         self._looked: tuple[str, Future[_Seen] | None] = ("", None)  # of the last attempt with collected rows
@@ -104,7 +117,7 @@ class Shuffles:
 
     @contextlib.contextmanager
     def looking(self, tag: str) -> Iterator[None]:
-        """Watch the jobs while the body runs, because collected rows do not show which stage they come from.
+        """Watch the jobs while the ``with`` block runs, because collected rows do not show which stage they come from.
 
         Args:
             tag: the tag of the attempt's jobs.
@@ -113,18 +126,8 @@ class Shuffles:
         yield
         self._looked = (tag, looked)
 
-    def check(self, tag: str, results: Collection[int]) -> None:
-        """Check an attempt at a batch, after its jobs have succeeded.
-
-        Args:
-            tag: the tag of the attempt's jobs.
-            results: the stages whose tasks have reported to the driver.
-
-        Raises:
-            RetriableError: a stage that keeps no rows was rerun. A retry reads the stage's input again.
-            FatalError: data that Spark keeps may contain mixed rows of two shuffles, or Spark has not reported enough to
-                exclude this.
-        """
+    def check(self, tag: str, results: Collection[int], kept_since_ms: Callable[[], float | None]) -> None:
+        """See :class:`~twopc.integration.spark.mode.ShuffleCheck`."""
         of_tag, looked = self._looked
         try:
             seen = looked.result() if looked is not None and of_tag == tag else None
@@ -132,7 +135,7 @@ class Shuffles:
                 jobs = self._reported(tag, results)
                 seen = _Seen(jobs, () if seen is None else seen.marks, self._attempts_of(jobs))
             with self._history.lock:
-                self._require_unmixed(seen)
+                self._require_unmixed(seen, results, kept_since_ms)
         except UnreportedError as error:
             raise _unreported(str(error)) from None
 
@@ -180,27 +183,55 @@ class Shuffles:
                 )
         return found
 
-    def _require_unmixed(self, seen: _Seen) -> None:
+    def _require_unmixed(
+        self, seen: _Seen, results: Collection[int], kept_since_ms: Callable[[], float | None]
+    ) -> None:
         history, own = self._history, {job.job_id for job in (*seen.jobs, *seen.marks)}
+        for number in own:
+            self._ours.add(number)
         shared = self._shared(seen, own)
         history.record(seen.attempts)
         history.examine(shared | self._unwritten(seen).keys(), own)
         for stage in self._unwritten(seen).values():
             raise UnreportedError(f"the job that wrote the shuffle of stage {stage}")
         history.examined(own)
-        again = [max(attempts[-1].rdd_ids) for attempts in seen.attempts.values() if len(attempts) > 1]
-        elsewhere = history.stages_elsewhere(min(again), own) if again else frozenset()
+        if not results and len(seen.jobs) == 1:  # the driver has collected the rows, and there was no broadcast
+            results = seen.jobs[0].stages
         behind = history.behind(shared)
         ran = history.of(seen.lineage.union(*behind))
         try:
-            judge(seen.stages, ran, elsewhere, behind, self._store.cached_rdds)
+            stages = OwnStages(seen.stages, results, self._may_be_read_during_rewrite(seen, own))
+            judge(stages, ran, behind, self._store.cached_rdds)
+            self._require_unmixed_outside(max(own, default=0), kept_since_ms)
         except FatalError as error:
             self._mixed = str(error)
             raise
         self._require_all_reports(seen, behind)
+        self._checked = max(own, default=0)
+
+    def _require_unmixed_outside(self, end: int, kept_since_ms: Callable[[], float | None]) -> None:
+        """Check the jobs before the attempt's last job that may have computed a broadcast table or a subquery for the batch.
+
+        Spark does not report for which plan it runs such a job. So every job since Spark planned the batch counts.
+        """
+        others = self._ours.missing(self._checked, end)
+        if next(others, None) is None or (since_ms := kept_since_ms()) is None:
+            return
+        first = max(self._checked, self._history.first_job_at(since_ms))
+        for job in self._history.others(self._ours.missing(first, end), ()):
+            require_one_read(self._history.stages_of(job))
+
+    def _may_be_read_during_rewrite(self, seen: _Seen, own: Collection[int]) -> Collection[int]:
+        """Return the stages that may write a shuffle again while another stage or job reads it."""
+        again = [max(attempts[-1].rdd_ids) for attempts in seen.attempts.values() if len(attempts) > 1]
+        if not again:
+            return ()
+        if self._is_merged:
+            return seen.stages
+        return self._history.stages_elsewhere(min(again), own) | _in_several(seen.jobs)
 
     def _require_all_reports(self, seen: _Seen, behind: Iterable[tuple[int, ...]]) -> None:
-        """Check that Spark has dropped no report since the batch's oldest data was planned.
+        """Check that Spark has dropped no report since it planned the oldest RDD that the batch uses.
 
         Nothing else shows that the report of a rerun is missing.
         """
@@ -215,7 +246,7 @@ class Shuffles:
         """Map the last RDD of each unwritten stage to the stage.
 
         A stage is unwritten if the attempt's jobs skipped it and no known job has run it. Leave out a job that is still
-        running, because that job evaluates the batch once more, only to write state, and may yet run its stages.
+        running, because that job evaluates the batch a second time to write state, and may yet run its stages.
         """
         skipped = {
             stage: last
@@ -229,12 +260,14 @@ class Shuffles:
     def _shared(self, seen: _Seen, own: Collection[int]) -> set[int]:
         """From the rows' lineage, return the RDDs that another job may have kept as shuffle files or in a cache."""
         history, old = self._history, self._old(seen)
+        if any(number not in own for number in range(self._began.job, max(own, default=0))):
+            old = seen.lineage  # another job may have run during the attempt
         if not old or (history.is_known(old, own) and not history.of(old)):
             return set()
         return self._kept(seen, old)
 
-    def _old(self, seen: _Seen) -> set[int]:
-        return {rdd for rdd in seen.lineage if rdd < self._began.rdd}
+    def _old(self, seen: _Seen) -> frozenset[int]:
+        return frozenset(rdd for rdd in seen.lineage if rdd < self._began.rdd)
 
     def _kept(self, seen: _Seen, rdds: Collection[int]) -> set[int]:
         """Return the RDDs among these that Spark may keep as shuffle files or in a cache."""

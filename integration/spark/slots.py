@@ -27,7 +27,7 @@ class Slots:
         self._profile = self._scala.resourceProfileManager().defaultResourceProfile()
 
     def most_writers(self) -> int | None:
-        """Return the maximum number of tasks that write one DataFrame of a batch, with at most one call to the JVM.
+        """Return the maximum number of tasks that write one DataFrame of a batch. Make at most one call to the JVM.
 
         Returns:
             twice the number of tasks that the cluster can run at the same time. None means no limit, because the cluster

@@ -48,7 +48,7 @@ class Summed(io.RawIOBase):
 
 
 def arrow_size(source: pa.NativeFile) -> int | None:
-    """Return the length in bytes of the Arrow file in a staged file, or None if the staged file is torn.
+    """Return the length of a staged file's Arrow file in bytes, or None if the staged file is torn.
 
     Read only the trailer.
     """

@@ -190,7 +190,7 @@ class Staging:
 
 
 def _fsync(path: str, root: str) -> None:
-    """Make a file durable, together with the entries of all directories that may be new, up to the root's own entry."""
+    """Sync a file and its parent directories, up to the root's parent, because every directory below that parent may be new."""
     above = Path(root).parent
     for name in (Path(path), *Path(path).parents):
         try:

@@ -44,9 +44,11 @@ _UNLIKE: Final = (Py4JError, TypeError, ValueError, AttributeError)
 _BATCH: Final = "LogicalRDD"
 #: The nodes that may compute a partition more than once. Range partitioning samples its input; a common table expression may be
 #: copied.
-_REPEATING: Final = re.compile("Sort|Repartition|Rebalance|WithCTE|CTERelation")
+_REPEATING: Final = re.compile(r"Sort|Rebalance|WithCTE|CTERelation|RepartitionByExpression .*\b(ASC|DESC)\b")
+#: The nodes of a physical plan whose partitions are the batch's partitions.
+_ONE_TO_ONE: Final = frozenset({"Project", "Filter", "Scan"})
 #: A node's name in the text of a plan.
-_NODE: Final = re.compile(r"^[\s:+-]*'?(\w+)", re.MULTILINE)
+_NODE: Final = re.compile(r"^[\s:+-]*(?:\*\s?\(\d+\)\s*)?'?((\w+).*)", re.MULTILINE)
 
 
 class StatefulOperators:
@@ -84,7 +86,7 @@ class StatefulOperators:
         return BatchState(batch_id, execution, operators, self._tell) if operators else None
 
     def _operators(self, plan: Any) -> list[Operator]:
-        """Find the operators in a batch's plan. Search the whole plan unless they are where the previous batch had them."""
+        """Find the operators in a batch's plan. Search the whole plan only if the operators have moved."""
         found = {place: _operator(plan.apply(place)) for place in self._places or ()}
         if self._places is None or None in found.values():
             nodes = iter(map(plan.apply, itertools.count()).__next__, None)
@@ -140,7 +142,8 @@ class BatchState:
             return
         before = self._committed()
         yield
-        self._is_whole = self._is_all(before, self._committed()) and self._is_taken_once(frame)
+        after = self._committed()
+        self._is_whole = (self._is_all(before, after) and self._is_taken_once(frame)) or self._is_in_cache(after, frame)
 
     def complete(self) -> bool:
         """See :class:`~twopc.integration.spark.mode.StateCheck`. Evaluates the batch as Spark has planned it."""
@@ -148,9 +151,11 @@ class BatchState:
             return False
         self._tell(
             f"the sinks' rows do not show that Spark has evaluated all of batch {self._batch_id}. Either the rows are only "
-            "a part of the batch, or the batch was evaluated before (by persist and count, for example). So the batch is "
-            "evaluated once more, without output, to write its state. No data is at risk. This run logs this warning only "
-            "once"
+            "a part of the batch, or the batch had already been evaluated. So the batch is evaluated once more, without "
+            "output, to write its state. No row is lost or duplicated. But if the state depends on values that change, such "
+            "as uuid(), the clock or the order of rows, the state may differ from the written rows. To avoid this, pass "
+            "exactly_once() the batch itself, or persist and count the batch before you take a part of it. This run logs "
+            "this warning only once"
         )
         self.evaluate()
         missing = [one.name for one in self._operators if one.committed() < one.stores]
@@ -183,13 +188,33 @@ class BatchState:
         plan = frame._jdf.queryExecution().analyzed()  # noqa: SLF001 - no public way to the plan
         text = str(plan.toString())
         nodes = _NODE.findall(text)
-        if (
-            nodes.count(_BATCH) != 1 or any(map(_REPEATING.match, nodes)) or text.endswith("characters")
-        ):  # Spark has shortened the plan's text
+        is_repeated = [name for _, name in nodes].count(_BATCH) != 1 or any(_REPEATING.match(line) for line, _ in nodes)
+        if is_repeated or text.endswith("characters"):  # Spark has shortened the plan's text
             return False
         leaves, batch = plan.collectLeaves(), self._execution.toRdd().id()
         found = map(leaves.apply, range(leaves.size()))
         return any(leaf.nodeName() == _BATCH and leaf.rdd().id() == batch for leaf in found)
+
+    def _is_in_cache(self, committed: Sequence[int], frame: DataFrame) -> bool:
+        """Whether a DataFrame's only input is the cached batch, and Spark has evaluated the batch only to fill this cache.
+
+        Spark has evaluated each partition at least once, because all of them are cached. It has evaluated none of them twice,
+        because the tasks have committed no more stores than the operators have.
+        """
+        if committed != [one.stores for one in self._operators]:
+            return False
+        leaves = frame._jdf.queryExecution().withCachedData().collectLeaves()  # noqa: SLF001 - see `_is_taken_once`
+        if leaves.size() != 1 or leaves.apply(0).nodeName() != "InMemoryRelation":
+            return False
+        cache = leaves.apply(0).cacheBuilder()
+        nodes = [name for _, name in _NODE.findall(str(cache.cachedPlan().toString()))]
+        if not _ONE_TO_ONE.issuperset(nodes) or nodes.count("Scan") != 1:
+            return False
+        source = cache.cachedPlan().collectLeaves().apply(0)
+        if source.nodeName() != "Scan ExistingRDD" or source.rdd().id() != self._execution.toRdd().id():
+            return False
+        kept, number = frame.sparkSession.sparkContext._jsc.sc().getRDDStorageInfo(), cache.cachedColumnBuffers().id()  # noqa: SLF001
+        return any(one.id() == number and one.numCachedPartitions() == one.numPartitions() for one in kept)
 
 
 def _operator(node: Any) -> Operator | None:
@@ -203,7 +228,7 @@ def _partitions(node: Any) -> int:
     """Return how many partitions an operator has.
 
     An operator with a Python function has no known outputPartitioning, but its required input distribution is known. A global
-    limit has one partition, although its state records the same number of partitions as the query's other operators.
+    limit has one partition, although its state contains the partition count of the query's other operators.
     """
     demanded = node.requiredChildDistribution().apply(0).requiredNumPartitions()
     return int(demanded.get() if demanded.isDefined() else node.getStateInfo().numPartitions())

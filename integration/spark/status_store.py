@@ -93,7 +93,7 @@ class StatusStore:
             return [structs.replace(one, attempt_id=number) for one in worst for number in range(one.attempt_id + 1)]
 
     def cached_rdds(self, among: Collection[int]) -> set[int]:
-        """Return those of the RDDs that are or will be cached."""
+        """Return the RDDs in ``among`` that are cached or will be cached."""
         found = self._store.rddList(False)  # noqa: FBT003 - not only cached ones
         return {found.apply(index).id() for index in range(found.size())}.intersection(among)
 

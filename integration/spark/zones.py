@@ -2,7 +2,7 @@
 
 The label does not change a timestamp's number of microseconds. Java recognizes names that Arrow and Python do not recognize
 (``GMT+8``, ``UTC+01:00``, ``ACT``; SPARK-59467). Also, the text that Arrow makes from a timestamp would depend on the label.
-So this module replaces the label first.
+So this module replaces the label before other code uses it.
 """
 
 from __future__ import annotations

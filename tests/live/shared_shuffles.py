@@ -12,6 +12,9 @@ and ``Options.filled_by`` who runs it:
 ``cached``   one thread fills a cache of the batch and another counts the batch, before our call writes the cache
 ``cut``      the same with a local checkpoint, which hides the shuffle from our call's job
 ``after``    as ``later``, but it starts once the directory has a file ``go``; in a session of Spark Connect, too
+``union``    there is no other job; two stages of ours read the shuffle, one after the other
+``joined``   there is no other job; the function joins a table with the batch, which is broadcast
+``planned``  the same, but the join is a part of the query
 ============ ======================================================================
 
 ============ ======================================================================
@@ -37,6 +40,7 @@ from typing import TYPE_CHECKING, Final
 
 import pyarrow as pa
 from pyspark import TaskContext
+from pyspark.sql import functions as sf
 
 from tests.live.spark_query import Options, is_successful, session, source
 from twopc.integration.spark import exactly_once
@@ -53,6 +57,8 @@ MAPS, READERS, GO = "maps", "readers", "go"
 OURS, OTHER = "ours", "other"
 BOTH: Final = "both jobs run"
 ENDED: Final = "the other job has ended"
+#: The number of keys of the source: ``k0``, ``k1`` and so on.
+KEYS: Final = 100
 _WHO: Final = "who"
 _SCHEMA: Final = "key binary, value binary, place int"
 _PARTITIONS: Final = 4
@@ -85,8 +91,33 @@ def _stopping(stage: str, here: str) -> Callable[[Iterable[pa.RecordBatch]], Ite
 
 def planned(frame: DataFrame, options: Options, here: Path) -> DataFrame:
     scattered = frame.select("key", "value").mapInArrow(_stopping(MAPS, str(here)), _SCHEMA)
+    if options.plan in {"union", "joined"}:
+        return scattered.repartition(_PARTITIONS, "place")
     read = scattered.repartition(_PARTITIONS, "place").mapInArrow(_stopping(READERS, str(here)), _SCHEMA)
+    if options.plan == "planned":
+        return _joined(read)
     return read.repartition(_PARTITIONS, "place") if options.plan == "before" else read
+
+
+def _joined(rows: DataFrame) -> DataFrame:
+    """All of the rows, as a table's join with the rows, which are broadcast."""
+    keys = rows.sparkSession.range(KEYS).selectExpr("CAST(concat('k', id) AS BINARY) AS key")
+    return keys.join(sf.broadcast(rows), "key").select("key", "value")
+
+
+def alone(each: ExactlyOnce, plan: str, here: str) -> Callable[[DataFrame, int], None]:
+    """The function of the plans without another job."""
+
+    def write(batch: DataFrame, batch_id: int) -> None:
+        stop = _stopping(READERS, here)
+        if plan == "union":
+            odd = batch.where("place % 2 = 1").coalesce(1).mapInArrow(stop, _SCHEMA).repartition(2, "key")
+            batch = batch.where("place % 2 = 0").unionByName(odd)
+        elif plan == "joined":
+            batch = _joined(batch.mapInArrow(stop, _SCHEMA))
+        each(batch.select("key", "value"), batch_id)
+
+    return write
 
 
 def counted_after(each: ExactlyOnce, here: str) -> Callable[[DataFrame, int], None]:
@@ -215,7 +246,9 @@ def main() -> int:
         name=options.name, topic=options.topic, bootstrap_servers=options.bootstrap_servers, timeout_ms=20_000
     )
     each = exactly_once(sink, checkpoint_location=options.checkpoint, **options.settings)
-    if options.plan == "after":
+    if options.plan in {"union", "joined", "planned"}:
+        write = alone(each, options.plan, str(here))
+    elif options.plan == "after":
         write = counted_after(each, str(here))
     else:
         shared = Shared(spark, each, options, here)

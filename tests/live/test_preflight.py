@@ -187,7 +187,7 @@ def test_a_running_query_of_that_name_is_not_disturbed(kafka: KafkaService, tmp_
 
 
 OUTPUTS = {
-    "demanding": ({"min.insync.replicas": "2"}, Result.FAIL, "min.insync.replicas=2 exceeds its 1 replica"),
+    "demanding": ({"min.insync.replicas": "2"}, Result.FAIL, "min.insync.replicas=2 exceeds the topic's 1 replica"),
     "small": ({"max.message.bytes": "50000"}, Result.WARN, "max.message.bytes=50000 is less than the 1048530 bytes"),
     "compacted": ({"cleanup.policy": "compact"}, Result.WARN, "refuses rows without a key"),
     "arrival": (

@@ -68,7 +68,7 @@ def test_a_transaction_log_that_refuses_every_record_is_named_with_its_remedy() 
         topic = create_topic(kafka.bootstrap_servers, "orders-out")
         failed = worse(report_of(kafka.bootstrap_servers, "orders", topic), Result.FAIL)
     (line,) = [line for line in failed if line.subject == TRANSACTION_LOG]
-    assert "min.insync.replicas=2 exceeds its 1 replica," in line.why
+    assert "min.insync.replicas=2 exceeds the topic's 1 replica," in line.why
     assert "Set min.insync.replicas=1" in line.fix
 
 

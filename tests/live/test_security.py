@@ -165,7 +165,7 @@ def test_without_the_rights_to_delete_or_to_see_the_transaction_log_a_start_warn
     with denied(secured, *hidden), caplog.at_level(logging.WARNING, "twopc.sinks.kafka"):
         query.driver().process(query.batch(0), Tasks(query, ROWS))
         assert any("settings of __transaction_state could not be checked" in text for text in caplog.messages)
-        grows = [text for text in caplog.messages if "the ledger grows until this succeeds" in text]
+        grows = [text for text in caplog.messages if "the ledger grows until the deletion succeeds" in text]
         assert len(grows) == 1
         assert f"Allow Delete on the topic {query.sink.ledger}" in grows[0]
         query.driver().process(query.batch(1), Tasks(query, [["d"]]))

@@ -8,7 +8,7 @@ import pytest
 
 from tests.live.file_query import BATCHES, VALUES, Query, kafka_sink, values
 from tests.live.spark_support import spark, wait_until
-from twopc.integration.spark.job_history import history_of
+from twopc.integration.spark.shared_history import history_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

@@ -235,6 +235,35 @@ def test_a_batch_that_is_taken_whole_is_evaluated_once(
     assert counted(tmp_path / "evaluated") == 3 * NEW
 
 
+def test_a_batch_that_the_function_has_cached_or_moved_is_evaluated_once(
+    kafka: KafkaService, spark: SparkSession, tmp_path: Path
+) -> None:
+    """A second evaluation would change a state that depends on more than the input, such as the clock."""
+    sink = kafka_sink(kafka.bootstrap_servers)
+    count = counting(tmp_path / "evaluated")
+    made: list[Callable[[DataFrame], DataFrame]] = [
+        _counted_first,
+        lambda batch: _counted_first(batch.where("n >= 0")),
+        lambda batch: batch.coalesce(1),
+        lambda batch: batch.repartition(2),
+        lambda batch: batch.repartition(2, "key"),
+    ]
+
+    def function(each: ExactlyOnce) -> Callable[[DataFrame, int], None]:
+        def write(batch: DataFrame, number: int) -> None:
+            each(made[number](batch), number)
+            spark.catalog.clearCache()
+
+        return write
+
+    query = Query(spark, tmp_path, (sink,), function=function, plan=lambda frame: count(frame.dropDuplicates(["id"])))
+    for number in range(len(made)):
+        feed(query, number)
+    query.run()
+    assert sum(values(sink).values()) == 2 + 3 * NEW
+    assert counted(tmp_path / "evaluated") == len(made) * NEW
+
+
 def _sessions(frame: DataFrame) -> DataFrame:
     return frame.groupBy(sf.session_window("time", "5 seconds"), "kind").agg(sf.count("*").alias("n"))
 

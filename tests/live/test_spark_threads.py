@@ -10,7 +10,7 @@ import psutil
 import pytest
 
 from tests.live import shared_shuffles
-from tests.live.shared_shuffles import BOTH, ENDED, GO, MAPS, OTHER, OURS, READERS
+from tests.live.shared_shuffles import BOTH, ENDED, GO, KEYS, MAPS, OTHER, OURS, READERS
 from tests.live.spark_support import BY_TASKS, Pipeline, wait_until
 from tests.live.test_spark_executors import CLUSTER, executor_of, is_stopped, kill_workers, let_go
 
@@ -32,7 +32,7 @@ THREADS = {
     "spark.shuffle.io.retryWait": "1s",
 }
 #: From Spark 4.1 on, adaptive execution writes the query's shuffle before it calls the function, so no other job runs by then.
-_NOT_BEFORE = {"spark.sql.adaptive.streaming.stateless.enabled": "false"}
+NOT_BEFORE = {"spark.sql.adaptive.streaming.stateless.enabled": "false"}
 _TIMEOUT_S = 200.0
 _REFUSED = "again, because it lost some of that stage's output"
 
@@ -77,7 +77,7 @@ def refused_and_restarted(
     pipeline = Pipeline(kafka.bootstrap_servers, root, **given)
     pipeline.script = Path(shared_shuffles.__file__)
     try:
-        pipeline.feed(400, keys=100)  # each of the source's partitions has rows
+        pipeline.feed(400, keys=KEYS)  # each of the source's partitions has rows
         run = pipeline.process()
         yield run
         let_go(run)
@@ -182,6 +182,6 @@ def test_two_shuffles_that_a_job_elsewhere_wrote_before_the_call_and_that_were_l
 def test_a_shuffle_that_a_job_elsewhere_writes_again_while_it_is_read(
     plan: str, by: str, write_by: str, kafka: KafkaService, tmp_path: Path
 ) -> None:
-    options: dict[str, Any] = {"settings": {"write_by": write_by}, "spark": THREADS | _NOT_BEFORE}
+    options: dict[str, Any] = {"settings": {"write_by": write_by}, "spark": THREADS | NOT_BEFORE}
     with refused_and_restarted(kafka, tmp_path, plan, by, **options) as run:
         lose_a_part_that_the_other_job_writes_again(run)

@@ -136,6 +136,10 @@ def address(spark: Spark) -> Iterator[str]:
         yield address
 
 
+def nothing_kept() -> None:
+    """The batch uses nothing that Spark keeps outside RDDs."""
+
+
 def opened(spark: Spark, address: str) -> Shuffles:
     shuffles = open_shuffles(spark, address)
     assert isinstance(shuffles, Shuffles)
@@ -158,7 +162,7 @@ def test_a_batch_whose_stages_ran_once_is_decided(spark: Spark, address: str) ->
     shuffles = opened(spark, address)
     for _ in range(2):
         shuffles.begin()
-        shuffles.check("a", run_batch(spark))
+        shuffles.check("a", run_batch(spark), nothing_kept)
     assert not spark.tags
 
 
@@ -166,7 +170,7 @@ def test_a_stage_that_read_a_shuffle_and_ran_again_stops_the_query(spark: Spark,
     shuffles = opened(spark, address)
     shuffles.begin()
     with pytest.raises(FatalError, match="Spark ran stage 3 again"):
-        shuffles.check("a", run_batch(spark, middle=2, result=2))
+        shuffles.check("a", run_batch(spark, middle=2, result=2), nothing_kept)
 
 
 def test_a_stage_of_another_job_that_ran_again_before_the_batch_stops_the_query(spark: Spark, address: str) -> None:
@@ -178,18 +182,18 @@ def test_a_stage_of_another_job_that_ran_again_before_the_batch_stops_the_query(
     shuffles.begin()
     spark.run("a", skipped[:1], skipped[1:], [stage(rdds[2], reads=9)])
     with pytest.raises(FatalError, match="Spark ran stage 2 again"):
-        shuffles.check("a", {spark.jobs[-1]["stageIds"][-1]})
+        shuffles.check("a", {spark.jobs[-1]["stageIds"][-1]}, nothing_kept)
 
 
 def test_a_report_that_spark_has_dropped_stops_the_query(spark: Spark, address: str) -> None:
     """A missing attempt leaves no trace."""
     shuffles = opened(spark, address)
     shuffles.begin()
-    shuffles.check("a", run_batch(spark))
+    shuffles.check("a", run_batch(spark), nothing_kept)
     shuffles.begin()
     spark.drop(2)
     with pytest.raises(FatalError, match=r"dropped 2 of its reports.*eventqueue\.capacity"):
-        shuffles.check("a", run_batch(spark))
+        shuffles.check("a", run_batch(spark), nothing_kept)
 
 
 def test_jobs_of_others_that_spark_has_forgotten_before_a_batch_stop_the_query_and_a_restart_writes_it(
@@ -202,7 +206,7 @@ def test_jobs_of_others_that_spark_has_forgotten_before_a_batch_stop_the_query_a
         rdds = [spark.new_rdd() for _ in range(2)]
         shuffles.begin()
         spark.run(tag, [stage(rdds[0], writes=9)], [stage(rdds[1], reads=9)])
-        shuffles.check(tag, {spark.jobs[-1]["stageIds"][-1]})
+        shuffles.check(tag, {spark.jobs[-1]["stageIds"][-1]}, nothing_kept)
 
     shuffles = opened(spark, address)
     process(shuffles, "a")
@@ -268,7 +272,7 @@ def test_a_ui_that_ends_during_a_batch_leaves_the_batch_undecided(spark: Spark) 
         shuffles = opened(spark, address)
         shuffles.begin()
     with pytest.raises(UnavailableError, match="No part of the batch is decided"):
-        shuffles.check("a", run_batch(spark))
+        shuffles.check("a", run_batch(spark), nothing_kept)
 
 
 def test_a_ui_that_does_not_show_our_own_job_cannot_be_used(

@@ -219,7 +219,7 @@ def test_a_row_that_the_table_can_never_hold_is_a_bad_record(
     sink.check_rows(good)
     with pytest.raises(BadRecordError, match=why):
         sink.check_rows(bad)
-    with pytest.raises(BadRecordError, match="in row 1 of an Arrow batch of 2"):
+    with pytest.raises(BadRecordError, match="in row 1 of an Arrow batch of 2 rows"):
         Driver(sink).prepare(pa.record_batch([source], names=[target.name]))
     close_opened()
 

@@ -53,12 +53,12 @@ def test_show_names_tasks_that_were_tried_again_orphans_and_how_large_the_state_
     tried = vote(partition=3, attempt=2)
     write(tmp_path, [ended(0, retried=(tried,), state=(state,), orphans_ended=3), ended(1)])
     shown = _run("show", tmp_path, 0).stdout
-    assert "Task 3: Spark's attempt 2 counts, on a. The earlier attempts failed, and their rows were aborted." in shown
+    assert "Task 3: Spark's attempt 2 counts (on a). The earlier attempts failed, and their rows were aborted." in shown
     assert (
         "State at the trigger: stateStoreSave with 1,000 rows, 65,536 bytes in memory, rocksdbSstFileSize 12,345; "
         "committed in 40 ms." in shown
     )
-    assert "Orphaned transactions ended (from a dead driver or a failed attempt): 3." in shown
+    assert "Orphaned transactions that were ended (from a dead driver or a failed attempt): 3." in shown
     assert _json("show", tmp_path, 0)["ended"][0]["state"][0]["sizes"] == sizes
     plain = _run("show", tmp_path, 1).stdout
     assert "Orphans" not in plain

@@ -50,8 +50,8 @@ REFUSED = (
     ("write.metadata.metrics.default", "garbage", r"it must be none, counts, full or truncate\(length\)"),
     ("write.metadata.metrics.default", "truncate(0)", r"it must be none, counts, full or truncate\(length\)"),
     ("write.metadata.metrics.column.note", "truncate", r"it must be none, counts, full or truncate\(length\)"),
-    ("write.data.path", "garbage", "each process would use another directory"),
-    ("write.metadata.path", "garbage", "each process would use another directory"),
+    ("write.data.path", "garbage", "each process would use a different directory"),
+    ("write.metadata.path", "garbage", "each process would use a different directory"),
     ("write.data.path", "x9://garbage/data", "pyiceberg has no storage for 'x9'"),
     ("write.metadata.path", "x9://garbage/metadata", "pyiceberg has no storage for 'x9'"),
 )  # fmt: skip

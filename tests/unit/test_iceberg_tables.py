@@ -322,7 +322,7 @@ def test_a_required_column_must_be_there(sink: IcebergSink) -> None:
 )
 def test_a_row_that_cannot_be_written_is_named(sink: IcebergSink, column: str, values: Any, message: str) -> None:
     row = 0 if pa.types.is_null(values.type) else 1
-    with pytest.raises(BadRecordError, match=f"{message}.*, in row {row} of an Arrow batch of 2"):
+    with pytest.raises(BadRecordError, match=f"{message}.*, in row {row} of an Arrow batch of 2 rows"):
         sink.check_rows(rows(**{column: values}))
 
 
@@ -334,7 +334,7 @@ def test_rows_within_slices_and_null_parents_are_found(sink: IcebergSink) -> Non
     sink.check_rows(some)
     bad = rows(address=pa.array([*good, {"city": None, "zip": 2}], kind), tags=pa.array([*tags, ["x", None]]))
     sink.check_rows(bad.slice(0, 4))
-    with pytest.raises(BadRecordError, match="in row 1 of an Arrow batch of 2"):
+    with pytest.raises(BadRecordError, match="in row 1 of an Arrow batch of 2 rows"):
         sink.check_rows(bad.slice(3))
 
 

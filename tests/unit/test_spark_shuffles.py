@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import time
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -16,7 +17,7 @@ from twopc.integration.spark.reports import Job, Moment, StageAttempt
 from twopc.integration.spark.shuffles import Shuffles
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterator
+    from collections.abc import Callable, Collection, Iterator
 
 M1, M2, RESULT = range(3)
 RDDS = {M1: (1,), M2: (2,), RESULT: (3,)}
@@ -101,18 +102,27 @@ class Store:
         return self.cached.intersection(among)
 
 
+class Watched(Shuffles):
+    """By default, the batch uses nothing that Spark keeps outside RDDs."""
+
+    def check(
+        self, tag: str, results: Collection[int], kept_since_ms: Callable[[], float | None] = lambda: None
+    ) -> None:
+        super().check(tag, results, kept_since_ms)
+
+
 ONE_JOB = {"a": [Job(0, (M1, M2, RESULT), is_over=True)]}
 
 
-def marked(store: Store) -> Shuffles:
+def marked(store: Store) -> Watched:
     watched = watching(store)
     with watched.looking("a"):
         pass
     return watched
 
 
-def watching(store: Store) -> Shuffles:
-    watched = Shuffles(JobHistory(store))
+def watching(store: Store) -> Watched:
+    watched = Watched(JobHistory(store))
     watched.begin()
     return watched
 
@@ -186,6 +196,118 @@ def test_the_query_also_stops_if_the_result_stage_ran_again() -> None:
 
 def test_a_stage_without_a_shuffle_as_its_input_may_run_again() -> None:
     watching(Store(ONE_JOB, {**plain(), M1: attempts_at(M1, 3)})).check("a", {RESULT})
+
+
+def read_twice(*results: StageAttempt, rewritten: int) -> Store:
+    """Stage 3 reads the shuffle of M1 from 10 on, and writes another. The result stage reads both."""
+    stages = {
+        M1: [StageAttempt("COMPLETE", M1, number, (1,), 0, 9, at) for number, at in enumerate((0, rewritten))],
+        3: [StageAttempt("COMPLETE", 3, 0, (2, 4), 9, 9, 10, completion_time=40)],
+        5: list(results),
+    }
+    return Store({"a": [Job(0, (M1, 3, 5), is_over=True)]}, stages)
+
+
+@pytest.mark.parametrize("begins", [[50], [41, 50]], ids=["before the result stage", "during the result stage"])
+def test_a_shuffle_that_is_written_again_between_two_stages_that_read_it_stops_the_query(begins: list[int]) -> None:
+    """RDD 2 is the shuffle's rows, which both stages compute. Each has read a different write."""
+    results = [StageAttempt("COMPLETE", 5, number, (2, 6), 9, 0, begin) for number, begin in enumerate(begins)]
+    with pytest.raises(FatalError, match="Spark ran stage 0 again"):
+        watching(read_twice(*results, rewritten=45)).check("a", {5})
+
+
+@pytest.mark.parametrize(("rdd", "rewritten"), [(6, 45), (2, 5)], ids=["read once", "written again before both"])
+def test_a_shuffle_that_is_written_again_before_a_stage_that_does_not_share_it_is_decided(
+    rdd: int, rewritten: int
+) -> None:
+    store = read_twice(StageAttempt("COMPLETE", 5, 0, (rdd, 7), 9, 0, 50), rewritten=rewritten)
+    watching(store).check("a", {5})
+
+
+@pytest.mark.parametrize("results", [{3}, set[int]()], ids=["by tasks", "by the driver"])
+def test_a_broadcast_that_ran_again_stops_the_query_because_a_retry_would_use_it_again(results: set[int]) -> None:
+    broadcast = [StageAttempt("COMPLETE", RESULT, number, (3,), 9, 0, 20 + number) for number in range(2)]
+    jobs = [Job(0, (M1, RESULT), is_over=True), Job(1, (3,), is_over=True)]
+    stages = {M1: attempts_at(M1, 2), RESULT: broadcast, 3: result(3, 7, reads=0)}
+    with pytest.raises(FatalError, match="Spark ran stage 2 again"):
+        watching(Store({"a": jobs}, stages)).check("a", results)
+
+
+def broadcast_before(count: int) -> Store:
+    """Job 0 collects rows of a shuffle for a broadcast, ``count`` times. The batch reads only a table."""
+    broadcast = [StageAttempt("COMPLETE", RESULT, number, (3,), 9, 0, 20 + number) for number in range(count)]
+    jobs = {"": [Job(0, (M1, RESULT), is_over=True)], "b": [Job(1, (3,), is_over=True)]}
+    return Store(jobs, {M1: attempts_at(M1, count), RESULT: broadcast, 3: result(3, 7, reads=0)}, moment=NEW)
+
+
+def test_a_broadcast_that_ran_again_before_the_call_stops_the_query() -> None:
+    """Spark runs it while it plans the batch. The batch's own job does not show it."""
+    with pytest.raises(FatalError, match="Spark ran stage 2 again"):
+        watching(broadcast_before(2)).check("b", {3}, lambda: 0)
+
+
+def test_a_broadcast_that_ran_once_before_the_call_is_decided() -> None:
+    watching(broadcast_before(1)).check("b", {3}, lambda: 0)
+
+
+def test_a_job_that_ran_again_for_somebody_else_does_not_stop_a_query_without_broadcasts() -> None:
+    watching(broadcast_before(2)).check("b", {3})
+
+
+def test_plans_are_looked_at_only_if_another_job_ran_since_the_last_check() -> None:
+    store = Store({"a": [Job(0, (3,), is_over=True)], "b": [Job(1, (4,), is_over=True)]}, moment=NEW)
+    store.stages = {stage: result(stage, stage + 10, reads=0) for stage in (3, 4)}
+    watched = watching(store)
+    watched.check("a", {3}, lambda: pytest.fail("its own job"))
+    watched.check("b", {4}, lambda: pytest.fail("its own job"))
+
+
+def test_jobs_before_the_batch_was_planned_are_not_looked_at(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Spark has forgotten them, or one of them ran again."""
+    store = broadcast_before(2)
+    history = JobHistory(store)
+    times = iter([1.0, 2.0, 3.0])
+    monkeypatch.setattr(time, "time", lambda: next(times))
+    history.begin(exactly=True)
+    store.moment = Moment(5, 1)
+    history.begin(exactly=True)
+    watched = Watched(history)
+    watched.begin()
+    with pytest.raises(FatalError, match="Spark ran stage 2 again"):
+        watched.check("b", {3}, lambda: 1_500)
+    again = Watched(history)
+    again.check("b", {3}, lambda: 2_500)
+
+
+def test_rows_that_the_driver_collected_in_a_stage_that_ran_again_are_repeated() -> None:
+    store = Store(ONE_JOB, {**plain(), RESULT: attempts_at(RESULT, 2)})
+    with pytest.raises(RetriableError, match="stage 2 was rerun"):
+        watching(store).check("a", ())
+
+
+def test_two_jobs_of_the_attempt_that_share_a_stage_that_ran_again_stop_the_query() -> None:
+    """Two broadcasts at the same time. One may have read the first write, and the other one the second write."""
+    jobs = [Job(0, (M1, 4), is_over=True), Job(1, (M1, 5), is_over=True), Job(2, (6,), is_over=True)]
+    stages = {M1: attempts_at(M1, 2), 4: result(4, 14), 5: result(5, 15), 6: result(6, 16, reads=0)}
+    with pytest.raises(FatalError, match="Spark ran stage 0 again"):
+        watching(Store({"a": jobs}, stages)).check("a", {6})
+
+
+def test_merged_blocks_of_the_first_write_stop_a_batch_whose_shuffle_was_written_again() -> None:
+    """With push-based shuffle, readers may still read what was merged before."""
+    store = Store(ONE_JOB, {**plain(), M1: attempts_at(M1, 2)})
+    watched = Watched(JobHistory(store), is_merged=True)
+    watched.begin()
+    with pytest.raises(FatalError, match="Spark ran stage 0 again"):
+        watched.check("a", {RESULT})
+
+
+def test_a_shuffle_that_was_written_twice_is_known_though_a_lazy_checkpoint_has_cut_its_lineage() -> None:
+    """From the second job on, the stage that writes the shuffle has fewer RDDs."""
+    jobs = {"": [Job(0, (M1, 4), is_over=True)], "b": [Job(1, (3, 5), is_over=True)]}
+    stages = {M1: [attempt_of(M1, 0, 1, 2)], 4: result(4, 8), 3: [attempt_of(3, 0, 2)], 5: result(5, 9)}
+    with pytest.raises(FatalError, match="Spark ran stage 3 again"):
+        watching(Store(jobs, stages)).check("b", {5})
 
 
 def test_a_result_stage_that_ran_again_is_repeated_and_the_repetition_is_decided() -> None:
@@ -262,12 +384,22 @@ def test_a_batch_without_rows_that_others_may_keep_does_not_look_at_their_jobs()
     assert not store.asked
 
 
-def test_no_other_job_has_computed_what_the_attempt_made_itself() -> None:
+def test_no_earlier_job_has_computed_what_the_attempt_made_itself() -> None:
+    moment = Moment(0, 1)
     store = Store(
-        {"": ONE_JOB["a"], "b": [Job(1, (3, 5), is_over=True)]}, later_job("COMPLETE", "COMPLETE"), moment=NEW
+        {"": ONE_JOB["a"], "b": [Job(1, (3, 5), is_over=True)]}, later_job("COMPLETE", "COMPLETE"), moment=moment
     )
     watching(store).check("b", {5})
     assert not store.asked
+
+
+def test_a_job_that_ran_during_the_attempt_may_have_computed_what_is_newer_than_the_attempt() -> None:
+    """A thread of the function caches another DataFrame of the batch, while a first one is written."""
+    store = Store(
+        {"": ONE_JOB["a"], "b": [Job(1, (3, 5), is_over=True)]}, later_job("COMPLETE", "COMPLETE"), moment=NEW
+    )
+    with pytest.raises(FatalError, match="Spark ran stage 3 again"):
+        watching(store).check("b", {5})
 
 
 def test_what_an_earlier_job_wrote_once_is_decided() -> None:
@@ -320,7 +452,7 @@ def test_a_job_that_another_query_has_examined_and_that_shares_a_stage_that_ran_
     """All queries share the history. The other query's check comes while the batch's job still runs."""
     store = sharing(ours=0, other=1)
     history = JobHistory(store)
-    watched = Shuffles(history)
+    watched = Watched(history)
     watched.begin()
     history.examine({1}, own=())
     with pytest.raises(FatalError, match="Spark ran stage 0 again"):
@@ -476,7 +608,7 @@ def read_after_a_drop(store: Store) -> None:
     history = JobHistory(store)
     history.begin(exactly=True)
     store.lost, store.moment = 1, OLD
-    watched = Shuffles(history)
+    watched = Watched(history)
     watched.begin()
     watched.check("b", {5})
 
@@ -515,7 +647,7 @@ def test_a_report_that_spark_dropped_before_a_local_checkpoint_and_after_its_shu
     store.lost, store.moment = 1, OLD
     history.begin(exactly=True)
     store.moment = Moment(20, 1)
-    watched = Shuffles(history)
+    watched = Watched(history)
     watched.begin()
     with pytest.raises(FatalError, match="Spark has dropped 1 of its reports"):
         watched.check("b", {5})
@@ -680,12 +812,12 @@ def test_a_run_that_starts_after_spark_has_forgotten_a_job_uses_what_an_earlier_
     """A query is restarted in a long session, and reads a table that the session cached at its beginning."""
     store = Store({"": ONE_JOB["a"], "b": [Job(1, (3, 4, 5), is_over=True)]}, later_job("SKIPPED", "SKIPPED"))
     history = JobHistory(store)
-    previous = Shuffles(history)
+    previous = Watched(history)
     previous.begin()
     previous.check("b", {5})
     store.jobs = {"c": [Job(2, (6, 7, 8), is_over=True)]}
     store.stages = reader_of_old_rows(6)
-    restarted = Shuffles(history)
+    restarted = Watched(history)
     restarted.begin()
     restarted.check("c", {8})
     store.jobs |= {"d": [Job(3, (9, 10, 11), is_over=True)]}
@@ -699,7 +831,7 @@ def test_a_query_that_was_idle_looks_only_at_jobs_since_the_last_moment() -> Non
     """Others ran so many jobs that Spark has forgotten most of them."""
     store = Store({"b": [Job(900, (3, 4, 5), is_over=True)]}, later_job("COMPLETE", "COMPLETE"), moment=NEW)
     history = JobHistory(store)
-    watched = Shuffles(history)
+    watched = Watched(history)
     watched.begin()
     store.moment = Moment(0, 900)
     history.begin(exactly=True)

@@ -125,7 +125,7 @@ def test_equal_rows_and_earlier_duplicates_are_counted(pipeline: OldPipeline, sp
     assert pipeline.cut_over("--apply", "--clock-skew-ms", "0")["was_recorded"] is False
     message = pipeline.fail_new(spark, dry_run=True)
     surplus = (of_second - second).total()
-    assert f"{surplus} are duplicates of earlier attempts" in message
+    assert f"{surplus} are duplicates from earlier attempts" in message
     pipeline.run_new(spark)
     rest_of_input = Counter(pipeline.given) - first - second
     assert pipeline.visible() == first + first + (second | of_second) + rest_of_input

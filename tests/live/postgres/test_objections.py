@@ -79,7 +79,7 @@ _DANGEROUS = [
             "CREATE TABLE p PARTITION OF target DEFAULT",
             "ALTER TABLE p ALTER n SET NOT NULL",
         ],
-        "a column of the partition p is NOT NULL but nullable in public.target",
+        "a column is NOT NULL in the partition p but nullable in public.target",
     ),
     (
         [

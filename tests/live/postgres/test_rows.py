@@ -49,7 +49,7 @@ def test_bytes_that_are_not_utf8_are_a_bad_record(typed: Connection) -> None:
     table = created(typed, "v text")
     with pytest.raises(
         BadRecordError,
-        match=r"column 'v' contains bytes that are not UTF-8: b'a\\xff', in row 0 of an Arrow batch of 2",
+        match=r"column 'v' contains bytes that are not UTF-8: b'a\\xff', in row 0 of an Arrow batch of 2 rows",
     ):
         fit_rows(rows.schema, table).check(rows)
 

@@ -134,7 +134,7 @@ def test_a_right_taken_away_after_the_check_blocks_the_batch_and_says_what_to_do
     users.client.execute_command("ACL", "SETUSER", user, "-rpush")
     assert driver.committer.commit([handle], scan_start) == {handle: Evidence.UNKNOWN}
     [blocker] = driver.committer.blockers()
-    assert "Allow the user the mapping's command" in blocker
+    assert "Permit the user to run the mapping's command" in blocker
     users.client.execute_command("ACL", "SETUSER", user, "+rpush")
     assert driver.committer.commit([handle], scan_start) == {handle: Evidence.COMMITTED}
     assert users.client.lrange(f"data:{key}", 0, -1) == [b"1"]
