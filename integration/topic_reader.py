@@ -32,7 +32,7 @@ def read_topic(
         connection: librdkafka connection options.
         topic: the topic.
         starts: the first offset for each partition.
-        ends: for each partition, the offset before which to stop, which is at most the last stable offset.
+        ends: for each partition, the first offset that is not read. This offset is at most the last stable offset.
         timeout_ms: the longest time to wait for a response, in milliseconds.
 
     Raises:

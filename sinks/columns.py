@@ -36,7 +36,7 @@ def texts(rows: pa.RecordBatch, name: str) -> list[bytes]:
 
 
 def integers(rows: pa.RecordBatch, name: str) -> list[bytes]:
-    """Convert a column of signed integers of up to 64 bits to text."""
+    """Convert a column of signed integers (up to 64 bits) to text."""
     column = _column(rows, name)
     if not pa.types.is_integer(column.type):
         raise SchemaError(f"column {name!r} is {column.type}, but an increment needs an integer: cast it to bigint")
@@ -106,7 +106,7 @@ def _column(rows: pa.RecordBatch, name: str) -> Any:
     if column.null_count:
         row = column.is_null().index(True).as_py()
         raise BadRecordError(
-            f"column {name!r} is null in row {row} of an Arrow batch of {rows.num_rows}, but a null cannot be stored. "
+            f"column {name!r} is null in row {row} of an Arrow batch of {rows.num_rows} rows, but a null cannot be stored. "
             "Replace the null (coalesce), or filter out the row"
         )
     return column
@@ -130,5 +130,5 @@ def _bytes(column: pa.Array[Any], name: str) -> Any:
 
 
 def no_rows(schema: pa.Schema) -> pa.RecordBatch:
-    """Return an empty batch with these columns. Converting the empty batch checks the column types."""
+    """Return an empty batch with these columns. To check the column types, convert this batch."""
     return pa.RecordBatch.from_pylist([], schema=schema)

@@ -1,4 +1,4 @@
-"""Exactly-once sinks for PySpark, with ``exactly_once`` and the interfaces for writing other sinks and engines.
+"""Exactly-once sinks for PySpark, with ``exactly_once`` and the interfaces for implementing other sinks and engines.
 
 Each name is imported on first use. A Python worker therefore loads only the modules that its task needs, and a sink's
 client library is required only where that sink is used.

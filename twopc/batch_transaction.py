@@ -88,7 +88,7 @@ class BatchTransaction:
 
     @contextlib.contextmanager
     def ending_what_is_open(self) -> Iterator[None]:
-        """If the body fails, end the batch's open transactions that are certainly undecided.
+        """If the ``with`` block fails, end those of the batch's open transactions that are certainly undecided.
 
         An open transaction would block every reader of the output until the next start. Transactions that have been
         decided, or may have been, stay open.
@@ -121,7 +121,7 @@ class BatchTransaction:
         return prepared
 
     def _replay_lost(self) -> Prepared:
-        """Replay the batch and write its lost rows again. In the replay, these rows may be in other tasks (rule 9)."""
+        """Replay the batch and write its lost rows again. The replay may assign these rows to different tasks (rule 9)."""
         run, lost = self._run, self._run.lost
         direct = frozenset(task.frame_name for task in run.decision.tasks if task.is_direct)
         order: dict[Place, Place] = {}
@@ -269,7 +269,7 @@ class BatchTransaction:
 
     def _repair(self, prepared: Prepared) -> records.Repair:
         if not prepared.handles.keys().isdisjoint(self._run.handles.keys() - self._run.lost):
-            raise AssertionError("a repair may replace lost transactions only")
+            raise AssertionError("a repair may replace only lost transactions")
         decision = self._run.decision
         return records.Repair(
             query_id=decision.query_id,

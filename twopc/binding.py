@@ -1,6 +1,6 @@
 """Record a checkpoint's decision log and sinks in a file next to the checkpoint, to detect a change (rule 11).
 
-Without this file, a renamed sink, another cluster or a recreated ledger would look like an empty log, and a decided batch
+Without this file, a renamed sink, a different cluster or a recreated ledger would look like an empty log, and a decided batch
 would be written twice.
 
 On a file system with an atomic put-if-absent, the file decides between two drivers. An object store lacks that
@@ -120,7 +120,7 @@ class Binding:
 
         Args:
             current: the query's current log and sinks.
-            log_epoch: this driver's epoch in the deciding log, which it has acquired.
+            log_epoch: this driver's epoch in the deciding log, which the driver has acquired.
 
         Raises:
             RefusedStartError: another driver has bound the checkpoint to other sinks in the meantime.

@@ -20,7 +20,7 @@ class CheckpointConfig:
         timeout_ms: a checkpoint that is not prepared within this time is canceled, and none of its rows become visible.
             None: the only limit is the lifetime of the sinks' transactions, which always applies.
         tolerable_failures: how many checkpoints in a row may fail before the query stops. A failure is tolerated only if it
-            comes before the decision and has a transient cause; the batch is then written again. Flink's default is also 0.
+            comes before the decision and has a transient cause; the batch is then written again. The default is 0, as in Flink.
         min_pause_ms: the minimum time from the end of one checkpoint to the trigger of the next. Spark plans the next
             batch before this pause, so the rows of that batch wait.
         max_attempts: how many times the tasks may write the batch in one checkpoint, if each error may be transient.

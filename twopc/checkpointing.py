@@ -7,8 +7,8 @@ ended it. A completed checkpoint resets the count to 0. A job fails when the cou
 rows. Spark hands over each batch only once, so the toolkit writes the same batch again.
 
 Flink's ``min-pause`` counts from the end of one checkpoint to the trigger of the next checkpoint
-(``CheckpointRequestDecider.nextTriggerDelayMillis``). The toolkit's pause also counts from the end of one checkpoint. After
-a failed checkpoint, the pause serves as the backoff.
+(``CheckpointRequestDecider.nextTriggerDelayMillis``). The toolkit's pause counts in the same way. After a failed
+checkpoint, the pause serves as the backoff.
 """
 
 from __future__ import annotations
@@ -49,8 +49,8 @@ def run_checkpoints(  # noqa: PLR0913, PLR0917 - the parts of a checkpoint
         listeners: the listeners to notify of each checkpoint.
         batch: the batch.
         run_id: the id of the query's run.
-        checkpoint: makes the batch visible or raises. The second argument of this function is the number of checkpoints
-            of this batch that have already failed.
+        checkpoint: makes the batch visible or raises an error. The function's second argument is the number of the
+            batch's checkpoints that have already failed.
         may_repeat: returns whether this process may write the batch again after an error. The process may do so only if
             the batch is certainly undecided (:meth:`twopc.coordinator.Coordinator.is_undecided`). The batch's open
             transactions have ended before this call.

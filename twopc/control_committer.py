@@ -117,7 +117,10 @@ class ControlCommitter(SinkCommitter[HandleT], Generic[HandleT, StepT]):
         """
 
     def explain(self, error: Exception, what: str) -> TwoPhaseCommitError:
-        """Build the error for one of ``failures`` before the decision. The message begins with the sink and step (``what``)."""
+        """Build the error for one of ``failures`` that came before the decision.
+
+        The message begins with the sink and step (``what``).
+        """
         return UnavailableError(f"{what}: {text_of(error)}")
 
     def reason(self, error: Exception) -> str:
@@ -238,8 +241,8 @@ class ControlCommitter(SinkCommitter[HandleT], Generic[HandleT, StepT]):
     def _change(self, change: Callable[[Control], Control], then: Callable[[StepT], None] = lambda _: None) -> Control:
         """Change the record and call ``then`` in the same step; return the record.
 
-        If another driver changed the record first, try again without a pause. Each try is a new step, because a
-        store may show the same record until the step ends.
+        If another driver changed the record first, try again without a pause. Each try is a new step, because
+        within one step, a store may keep showing the old record.
         """
         for _ in range(_ROUNDS):
             with self.step() as step:

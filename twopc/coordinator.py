@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 
 class Coordinator:
-    """Drives one run of one query over all its sinks. Only one thread uses a coordinator.
+    """Drives the protocol for one run of a query, across all of the query's sinks. Only one thread uses a coordinator.
 
     Args:
         sinks: the query's sinks. Every batch becomes visible in all sinks or in none.
@@ -69,13 +69,13 @@ class Coordinator:
 
     @property
     def log_epoch(self) -> int:
-        """This driver's epoch in the decision log, which is part of every attempt's name. Read it only after recovery."""
+        """This driver's epoch in the decision log. Every attempt's name contains the epoch. Read it only after recovery."""
         if self._run is None:
             raise AssertionError("recover comes first")
         return self._run.log_epoch
 
     def is_undecided(self, batch: Batch) -> bool:
-        """Whether this driver has recovered, the batch is undecided, and all earlier batches are proven.
+        """Whether the batch is undecided, all earlier batches are proven, and this driver's recovery is complete.
 
         If so, this driver may write the batch again under its current epoch. The driver must not acquire the sinks
         again, because that could fence a driver that has taken over.

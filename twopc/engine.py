@@ -34,7 +34,8 @@ class Repair:
         first_task: the number of the attempt's first task. This number is higher than the task numbers in the decision,
             because a sink may identify a transaction by its task's number.
         direct: the DataFrames that the driver must write, each as one task. The driver also wrote these DataFrames for the
-            decision. A repair compares each partition's rows with those in the decision.
+            decision. A repair compares each partition's row count and checksum
+            with those in the decision.
     """
 
     lost: Mapping[str, frozenset[Place]]
@@ -104,7 +105,7 @@ class Engine(Protocol):
         """Write the rows that ``work.mode`` selects, pre-commit every task, and return the accepted tasks' reports.
 
         Raises:
-            RetriableError: the attempt has failed; a new one may succeed.
+            RetriableError: the attempt has failed; a new attempt may succeed.
             FatalError: a new attempt would fail again.
         """
 

@@ -1,4 +1,4 @@
-"""The error classes. Callers decide from an error's class, not from its message, what to do next.
+"""The error classes. An error's class, not its message, tells callers what to do next.
 
 Most cases of lost or duplicated records come from confusing these four outcomes:
 

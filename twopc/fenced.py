@@ -31,7 +31,7 @@ def is_proven_absent(log: DecisionLog, records: Sequence[Record], *, driver_run_
         log: the log, which another driver now owns.
         records: the records that this driver was about to write.
         driver_run_id: this driver's run id.
-        after: the offset of a record that this driver wrote earlier. If the log has been truncated past that record,
+        after: the offset of a record that this driver wrote before ``records``. If the log has been truncated past that record,
             nothing is proven.
     """
     attempts = {record.attempt for record in records if isinstance(record, (Decision, Repair))}

@@ -33,7 +33,7 @@ class Files(Protocol):
     Attributes:
         is_atomic: whether at most one of several callers of :meth:`put_if_absent` receives True. If ``is_atomic`` is
             False, as for an object store, several callers may receive True, and the file keeps the last caller's bytes.
-            In that case, another log must fence the drivers.
+            In that case, a decision log outside these files must fence the drivers.
     """
 
     location: str

@@ -36,8 +36,8 @@ class LogView:
         begin: the open query's begin record.
         ended: the ids of queries that were ended and must not resume.
         decision: the last decision with its repairs merged in; None if the open query has no decision.
-        kept: (offset, scan_start) for every decision that is still in the log, oldest first. Other facts about older
-            decisions are dropped, because they are no longer needed and may take several MB.
+        kept: (offset, scan_start) for every decision that is still in the log, oldest first. Other facts about
+            the decisions before the last one are dropped, because they are no longer needed and may take several MB.
         repaired: whether repairs were merged into ``decision``.
         acquired: the newest acquired record, which identifies the log's last owner.
         damage: why the log cannot be trusted; None if the log is intact.

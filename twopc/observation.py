@@ -25,7 +25,7 @@ class Observation:
             driver has proven the loss yet.
         leftovers: the names of staged transactions that are not part of the newest decision.
         rows: for each decision's version, the number of rows in the store's history; empty if the store has no history.
-        complete: the decisions whose commits are all in the history. For other decisions, old commits may have been
+        complete: the decisions whose commits are all in the history. For any other decision, old commits may have been
             cleaned up.
         facts: more facts about the store, to show to an operator.
         rolled_back: why the table no longer shows the newest published batch; None if there is no evidence of a

@@ -163,7 +163,7 @@ class Participants:
     def take_orphans_ended(self) -> int:
         """Count the open transactions that the sinks' sweeps have ended since the last call.
 
-        This does not contact any store.
+        This function does not contact any store.
         """
         told, self._orphans_told = self._orphans_told, sum(one.orphans_ended() for one in self.committers.values())
         return self._orphans_told - told

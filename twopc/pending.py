@@ -87,7 +87,7 @@ class Pending:
         self._notify(Phase(phase, self._attempt_began, self._transactions_live_ms, self._transactions))
 
     def attempting(self, transactions_live_ms: float | None) -> None:
-        """Record that tasks are about to open transactions, and how long these may stay open, in ms."""
+        """Record that tasks are about to open transactions, and how long the transactions may stay open, in ms."""
         self._transactions_live_ms = transactions_live_ms
         self._acknowledged, self._is_declined = [], False
         self._attempt_began = time.monotonic()

@@ -198,5 +198,5 @@ class LogContents(NamedTuple):
 
 
 def truncated_to(entries: Iterable[LogEntry]) -> int:
-    """Return the highest recorded truncation. Records before this offset are ignored, even if the store still has them."""
+    """Return the highest ``log_start`` of all truncations. Earlier records are ignored, even if the store still has them."""
     return max((record.log_start for _, record in entries if isinstance(record, Truncation)), default=0)

@@ -1,4 +1,4 @@
-"""Read write-once registers, and the log that the registers form together.
+"""Read the write-once registers, and the log that these registers form together.
 
 Reading changes nothing. Another driver may append or truncate at the same time, so a reader that finds inconsistent
 registers reads them again.
@@ -35,7 +35,7 @@ class _Register(msgspec.Struct, frozen=True, kw_only=True):
     """The content of a register.
 
     Attributes:
-        write: the id of one write, so that equal bytes prove the same write.
+        write: the id of the write. No two writes have the same id, so equal bytes come from one and the same write.
         records: the records that one append wrote.
     """
 

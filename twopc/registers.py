@@ -4,10 +4,10 @@ The file ``registers/<20 digits>`` contains all records from one :meth:`Register
 records' offset. The driver that writes the next register owns the log. A driver that finds its next register occupied
 is fenced and stops. Two rules make this safe:
 
-* After a write with an unknown outcome, the driver reads the register back. Each write contains a unique id, so equal bytes
-  prove the write. However, if the directory could not be synced, equal bytes prove nothing, because the file's name may
-  vanish in a power failure. A driver reads records, but acts on them only after its own record is in the directory and
-  synced.
+* After a write with an unknown outcome, the driver reads the register back. Each write contains a unique id, so if the
+  register contains exactly the driver's bytes, the write succeeded. However, if the directory could not be synced, the
+  bytes prove nothing, because the file's name may vanish in a power failure. A driver reads records, but acts on them
+  only after its own record is in the directory and synced.
 * While a driver is paused, other drivers may write *and delete* its next register, so that the register looks free.
   A truncation record is durable before any register is deleted, and the newest register is never deleted. Therefore,
   after a driver has written a register, it reads all newer registers. If one of them records a truncation that covers
@@ -52,7 +52,7 @@ def require_atomic(files: Files) -> None:
         raise ConfigurationError(
             f"{files.location}: no sink of this query keeps the decisions, so the checkpoint would have to keep them. "
             "However, the checkpoint's file system may overwrite an existing file, so two drivers could both decide. "
-            "Nothing was written. Add a Kafka sink to the query, whose ledger keeps the decisions, or use a "
+            "Nothing was written. Add a Kafka sink to the query (its ledger keeps the decisions), or use a "
             "checkpoint on a local or shared POSIX path or on HDFS"
         )
 

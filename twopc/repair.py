@@ -28,9 +28,8 @@ def match_rows(
     Args:
         decision: the decision.
         replayed: the reports from all tasks of the replay.
-        expected: the result of an earlier call. If several replayed places have a decided place's rows, the place from
-            this earlier result is preferred. If the earlier result has no such place, the decided place itself is
-            preferred.
+        expected: the result of an earlier call. If several replayed places have a decided place's rows, the place in this
+            result is preferred. If the result does not contain the decided place, that place itself is preferred.
 
     Returns:
         the replayed place for each decided place; None if the replay yields different rows.
@@ -81,7 +80,7 @@ def lost_places(
 
 
 def first_task(decision: Decision) -> int:
-    """Return the lowest number above all of the decision's task numbers."""
+    """Return the lowest number that is higher than every task number in the decision."""
     return max((task.partition for task in decision.tasks), default=-1) + 1
 
 

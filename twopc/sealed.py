@@ -1,6 +1,6 @@
 """Seal the toolkit's files. A sealed file is a JSON object that contains its own checksum.
 
-A torn or altered object is never mistaken for a valid one, and an object in any other format is rejected. Two kinds of
+A torn or altered object is never mistaken for a valid object, and an object in any other format is rejected. Two kinds of
 data are sealed in other ways: ledger records are split into frames (``twopc.codec``), and staged rows are a stream.
 """
 
@@ -33,7 +33,7 @@ class AlteredError(msgspec.DecodeError):
 
 
 class OtherFormatError(msgspec.DecodeError):
-    """Another version wrote the object."""
+    """Another version of the toolkit wrote the object."""
 
 
 class _Versioned(msgspec.Struct):

@@ -90,7 +90,7 @@ class TwoPhaseCommitSink(ABC, Generic[HandleT]):
 
     @property
     def takes_dead_letters(self) -> bool:
-        """Whether this sink can store rejected rows from other sinks, each row as a ``value`` (bytes) with ``headers``."""
+        """Whether this sink can store rows that other sinks reject, each row as a ``value`` (bytes) with ``headers``."""
         return False
 
     def beside(self, others: Iterable[TwoPhaseCommitSink[Any]]) -> TwoPhaseCommitSink[HandleT]:

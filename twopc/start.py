@@ -1,6 +1,6 @@
 """Start a driver: run checks, fence the previous driver, complete its last decision, and end undecided transactions (rule 1).
 
-A sink must never pass unnoticed to another query, or to an older copy of the same query.
+Another query, or an older copy of this query, must never take over a sink unnoticed.
 """
 
 from __future__ import annotations
@@ -101,7 +101,7 @@ def _startable(setup: Setup, view: LogView, batch: Batch, owners: Owners) -> Log
     """Check that the query may start. Return the view on which the check is based.
 
     The previous driver may still be deciding. If it decides after the log was read but before a sink is read, the sink shows
-    a decision that the view does not have. A refusal therefore counts only if the log has no newer decision.
+    a decision that the view does not have. A refusal therefore counts only if the log has no new decision.
     """
     while True:
         try:
@@ -170,7 +170,7 @@ def require_same_owner(setup: Setup, owners: Owners, batch: Batch) -> None:
 def _require_newest(setup: Setup, owners: Owners, view: LogView, batch: Batch) -> None:
     """Refuse the start if a sink and the log disagree about this query's decisions.
 
-    One of them is then an older copy.
+    The sink or the log is then outdated.
 
     ``owners`` was read before the sinks were acquired.
 

@@ -21,7 +21,7 @@ NO_ATTEMPT: Final[Mapping[str, Any]] = {_VERSION: 0, _AFTER: 0}
 
 
 def scan_start_of(record: Control) -> dict[str, Any]:
-    """Return the versions for the decision record of an attempt, which has just reserved the version in ``record``."""
+    """Return the versions for the decision record of the attempt that has just reserved the version in ``record``."""
     return {_VERSION: record.version, _AFTER: record.decided}
 
 

@@ -17,7 +17,7 @@ class SinkWriter(ABC, Generic[HandleT]):
     """Handles one task attempt's transaction. Each writer is used once, by one thread.
 
     A sink implements the four hooks. Callers use :meth:`write_rows`, :meth:`snapshot_state`, :meth:`hand_over` and
-    :meth:`close`, which enforce the order (see ``twopc.state``) and pass the crash points between the hooks.
+    :meth:`close`, which enforce the order (see ``twopc.state``) and call the crash points between the hooks.
     """
 
     state: TransactionState = TransactionState.EMPTY
@@ -44,7 +44,7 @@ class SinkWriter(ABC, Generic[HandleT]):
 
     @abstractmethod
     def pre_commit(self) -> HandleT | None:
-        """Make all rows durable but still invisible, so that another process can commit them without this one.
+        """Make all rows durable but keep them invisible, so that another process can commit them without this process.
 
         This call is the task's vote. If it returns without an error, the task votes "yes". The call may raise the same
         errors as :meth:`write`, and is never retried. If the method returns None, the rows are already visible because

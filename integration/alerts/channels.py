@@ -29,7 +29,7 @@ _SERVER_ERRORS: Final = 500
 
 
 def to_log(alert: Alert) -> None:
-    """Log the alert at WARNING in ``twopc.alerts``.
+    """Log the alert at WARNING to the logger ``twopc.alerts``.
 
     The end of an episode is also logged at WARNING, because INFO messages are often not shown.
     """
@@ -87,7 +87,7 @@ class Webhook:
                 "webhook.url must be http://host/… or https://host/… (the URL is not shown, because it may be private)"
             )
         if self.timeout_s <= 0 or self.attempts < 1:
-            raise ConfigurationError("webhook.timeout and webhook.attempts must be more than 0")
+            raise ConfigurationError("webhook.timeout and webhook.attempts must be greater than 0")
 
     def __call__(self, alert: Alert) -> None:
         """Send an alert.

@@ -1,4 +1,4 @@
-"""Report a rule once when it begins to hold, and once when it no longer holds. It has no threads, clock or I/O."""
+"""Report a rule once when it begins to hold, and once when it no longer holds. This module has no threads, clock or I/O."""
 
 from __future__ import annotations
 
@@ -62,8 +62,8 @@ class Episodes:
 
     Args:
         rules: the rules; each has a different name.
-        query: the name of the query in alerts. If it is empty, alerts contain the query id as soon as a checkpoint shows
-            the id.
+        query: the name of the query in alerts. If the name is empty, alerts contain the query id as soon as a checkpoint
+            shows the id.
         watched_ms: when the watch began, in ms since 1970 UTC.
         state: the state that an earlier process left.
     """
@@ -91,7 +91,7 @@ class Episodes:
             self._take(one)
 
     def begins_again(self, now_ms: int) -> None:
-        """Remember when a query started again after a normal close. The pause then does not count as quiet time."""
+        """Remember when a query started again after a normal close. The pause before it does not count as quiet time."""
         self._began_again_ms = now_ms
 
     def ended(self, checkpoint: Checkpoint) -> list[Alert]:

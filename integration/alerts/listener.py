@@ -40,14 +40,14 @@ _watching: Final[set[Alerts]] = set()
 
 
 class Alerts(Listener):
-    """Sends alerts when rules hold. The query's thread only hands over events, and never waits.
+    """Sends an alert when a rule holds. The query's thread only hands over events, and never waits.
 
     Args:
-        rules: the rules, with different names.
+        rules: the rules. Each rule needs a different name.
         to: the channels. Each channel is called with an :class:`Alert`, in its own thread.
         name: the query name in alerts. If it is empty, alerts contain the query id.
         checkpoint_location: the query's checkpoint, a local directory. If it is set, failures in earlier processes also count,
-            and the checkpoint's file ``twopc/alerts.json`` prevents a second report of an episode after a restart.
+            and after a restart, no episode is reported again, because the checkpoint's file ``twopc/alerts.json`` lists it.
         clock: returns the time, in seconds since 1970 UTC.
 
     Raises:
@@ -158,7 +158,7 @@ class Alerts(Listener):
                 self._happened.task_done()
 
     def _ends_here(self) -> bool:
-        """Whether the watch is paused and every alert is delivered or dropped, so that another thread may start."""
+        """Whether the watch is paused and every alert has been delivered or dropped. If so, another thread may start."""
         if not self._is_paused or any(post.is_busy for post in self._posts):
             return False
         with self._starting:

@@ -17,9 +17,9 @@ class Facts:
     """The facts that the alert rules evaluate. All times are in ms since 1970 UTC.
 
     Attributes:
-        failures_ms: when checkpoints failed, in order, as far back as any rule examines.
+        failures_ms: when checkpoints failed, in order, as far back as any rule looks.
         in_a_row: the number of failures since the last completed checkpoint.
-        quiet_since_ms: when the last checkpoint was completed. Before the first completed checkpoint, the
+        quiet_since_ms: when the last checkpoint was completed. Before the first completed checkpoint, this is the
             time when the watch began, or when the query started again after a normal close.
         planned_ms: when Spark planned the checkpoint that is not done yet; None if every planned checkpoint is done.
         last_failure: the newest failure in one line; empty if none is known.
@@ -70,7 +70,7 @@ class FailedCheckpoints:
         name: the rule's name.
         total: the rule holds if more than ``total`` checkpoints failed within ``window_s``. None turns this threshold off.
         growth: the rule holds if the number of failures has grown by more than ``growth`` from the previous period of
-            ``growth_window_s`` to the current one. None turns this threshold off.
+            ``growth_window_s`` to the current period. None turns this threshold off.
         every_s: the time between two checks, in seconds. An episode can begin and end only at a check.
 
     Raises:
@@ -154,8 +154,8 @@ class NoCheckpoint:
 
     Attributes:
         name: the rule's name.
-        for_s: how long the query may go without a completed checkpoint, in seconds. Spark does not make a checkpoint without
-            new input, so choose more than the source's longest pause.
+        for_s: how long the query may go without a completed checkpoint, in seconds. Without new input, Spark does not start
+            a checkpoint, so choose a time longer than the source's longest pause.
         is_of_planned: whether the rule applies only while a planned checkpoint is not done, and counts from the time
             when that checkpoint was planned. With this setting, the source may pause for any length of time, but the
             rule does not notice a driver that died between two checkpoints.
@@ -185,7 +185,7 @@ class NoCheckpoint:
         if quiet_s <= self.for_s:
             return None
         known = f" {facts.last_failure}" if facts.in_a_row else ""
-        return f"No checkpoint was completed for {duration(quiet_s)}, longer than {duration(self.for_s)}.{known}"
+        return f"No checkpoint has been completed for {duration(quiet_s)}, longer than {duration(self.for_s)}.{known}"
 
 
 def duration(seconds: float) -> str:

@@ -1,4 +1,4 @@
-"""Run ``twopc demo`` with parsed options: run a query with twopc and a query with Spark's writers, and judge both."""
+"""Run ``twopc demo`` with parsed options: run a query with twopc and a query with Spark's writers, and judge both queries."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Record the outcome of each checkpoint next to Spark's checkpoint, for ``twopc history`` and other readers."""
+"""Record each checkpoint's outcome next to Spark's checkpoint, for ``twopc history`` and other readers."""
 
 from __future__ import annotations
 

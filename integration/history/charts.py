@@ -1,4 +1,4 @@
-"""Draw the page's charts: durations by phase, and rows per second. The charts are SVG without scripts. All text is escaped."""
+"""Draw the page's charts, SVG images without scripts: durations by phase, and rows per second. All text is escaped."""
 
 from __future__ import annotations
 

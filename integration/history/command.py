@@ -184,10 +184,12 @@ def _print_one(one: Checkpoint) -> None:
     steps = ", ".join(one.steps) or ("none" if one.cause is not None else "none, a replay")
     facts = [f"Steps: {steps}. Written by: {one.way or 'nobody'}. {wrote}."]
     if one.orphans_ended:
-        facts.append(f"Orphaned transactions ended (from a dead driver or a failed attempt): {one.orphans_ended}.")
+        facts.append(
+            f"Orphaned transactions that were ended (from a dead driver or a failed attempt): {one.orphans_ended}."
+        )
     facts += [_state_line(size) for size in one.state]
     facts += [
-        f"Task {vote.partition}: Spark's attempt {vote.attempt} counts{f', on {vote.host}' if vote.host else ''}. The earlier "
+        f"Task {vote.partition}: Spark's attempt {vote.attempt} counts{f' (on {vote.host})' if vote.host else ''}. The earlier "
         "attempts failed, and their rows were aborted."
         for vote in one.retried
     ]

@@ -64,7 +64,7 @@ FAILING: Final = (
         "memory",
         "A process has too little memory.",
         "Raise spark.executor.memoryOverhead (Python workers) or spark.executor.memory (the JVM), or make batches smaller: "
-        "maxOffsetsPerTrigger applies to batches that are not planned yet. If the driver runs out of memory, lower "
+        "maxOffsetsPerTrigger applies to batches that Spark has not planned yet. If the driver runs out of memory, lower "
         "write_by=DriverUpTo(…).",
         failures([], _MEMORY),
     ),

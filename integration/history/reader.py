@@ -44,7 +44,7 @@ class InProgress:
 
 @dataclass(frozen=True)
 class History:
-    """The records about a query's checkpoints.
+    """The records of a query's checkpoints.
 
     Attributes:
         location: the checkpoint location, as the caller passed it.

@@ -56,7 +56,7 @@ def page(history: History, findings: Sequence[Diagnosis], sinks: str, *, last: i
             f"<h1>Checkpoints of <code>{escape(history.location)}</code></h1>",
             f'<p class="dim">{escape(_span(shown))}</p>',
             _cards(history, shown),
-            section("What slows or fails them", _findings(findings)),
+            section("What slows them down or makes them fail", _findings(findings)),
             section("Sinks", sinks),
             section("Timeline", f"{_legend()}\n{timeline(shown)}"),
             section("Rows per second", rates(shown)),
@@ -73,7 +73,7 @@ def section(title: str, inner: str) -> str:
 
 
 def cards(facts: Iterable[tuple[str, str, str]]) -> str:
-    """Build a card for each main figure from the card's name, value and style."""
+    """Build one card for each main figure, which has a name, a value and a style."""
     each = (f'<div class="card {style}"><b>{escape(value)}</b>{escape(name)}</div>' for name, value, style in facts)
     return f'<div class="cards">{"".join(each)}</div>'
 

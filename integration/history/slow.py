@@ -93,7 +93,7 @@ def _behind(window: Window, *, has_more_rows: bool) -> Evidence | None:
         partition, times = Counter(slowest.partition for slowest, _ in found).most_common(1)[0]
         text = (
             f"in {len(found)} of {counted(len(judged), 'checkpoint')}, most often task {partition} ({counted(times, 'time')}), "
-            f"last {counted(last.rows, 'row')}"
+            f"most recently {counted(last.rows, 'row')}"
         )
         return Evidence(weight, f"{text} in {seconds(last.took_ms)}")
     host, times = Counter(slowest.host for slowest, _ in found).most_common(1)[0]
@@ -142,7 +142,7 @@ def _large_state(window: Window) -> Evidence | None:
     largest = max(judged[-1][1], key=lambda size: size.commit_ms)
     size = max(largest.memory_bytes, largest.sizes.get("rocksdbSstFileSize", 0))
     held = f"{largest.operator} has {counted(largest.rows, 'row')}, {size / 1e6:,.0f} MB"
-    return Evidence(0.55 + 0.4 * share, f"committing it takes {share:.0%} of the prepare phase; {held}")
+    return Evidence(0.55 + 0.4 * share, f"committing the state takes {share:.0%} of the prepare phase; {held}")
 
 
 def _state_share(one: Checkpoint, state: tuple[StateSize, ...]) -> float:
@@ -168,7 +168,7 @@ def _backpressure(window: Window) -> Evidence | None:
     first, last = (median([one.planned or 0 for one in part]) for part in (judged[:third], judged[-third:]))
     if idle * 5 > len(judged) or last < _GROWTH * first or last <= first:
         return None
-    return Evidence(0.65, f"a batch has {last:.0f} records; {len(judged)} checkpoints earlier it had {first:.0f}")
+    return Evidence(0.65, f"batches grew from {first:.0f} to {last:.0f} records within {len(judged)} checkpoints")
 
 
 SLOW: Final = (
@@ -244,7 +244,7 @@ SLOW: Final = (
     ),
     Rule(
         "limit near",
-        "Pre-commit takes a large part of its limit. If one batch is slower, the checkpoint expires.",
+        "Pre-commit takes a large part of its limit. If a batch exceeds the limit, its checkpoint expires.",
         "Raise the limit now: CheckpointConfig.timeout_ms, or kafka.transaction.timeout.ms with transaction.max.timeout.ms.",
         _near,
     ),

@@ -1,4 +1,4 @@
-"""Define the window of checkpoints that a diagnosis examines, the rules, and the rules' evidence."""
+"""Define the parts of a diagnosis: the window of checkpoints, the rules, and the evidence for the rules."""
 
 from __future__ import annotations
 
@@ -85,7 +85,7 @@ class Window:
 
 
 def failures(names: Iterable[str] = (), pattern: str = "", reason: str = "") -> Callable[[Window], Evidence | None]:
-    """Build a rule's search for failures whose error class, message or reason matches."""
+    """Build a rule's search for failures with one of these error classes, a matching message, or this reason."""
     classes, expression = frozenset(names), re.compile(pattern) if pattern else None
 
     def is_one(cause: Cause) -> bool:

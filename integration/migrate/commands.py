@@ -152,7 +152,9 @@ def rehearse(
     *,
     way: Annotated[
         list[Way] | None,
-        typer.Option(help="Rehearse only this way from 0.10 to a current cluster. Repeatable. Default: every way."),
+        typer.Option(
+            help="Rehearse only this way to migrate from 0.10 to a current cluster. Repeatable. Default: every way."
+        ),
     ] = None,
     kills: Annotated[int, typer.Option(min=1, max=100, help="How many times to kill each sink (SIGKILL).")] = 3,
     batch_rows: Annotated[int, typer.Option(min=10, max=100_000, help="Records per micro-batch.")] = 100,
@@ -193,7 +195,7 @@ def probe(  # noqa: PLR0913 - options of a command line
     timeout: Timeout = 30,
     as_json: Json = False,
 ) -> None:
-    """Test whether a consumer group reads only committed records. A read_committed group cannot pass an open transaction.
+    """Test whether a consumer group reads only committed records. A read_committed group cannot read past an open transaction.
 
     Without --topic, the command creates a topic, prints its name, and deletes it afterward. You must start one of the group's
     readers on that topic. With --topic, the command writes to your topic, and the topic's read_committed readers must wait

@@ -6,18 +6,17 @@ Spark passes batch N to the new sink again, and some of the batch's rows may alr
 transactions does not record which rows it has written.
 
 Therefore, ``twopc migrate cutover`` writes the file ``<checkpoint>/twopc/handover-<n>.json`` after the old query has stopped.
-The file contains the batch number, the batch's source offsets, and *bounds*, which are the offsets between which the batch's
-rows are in the output. :class:`twopc.integration.migrate.TakeOver` comes before the new sink. ``TakeOver`` compares batch N
-with the records within the bounds, as multisets, and passes the remaining rows to the new sink. Every other batch passes
-unchanged.
+The file contains the batch number, the batch's source offsets, and *bounds*. All of the batch's rows in the output lie within
+these bounds. :class:`twopc.integration.migrate.TakeOver` comes before the new sink. ``TakeOver`` compares batch N with the
+records within the bounds, as multisets, and passes the remaining rows to the new sink. Every other batch passes unchanged.
 
-The protocol itself stays the same. The bounds are fixed before the new sink writes its first row. So there are
-never rows of that sink between the bounds, and in each replay of batch N, the same rows remain to be written. To
-``exactly_once``, batch N just has fewer rows.
+The protocol itself stays the same. The bounds are fixed before the new sink writes its first row. So no row of
+the new sink is ever within the bounds, and every replay of batch N passes the same rows to the new sink. To ``exactly_once``,
+batch N just has fewer rows.
 
 The bounds come from ``offsets/N``, where Spark also records when it planned the batch. At that time, every row of batch N - 1
 had been acknowledged, and no row of batch N had been sent. ``exact`` is the offset of the first record from that time or later.
-The clocks of the driver and the executors may differ, so ``start`` is found in the same way, for a time that is
+The clocks of the driver and the executors may differ, so ``start`` is found in the same way, but for a time
 ``clock_skew_ms`` earlier, and is at most ``exact``. ``end`` is the partition's end offset at the time of the hand-over.
 
 A rollback uses the same file with a different ``kind``. For example, ``kind`` is ``whole`` if the transactional sink has made
@@ -109,7 +108,7 @@ class Handovers:
         return self._read(number) if number else None
 
     def add(self, handover: Handover) -> str:
-        """Put a hand-over into effect, and return its file. Write nothing if the newest hand-over is the same.
+        """Put a hand-over into effect, and return its file. Write nothing if the hand-over is already in effect.
 
         Raises:
             ConfigurationError: another process is adding a hand-over.

@@ -2,9 +2,9 @@
 
 The probe commits a record to each partition, and waits until the group has committed an offset past this record. The
 group's offset shows that the group reads the partition, and the wait shows how long the group takes. Then the probe
-writes another record in a transaction, and keeps the transaction open for longer than the group took. A group under
-``read_committed`` cannot move past this record. A group under ``read_uncommitted`` reads the record, and commits an
-offset past it. Finally, the probe aborts the transaction.
+writes another record in a transaction, and keeps the transaction open for longer than it waited for the group's offset.
+A group under ``read_committed`` cannot move past this record. A group under ``read_uncommitted`` reads the record, and
+commits an offset past it. Finally, the probe aborts the transaction.
 """
 
 from __future__ import annotations
@@ -157,7 +157,7 @@ class _Group:
     timeout_ms: float
 
     def behind(self, marks: Mapping[int, int]) -> dict[int, int]:
-        """For each partition that the group has read past the mark, return the committed offset."""
+        """Return the committed offset of each partition in which the group has read past the mark."""
         request = ConsumerGroupTopicPartitions(
             self.wanted.group, [TopicPartition(self.topic, partition) for partition in marks]
         )
@@ -224,7 +224,7 @@ def _finding(  # noqa: PLR0913, PLR0917 - everything that was observed
     if partition not in read:
         why = (
             f"group {name} did not commit an offset past a committed record within {took_s:.0f} s, so its isolation level is "
-            "unknown. The group does not read this partition, lags, or keeps its offsets elsewhere, as Spark does"
+            "unknown. The group does not read this partition, is too slow, or keeps its offsets elsewhere, as Spark does"
         )
         return Finding("reader", subject, Result.WARN, why, "Start the reader, or allow more time with --wait")
     if partition in passed:

@@ -1,4 +1,4 @@
-"""Compute in Spark which rows of a half-written batch are missing from the output. Compare the rows as multisets."""
+"""Use Spark to find the rows of a half-written batch that are missing from the output. Compare the rows as multisets."""
 
 from __future__ import annotations
 
@@ -135,7 +135,7 @@ class Comparison:
         return Numbers(**facts, rest=facts["rows"] - facts["already"])
 
     def rest(self) -> DataFrame:
-        """Return the rows to write. A task's rows stay in one task, in the same order."""
+        """Return the rows to write. A task's rows stay in one task and keep their order."""
         there = self._counted(sf.lit(self._has_key) | sf.col("is_exact"), _THERE)
         earlier = Window.partitionBy(_ID).orderBy(_PLACE)
         ranked = self._rows.withColumn(_RANK, sf.row_number().over(earlier)).join(there, _ID, "left")
@@ -154,7 +154,7 @@ def _sum(column: Column, name: str) -> Column:
 def _identify(
     frame: DataFrame, topic: str | None, handover: Handover
 ) -> Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
-    """Return a function for ``mapInArrow`` that appends each row's identity and content."""
+    """Return a function for ``mapInArrow`` that adds two columns: each row's identity and content."""
     found = {name: named(name, frame.columns) for name in _COLUMNS}
     names: dict[str, str] = {name: source for name, source in found.items() if source is not None}
     if "value" not in names:

@@ -1,4 +1,4 @@
-"""Remove the rows that the output already has from a handed-over batch, before the batch is written (``TakeOver``)."""
+"""Before a handed-over batch is written, remove the rows that are already in the output (``TakeOver``)."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ class DryRunError(FatalError):
 class TakeOver(Interceptor):
     """Finish a batch that another sink has begun: ``exactly_once(sink, interceptors=[TakeOver(sink)])``.
 
-    After a rollback, wrap the old function: ``intercepted(old_function, TakeOver(sink))``. All other batches pass unchanged.
+    After a rollback, wrap the old function: ``intercepted(old_function, TakeOver(sink))``. All other batches stay unchanged.
 
     Args:
         sink: describes how to reach and read the output.
@@ -155,7 +155,7 @@ def described(batch_id: int, numbers: Numbers) -> str:
     """Describe the numbers in a sentence."""
     return (
         f"batch {batch_id} has {counted(numbers.rows, 'row')}: {numbers.already} in the output, {numbers.rest} still "
-        f"to be written. Of the output's other records, {numbers.surplus} are duplicates of earlier attempts and stay, "
+        f"to be written. Of the output's other records, {numbers.surplus} are duplicates from earlier attempts and stay, "
         f"and {numbers.others} are not from the batch"
     )
 

@@ -51,7 +51,7 @@ def chosen(state: SinkState, ids: Collection[str], fitting: Collection[Standing]
     """Select the open transactions with these ids. Without ids, select every transaction that the command may end.
 
     Raises:
-        ForbiddenError: no open transaction has one of the ids.
+        ForbiddenError: at least one id does not belong to an open transaction.
     """
     if not ids:
         return tuple(one for one in state.transactions if one.standing in fitting)
@@ -111,7 +111,7 @@ def require_abortable(wanted: Sequence[OpenTransaction], *, is_forced: bool) -> 
 
 
 def commit(sink: KafkaSink, wanted: Sequence[OpenTransaction]) -> list[Ended]:
-    """Commit decided transactions, and check whether readers see the transactions' rows.
+    """Commit the decided transactions, and check whether readers see the transactions' rows.
 
     Raises:
         TwoPhaseCommitError: no broker responds.
@@ -144,7 +144,7 @@ def abort(
 ) -> list[Ended]:
     """Abort undecided transactions. Call ``before`` ahead of the first abort.
 
-    When ``before`` is called, no driver can still decide these transactions.
+    When ``before`` is called, no driver can decide these transactions any more.
 
     Raises:
         ForbiddenError: a driver has decided one of the transactions in the meantime.
@@ -168,7 +168,7 @@ def abort(
 
 
 def _require_still_undecided(sink: KafkaSink, wanted: Sequence[OpenTransaction]) -> None:
-    """Fence the newest driver, so that it can make no further decisions, and read its decisions (rule 1).
+    """Fence the newest driver to prevent further decisions, then read the driver's decisions (rule 1).
 
     Raises:
         ForbiddenError: the driver decided one of the transactions, or another sink stores the decisions.

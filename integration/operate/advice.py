@@ -55,8 +55,8 @@ def advise(state: SinkState, checkpoint: CheckpointState | None = None) -> list[
     """List the findings about a sink. The list is never empty."""
     found = [*_of_log(state), *_of_checkpoint(state, checkpoint), *_of_transactions(state)]
     if not state.is_complete:
-        what = "a broker did not list its open transactions, so the sink may have more open transactions"
-        found.append(Advice(Urgency.WATCH, what, "Check again once every broker responds.", "a-broker-does-not-answer"))
+        what = "a broker did not list its open transactions, so the sink may have open transactions that are not shown"
+        found.append(Advice(Urgency.WATCH, what, "Check again when every broker responds.", "a-broker-does-not-answer"))
     return found or [
         Advice(Urgency.NONE, "all decided rows are visible, and no transaction is open", "Nothing to do.", "healthy")
     ]
@@ -94,7 +94,7 @@ def _of_checkpoint(state: SinkState, checkpoint: CheckpointState | None) -> Iter
             Urgency.ACT,
             f"Spark has finished batch {finished}, but the last decided batch is {decided}: the query ran without the sink, or "
             "the ledger lost decisions",
-            "Stop the query and compare with `twopc verify --checkpoint`.",
+            "Stop the query, and compare the checkpoint with the ledger: `twopc verify --checkpoint`.",
             "the-start-is-refused",
         )
 
@@ -127,7 +127,7 @@ def _of_transactions(state: SinkState) -> Iterator[Advice]:
             Urgency.WATCH,
             f"for {counted(len(unknown), 'decided transaction')} of batch {unknown[0].batch}, neither a commit nor a "
             f"loss is proven: {unknown[0].text}",
-            "Check again once every broker responds. Then start the query, which proves the commits or reports why it cannot.",
+            "Check again when every broker responds. Then start the query, which proves the commits or reports why it cannot.",
             "a-commit-cannot-be-proven",
         )
     ended = by_standing[Standing.ORPHAN] + by_standing[Standing.ABANDONED]
@@ -135,7 +135,8 @@ def _of_transactions(state: SinkState) -> Iterator[Advice]:
         yield Advice(
             Urgency.WATCH,
             f"{_count(ended)} open, hold readers back, and can no longer be decided; {_expiry(ended)}",
-            f"The next batch sweeps these transactions. If no query runs, run `twopc transactions abort {state.sink}`.",
+            "The next batch sweeps these transactions. If the query is not running, run "
+            f"`twopc transactions abort {state.sink}`.",
             "orphans-hold-readers-back",
         )
     if running := by_standing[Standing.RUNNING]:

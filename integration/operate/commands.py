@@ -149,7 +149,7 @@ def resolve(  # noqa: PLR0913 - options of a command line
     yes: Annotated[bool, _force("--yes", help="Commit decided, open transactions without asking.")] = False,
     as_json: Json = False,
 ) -> None:
-    """Walk through a batch in doubt step by step. The steps are the state, the evidence and the next action.
+    """Walk through a batch in doubt, step by step. The steps are the state, the evidence and the next action.
 
     If you confirm, the command commits decided transactions that are still open. The command does not abort any transaction.
 
@@ -206,8 +206,8 @@ def prove(  # noqa: PLR0913 - options of a command line
 ) -> None:
     """For each transaction in the last decision, show what its marker proves. The command does not end or fence anything.
 
-    Exit status: 0 if all transactions are proven committed; 1 if a transaction is lost, open or not provable; 2 if nothing was
-    examined.
+    Exit status: 0 if all transactions are proven committed; 1 if a transaction is lost or open, or its outcome cannot be
+    proven; 2 if nothing was examined.
     """
     from twopc.integration.operate import transactions as command  # noqa: PLC0415 - slow imports that --help does not need
     from twopc.integration.operate.printing import run  # noqa: PLC0415

@@ -72,7 +72,7 @@ class SinkState:
         proofs: the evidence for every decided transaction in the last batch, and for every earlier transaction that is not
             visible.
         staged: whether the last batch's rows are staged.
-        held: the partitions whose readers cannot reach the partition's end.
+        held: the partitions in which readers cannot reach the end.
         is_complete: False if a broker did not list its open transactions.
         history: the decisions in the log; None if the log cannot be read.
     """

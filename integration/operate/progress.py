@@ -1,8 +1,8 @@
 """Publish a query's progress as consumer-group offsets for its Kafka source.
 
 Lag tools and autoscalers can then see the progress. The query writes the offsets after a batch is visible, and never reads
-them, because Spark's checkpoint remains the source of truth. The query does not wait for the write. If the write fails, the
-query continues, and tools see a lag that is too large until the next batch.
+them, because Spark's checkpoint remains the source of truth. The query does not wait for the write. If the write fails,
+the query continues. Tools then see too large a lag until the next batch.
 """
 
 from __future__ import annotations

@@ -32,7 +32,7 @@ _POLL_S: Final = 0.05
 
 
 class Request(msgspec.Struct, frozen=True, kw_only=True):
-    """A request to a running query for a savepoint. With ``stop``, the query stops afterward."""
+    """Asks a running query for a savepoint. With ``stop``, the query stops afterward."""
 
     directory: str
     stop: bool
@@ -67,7 +67,8 @@ def request_savepoint(
         is_over: returns True to stop waiting.
 
     Returns:
-        the savepoint. The result is None if ``is_over`` returned True first and the request was withdrawn.
+        the savepoint. The result is None if ``is_over`` returned True before the query answered, and the request was
+        withdrawn.
 
     Raises:
         ConfigurationError: the checkpoint does not exist, or the query could not take the savepoint.

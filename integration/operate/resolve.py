@@ -56,7 +56,7 @@ _ENTRIES: Final = {
 
 
 def resolve(what: str, connection: Connection, *, checkpoint: Path | None, is_sure: bool, may_ask: bool) -> Answer:
-    """Walk through the last decision of each sink. After confirmation, commit decided transactions that are still open.
+    """Walk through the last decision of each sink. If the operator agrees, commit decided transactions that are still open.
 
     Raises:
         ForbiddenError: the decision record has changed in the meantime.

@@ -1,8 +1,8 @@
 """Restore a savepoint: create a new checkpoint, from which a new query continues after the savepoint's batch.
 
-The new query has its own id. So the old and the new checkpoint can never take turns writing to a sink unnoticed. The new query
-must name the old query (``EndQuery``), and the ledger ends the old query permanently. The old query's binding and decisions
-are not restored, because they would bind the new checkpoint to later decisions of the old query.
+The new query has its own id, so the toolkit notices if the old and the new query take turns writing to a sink. The new
+query must name the old query (``EndQuery``), and the ledger ends the old query permanently. The old query's binding and
+decisions are not restored, because they would bind the new checkpoint to later decisions of the old query.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ NOTE: Final = "twopc/restored.json"
 
 
 class Note(msgspec.Struct, frozen=True, kw_only=True):
-    """The origin of a restored checkpoint. The toolkit writes this note into the checkpoint, for people to read."""
+    """The origin of a restored checkpoint, written into that checkpoint for people to read."""
 
     savepoint: str
     former_query_id: str
@@ -126,7 +126,7 @@ def restore_savepoint(savepoint: Path, checkpoint: Path, *, sinks: Sequence[Kafk
 
 
 def repeated_in(sink: KafkaSink, savepoint: Savepoint) -> Repeated:
-    """Find the visible output of the batches after the savepoint, which the new query will write again.
+    """Find the visible output that the new query will write again, from the batches after the savepoint.
 
     Raises:
         ConfigurationError: the sink's decisions cannot be read.

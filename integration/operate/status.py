@@ -94,7 +94,10 @@ def status(what: str | None, connection: Connection, *, checkpoint: Path | None 
         for store, advice in stores:
             show_store(store, advice, console)
         for topic in strangers:
-            text = f"{topic} is not a ledger, because no sink can have its name. A killed preflight left it, or it is a copy"
+            text = (
+                f"{topic} is not a ledger, because its name does not contain a valid sink name. A killed "
+                "preflight left it, or it is a copy of a ledger"
+            )
             console.print(text, markup=False, soft_wrap=True)
         if not found and seen is None:
             console.print("No sink has a ledger or an open transaction on this cluster.")
@@ -137,7 +140,7 @@ def watch(what: str | None, connection: Connection, pace: Pace, *, checkpoint: P
 
 
 def _stores(subject: Subject, connection: Connection) -> list[tuple[StoreState, list[Advice]]]:
-    """Observe the other sinks' stores one after another. A slow store delays the answer, but hides nothing."""
+    """Observe the stores of the sinks without a ledger, one by one. A slow store delays the answer, but hides nothing."""
     if subject.checkpoint is None:
         return []
     location = Path(subject.checkpoint.location)

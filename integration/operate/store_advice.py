@@ -54,10 +54,10 @@ def _newest(state: StoreState) -> str:
 
 
 def overtaken(looks: int) -> Advice:
-    """Say that the query's newest batch was not compared, because the query decided another batch before each look."""
+    """Say that the query's newest batch was not compared, because the query decided another batch between the looks."""
     what = (
-        f"this command looked {looks} times, and each time the query had decided another batch. So the newest batch was "
-        "not compared with the store"
+        f"this command looked {looks} times, and the query decided another batch between each look and the next. So the "
+        "newest batch was not compared with the store"
     )
     return Advice(Urgency.WATCH, what, "Check again.", "the-stores-of-sinks")
 
@@ -80,7 +80,7 @@ def _unseen(state: StoreState) -> Advice:
 def _misfit(state: StoreState, seen: Observation, checkpoint: CheckpointState) -> Advice | None:
     """Say why the store and the checkpoint do not match, or return None if they match.
 
-    A query's start makes these checks in the same order.
+    A query's start makes these checks, too, in the same order.
     """
     found = _of_binding(state, seen, checkpoint) or _of_owner(seen, checkpoint)
     return found or _of_log(state, seen, checkpoint)
@@ -138,7 +138,8 @@ def _of_log(state: StoreState, seen: Observation, checkpoint: CheckpointState) -
             "restored from a backup"
         )
         action = (
-            "Do not start the query with this checkpoint; the start is refused. Use the checkpoint that wrote last."
+            "Do not start the query with this checkpoint; the start is refused. Use the checkpoint of the run that wrote "
+            "last."
         )
         return Advice(Urgency.ACT, what, action, "the-start-is-refused")
     if seen.is_behind:

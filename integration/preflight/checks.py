@@ -58,7 +58,7 @@ def findings_of(target: Target, further: Sequence[Check] = ()) -> tuple[Finding,
                 found.extend(check.run(target))
             except TwoPhaseCommitError as error:  # a check that cannot finish must not hide the other checks' findings
                 found.append(
-                    failed(check.name, target.sink.name, error, "Allow the permissions that docs/security.md lists")
+                    failed(check.name, target.sink.name, error, "Grant the permissions that docs/security.md lists")
                 )
     if lacks:
         why = (

@@ -35,7 +35,7 @@ def main(sink: Callable[[], KafkaSink], topics: Sequence[str], further: Sequence
     """Check whether a cluster is suitable for a sink, and return the exit status.
 
     Args:
-        sink: builds the sink. If this raises a ConfigurationError, the error is reported like an error from the checks.
+        sink: builds the sink. A ConfigurationError that it raises is reported like an error from the checks.
         topics: the output topics.
         further: another command's checks, which run last.
         as_json: whether to print a JSON object to stdout and everything else to stderr.

@@ -155,7 +155,7 @@ def _commit_again(trial: Trial) -> Outcome:
 def _fence_task(trial: Trial) -> Outcome:
     left = fence(trial.client, [trial.handles[_FENCED].identity], timeout_ms=trial.timeout_ms)
     if left:
-        return _unlike("InitProducerId at the producer's id and epoch does not abort an open transaction")
+        return _unlike("InitProducerId with the producer's id and epoch does not abort an open transaction")
     trial.await_stable(_FENCED)
     if trial.is_visible(_FENCED):
         return _unlike("InitProducerId aborted a transaction, but readers see its row")
@@ -190,7 +190,7 @@ def _search(trial: Trial) -> Outcome:
             f"one transaction was committed and two were aborted, but the markers prove something else: {seen}. "
             f"{'; '.join(reasons)}"
         )
-    return _passed("the markers prove one transaction committed and two aborted")
+    return _passed("the markers prove that one transaction was committed and two were aborted")
 
 
 def _fence_driver(trial: Trial) -> Outcome:

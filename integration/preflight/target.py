@@ -27,7 +27,7 @@ _LOGGED: Final = 6  # librdkafka logs a closed connection at the level INFO
 class Target:
     """The sink and its cluster.
 
-    The target's clients never acquire the sink, so they do not disturb a query that uses its name.
+    The target's clients never acquire the sink, so they do not disturb a query that uses the sink's name.
     """
 
     def __init__(self, sink: KafkaSink, topics: Sequence[str]) -> None:

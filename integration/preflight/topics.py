@@ -63,7 +63,7 @@ def _check_output(target: Target, topic: str) -> Iterator[Finding]:
         settings = settings_of(target.admin, topic, timeout_ms=target.sink.timeout_ms) or {}
     except ConfigurationError as error:
         settings = {}
-        fix = f"Grant the preflight's principal DescribeConfigs on {topic}, or check its settings yourself"
+        fix = f"Grant the preflight's principal DescribeConfigs on {topic}, or check the topic's settings yourself"
         yield Finding(_CHECK, topic, Result.WARN, f"the topic's settings were not checked: {error}", fix)
     yield from check_durability(_CHECK, found, settings)
     yield from _check_rows(target, topic, settings)
@@ -88,7 +88,7 @@ def check_durability(check: str, found: TopicDescription, settings: Settings) ->
     in_sync = int(settings.get("min.insync.replicas") or 1)
     short = [partition for partition in found.partitions if len(partition.isr) < in_sync]
     if in_sync > replicas:
-        why = f"min.insync.replicas={in_sync} exceeds its {counted(replicas, 'replica')}, so the topic rejects every record"
+        why = f"min.insync.replicas={in_sync} exceeds the topic's {counted(replicas, 'replica')}, so every record is rejected"
         fix = f"Set min.insync.replicas={max(1, replicas - 1)}, or add replicas (kafka-reassign-partitions)"
         yield Finding(check, found.name, Result.FAIL, why, fix)
     elif short:

@@ -2,7 +2,8 @@
 
 A guard process stands between owner and child. `PR_SET_PDEATHSIG` alone is not enough, because the kernel sends that signal
 when the *thread* that started the child ends. So if a worker thread started a broker, the broker would die with the thread.
-The guard, which has only one thread, watches its owner through a pidfd, and `PR_SET_PDEATHSIG` ends the child with the guard.
+The guard, which has only one thread, watches its owner through a pidfd, and `PR_SET_PDEATHSIG` ends the child when the guard
+ends.
 
 This file contains both the owner's side, `GuardedProcess`, and the guard
 (`python guard.py OWNER_PID REPORT_FD USER FAMILY COMMAND…`). The guard runs in Python's isolated mode, so this file imports

@@ -1,8 +1,8 @@
 """Run a real HBase without Docker: `with LocalHBase() as hbase: ... hbase.zookeeper`.
 
-The master, the region server and ZooKeeper run in one process, from the jars in `.jars`. The process listens on ports of
-127.0.0.1 and has a real write-ahead log on the local file system. The sink speaks the HBase protocol, so no Thrift gateway is
-needed.
+The master, the region server and ZooKeeper run in one process, from the jars in `.jars`. The process listens on
+127.0.0.1 and has a real write-ahead log on the local file system. The sink speaks the HBase protocol, so no Thrift
+gateway is needed.
 """
 
 from __future__ import annotations

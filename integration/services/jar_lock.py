@@ -44,7 +44,7 @@ def sums_of(directory: Path) -> Sums:
 
 
 def record_sums(directory: Path) -> None:
-    """Write the checksums of a complete jar set next to the jars, for later checks of a jar set without a lock."""
+    """Write the checksums of a complete jar set next to its jars, so that a jar set without a lock can be checked later."""
     (directory / _SUMS_FILE).write_text(json.dumps(sums_of(directory), indent=1))
 
 

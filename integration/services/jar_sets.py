@@ -72,7 +72,7 @@ def spark_kafka_set() -> JarSet:
 def connector_version(spark: str) -> str:
     """Return the Kafka connector's version for a Spark version.
 
-    The connector has the same version, or the newest version that repositories serve.
+    The connector has Spark's version or, if repositories do not serve that version, the newest version that they serve.
     """
     newest = NEWEST_CONNECTORS.get(".".join(spark.split(".")[:2]), spark)
     return min(spark, newest, key=lambda version: [int(part) for part in re.findall(r"\d+", version)])

@@ -1,6 +1,7 @@
 """Run a real Kafka broker without Docker: `with LocalKafka() as kafka: ... kafka.bootstrap_servers`.
 
-One KRaft node runs from the jars of `twopc.integration.services.jars`, in a separate process, on free ports of 127.0.0.1.
+One KRaft node runs from the jars of `twopc.integration.services.jars`, in a separate process that listens on free ports
+on 127.0.0.1.
 
 The environment variable `TWOPC_KAFKA` sets the broker's version, and the features for a new data directory:
 `TWOPC_KAFKA=3.9.1`, or `TWOPC_KAFKA=4.3.0,transaction.version=1`.
@@ -98,7 +99,7 @@ class LocalKafka(LocalServer):
                 listener gets a port; see `address`. Put the protocol's settings into `properties`.
             cluster_id: the id for a new data directory, a base64 UUID; None: a random id.
             heap: maximum Java heap (`-Xmx`).
-            jvm_flags: further JVM flags; None: the flags for a fast start. To measure throughput, pass `()`.
+            jvm_flags: further JVM flags; None: the flags for a fast start. To measure throughput, pass no flags: `()`.
         """
         if version is None:
             version, *chosen = os.environ.get(_CHOICE, DEFAULT_KAFKA_VERSION).split(",")

@@ -65,7 +65,7 @@ class LocalZooKeeper(LocalServer):
             return ""
 
     def upgrade(self, jars: Sequence[Path]) -> None:
-        """Stop ZooKeeper, and start the release that these jars contain, on the same data."""
+        """Stop ZooKeeper, and start the release that these jars contain, on the existing data."""
         self.stop()
         self._jars = jars
         self.start()

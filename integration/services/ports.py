@@ -31,5 +31,5 @@ def free_ports(count: int) -> list[int]:
         if len(found) == count:
             return found
     raise ServiceError(
-        f"There are no {count} free TCP ports from {_PORTS.start} to {_PORTS.stop} on {HOST}. Stop leftover servers."
+        f"There are fewer than {count} free TCP ports from {_PORTS.start} to {_PORTS.stop} on {HOST}. Stop leftover servers."
     )

@@ -1,7 +1,7 @@
 """Run a real PostgreSQL without Docker: `with LocalPostgres() as postgres: ... postgres.dsn`.
 
-The server's programs come from packages in the development environment. Each server listens only on a free port on 127.0.0.1,
-and has no socket file. PostgreSQL refuses to run as root. If root starts it, the server runs as the user `nobody`.
+The server's programs come from packages in the development environment. Each server listens only on 127.0.0.1, on a free
+port, and has no socket file. PostgreSQL refuses to run as root. If root starts the server, it runs as the user `nobody`.
 """
 
 from __future__ import annotations

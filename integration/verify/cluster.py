@@ -1,4 +1,4 @@
-"""Read from the cluster for ``twopc verify``. This module has no producer and sends no request that changes anything."""
+"""Read the cluster's state for ``twopc verify``. This module has no producer and sends no request that changes anything."""
 
 from __future__ import annotations
 

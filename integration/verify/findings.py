@@ -24,7 +24,7 @@ class Kind(Enum):
     severity: Severity
 
     def __new__(cls, name: str, severity: Severity) -> Self:
-        """Use only the name as the value."""
+        """Use the name, without the severity, as the kind's value."""
         kind = object.__new__(cls)
         kind._value_, kind.severity = name, severity
         return kind

@@ -35,7 +35,7 @@ class Batch:
     superseded: list[Mapping[str, Any]] = field(default_factory=list)
 
     def handles(self, sink: str) -> Iterator[tuple[int, Mapping[str, Any]]]:
-        """Yield every transaction of the sink, as a pair of the task and the handle's JSON values."""
+        """For every transaction of the sink, yield the task and the handle's JSON values."""
         for task in self.decision.tasks:
             if sink in task.handles:
                 yield task.partition, task.handles[sink]

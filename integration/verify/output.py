@@ -35,7 +35,7 @@ class RecordChecks:
 
 
 class Output:
-    """The part of the output topics that was already read, and the checks of its records.
+    """The part of the output topics that has been read, and the checks of its records.
 
     Attributes:
         topics: the part of each topic that has been read, and the part that has not been read yet.
@@ -51,7 +51,7 @@ class Output:
 
     @property
     def records(self) -> dict[str, int]:
-        """The number of records that were read, by topic."""
+        """The number of records that have been read, by topic."""
         return {topic: tail.records for topic, tail in self.topics.items()}
 
     def update_bounds(self, cluster: Cluster, topics: frozenset[str]) -> None:
@@ -69,7 +69,7 @@ class Output:
             self.topics.setdefault(topic, Tail()).update(bounds)
 
     def unread(self) -> int:
-        """The number of offsets that were not read yet. Not every offset has a record."""
+        """The number of offsets that have not been read yet. Some offsets have no record."""
         return sum(tail.unread for tail in self.topics.values())
 
     def read_new(self, cluster: Cluster, on_progress: Callable[[int], object]) -> None:

@@ -100,8 +100,8 @@ class Spill:
         """For each identity, find the numbers that are missing between the smallest and the largest number.
 
         Returns:
-            The count of missing numbers, and examples of gaps. Each example has the numbers before and after the gap, and the
-            place of the second number.
+            The count of missing numbers, and examples of gaps. Each example has the number before the gap, the number after
+            the gap, and the place of the record after the gap.
         """
         missing, examples = 0, list[tuple[int, int, Place]]()
         for path in self._files():
@@ -164,7 +164,7 @@ def _chunks(path: Path) -> Iterator[npt.NDArray[Any]]:
 
 
 def _sorted(rows: npt.NDArray[Any], *within: str) -> npt.NDArray[Any]:
-    """Sort by identity, and then by the columns ``within``, beginning with the last column."""
+    """Sort by identity, and within an identity by the columns ``within``, of which the last column comes first."""
     return rows[np.lexsort((*(rows[name] for name in within), rows["low"], rows["high"]))]
 
 

@@ -39,7 +39,7 @@ class Expected:
     producers: Producers = ()  #: the producers of all decided transactions
 
     def groups(self, topics: Iterable[str]) -> list[frozenset[str]]:
-        """Group topics that must be counted together because transactions wrote to several of them."""
+        """Group topics that must be counted together because a transaction wrote to several of them."""
         groups: list[frozenset[str]] = []
         for one in [*self.decided, *(frozenset({topic}) for topic in topics)]:
             joined = one.union(*(group for group in groups if group & one))
@@ -49,7 +49,7 @@ class Expected:
 
 @dataclass
 class Tally:
-    """The numbers of decided rows and of proven visible rows, per batch."""
+    """The numbers of decided rows and of rows that are proven to be visible, per batch."""
 
     _decided: dict[BatchId, Rows] = field(default_factory=dict)
     _proven: dict[BatchId, Rows] = field(default_factory=dict)
@@ -59,7 +59,7 @@ class Tally:
     def record(self, before: History, after: History, sink: KafkaSink, visible: Collection[str]) -> None:
         """Record a check's decisions.
 
-        The check read the history ``before`` first, then the output's end offsets, and then the history ``after``.
+        The check read the history (``before``), then the output's end offsets, and then the history again (``after``).
         """
         for history in (before, after):
             self._incomplete = self._incomplete or self._why_incomplete(history)
@@ -98,7 +98,7 @@ class Tally:
 def check_count(
     cluster: Cluster, topics: Mapping[str, Tail], expected: Expected, *, sole_writer: bool
 ) -> Iterator[Finding]:
-    """For each topic, compare the numbers of records and decided rows, or report why this comparison would prove nothing.
+    """For each topic, compare the number of records with the number of decided rows, or report why this would prove nothing.
 
     Args:
         cluster: tracks which topics are compacted.

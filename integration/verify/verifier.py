@@ -75,8 +75,8 @@ class Verifier(AbstractContextManager["Verifier"]):
         """Check the sink.
 
         Args:
-            on_total: the check calls this once with the number of offsets to read.
-            on_progress: the check calls this repeatedly with the number of records that it has just read.
+            on_total: called once with the number of offsets to read.
+            on_progress: called repeatedly with the number of records that the check has just read.
 
         Raises:
             TwoPhaseCommitError: the check could not be completed.
@@ -113,8 +113,8 @@ class Verifier(AbstractContextManager["Verifier"]):
         findings += check_open(described, decided, driver_epoch=_driver_epoch(after, decided))
         if not listing.complete:
             text = (
-                "a broker did not list its open transactions, so the sink may have more open transactions. Check again "
-                "when all brokers respond"
+                "a broker did not list its open transactions, so the sink may have open transactions that are not "
+                "shown. Check again when all brokers respond"
             )
             findings.append(Finding(Kind.LISTING_INCOMPLETE, sink.name, text))
         topics, expected = self._output.topics, self._tally.expected()
@@ -187,7 +187,7 @@ class Verifier(AbstractContextManager["Verifier"]):
 def _driver_epoch(history: History, decided: Mapping[str, Decided]) -> int:
     """Return the current driver's epoch.
 
-    The driver's acquired record may have been truncated, but the transactional ids show the epoch.
+    The record of the driver's acquisition may have been truncated, but the transactional ids show the epoch.
     """
     of = (driver_epoch_of(one.handle.transactional_id) for one in decided.values())
     return max([*history.acquisitions, *(number for number in of if number is not None)], default=-1)

@@ -1,4 +1,4 @@
-"""Explain errors from deltalake or from the table's storage while a batch is undecided."""
+"""While a batch is undecided, explain errors from deltalake or from the table's storage."""
 
 from __future__ import annotations
 

@@ -23,10 +23,10 @@ def numbers(values: Any) -> Any:
 
 
 def date_text(days: int) -> str:
-    """Format a date that is given as the number of days since 1970."""
+    """Format a date, given as the number of days since 1970."""
     return (_EPOCH + dt.timedelta(days=days)).date().isoformat()
 
 
 def time_text(microseconds: int, *, separator: str = "T", precision: str = "microseconds") -> str:
-    """Format a time without a zone that is given as the number of microseconds since 1970."""
+    """Format a time without a zone, given as the number of microseconds since 1970."""
     return (_EPOCH + dt.timedelta(microseconds=microseconds)).isoformat(separator, precision)

@@ -48,9 +48,9 @@ class Step(LakeStep[DeltaView, "tuple[DeltaTable, int | None]"]):
     def commit(self) -> StoreError | None:
         """See :class:`LakeStep`. The commit is based on the table version that the step has read.
 
-        deltalake rejects the commit if a later version has moved the same pointer. However, deltalake does not compare
-        the pointers' numbers. deltalake would therefore accept a commit that is based on a version after the move. The
-        step must therefore use the version that it has read.
+        deltalake rejects the commit if a later version has moved the sink's pointer. However, deltalake does not compare
+        the pointers' numbers, so it would accept a commit that is based on a version after the move. The step must
+        therefore use the version that it has read.
         """
         if self._record is None:
             record = self._record = self._new_record()
@@ -101,7 +101,7 @@ class Step(LakeStep[DeltaView, "tuple[DeltaTable, int | None]"]):
         return False
 
     def tidy(self) -> None:
-        """See :class:`LakeStep`. Keep the previous record, and delete the record before that record."""
+        """See :class:`LakeStep`. Keep the previous record, and delete that record's predecessor."""
         if self._before is not None and self._before.before is not None:
             self._forget(self._before.before)
 

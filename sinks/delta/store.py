@@ -41,7 +41,7 @@ class Store:
     def load(self) -> DeltaTable:
         """Read the table's newest version.
 
-        Each call creates a new object. If the table is restored from a backup, its newest version may be older, and an
+        Each call creates a new object. A table that was restored from a backup may have lost its newest versions, and an
         existing object would not notice.
         """
         with translated(f"loading table {self.uri}"):
@@ -140,7 +140,7 @@ class _Upload:
         return self._written
 
     def flush(self) -> None:
-        """Do nothing, because an upload sends each part when it is full."""
+        """Do nothing, because an upload sends each part as soon as the part is full."""
 
     def close(self) -> None:
         if not self.closed:

@@ -5,7 +5,7 @@ A mark in each row prevents the driver from applying the row twice. The mark cha
 * ``Put``: the cells' timestamp, which is the decision's version plus the task's partition. Writing the cells again
   changes nothing, and cells with a later version stay. Order matters only if a slice has the same key in two chunks. In
   that case, the last chunk is applied first, and a row is written only if its first cell has neither that timestamp nor
-  a later one. The key's last row therefore wins, even after restarts.
+  a later timestamp. The key's last row therefore wins, even after restarts.
 * ``Delete``: the deletion's timestamp, which is the decision's version. A deletion never removes a newer cell, even if
   the deletion is applied again much later.
 * ``Increment``, ``Append``: a marker cell ``twopc:<sink>``. The marker contains the newest decision that changed the
@@ -66,7 +66,7 @@ class Applier:
         self._sink = sink
 
     def apply(self, handle: HBaseHandle, base: int) -> list[str]:
-        """Apply the remaining chunks of a slice under the decision ``base``.
+        """Apply the remaining chunks of a slice under the decision with version ``base``.
 
         Returns:
             the errors that block the slice; empty if there are none.
@@ -173,7 +173,7 @@ def _op(table: str, mutation: Message, condition: Message | None) -> Op:
 
 
 def _where_older(mutation: Message) -> Message:
-    """Build the condition that the mutation's first cell has no value with the mutation's timestamp or a later one."""
+    """Build the condition that the mutation's first cell has no value with the mutation's timestamp or later."""
     first: Column = (_family(mutation), mutation.column_value[0].qualifier_value[0].qualifier)
     return where_none_since(mutation.row, first, mutation.timestamp)
 

@@ -49,7 +49,7 @@ class HBaseClient(StoreClient[Op]):
         return retrying(is_transient, timeout_s=self._timeout_s, backoff=self.backoff)(step)
 
     def scan(self, table: str, prefix: bytes, family: bytes) -> Iterator[Message]:
-        """Yield the ``Result`` of every row that begins with a prefix and has cells in a family."""
+        """Yield the ``Result`` of every row whose key begins with a prefix and that has cells in a family."""
         start, stop = prefix, prefix[:-1] + bytes([prefix[-1] + 1])
         while start < stop:
             found, next_start = self.retry(lambda at=start: self._scan_once(table, at, stop, family))  # type: ignore[misc]

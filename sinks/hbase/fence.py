@@ -1,4 +1,4 @@
-"""Record the progress of the newest decision in one row. A newer decision completely replaces an older one.
+"""In one row, record the progress of the newest decision. A newer decision completely replaces an older one.
 
 The row proves which slices are committed, and its tombstones prevent the driver from applying lost slices. This row does not
 prevent a data row from being applied twice. The marks in the data rows prevent that (``twopc.sinks.hbase.apply``).

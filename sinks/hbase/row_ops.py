@@ -109,7 +109,7 @@ def delete(row: bytes, *, up_to_ms: int, family: bytes | None = None) -> Message
 def where_equal(row: bytes, column: Column, value: bytes | None) -> Message:
     """Require that the cell has exactly this value. For the value None, require that the cell does not exist.
 
-    HBase treats an empty value as a missing one, so never write an empty value.
+    HBase treats an empty value as a missing value, so never write an empty value.
     """
     return _where(row, column, value or b"", hbase_pb.EQUAL)
 

@@ -29,7 +29,7 @@ class HBaseSink(HBaseSettings, TwoPhaseCommitSink[HBaseHandle]):
     """Writes each row to an HBase table exactly once.
 
     Tasks stage their mutations in the sink's own table, which no reader uses. After the decision, the driver applies
-    the mutations chunk by chunk. Each row and its marker change in one atomic step.
+    the mutations chunk by chunk. Each row changes together with its marker, in one atomic step.
 
     Args:
         name: the sink name, which must stay the same across restarts. A name may contain letters, digits, ``_`` and

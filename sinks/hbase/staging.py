@@ -2,7 +2,7 @@
 
 A task writes a slice once, and only the driver reads it.
 
-A slice is one row, so a sweep can remove it in one step. A task writes each chunk on the condition that the slice is
+A slice is one row, so a sweep can remove it in one step. A task writes each chunk only if the slice is still
 open. After a sweep, the task therefore detects that the slice is closed. Every cell of a slice has the same timestamp,
 so a deletion does not depend on the region servers' clocks.
 """

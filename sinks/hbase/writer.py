@@ -69,7 +69,7 @@ class HBaseWriter(StagedWriter[HBaseHandle]):
         return self._client.execute([staging.remove_slice(self._table, self._row)])
 
     def _watch(self, keys: Iterable[bytes]) -> None:
-        """Look for duplicate row keys, until this takes too much memory."""
+        """Look for duplicate row keys, until the search takes too much memory."""
         if self._seen is not None:
             before = len(self._seen)
             fresh = {hash(key) for key in keys}

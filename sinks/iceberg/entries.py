@@ -14,8 +14,8 @@ class Entry(msgspec.Struct, frozen=True, array_like=True):
     """Describes one file, with the same fields as an entry in an Iceberg manifest.
 
     Attributes:
-        partition: the partition's values. A decimal is stored as a one-element list with its text, because the encoding
-            does not support decimals.
+        partition: the partition's values. A decimal is stored as a one-element list that contains the decimal as text, because
+            the encoding does not support decimals.
     """
 
     path: str

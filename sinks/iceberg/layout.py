@@ -23,8 +23,8 @@ def entrance(catalog: Mapping[str, str], table: str) -> str:
     """Return a short id for the catalog and the name through which a sink reaches its table.
 
     If a table is registered in two catalogs or under two names, each registration has its own newest metadata. Each
-    registration then has its own copy of the sink's record, with the same sink id. A copy does not include commits
-    through another registration.
+    registration then has its own copy of the sink's record, with the same sink id. A copy does not include the
+    commits that were made through the other registration.
     """
     uri = urlsplit(str(catalog.get("uri", "")))
     said = [

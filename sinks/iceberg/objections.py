@@ -1,4 +1,4 @@
-"""Find unsupported table features and settings. The sink rejects a table that has any, with an error that lists them."""
+"""Find a table's unsupported features and settings, which the sink lists in the error when it rejects the table."""
 
 from __future__ import annotations
 
@@ -93,9 +93,9 @@ def _objections_to_places(metadata: TableMetadata) -> Iterator[str]:
     for name in _PLACES:
         scheme, place = urlsplit(places[name]).scheme, places[name]
         if place and not scheme and not place.startswith("/"):
-            yield f"has {name}={place!r}, but each process would use another directory. Set it to a URI or an absolute path"
+            yield f"has {name}={place!r}, but each process would use a different directory. Set it to a URI or an absolute path"
         elif scheme not in {"", usual, *SCHEMA_TO_FILE_IO}:
-            yield f"has {name}={place!r}, but pyiceberg has no storage for {scheme!r}. Set it to the URI of a storage that it has"
+            yield f"has {name}={place!r}, but pyiceberg has no storage for {scheme!r}. Set it to a URI that pyiceberg supports"
 
 
 def _alike(struct: StructType) -> str:

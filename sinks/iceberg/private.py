@@ -93,7 +93,7 @@ class ParquetFile:
         return dict(statistics.to_serialized_dict())
 
     def _unbounded(self) -> Iterator[int]:
-        """Yield the ids of columns that have values but no bounds in some row group."""
+        """Yield the ids of columns that have values but no bounds in at least one row group."""
         footer = self._writer._writer.writer.metadata  # type: ignore[attr-defined]  # noqa: SLF001 - see above
         for group in map(footer.row_group, range(footer.num_row_groups)):
             for column in map(group.column, range(group.num_columns)):
@@ -155,7 +155,7 @@ class TimedRestCatalog(RestCatalog):
 
 
 def delete_old_metadata(before: Table, metadata: TableMetadata) -> None:
-    """Delete the metadata files that a commit has dropped from the table's log, if the table's properties ask for that.
+    """If the table's properties ask for it, delete the metadata files that a commit has dropped from the table's log.
 
     pyiceberg does this only in its own transactions. A failure does no harm.
     """

@@ -15,7 +15,7 @@ _BATCH: Final = "spark.sql.streaming.epochId"
 
 
 def newest_batch(metadata: TableMetadata, query_id: str) -> int | None:
-    """Find the query's newest batch that Spark's own writer recorded in an unexpired snapshot."""
+    """Find the newest of the query's batches that Spark's own writer recorded in unexpired snapshots."""
     summaries = [found.summary.additional_properties for found in metadata.snapshots if found.summary is not None]
     batches = [int(one[_BATCH]) for one in summaries if one.get(_QUERY) == query_id and one.get(_BATCH, "").isdigit()]
     return max(batches, default=None)

@@ -22,8 +22,8 @@ def flush_all(flush: Callable[[float], int], *, silence_s: float, until: float =
     With a quota or a slow network, a batch may take minutes although acknowledgments arrive every second.
 
     Args:
-        flush: waits for at most the given number of seconds. The function returns the number of records without a
-            delivery report.
+        flush: waits for at most the given number of seconds, and returns the number of records without a delivery
+            report.
         silence_s: how long to wait without a single acknowledgment.
         until: the deadline, as a ``time.monotonic()`` value.
 

@@ -1,9 +1,9 @@
-"""Learn the largest batch that a topic accepts. Brokers reject larger batches.
+"""Learn the size of the largest batch that a topic accepts. Brokers reject larger batches.
 
 Unlike the Java client, librdkafka never splits such batches.
 
-The limit applies to batches. A topic that accepts 64 kB may therefore reject a batch of five hundred small records with the
-same key. A process reads each topic's limit once per run. If the process has no permission to read the limit, or if the
+The limit applies to a whole batch. A topic that accepts 64 kB may therefore reject five hundred small records with the same
+key. A process reads each topic's limit once per run. If the process has no permission to read the limit, or if the
 limit is lowered while the query runs, a broker may reject a batch. The process then sends smaller batches in the next
 attempt.
 
@@ -54,7 +54,7 @@ class BatchSize:
 
     @property
     def bytes(self) -> int:
-        """The smaller of the user's setting and the size in bytes of the largest batch that all known topics accept."""
+        """The smaller of two sizes in bytes: the user's setting, and the lowest known limit of a topic."""
         return min([self._chosen, *(limit for limit, _ in filter(None, self._limits.values()))])
 
     def learn(self, topics: Collection[str]) -> None:
@@ -86,7 +86,7 @@ class BatchSize:
             error: the error in the delivery report.
             topic: the topic to which the batch was sent.
             sent_bytes: the producer's ``batch.size``.
-            largest: the size of the largest row's key and value in bytes.
+            largest: the size in bytes of the largest row's key and value.
             doing: a description of the failed action, for the message.
         """
         if error.code() not in _REFUSALS:
@@ -120,7 +120,7 @@ class BatchSize:
 
 
 def _ask(settings: KafkaSettings, topics: Collection[str]) -> dict[str, Limit | None]:
-    """Read each topic's smallest limit. A limit that the user has no permission to read is None.
+    """Read each topic's limit, the lowest of the settings in ``_LIMITS``. Without permission to read them, the limit is None.
 
     The result omits topics that do not exist yet.
     """

@@ -44,7 +44,7 @@ _SASL: Final = (SaslAuthenticateRequest, SaslAuthenticateResponse, SaslBytesRequ
 
 
 class _WithoutSecrets(logging.Filter):
-    """Suppresses kafka-python's debug lines with settings, SASL messages or raw bytes, which may contain secrets."""
+    """Suppresses debug lines in which kafka-python logs settings, SASL messages or raw bytes, which may contain secrets."""
 
     def filter(self, record: logging.LogRecord) -> bool:
         """Return whether the line may be logged."""
@@ -110,7 +110,7 @@ class BrokerConnection:
         return False
 
     def send_all(self, requests: Sequence[tuple[Any, ...]]) -> list[Any]:
-        """Send all requests concurrently, each to its node if one is given, otherwise to any broker.
+        """Send all requests concurrently, each to its node if a node is given, otherwise to any broker.
 
         Returns, for each request, its response or the exception that it raised.
         """
@@ -162,8 +162,8 @@ def _open_in_turn(config: Mapping[str, Any]) -> KafkaAdminClient:
     """Connect through the first server that responds.
 
     kafka-python picks servers at random, and may spend all its time on a silent server
-    (``KafkaConnectionManager._do_bootstrap``). Each attempt therefore gets only a share of the time, and starts with
-    the next server.
+    (``KafkaConnectionManager._do_bootstrap``). So each attempt gets only a share of the time, and begins with a
+    different server than the previous attempt.
     """
     total_ms = config.get("bootstrap_timeout_ms", _BOOTSTRAP_TIMEOUT_MS)
     count = len(config["bootstrap_servers"])
@@ -204,7 +204,7 @@ def _open(config: Mapping[str, Any], first: int) -> KafkaAdminClient:
 
 
 def _take_turns(cluster: Any, servers: Sequence[str], first: int) -> None:
-    """Give kafka-python one server at a time. If that server refuses the connection, try the next one."""
+    """Give kafka-python one server at a time. If that server refuses the connection, try the next server."""
     places = {get_ip_port_afi(server)[:2]: place for place, server in enumerate(servers)}
     ordered = sorted(cluster.bootstrap_brokers(), key=lambda broker: places[broker.host, broker.port])
     turns = cycle(ordered[first:] + ordered[:first])

@@ -28,6 +28,6 @@ class ClientLog:
     def said(self) -> str:
         """Return the last warnings and errors as a suffix for an error message.
 
-        The suffix is empty if the client logged none.
+        The suffix is empty if the client has logged no warning or error.
         """
         return f". The client's log: {' | '.join(self._last)}" if self._last else ""

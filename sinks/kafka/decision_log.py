@@ -161,7 +161,7 @@ class KafkaDecisionLog(DecisionLog):
                 doing = f"deleting old records from {where.topic}/{where.partition}"
                 found = translate(error, doing, on_topic("Delete", self.name))
                 if starts[where.partition] or not is_retriable(found):  # a new topic may not have a leader yet
-                    logger.warning("%s. No data is at risk, but the ledger grows until this succeeds", found)
+                    logger.warning("%s. No data is at risk, but the ledger grows until the deletion succeeds", found)
 
     def _read_back(self, offset: int, value: bytes) -> None:
         """Prove that a record was committed.

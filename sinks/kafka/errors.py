@@ -81,7 +81,7 @@ _PASSING: Final = {
     KafkaError.INVALID_PRODUCER_ID_MAPPING: (
         "the brokers have forgotten the transactional id, because it was idle for longer than the brokers' "
         "transactional.id.expiration.ms (7 days by default). No part of this transaction is visible. Restart the query. "
-        "If batches are further apart, increase that setting"
+        "If more time than that may pass between two batches, increase the setting"
     ),
     KafkaError._TIMED_OUT: _SILENT,
 }
@@ -145,7 +145,7 @@ def on_topic(right: str, topic: str) -> str:
 def on_ids(right: str, transactional_id: str) -> str:
     """Describe a permission on all of a sink's transactional ids.
 
-    The argument is any of these ids, because they share a prefix.
+    The argument is any of these ids, because all of them share a prefix.
     """
     return f"{right} on transactional ids with the prefix '{transactional_id.partition('.')[0]}.'"
 
@@ -242,8 +242,8 @@ def translate_in_task(
 ) -> TwoPhaseCommitError:
     """Translate an error from a task's producer. Unlike :func:`translate`, treat a fenced producer as a failed attempt.
 
-    If the producer was fenced, the task's transaction timed out or was swept, or an InitProducerId request arrived
-    late. The driver finds out from its log, not from its tasks, whether a newer driver has acquired the sink.
+    Such a producer is fenced because the task's transaction timed out or was swept, or because an InitProducerId request
+    arrived late. The driver finds out from its log, not from its tasks, whether a newer driver has acquired the sink.
     """
     found = translate(error, doing, right)
     return RetriableError(str(found)) if isinstance(found, FencedError) else found

@@ -14,7 +14,7 @@ def id_prefix(sink: str) -> str:
 
 
 def driver_id(sink: str) -> str:
-    """Return the id that all drivers of the sink share. Initializing it fences the previous driver (rule 1)."""
+    """Return the id that all drivers of the sink share. A driver that initializes this id fences the previous one (rule 1)."""
     return f"{sink}.driver"
 
 

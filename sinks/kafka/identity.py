@@ -1,6 +1,6 @@
 """Read a producer's id and epoch from the librdkafka log or statistics.
 
-No librdkafka function returns both values. librdkafka logs both before ``init_transactions()`` returns
+No librdkafka function returns both values. librdkafka logs both values before ``init_transactions()`` returns
 (``rd_kafka_idemp_pid_update`` in ``rdkafka_idempotence.c``). The statistics also contain both values. However, each
 report lists every partition of every known topic, and a client cannot stop the reports. This module therefore uses
 statistics only if the format of the log line has changed.

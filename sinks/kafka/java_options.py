@@ -26,7 +26,7 @@ _RENEWAL: Final = "Remove this option: tokens are renewed automatically"
 ANSWERS: Final = {
     "sasl.jaas.config": "Set the options that replace the login module (see the next table)",
     "sasl.mechanism=AWS_MSK_IAM": (
-        "Set kafka.sasl.mechanism=OAUTHBEARER and kafka.oauth_cb to a function that calls "
+        "Set kafka.sasl.mechanism=OAUTHBEARER, and set kafka.oauth_cb to a function that calls "
         "MSKAuthTokenProvider.generate_auth_token (see docs/security.md)"
     ),
     "sasl.login.callback.handler.class": _TOKENS,

@@ -1,9 +1,9 @@
 """Send many requests concurrently over several connections to the same brokers.
 
-On each connection, a broker handles one request at a time. The broker reads the next request after it has sent the
-response (``processNewResponses`` and ``mute`` in Kafka's ``SocketServer.scala``). The broker answers an EndTxn request
-only after the replicas of ``__transaction_state`` have stored it. On a single connection, each EndTxn request therefore
-waits for the replication of all earlier ones.
+On each connection, a broker handles one request at a time. The broker reads the next request only after it has sent the
+previous response (``processNewResponses`` and ``mute`` in Kafka's ``SocketServer.scala``). The broker answers an EndTxn
+request only after the replicas of ``__transaction_state`` have stored it. On a single connection, each EndTxn request
+therefore waits for the replication of all earlier EndTxn requests.
 """
 
 from __future__ import annotations

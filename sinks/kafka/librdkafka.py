@@ -1,4 +1,4 @@
-"""Declare librdkafka's C interface. The library is the one to which confluent-kafka's extension module is linked.
+"""Declare librdkafka's C interface. The library is the copy that confluent-kafka's extension module uses.
 
 This module uses only the documented interface, ``rdkafka.h``. The module accepts only versions 2.x, which keep these
 functions and structures. With any other version, the caller does not use the C interface. The C library stays loaded

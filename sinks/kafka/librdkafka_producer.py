@@ -5,7 +5,7 @@ never calls Python. Each accepted record has one delivery report (``delivery.rep
 every report. So the producer misses no error, and the reports identify every partition to which it has written (rules 2 and 3).
 
 A client, its queue and its topics live as long as this object, and an event lives until it is read. The topics are released
-first, and the client last. The caller must keep keys and values only until a ``produce…`` method returns, because
+first, and the client last. The caller may release keys and values as soon as a ``produce…`` method returns, because
 librdkafka copies them.
 """
 
@@ -184,7 +184,7 @@ class LibrdkafkaProducer:
         return events
 
     def flush(self, timeout: float) -> int:
-        """Send all records now. Return the number of records that have no delivery report at the deadline."""
+        """Send all records now. Return the number of records without a delivery report by the deadline."""
         deadline = time.monotonic() + timeout
         self.poll(0)
         if not self._unreported:

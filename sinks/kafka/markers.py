@@ -1,9 +1,9 @@
-"""Write and search for markers. Each task transaction writes a marker to the ledger, as evidence of its commit (rule 4).
+"""Write markers, and search for them. Each task transaction writes a marker to the ledger, as evidence of its commit (rule 4).
 
 If a ``read_committed`` reader sees a marker, the marker's transaction is committed. If the reader does not see the
-marker, the transaction is lost only if the reader sees a *barrier*. A barrier is a later record in the same partition,
-which the driver writes. An open transaction hides the barrier, and a stale leader does not have it. A deleted marker is
-not treated as absent.
+marker, the transaction is lost only if the reader sees a *barrier*. A barrier is a later record that the driver writes
+to the marker's partition. An open transaction hides the barrier, and a stale leader does not have it. A deleted marker
+is not treated as absent.
 """
 
 from __future__ import annotations
@@ -69,8 +69,8 @@ def search(
     ``timeout_ms`` applies to each partition.
 
     Returns:
-        the evidence, and the reasons why partitions prove nothing. The search ends at the first partition that cannot
-        be read, because the batch is then already unproven, and every other partition could take as long.
+        the evidence, and the reasons why some partitions prove nothing. The search ends at the first partition that cannot
+        be read: the batch is then already unproven, and each further partition could also take ``timeout_ms``.
 
     Raises:
         FencedError: a newer driver has acquired the sink; nothing was proven.

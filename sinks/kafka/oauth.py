@@ -128,7 +128,7 @@ class Tokens:
 def require_token(config: Mapping[str, Any]) -> None:
     """Request a librdkafka client's token before the client is created.
 
-    If the request failed, the client itself would wait for 10 s, and not report the reason.
+    If the request failed, the client itself would wait for 10 s, and would not report the reason.
 
     Raises the same errors as :meth:`Tokens.__call__`.
     """

@@ -101,7 +101,7 @@ class ClientCredentials:
 
 class _NoRedirect(urllib.request.HTTPRedirectHandler):
     def redirect_request(self, *_: Any, **__: Any) -> None:
-        """Do not follow a redirect, because the other host would get the secret."""
+        """Do not follow a redirect, because the redirect's target would get the secret."""
 
 
 def diagnose(config: Mapping[str, str]) -> None:

@@ -150,7 +150,7 @@ def with_tokens(options: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def without_network(parsed: Mapping[str, Any]) -> dict[str, Any]:
-    """Remove the options that make a new client request tokens immediately."""
+    """Remove the options that would cause a new client to request tokens immediately."""
     return {name: value for name, value in parsed.items() if name not in {"oauth_cb", "sasl.oauthbearer.method"}}
 
 
@@ -169,7 +169,7 @@ def for_librdkafka(parsed: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def for_kafka_python(parsed: Mapping[str, Any]) -> dict[str, Any]:
-    """Convert the same connection options for kafka-python.
+    """Convert the connection options for kafka-python.
 
     Raises:
         ConfigurationError: a certificate or key cannot be read, or no option supplies tokens.

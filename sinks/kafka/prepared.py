@@ -43,7 +43,7 @@ def confirm(client: TransactionClient, settings: KafkaSettings, handles: Sequenc
 
 
 def why_not(handle: KafkaHandle, found: Description, ledger: str) -> str | None:
-    """Say why a handle's transaction cannot be decided. Return None if it can be decided."""
+    """Say why a handle's transaction cannot be decided. Return None if the transaction can be decided."""
     if found.error != NONE:
         return f"its coordinator reports {found.error}"
     if found.state != "Ongoing":
@@ -59,9 +59,9 @@ def why_not(handle: KafkaHandle, found: Description, ledger: str) -> str | None:
     if missing:
         topics = sorted({where.rpartition(":")[0] for where in missing})
         return (
-            f"the coordinator's transaction lacks {', '.join(sorted(missing))}. Either it ended and a new transaction "
-            "began, or the driver's principal may not see these partitions. In the second case, allow Describe on the "
-            f"topic {' and '.join(topics)}"
+            f"the coordinator's transaction lacks {', '.join(sorted(missing))}. Either the transaction ended and "
+            "a new one began, or the driver's principal has no permission to see these partitions. In the second case, allow "
+            f"Describe on the topic {' and '.join(topics)}"
         )
     return None
 

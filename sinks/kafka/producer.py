@@ -47,7 +47,7 @@ class ReadyProducer:
         failures: each topic's first delivery error. If a record failed only because of another record, a later error that
             names the cause replaces the first error. A task may vote only if ``failures`` is empty (rule 2).
         markers: the number of marker partitions in the ledger.
-        native: the same producer, if it accepts records that are not Python objects and reports each delivery; None if the
+        native: ``producer`` itself, if it accepts records that are not Python objects and reports each delivery; None if the
             producer is confluent-kafka's.
         delivered: the number of delivered records for each topic and partition, from the delivery reports.
         identity: the producer's own report of its id and epoch. The broker's report might describe another producer
@@ -159,7 +159,7 @@ def new_producer(
     log: ClientLog,
     identity: Identity | None = None,
 ) -> tuple[Producer | LibrdkafkaProducer, LibrdkafkaProducer | None]:
-    """Create a producer. The second result is the same producer if it accepts records that are not Python objects; else None.
+    """Create a producer. Return it twice if it accepts records that are not Python objects; else the second result is None.
 
     The producer's delivery reports go to ``failures`` and ``delivered``, and its log to ``log`` and ``identity``.
     """

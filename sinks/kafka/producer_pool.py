@@ -1,8 +1,9 @@
 """Prepare producers in advance while a Python worker is idle. Each producer serves one transaction (rule 5).
 
-A new producer's ``init_transactions()`` may take half a second. When this happens in the background, the next task
-loses no time. The pool reuses a transactional id only after the last batch that used it is proven committed. The old epoch is
-then no longer needed, and the new epoch fences any late EndTxn for the old epoch (a retry, a paused driver, KAFKA-17754).
+A new producer's ``init_transactions()`` may take half a second. When the pool calls it in the background, the next task
+loses no time. The pool reuses a transactional id only after the last batch that used it is proven committed. The old
+epoch is then no longer needed, and the new epoch fences any late EndTxn for the old epoch (a retry, a paused driver,
+KAFKA-17754).
 """
 
 from __future__ import annotations

@@ -60,7 +60,7 @@ class Description:
 
 @dataclass(frozen=True)
 class Listing:
-    """Lists open transactions. If a broker did not respond, ``complete`` is False, and transactions may be missing."""
+    """A list of open transactions. If a broker did not respond, ``complete`` is False, and transactions may be missing."""
 
     transactional_ids: tuple[str, ...]
     complete: bool

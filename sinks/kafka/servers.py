@@ -1,4 +1,4 @@
-"""Parse ``bootstrap_servers`` for both clients, which accept different formats."""
+"""Parse ``bootstrap_servers`` for librdkafka and kafka-python, which accept different formats."""
 
 from __future__ import annotations
 

@@ -39,8 +39,8 @@ class KafkaSink(KafkaSettings, TwoPhaseCommitSink[KafkaHandle]):
         other_ledgers: other topics that must not receive rows. This sink's ledger and all topics named ``twopc-ledger-…`` are
             always protected. :func:`twopc.integration.spark.exactly_once` adds the ledgers of the query's other sinks.
         guarantee: ``"EXACTLY_ONCE"`` by default. With ``"AT_LEAST_ONCE"``, the sink has no transactions, readers see rows early,
-            and **a failure duplicates rows**. With ``"NONE"``, tasks do not wait for the brokers either, and **a failure loses
-            or duplicates rows**. Flink's ``DeliveryGuarantee`` has the same values. See "A weaker guarantee" in
+            and **a failure duplicates rows**. With ``"NONE"``, tasks do not even wait for the brokers, and **a failure loses or
+            duplicates rows**. Flink's ``DeliveryGuarantee`` has the same values. See "A weaker guarantee" in
             ``docs/deployment.md``.
 
     Raises:
@@ -68,7 +68,7 @@ class KafkaSink(KafkaSettings, TwoPhaseCommitSink[KafkaHandle]):
         return replace(self, other_ledgers=self.other_ledgers | ledgers)
 
     def choose_columns(self, schema: pa.Schema) -> Sequence[SinkColumn]:
-        """See :class:`TwoPhaseCommitSink`. Choose the same columns as Spark's own Kafka writer, and ``timestamp``."""
+        """See :class:`TwoPhaseCommitSink`. Choose the columns that Spark's own Kafka writer uses, plus ``timestamp``."""
         from twopc.sinks.kafka.columns import kafka_columns  # noqa: PLC0415 - executors choose no columns
 
         return kafka_columns(schema, has_topic=self.topic is not None)

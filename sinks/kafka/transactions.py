@@ -1,8 +1,8 @@
 """Describe, end, fence and list transactions that other processes have opened.
 
-Each request goes to the broker that coordinates the transactional id. This module does not use the routing of kafka-python's
-admin client, which never forgets a coordinator, and raises an error at the first bad id. This module sends each request once.
-``twopc.sinks.kafka.reports.until_final`` repeats the requests that have not received a final response.
+Each request goes to the broker that coordinates the transactional id. This module finds that broker itself, because
+kafka-python's admin client never forgets a coordinator, and raises an error at the first bad id. This module sends each
+request once. ``twopc.sinks.kafka.reports.until_final`` repeats the requests that have not received a final response.
 
 Sources: Kafka ``TransactionCoordinator.scala``; KIP-98 (EndTxn, InitProducerId), KIP-664 (Describe/ListTransactions).
 """
@@ -67,7 +67,7 @@ class BrokersTooOldError(ConfigurationError):
 class TransactionClient:
     """Sends requests to a cluster's transaction coordinators. Threads may share this object.
 
-    Raises the same errors as :class:`BrokerConnection`, and BrokersTooOldError.
+    Raises the same errors as :class:`BrokerConnection`, and also BrokersTooOldError.
     """
 
     def __init__(self, config: Mapping[str, Any]) -> None:
@@ -125,10 +125,10 @@ class TransactionClient:
     def fence(self, identities: Sequence[ProducerIdentity]) -> dict[str, str]:
         """Send InitProducerId for each id, to abort its open transaction and to fence its writer wherever the writer runs.
 
-        If a newer producer has initialized the id and has no open transaction, the broker changes nothing and reports one of
-        :data:`FENCED` (KIP-360). The broker aborts an open transaction of any epoch
+        If a producer newer than the given one has initialized the id and has no open transaction, the broker changes nothing
+        and reports one of :data:`FENCED` (KIP-360). The broker aborts an open transaction of any epoch
         (``prepareInitProducerIdTransit``). Without a producer id and epoch, the request fences the id's current producer, or
-        creates the id if it does not exist. Return the same result as :meth:`end`.
+        creates the id if it does not exist. The result has the same form as that of :meth:`end`.
         """
         return self._each(
             identities,
@@ -223,7 +223,7 @@ class TransactionClient:
         return {tid: _error_name(row.error_code) for tid, row in found.items() if row.error_code not in {0, *_MOVED}}
 
     def _look_up_each(self, transactional_ids: Sequence[str]) -> dict[str, Any]:
-        """Send one request for each id, concurrently, to brokers that accept one id per request, such as Redpanda."""
+        """Send one request for each id, concurrently, to brokers that accept only one id per request, such as Redpanda."""
         requests = [
             (FindCoordinatorRequest(key_type=_TRANSACTION_COORDINATOR, key=tid, max_version=_MANY_IDS_VERSION - 1),)
             for tid in transactional_ids

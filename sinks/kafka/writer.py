@@ -206,7 +206,7 @@ class KafkaWriter(SinkWriter[KafkaHandle]):
 
         Raises:
             UnavailableError: no report arrived in time.
-            CheckpointExpiredError: reports arrived, but the time ran out before every record had one.
+            CheckpointExpiredError: reports arrived, but the time ran out before every record had a report.
             BadRecordError, RetriableError: a record was not delivered.
         """
 

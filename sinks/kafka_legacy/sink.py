@@ -1,4 +1,4 @@
-"""Define a Kafka sink without transactions or idempotence, which only flushes each batch."""
+"""Define a Kafka sink that only flushes each batch, without transactions or idempotence."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ class AtLeastOnceKafkaSink:
         batch.selectExpr(*(f"CAST({name} AS BINARY)" for name in names)).foreachPartition(self.write)
 
     def write(self, rows: Iterable[Any]) -> None:
-        """Write one task's rows with a separate producer, and flush it.
+        """Write one task's rows with a separate producer, and flush the producer.
 
         Raises:
             RetriableError: a row was not acknowledged. The task's other rows stay in the topic.

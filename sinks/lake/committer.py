@@ -137,7 +137,7 @@ class LakeCommitter(StepCommitter[HandleT, StepT], Generic[HandleT, StepT, Entry
         return stored
 
     def swap(self, step: StepT, old: bytes | None, new: bytes) -> bool:
-        """See :class:`StepCommitter`. The swap takes effect at the end of the step, unless another driver has committed."""
+        """See :class:`StepCommitter`. The swap takes effect at the end of the step, unless another driver commits first."""
         del old
         step.control = new
         return True
@@ -266,7 +266,7 @@ class LakeCommitter(StepCommitter[HandleT, StepT], Generic[HandleT, StepT, Entry
     # -- helpers --------------------------------------------------------------------------------------------------------
 
     def _reserve(self, above: int) -> Control:
-        """See :class:`StepCommitter`. Write nothing, because no other driver has this epoch, and a write needs a commit."""
+        """See :class:`StepCommitter`. Skip the write, because it would need a commit, and no other driver has this epoch."""
         with self.driving() as step:
             record = control.decode(self.load(step))
         return replace(record, version=next_version(above, self._driver_epoch))
@@ -274,7 +274,7 @@ class LakeCommitter(StepCommitter[HandleT, StepT], Generic[HandleT, StepT, Entry
     def _change(self, change: Callable[[Control], Control], then: Callable[[StepT], None] = lambda _: None) -> Control:
         """See :class:`StepCommitter`.
 
-        If another driver has won the swap, try again here, because the end of the step is the first sign of it.
+        If another driver has won the swap, only the end of the step shows this. In that case, try again here.
         """
         for _ in range(_OVERTAKEN_ROUNDS):
             try:

@@ -37,7 +37,7 @@ def encode(entries: Iterable[Entry]) -> bytes:
 
 
 def decode(encoded: bytes, kind: type[EntryT]) -> list[EntryT]:
-    """Decode the result of :func:`encode` to entries of the class ``kind``."""
+    """Decode the result of :func:`encode` into entries of the class ``kind``."""
     entries: Any = GenericAlias(list, (kind,))
     found: list[EntryT] = msgspec.msgpack.decode(zlib.decompress(encoded), type=entries)
     return found

@@ -42,7 +42,7 @@ class Translation:
 
     Args:
         text_of: returns an error's message in one line.
-        by_class: maps the name of an error class to the error's meaning. Each client has its own classes.
+        by_class: maps the name of an error class to the error's meaning. Each client has its own error classes.
         by_words: maps a pattern, which is searched for in the lower-case error message, to the error's meaning. Some
             clients' classes do not say why the storage rejected a request.
     """

@@ -1,8 +1,9 @@
 """Find the files of transactions that no driver will decide.
 
 The newest decision in the table determines which directories to search, so that the search never finds a committed file. The
-search skips files from earlier batches and drivers. The search also skips the files from the decision's own batch, unless the
-caller knows the decision's transactions. Files from later batches were never added to the table.
+search skips the files of batches and drivers before this decision. The search also skips the files of the decision's own
+batch, unless the caller knows the decision's transactions. Files of batches after the decision were never added to the
+table.
 """
 
 from __future__ import annotations

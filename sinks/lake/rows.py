@@ -48,7 +48,7 @@ class RowFormat:
                     found.setdefault(row, reason)
         if found:
             row = min(found)
-            raise BadRecordError(f"{found[row]}, in row {row} of an Arrow batch of {rows.num_rows}")
+            raise BadRecordError(f"{found[row]}, in row {row} of an Arrow batch of {rows.num_rows} rows")
 
     def convert(self, rows: pa.RecordBatch) -> pa.Table:
         """Convert rows to the table's columns and types."""

@@ -26,8 +26,8 @@ _LONGEST_PAUSE_S: Final = 5.0
 class LakeStep(ABC, Generic[ViewT, SeenT]):
     """Runs one step of the driver. A subclass supports one table format.
 
-    The table stores one value for the sink: a pointer in Delta's log, or a tag in an Iceberg table. This value leads to the
-    sink's record, and a commit moves the value by compare-and-set. So a step is valid until the value moves.
+    The table stores one value for the sink: a pointer in Delta's log, or a tag in an Iceberg table. This value points to
+    the sink's record, and a commit moves the value by compare-and-set. So a step is valid until the value moves.
 
     Args:
         sink: the sink name.
@@ -47,8 +47,8 @@ class LakeStep(ABC, Generic[ViewT, SeenT]):
     def end(self, timeout_ms: int) -> None:
         """Commit the step's changes, if any.
 
-        If others commit first, the step tries again. The step also repeats a commit that received no response. The sink's value
-        moves by compare-and-set, so at most one attempt to commit takes effect, even if an attempt arrives late.
+        If another writer commits first, the step tries again. The step also repeats a commit that received no response. The
+        sink's value moves by compare-and-set, so at most one attempt to commit takes effect, even if an attempt arrives late.
 
         Raises:
             OvertakenError: another driver has moved the sink's value.

@@ -17,7 +17,7 @@ _VERSIONS_OF_A_DRIVER: Final = 32
 
 
 def next_version(above: int, driver_epoch: int) -> int:
-    """Return a driver's first version above ``above``. No other driver ever uses this version."""
+    """Return a version that is greater than ``above`` and that no other driver ever uses."""
     return max(above + 1, driver_epoch << _VERSIONS_OF_A_DRIVER)
 
 

@@ -74,7 +74,7 @@ class LakeWriter(SinkWriter[HandleT]):
             files.write(self._format.convert(rows))
 
     def pre_commit(self) -> HandleT:
-        """See :class:`SinkWriter`. The task votes once every file is complete."""
+        """See :class:`SinkWriter`. The task votes when every file is complete."""
         view, files = self._begun()
         with self._explaining("preparing"):
             entries, path = encode(files.finish()), ""

@@ -41,13 +41,13 @@ def number(value: int) -> Any:
 
 
 def joined(*parts: Any, separator: str = "") -> Texts:
-    """Join each row's parts. If one part is null, the result is null."""
+    """Join each row's parts. If any part is null, the result is null."""
     found: Texts = pc.binary_join_element_wise(*parts, text(separator))
     return found
 
 
 def replaced(column: Texts, pairs: Sequence[tuple[str, str]]) -> Texts:
-    """In every string, replace each pair's first string with its second string, one pair after another."""
+    """For each pair ``(old, new)`` in order, replace ``old`` with ``new`` in every string."""
     for old, new in pairs:
         column = pc.replace_substring(column, pattern=old, replacement=new)
     return column

@@ -93,7 +93,7 @@ class PostgresCommitter(FencedCommitter[PostgresHandle, "Connection"]):
 
     @contextlib.contextmanager
     def observing(self) -> Iterator[Connection]:
-        """See :class:`FencedCommitter`. The server rejects every write."""
+        """See :class:`FencedCommitter`. In this step, the server rejects every write."""
         with self.step() as step:
             step.execute("SET TRANSACTION READ ONLY")
             yield step
@@ -103,7 +103,7 @@ class PostgresCommitter(FencedCommitter[PostgresHandle, "Connection"]):
         return step.execute(self._statements.swap_control(old, new)).rowcount == 1
 
     def is_prepared(self, step: Connection, handle: PostgresHandle) -> bool:
-        """See :class:`FencedCommitter`. A slice with a marker is already published or rolled back."""
+        """See :class:`FencedCommitter`. A slice with a marker has already been published or rolled back."""
         return self._transfer.staged(step, [handle], unmarked=True).get(handle.transaction) == handle.rows
 
     def publish(self, step: Connection, handle: PostgresHandle, version: int) -> None:
@@ -155,7 +155,7 @@ class PostgresCommitter(FencedCommitter[PostgresHandle, "Connection"]):
     # -- for callers ----------------------------------------------------------------------------------------------------
 
     def binding(self) -> Mapping[str, str]:
-        """See :class:`FencedCommitter`. Add the server and the table. A recreated table is treated as another table."""
+        """See :class:`FencedCommitter`. Add the server and the table. A recreated table counts as a different table."""
         with self._try("reading the table's identity"), self.step() as step:
             server = read_server(step)
             self._transfer.oid = read_table(step, self._settings.table, locked=False).oid
@@ -164,7 +164,7 @@ class PostgresCommitter(FencedCommitter[PostgresHandle, "Connection"]):
     def observed(
         self, step: Connection, record: Control, decided: Sequence[PostgresHandle], scan_start: Mapping[str, Any]
     ) -> Observation:
-        """See :class:`FencedCommitter`. A vote without a decision is also a leftover that holds locks."""
+        """See :class:`FencedCommitter`. The leftovers include votes without a decision, because these votes hold locks."""
         found = super().observed(step, record, decided, scan_start)
         server = read_server(step)
         table = str(read_table(step, self._settings.table, locked=False).oid)

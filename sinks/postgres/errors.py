@@ -1,4 +1,4 @@
-"""Before a batch is decided, translate PostgreSQL errors by SQLSTATE (appendix A of the PostgreSQL manual)."""
+"""Translate PostgreSQL errors by SQLSTATE (appendix A of the PostgreSQL manual), for failures before the decision."""
 
 from __future__ import annotations
 

@@ -223,6 +223,6 @@ def _partitioned(table: Table) -> Iterator[str]:
         )
     for name in table.stricter:
         yield (
-            f"a column of the partition {name} is NOT NULL but nullable in {table.title}, so the staging table does not "
+            f"a column is NOT NULL in the partition {name} but nullable in {table.title}, so the staging table does not "
             f"check that column: SET NOT NULL in {table.title}, too"
         )

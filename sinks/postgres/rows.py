@@ -56,7 +56,7 @@ class RowFormat:
         problems = self.bad_rows(rows)
         if problems:
             row = min(problems)
-            raise BadRecordError(f"{problems[row]}, in row {row} of an Arrow batch of {rows.num_rows}")
+            raise BadRecordError(f"{problems[row]}, in row {row} of an Arrow batch of {rows.num_rows} rows")
 
     def bad_rows(self, rows: pa.RecordBatch) -> dict[int, str]:
         """Find the rows that can never be written. Return the reasons by row number.

@@ -1,7 +1,7 @@
-"""Find the table's indexes that a stage also needs, because they may reject a row during the publish.
+"""Find the table's indexes that a stage also needs, because these indexes may reject a row when a batch is published.
 
-An index rejects a row that is too wide, or that makes the index's expression or predicate fail. The same index on the stage,
-without uniqueness, rejects this row before the vote.
+An index rejects a row that is too wide, or that makes the index's expression or predicate fail. A copy of the index on the
+stage, without uniqueness, rejects this row before the vote.
 """
 
 from __future__ import annotations

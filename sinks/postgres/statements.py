@@ -201,8 +201,8 @@ class Statements:
         Args:
             txns: the transactions whose stages to copy.
             publishing: how to publish the rows.
-            filled: the columns that the stages have filled with defaults, if the table's defaults may have changed since the
-                rows were staged.
+            filled: the columns that the stages have filled with defaults. Pass them if the table's defaults may have changed
+                since the rows were staged.
         """
         # If the table has lost one of the batch's columns, the server reports an error, and the user must rename the
         # column back. A lost column with a default does no harm.
@@ -244,7 +244,7 @@ class Statements:
 
 
 def read_facts() -> sql.SQL:
-    """Read whether the server is a standby, its identity, its version, and its limit on prepared transactions."""
+    """Read the server's role (primary or standby), its identity, its version, and its limit on prepared transactions."""
     return sql.SQL(
         "SELECT pg_is_in_recovery(), (SELECT system_identifier::text FROM pg_control_system()), "
         "current_setting('server_version_num')::int, current_setting('max_prepared_transactions')::int"

@@ -147,9 +147,9 @@ def read_table(connection: psycopg.Connection[Any], name: str, *, locked: bool =
     Args:
         connection: a connection to the table's database.
         name: the table name in SQL, with or without the schema, quoted if needed.
-        locked: whether to read the definitions of indexes and constraints, for which PostgreSQL locks the table. Before
-            recovery, an ``ALTER TABLE`` may wait for the previous driver's vote, and block everyone else who wants a lock.
-            :func:`fingerprint` needs these definitions.
+        locked: whether to read the definitions of indexes and constraints, which :func:`fingerprint` needs. PostgreSQL locks
+            the table for this purpose. Before recovery, an ``ALTER TABLE`` may be waiting for the previous driver's vote, and
+            then blocks everyone else who wants a lock.
 
     Raises:
         ConfigurationError: the table does not exist.

@@ -60,7 +60,7 @@ class Column:
 
     @property
     def is_identity(self) -> bool:
-        """Whether a sequence of the table fills the column."""
+        """Whether the column is an identity column, which a sequence fills."""
         return self.generated in {"ALWAYS", "BY DEFAULT"}
 
     @property

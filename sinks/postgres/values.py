@@ -52,7 +52,7 @@ def out_of_integers(column: pa.Array[Any], target: ColumnType) -> Iterator[Probl
 
 
 def out_of_numeric(column: pa.Array[Any], target: ColumnType) -> Iterator[Problem]:
-    """Find numbers that have too many digits before the decimal point after PostgreSQL rounds them to the column's scale."""
+    """Find numbers that, rounded to the column's scale, have too many digits before the decimal point."""
     if target.precision is None:
         return
     half = Decimal(5).scaleb(-target.scale - 1)
@@ -120,7 +120,7 @@ def not_label(column: pa.Array[Any], target: ColumnType) -> Iterator[Problem]:
 
 
 def not_json(column: pa.Array[Any], target: ColumnType) -> Iterator[Problem]:
-    """Find strings that are not JSON. ``jsonb`` also cannot store a NUL character or half of a surrogate pair."""
+    """Find strings that are not JSON. ``jsonb`` cannot store a NUL character or half of a surrogate pair either."""
     is_bad = _is_no_jsonb if target.kind == "jsonb" else _is_no_json
     yield from _where(column, is_bad, f"a string that {target.kind} cannot store")
 

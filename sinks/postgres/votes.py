@@ -31,7 +31,7 @@ _PREFIX: Final = "twopc-{sink}-{id}-"
 
 
 def vote_name(connection: Connection, sink: str, record: Control, attempt: Attempt) -> str:
-    """Return the name of an attempt's vote. The server allows 199 bytes.
+    """Return the name of an attempt's vote. The server allows names of up to 199 bytes.
 
     The name is unique on the server, because it contains the database's oid. A copy of the database has the same control
     record, but another oid.

@@ -66,7 +66,7 @@ class PostgresWriter(SinkWriter[PostgresHandle]):
                     stream.write(piece)
 
     def pre_commit(self) -> PostgresHandle:
-        """See :class:`SinkWriter`. The vote is a COMMIT of the rows and their slice's entry."""
+        """See :class:`SinkWriter`. The vote is the COMMIT of the rows and of the slice's entry."""
         if self._format is None:
             raise AssertionError("write comes first")
         with self._explaining("preparing"):

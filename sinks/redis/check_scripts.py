@@ -1,6 +1,6 @@
 """Define the scripts that determine, before the decision, whether Redis will execute the staged commands.
 
-The scripts do not hard-code which numbers a command accepts. Lua reads ``007``, ``0x10`` or 2^63 as numbers, but ``INCRBY``
+The scripts do not hard-code which numbers a command accepts. Lua reads ``007``, ``0x10`` and 2^63 as numbers, but ``INCRBY``
 does not. If Lua and the command may disagree about a number, a script tries the command itself on a scratch key.
 
 The slice is the only declared key. While a hash slot moves to another node, Redis rejects a call that declares an

@@ -23,7 +23,7 @@ REMEDIES: Final = remedies(
     (
         r"NOPERM|[Pp]ermission",
         ConfigurationError,
-        "Allow the user the mapping's command and TYPE on its data, and the commands that docs/redis.md lists on 'twopc:*'",
+        "Permit the user to run the mapping's command and TYPE on the data, and the commands in docs/redis.md on 'twopc:*'",
     ),
     (r"\bOOM\b|maxmemory", RetriableError, "Staged rows need memory in addition to the data: raise maxmemory"),
     (

@@ -63,7 +63,7 @@ def staged(sink: str, slot: int, entry: str) -> str:
 
 
 def scratch(sink: str, slot: int) -> str:
-    """Return the key on which the check tries commands in one hash slot. At its end, every script removes this key."""
+    """Return the key on which the check tries commands in one hash slot. Every script removes this key before it ends."""
     return f"{PREFIX}{sink}:{{{_tag(sink, slot)}}}:scratch"
 
 

@@ -47,7 +47,7 @@ class Output(ABC):
 
     @abstractmethod
     def numbers(self, rows: int, on_progress: Callable[[int], object] = lambda _: None) -> Iterator[int]:
-        """Yield the number of every record that a reader sees. Do not use the sink's code.
+        """Yield the ``number`` of every record that a reader sees. Do not use the sink's code.
 
         Args:
             rows: the number of records in the source.
@@ -71,7 +71,7 @@ class TableOutput(Output):
 
     @abstractmethod
     def rows(self) -> Sequence[tuple[Any, ...]]:
-        """Return the number and the key of every row that a reader sees."""
+        """Return the ``number`` and the ``key`` of every row that a reader sees."""
 
     def numbers(self, rows: int, on_progress: Callable[[int], object] = lambda _: None) -> Iterator[int]:
         """See :class:`Output`."""

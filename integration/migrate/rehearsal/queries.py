@@ -43,7 +43,7 @@ def new_query(servers: str, topic: str, name: str, query_id: str) -> Query:
 
 
 def way_back(servers: str, topic: str, name: str) -> Query:
-    """Build the old query again, with ``TakeOver`` in front of its sink."""
+    """Build the original query, with ``TakeOver`` in front of its sink."""
 
     def query(frame: DataFrame, _: str) -> DataStreamWriter:
         from twopc.integration.migrate import TakeOver  # noqa: PLC0415 - in the query's process

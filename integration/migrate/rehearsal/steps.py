@@ -65,10 +65,10 @@ class Rehearsal:
     Attributes:
         directory: the directory for the checkpoint and logs.
         source: the source that the query reads.
-        output: the topic that the query writes to. The attribute changes when the output moves to another cluster.
+        output: the topic that the query writes to. It is replaced when the output moves to another cluster.
         seed: the seed for the kills.
         batch_rows: the number of records in a batch.
-        on_step: a function to call with each step that has ended.
+        on_step: a function to call with each finished step.
         steps: the steps so far.
     """
 
@@ -207,7 +207,7 @@ class Rehearsal:
     # -- helpers -------------------------------------------------------------------------------------------------------
 
     def _count(self, name: str, done: str) -> None:
-        """Check that the output contains each input record as often as at the cut-over, or once if the record is newer.
+        """Check that the output contains each input record once, or as many times as it did at the cut-over.
 
         Check that each key is in one partition.
         """

@@ -1,4 +1,4 @@
-"""Write a rehearsal's input topic, and read its output topic as any ``read_committed`` reader does."""
+"""Write to a rehearsal's input topic, and read its output topic as any ``read_committed`` reader does."""
 
 from __future__ import annotations
 

@@ -88,7 +88,10 @@ def decided_of(sink: KafkaSink) -> list[Decided]:
 
 
 def _holding(sink: KafkaSink, records: Iterable[Record]) -> list[Decided]:
-    """Return the valid handles. A decision replaces an earlier one, and a repair replaces the transactions that it lists."""
+    """Return the valid handles.
+
+    A decision replaces an earlier decision for the same batch, and a repair replaces the transactions that it lists.
+    """
     held: dict[tuple[str, int], dict[int, Decided]] = {}
     for record in records:
         if not isinstance(record, (Decision, Repair)):

@@ -134,7 +134,7 @@ class Watcher:
             )
             offset += 1
         elif error.code() in _LOST:
-            raise AssertionError(f"{self._topic}/{partition} lost records that were not read yet: {error.str()}")
+            raise AssertionError(f"{self._topic}/{partition} lost records before they were read: {error.str()}")
         elif error.code() != _AT_END:
             return  # a broker has left the cluster, and librdkafka reconnects by itself
         with self._moved:

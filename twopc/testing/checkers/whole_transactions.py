@@ -17,7 +17,7 @@ def torn(observed: Sequence[Observation], log: Sequence[LogEntry]) -> list[Viola
     """Find each transaction that is only partly visible.
 
     Args:
-        observed: all records that a reader saw at rest. Before the cluster is at rest, a transaction may be visible in
+        observed: all records that a reader saw once the cluster was at rest. Before that, a transaction may be visible in
             only some of its partitions.
         log: the contents of the partitions. Each epoch of a producer must have one transaction (rule 5).
     """

@@ -39,7 +39,7 @@ class SinkContract(TransactionContract, QueryContract):
 
     @pytest.fixture(autouse=True)
     def _nothing_left(self) -> Iterator[None]:
-        """After a test, even a failed one, disarm every crash point and close every connection."""
+        """Disarm every crash point and close every connection after each test, even if the test has failed."""
         crash_points.disarm()
         yield
         crash_points.disarm()

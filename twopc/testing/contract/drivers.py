@@ -155,7 +155,7 @@ def batch_of(batch: int, query_id: str = QUERY_ID) -> Batch:
 
 
 class DecidingFiles(LocalFiles):
-    """Checkpoint files that pass the point ``driver.deciding`` after they write a decision and before they return."""
+    """Checkpoint files that call the crash point ``driver.deciding`` as soon as they have written a decision."""
 
     def put_if_absent(self, name: str, data: bytes) -> bool:
         """See :class:`twopc.files.Files`."""

@@ -88,7 +88,7 @@ class TransactionContract:
         assert case.visible() == ROWS + OTHERS
 
     def test_a_transaction_that_the_store_has_forgotten_is_not_reported_as_lost(self, case: Case) -> None:
-        """Otherwise, the transaction would be written again although it was committed."""
+        """If the transaction were reported as lost, its rows would be written again although they were committed."""
         driver = Driver(case.sink)
         scan_start = driver.begin()
         older = driver.prepare(case.rows(ROWS))
@@ -125,7 +125,7 @@ class TransactionContract:
 
     def test_another_process_commits_what_a_dead_one_prepared(self, case: Case) -> None:
         if not case.is_outside:
-            pytest.skip("if a process ends, the transactions that it has prepared end, too (Case.is_outside)")
+            pytest.skip("when a process ends, so do its prepared transactions (Case.is_outside)")
         spawn = multiprocessing.get_context("spawn")
         receiver, sender = spawn.Pipe(duplex=False)
         child = spawn.Process(target=_prepare_and_die, args=(case.sink, case.rows(ROWS), sender))
@@ -164,7 +164,7 @@ class TransactionContract:
         successor = Driver(case.sink)
         for _ in range(2):
             successor.committer.recover_and_abort([])
-        assert successor.committer.orphans_ended() in {0, 3}, "this sink does not count them (0)"
+        assert successor.committer.orphans_ended() in {0, 3}, "return 3, or 0 if the sink does not count orphans"
 
     def test_a_fenced_driver_that_wakes_up_sweeps_nothing_of_its_successor(self, case: Case) -> None:
         loser, winner = Driver(case.sink), Driver(case.sink)

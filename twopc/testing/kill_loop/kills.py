@@ -64,10 +64,11 @@ class Kill:
         moment: when the kill comes.
         victim: which processes the kill ends.
         point: the crash point, for POINT.
-        passage: for POINT, on which passage through the point the kill comes; for BEFORE and AFTER, in which batch of the
-            run. Both count from 1.
+        passage: for POINT, how many times the point has been reached when the kill comes; for BEFORE and AFTER, the number
+            of the batch in the run, counted from 1.
         delay_s: for RANDOM, the time from the beginning of the task to the kill, in seconds.
-        progress: for OUTSIDE, the output's growth at which to kill the query, as a fraction of the run's first batches.
+        progress: for OUTSIDE, the output's growth at which to kill the query, as a fraction of the records in the run's first
+            batches.
         records: ``progress`` as a number of records. The loop computes this number.
     """
 

@@ -162,7 +162,7 @@ class KillLoop:
         self._fed += count
 
     def _run_once(self, kill: Kill | None) -> str:
-        """Run the query to its end or to the kill; return a description of the kill, or "" if it was not killed."""
+        """Run the query to its end or to the kill; return a description of the kill, or "" if the query was not killed."""
         self._runs += 1
         log, reached = self.directory / f"run-{self._runs}.log", self.directory / f"run-{self._runs}.reached"
         run = Run(

@@ -31,9 +31,9 @@ class Outcome:
         kills: the kills that happened.
         missed: the kills whose moment never came, for example because the query has no ``foreachBatch``.
         seconds: how long all runs took together, in seconds.
-        zombies: only under Spark Connect, how the function call ended in each ``foreachBatch`` worker process that outlived
-            its server. The value is an error's name, such as ``FencedError``; ``no error``; ``died`` if the process ended
-            without a result; or ``did not end``.
+        zombies: how the function call ended in each ``foreachBatch`` worker process that outlived its server, which is possible
+            only under Spark Connect. The value is an error's name, such as ``FencedError``; ``no error``; ``died`` if the
+            process ended without a result; or ``did not end``.
     """
 
     seed: int

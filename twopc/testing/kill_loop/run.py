@@ -1,4 +1,4 @@
-"""Define the input of one run of the query under test."""
+"""Define a run of the query under test."""
 
 from __future__ import annotations
 

@@ -40,8 +40,9 @@ def kill_loop(  # noqa: PLR0913 - all but the first two by name, most of them wi
     that every kill interrupts work in progress. A kill terminates the driver, its JVM and its Python workers together.
 
     Under Spark Connect, every run has a client and a server on 127.0.0.1. The kills hit four victims in turn. The
-    first victim is the process that calls the function. The second is the server; the process that calls the function
-    survives and wakes up during the next run. The third is the client. The fourth kill hits all processes together.
+    first victim is the process that calls the function. The second victim is the server; the process that calls the
+    function survives and wakes up during the next run. The third victim is the client. The fourth kill hits all processes
+    together.
 
     Args:
         read: returns the numbers that the output contains now (the ``number`` or ``value`` column), including

@@ -114,7 +114,7 @@ class Zombie:
     def end(self) -> list[str]:
         """Wait until the process's function call has ended, or terminate the process.
 
-        Return a list that contains this result once for each process that was held or suspended.
+        Return how the call ended, once for each process that was held or suspended.
         """
         end = end_of(self.reached)
         has_ended = wait_until(lambda: end.exists() or not any(map(_runs, self.processes)), _ZOMBIE_TIMEOUT_S)

@@ -49,7 +49,7 @@ class Sessions(Protocol):
         """Start a run. When the context ends, all processes have ended, except those that the kill spares."""
 
     def batch_finished(self) -> None:
-        """Let every process that has outlived its server continue."""
+        """Resume every process that has outlived its server."""
 
     def close(self) -> None:
         """Terminate every remaining process."""
