@@ -202,23 +202,24 @@ class Shuffles:
         try:
             stages = OwnStages(seen.stages, results, self._may_be_read_during_rewrite(seen, own))
             judge(stages, ran, behind, self._store.cached_rdds)
-            self._require_unmixed_outside(max(own, default=0), kept_since_ms)
+            self._require_unmixed_outside(own, kept_since_ms)
         except FatalError as error:
             self._mixed = str(error)
             raise
         self._require_all_reports(seen, behind)
         self._checked = max(own, default=0)
 
-    def _require_unmixed_outside(self, end: int, kept_since_ms: Callable[[], float | None]) -> None:
+    def _require_unmixed_outside(self, own: Collection[int], kept_since_ms: Callable[[], float | None]) -> None:
         """Check the jobs before the attempt's last job that may have computed a broadcast table or a subquery for the batch.
 
         Spark does not report for which plan it runs such a job. So every job since Spark planned the batch counts.
         """
+        end = max(own, default=0)
         others = self._ours.missing(self._checked, end)
         if next(others, None) is None or (since_ms := kept_since_ms()) is None:
             return
         first = max(self._checked, self._history.first_job_at(since_ms))
-        for job in self._history.others(self._ours.missing(first, end), ()):
+        for job in self._history.others(self._ours.missing(first, end), own):
             require_one_read(self._history.stages_of(job))
 
     def _may_be_read_during_rewrite(self, seen: _Seen, own: Collection[int]) -> Collection[int]:
@@ -246,7 +247,7 @@ class Shuffles:
         """Map the last RDD of each unwritten stage to the stage.
 
         A stage is unwritten if the attempt's jobs skipped it and no known job has run it. Leave out a job that is still
-        running, because that job evaluates the batch a second time to write state, and may yet run its stages.
+        running, because it may yet run its stages.
         """
         skipped = {
             stage: last

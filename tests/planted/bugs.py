@@ -769,7 +769,7 @@ BUGS: Final = (
         "a broadcast from before the attempt is not checked",
         6,
         "integration/spark/shuffles.py",
-        "            self._require_unmixed_outside(max(own, default=0), kept_since_ms)\n",
+        "            self._require_unmixed_outside(own, kept_since_ms)\n",
         "",
         model=False,
         protocol="tests/unit/test_spark_shuffles.py -k before_the_call",

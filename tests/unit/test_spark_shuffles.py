@@ -246,6 +246,14 @@ def test_a_broadcast_that_ran_again_before_the_call_stops_the_query() -> None:
         watching(broadcast_before(2)).check("b", {3}, lambda: 0)
 
 
+def test_a_job_that_may_have_made_a_broadcast_and_is_forgotten_stops_the_query(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(job_history, "_LATE_S", 0.01)
+    store = broadcast_before(1)
+    del store.jobs[""]
+    with pytest.raises(FatalError, match=f"does not have job 0.*{SETTINGS}"):
+        watching(store).check("b", {3}, lambda: 0)
+
+
 def test_a_broadcast_that_ran_once_before_the_call_is_decided() -> None:
     watching(broadcast_before(1)).check("b", {3}, lambda: 0)
 
