@@ -77,6 +77,11 @@ def _impossible(publishing: Publishing) -> Iterator[str]:
             f"the partition {name} of {table.title} is on another server, which does not take part in the commit: detach "
             "the partition, or write to another table"
         )
+    for name in table.unlogged:
+        yield (
+            f"the partition {name} of {table.title} is unlogged, so a server crash deletes all rows in it, including decided "
+            f"rows: ALTER TABLE {name} SET LOGGED"
+        )
 
 
 def _key(publishing: Publishing) -> Iterator[str]:

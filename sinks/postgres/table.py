@@ -54,6 +54,7 @@ WITH RECURSIVE tree(oid) AS (
 _PARTITIONS: Final = """
 SELECT c.oid::regclass::text AS name, c.relkind::text AS kind,
   c.relkind = 'p' AND p.partdefid = 0 AS is_unrouted,
+  c.relkind = 'r' AND c.relpersistence <> 'p' AND c.oid <> %(oid)s::oid AS is_unlogged, -- only a leaf has rows
   EXISTS (
     SELECT FROM pg_attribute a JOIN pg_attribute o ON o.attrelid = %(oid)s::oid AND o.attname = a.attname
     WHERE a.attrelid = c.oid AND a.attnotnull AND NOT o.attnotnull AND o.attnum > 0
@@ -183,6 +184,7 @@ def read_table(connection: psycopg.Connection[Any], name: str, *, locked: bool =
         unrouted=tuple(row["name"] for row in partitions if row["is_unrouted"]),
         stricter=tuple(row["name"] for row in partitions if row["is_stricter"]),
         foreign=tuple(row["name"] for row in partitions if row["kind"] == "f"),
+        unlogged=tuple(row["name"] for row in partitions if row["is_unlogged"]),
         rejects_updates=own["rejects_updates"],
         has_row_security=own["has_row_security"],
         role=own["role"],

@@ -166,6 +166,7 @@ class Table:
         unrouted: the partitioned tables in the tree that reject some rows, because they have no default partition.
         stricter: the partitions that forbid nulls in a column that may be null in the table.
         foreign: the partitions on another server.
+        unlogged: the partitions that a server crash empties.
         rejects_updates: whether every update fails, because updates are published and the table has no replica identity.
         has_row_security: whether row-level security applies to the current role.
         role: the current role.
@@ -186,6 +187,7 @@ class Table:
     unrouted: tuple[str, ...] = ()
     stricter: tuple[str, ...] = ()
     foreign: tuple[str, ...] = ()
+    unlogged: tuple[str, ...] = ()
     rejects_updates: bool = False
     has_row_security: bool = False
     role: str = ""

@@ -228,6 +228,14 @@ def test_columns_of_key_and_order_that_do_not_exist_are_named(typed: Connection)
     [
         ([f"{_TARGET})", "ALTER TABLE target RENAME TO t", "CREATE VIEW target AS SELECT * FROM t"], "public.target is a view"),
         ([f"{_TARGET})", "ALTER TABLE target SET UNLOGGED"], "ALTER TABLE public.target SET LOGGED"),
+        (
+            [
+                f"{_TARGET}) PARTITION BY LIST (v)",
+                "CREATE TABLE p PARTITION OF target DEFAULT PARTITION BY LIST (id)",
+                "CREATE UNLOGGED TABLE q PARTITION OF p DEFAULT",
+            ],
+            "the partition q of public.target is unlogged, so a server crash deletes all rows in it",
+        ),
         ([f"{_TARGET})", "CREATE RULE r AS ON INSERT TO target DO INSTEAD NOTHING"], "the rule 'r' rewrites statements"),
     ],
 )  # fmt: skip
