@@ -21,11 +21,13 @@ if TYPE_CHECKING:
 #: The settings for one transaction. These settings limit how long a statement waits for a lock, and make COMMIT return only when
 #: the transaction is on disk. The sink's timeout replaces the role's timeout, which would end a slow publish again after every
 #: restart. A driver's transaction holds the owner's lock, so if the driver's host dies, the server must not wait for hours.
+#: With ``array_nulls=off``, the server would read a null in an array as the text ``NULL``.
 _SETTINGS: Final = """
 SELECT set_config('lock_timeout', %(lock)s, true), set_config('statement_timeout', %(all)s, true),
   set_config('synchronous_commit', CASE
     WHEN current_setting('synchronous_commit') IN ('off', 'local') THEN 'on' ELSE current_setting('synchronous_commit')
   END, true),
+  set_config('array_nulls', 'on', true),
   CASE WHEN %(is_short)s THEN set_config('idle_in_transaction_session_timeout', %(all)s, true) END,
   CASE WHEN %(is_short)s AND current_setting('transaction_timeout', true) IS NOT NULL
     THEN set_config('transaction_timeout', '0', true) END

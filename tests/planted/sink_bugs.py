@@ -220,6 +220,15 @@ SINK_BUGS: Final[tuple[Bug, ...]] = (
         protocol="tests/live/postgres/test_objections.py -k meaningless",
     ),
     one_edit(
+        "PostgreSQL: the role's settings decide whether an array has nulls",
+        0,
+        "sinks/postgres/database.py",
+        "  set_config('array_nulls', 'on', true),\n",
+        "",
+        model=False,
+        protocol="tests/live/postgres/test_session_settings.py",
+    ),
+    one_edit(
         "PostgreSQL: a table altered since the rows were staged is not noticed",
         3,
         "sinks/postgres/committer.py",
